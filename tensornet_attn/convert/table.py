@@ -26,28 +26,35 @@ class Family:
     read: Callable[[Any, str, Layout], Trained] = read_hugging_face
 
 
-BERT = Layout("self.query self.key self.value output.dense", inside="self")
+def named(stems: str, end: str = "Attention") -> tuple[str, ...]:
+    """Class names, by what stands before their end."""
+    return tuple(f"{stem}{end}" for stem in stems.split())
+
+
+# Families whose modules have one forward stand in one row.
+BERT = "Bert Roberta BertGeneration Camembert Data2VecText Electra Ernie XLMRoberta"
 NORMS, WINDOW = ("q_norm", "k_norm"), ("sliding_window",)
 FAMILIES = (
     Family(("MultiheadAttention",), read=read_multihead),
-    Family(("BertAttention", "RobertaAttention"), BERT, ("output.dropout", "output.LayerNorm")),
     Family(
-        ("BertSelfAttention", "RobertaSelfAttention", "BertCrossAttention", "RobertaCrossAttention"),
-        Layout("query key value "),
+        named(BERT),
+        Layout("self.query self.key self.value output.dense", inside="self"),
+        ("output.dropout", "output.LayerNorm"),
     ),
+    Family((*named(BERT, "SelfAttention"), *named(BERT, "CrossAttention")), Layout("query key value ")),
     Family(("AlbertAttention",), Layout("query key value dense"), ("output_dropout", "LayerNorm")),
     Family(("DistilBertSelfAttention",), Layout("q_lin k_lin v_lin out_lin")),
     Family(("GPT2Attention",), Layout("c_attn c_proj", "qkv", causal=True), ("resid_dropout",)),
-    Family(("ViTAttention",)),
-    Family(("LlamaAttention",), Layout(rope="whole")),
-    Family(("MistralAttention", "Qwen2Attention"), Layout(rope="whole", features=WINDOW)),
-    Family(("Qwen3Attention", "Gemma3Attention"), Layout(rope="whole", features=(*NORMS, *WINDOW))),
-    Family(("Gemma2Attention",), Layout(rope="whole", features=(*WINDOW, "attn_logit_softcapping"))),
-    Family(("Olmo2Attention",), Layout(rope="whole", features=NORMS)),
-    Family(("CohereAttention",), Layout(rope="whole", interleaved=True, features=NORMS)),
-    Family(("Phi3Attention",), Layout("qkv_proj o_proj", "qkv", rope="partial", features=WINDOW)),
-    Family(("GPTNeoXAttention",), Layout("query_key_value dense", "heads", rope="partial")),
-    Family(("ModernBertAttention",), Layout("Wqkv Wo", "qkv", rope="whole", features=WINDOW), ("out_drop",)),
+    Family(named("ViT AST DeiT Dinov2 Dinov2WithRegisters IJepa ViTMAE ViTMSN Vivit")),
+    Family(named("Llama Arcee EuroBert Gemma Granite GraniteMoe Qwen2Moe"), Layout(rope="whole")),
+    Family(named("Mistral Mixtral Qwen2 Cwm Ministral"), Layout(rope="whole", features=WINDOW)),
+    Family(named("Qwen3 Qwen3Moe Dots1 Gemma3"), Layout(rope="whole", features=(*NORMS, *WINDOW))),
+    Family(named("Gemma2 VaultGemma"), Layout(rope="whole", features=(*WINDOW, "attn_logit_softcapping"))),
+    Family(named("Olmo2 FlexOlmo"), Layout(rope="whole", features=NORMS)),
+    Family(named("Cohere"), Layout(rope="whole", interleaved=True, features=NORMS)),
+    Family(named("Phi3"), Layout("qkv_proj o_proj", "qkv", rope="partial", features=WINDOW)),
+    Family(named("GPTNeoX"), Layout("query_key_value dense", "heads", rope="partial")),
+    Family(named("ModernBert"), Layout("Wqkv Wo", "qkv", rope="whole", features=WINDOW), ("out_drop",)),
 )
 
 
@@ -84,8 +91,9 @@ def known(module: nn.Module, where: str = "") -> tuple[Family, str]:
     place, family = place_of(module, where), family_of(module)
     if family is None:
         kinds = [name for row in FAMILIES for name in row.classes if "Cross" not in name]
-        near = get_close_matches(type(module).__name__, kinds, 3, 0) or kinds[:3]
-        raise InputError(f"{place} is no attention that can be read; the nearest that can: {', '.join(near)}.")
+        near = get_close_matches(type(module).__name__, kinds, 3)
+        hint = f"the nearest that can: {', '.join(near)}" if near else "docs/convert.md lists those that can"
+        raise InputError(f"{place} is no attention that can be read; {hint}.")
     if "forward" in vars(module):
         raise refusal(place, "its forward was replaced on this instance, by a hook or a patch")
     named: Any = next(kin for kin in type(module).__mro__ if kin.__name__ in family.classes)

@@ -41,8 +41,9 @@ def rotate(x: Tensor, positions: Tensor, sequence_dim: int, along_dim: int, base
     """The first `width` entries turned by the positions on `sequence_dim`: (a cos - b sin, b cos + a sin)."""
     y = x.movedim((sequence_dim, along_dim), (-2, -1))  # ... n d
     cos, sin = rotations(positions, base, width, x.dtype)
-    a, b, rest = y.split([width // 2, width // 2, y.shape[-1] - width], -1)
-    y = torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+    half, rest = width // 2, y.shape[-1] - width
+    a, b, *others = y.split([half, half, rest] if rest else half, -1)
+    y = torch.cat((a * cos - b * sin, b * cos + a * sin, *others), -1)
     return y.movedim((-2, -1), (sequence_dim, along_dim))
 
 

@@ -70,6 +70,9 @@ OPTIONS: dict[str, dict[str, Any]] = {  # of the families that one config of the
     "gemma2": {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 6, "attn_logit_softcapping": 2.0},
     "gemma3": {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 6},
     "cohere": {"use_qk_norm": True},
+    "gemma": {"head_dim": 8},
+    "granite": {"attention_multiplier": 0.4},
+    "mixtral": {"sliding_window": 5, "num_local_experts": 2, "experts_implementation": "eager"},
 }
 CLASSES = {"gpt_neox": "GPTNeoX", "gemma3": "Gemma3"}
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from tensornet_attn.convert.model import convert_model
-from tensornet_attn.convert.table import read_trained
+from tensornet_attn.convert.table import FAMILIES, read_trained
 from tensornet_attn.convert.wrap import Swapped
 from tensornet_attn.errors import InputError
 from tests.convert import models
@@ -220,3 +222,47 @@ def test_scaled_positions_are_refused(kind: str) -> None:
         "model.layers.0.self_attn (Qwen2Attention) cannot be converted: its rotary positions are scaled (rope_type "
         f"'{kind}'); a design has 'default' ones."
     )
+
+
+@cache
+def forwards() -> dict[str, set[str]]:
+    """The text of each attention's forward, with the rotary positions that it calls, by class."""
+    import transformers
+
+    found: dict[str, set[str]] = {}
+    for path in (Path(transformers.__file__).parent / "models").glob("*/modeling_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if not any(name in text for row in FAMILIES for name in row.classes):
+            continue
+        tree = ast.parse(text)
+        turns = [
+            plain(node) for node in tree.body if getattr(node, "name", "") in ("apply_rotary_pos_emb", "rotate_half")
+        ]
+        for node in tree.body:
+            for inner in node.body if isinstance(node, ast.ClassDef) and "Attention" in node.name else ():
+                if isinstance(inner, ast.FunctionDef) and inner.name == "forward":
+                    body = plain(inner)
+                    found.setdefault(node.name, set()).add(body + ("".join(turns) if "apply_rotary" in body else ""))
+    return found
+
+
+def plain(function: Any) -> str:
+    """A function without its docstring and annotations."""
+    arguments = function.args
+    for one in (*arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg, function):
+        if one is not None:
+            setattr(one, "returns" if one is function else "annotation", None)
+    described = isinstance(function.body[0], ast.Expr) and isinstance(function.body[0].value, ast.Constant)
+    return "\n".join(ast.unparse(line) for line in [arguments, *function.body[described:]])
+
+
+TWO_FORWARDS = ("MistralAttention", "Qwen3Attention")  # the other one is made in these tests too: Qwen2, Gemma3
+
+
+@pytest.mark.parametrize("row", FAMILIES[1:], ids=lambda row: row.classes[0])
+def test_the_families_of_a_row_have_one_forward(row: Any) -> None:
+    """Those that no test here makes a model of compute what those do that are made."""
+    kinds = [[name for name in row.classes if "Cross" in name], [name for name in row.classes if "Cross" not in name]]
+    for names in kinds:
+        texts = {frozenset(forwards()[name]) for name in names}
+        assert len(texts) <= (2 if row.classes[0] in TWO_FORWARDS else 1)

@@ -52,8 +52,7 @@ class Own(nn.MultiheadAttention):
         ),
         (
             lambda: nn.Linear(3, 3),
-            "at (Linear) is no attention that can be read; the nearest that can: MultiheadAttention, "
-            "ViTAttention, Phi3Attention.",
+            "at (Linear) is no attention that can be read; docs/convert.md lists those that can.",
         ),
     ],
 )
@@ -175,8 +174,8 @@ class Attention(nn.Module):
         ),
         (
             lambda: nn.Sequential(nn.MultiheadAttention(12, 3), Attention()),
-            "1 (Attention) is no attention that can be read; the nearest that can: ViTAttention, Phi3Attention, "
-            "GPT2Attention.",
+            "1 (Attention) is no attention that can be read; the nearest that can: ViTAttention, CwmAttention, "
+            "ASTAttention.",
         ),
     ],
 )
