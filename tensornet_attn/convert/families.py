@@ -104,13 +104,10 @@ def outside_of(module: Any, where: str, layout: Layout) -> Outside:
     """Of a module of a known family, whatever is computed in it. Raises InputError."""
     if isinstance(module, nn.MultiheadAttention):
         return Outside(where, module.embed_dim, module.embed_dim, False, module.out_proj.weight)
-    inner = _part(where, module, layout.inside) if layout.inside else module
-    names = layout.projections.split(" ")
-    first = _part(where, module, names[0]).weight
-    width = len(_linear(where, module, names[0])[0])
-    output = _linear(where, module, names[-1])[0].shape[1] if names[-1] else inner.all_head_size
-    causal = bool(_part(where, inner, "is_causal")) if layout.causal is None else layout.causal
-    return Outside(where, width, output, causal, first)
+    inner, (first, *_, last) = _inner(where, module, layout), layout.projections.split(" ")
+    width = len(_linear(where, module, first)[0])
+    output = _linear(where, module, last)[0].shape[1] if last else inner.all_head_size
+    return Outside(where, width, output, _causal(where, inner, layout), _part(where, module, first).weight)
 
 
 def read_multihead(module: Any, where: str, layout: Layout) -> Trained:
@@ -139,11 +136,7 @@ def read_multihead(module: Any, where: str, layout: Layout) -> Trained:
 
 def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     """An attention of Hugging Face's models, of whatever family: `layout` says what its modules call things."""
-    inner = _part(where, module, layout.inside) if layout.inside else module
-    if any("Cross" in type(one).__name__ or getattr(one, "is_cross_attention", False) for one in (module, inner)):
-        raise refusal(where, CROSS)
-    if layout.inside and not type(inner).__name__.endswith("SelfAttention"):
-        raise refusal(where, f"its '{layout.inside}' is a {type(inner).__name__}, which computes something of its own")
+    inner = _inner(where, module, layout)
     for one in {id(one): one for one in (module, inner)}.values():
         _check_features(where, one, layout.features)
     config = getattr(inner, "config", None)
@@ -157,7 +150,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     }
     weights, biases = _by_heads(where, projections, d, count, norms)
     window = getattr(inner, "sliding_window", getattr(config, "sliding_window", None))
-    causal = bool(_part(where, inner, "is_causal")) if layout.causal is None else layout.causal
+    causal = _causal(where, inner, layout)
     base, fraction = _rope(where, inner, config, layout) if layout.rope else (None, 1.0)
     trained = Trained(
         where,
@@ -166,7 +159,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
         causal,
         base,
         fraction,
-        _dropout(_first(where, inner, "attention_dropout", "attn_dropout", "dropout", "attn_dropout_p")),
+        _dropout(_first(where, inner, "attention_dropout", "attn_dropout", "dropout")),
         norms,
         (window - 1, 0 if causal else window - 1) if window and "sliding_window" in layout.features else None,
         getattr(inner, "attn_logit_softcapping", None) if "attn_logit_softcapping" in layout.features else None,
@@ -176,6 +169,20 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     scale = getattr(inner, "scaling", None)
     _absorb(trained, 1.0 if scale is None else scale * d**0.5)
     return trained
+
+
+def _inner(where: str, module: Any, layout: Layout) -> Any:
+    """The module with the heads. Raises InputError where it attends to another sequence, or is another module."""
+    inner = _part(where, module, layout.inside) if layout.inside else module
+    if any("Cross" in type(one).__name__ or getattr(one, "is_cross_attention", False) for one in (module, inner)):
+        raise refusal(where, CROSS)
+    if layout.inside and not type(inner).__name__.endswith("SelfAttention"):
+        raise refusal(where, f"its '{layout.inside}' is a {type(inner).__name__}, which computes something of its own")
+    return inner
+
+
+def _causal(where: str, inner: Any, layout: Layout) -> bool:
+    return bool(_part(where, inner, "is_causal")) if layout.causal is None else layout.causal
 
 
 def _projections(where: str, module: Any, layout: Layout, d: int, count: int, groups: int) -> dict[str, Projection]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+
+from tensornet_attn.convert.model import convert_model
+from tensornet_attn.errors import InputError
 
 SIZES = {
     "vocab_size": 50,
@@ -60,7 +65,7 @@ def llama(**options: Any) -> Any:
 
 
 DECODER = SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1}
-OPTIONS: dict[str, dict[str, Any]] = {  # of the families that one config of their own makes a language model of
+FAMILIES: dict[str, dict[str, Any]] = {  # of the families that one config of their own makes a language model of
     "mistral": {"sliding_window": 5},
     "qwen2": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
     "qwen3": {"head_dim": 8, "attention_bias": True},
@@ -81,7 +86,7 @@ def decoder(name: str, **options: Any) -> Any:
     """A language model of a family, of one key head for two query heads where the family has such."""
     module = importlib.import_module(f"transformers.models.{name}")
     stem = CLASSES.get(name, name.capitalize())
-    sizes = DECODER | {"hidden_size": 32} | OPTIONS[name] | {"eos_token_id": 2} | options
+    sizes = DECODER | {"hidden_size": 32} | FAMILIES[name] | {"eos_token_id": 2} | options
     config = getattr(module, f"{stem}TextConfig" if name == "gemma3" else f"{stem}Config")(**sizes)
     return getattr(module, f"{stem}ForCausalLM")(config)
 
@@ -111,7 +116,7 @@ TEXT: dict[str, Callable[..., Any]] = {
     "llama": llama,
 }
 MODELS = TEXT | {"vit": vit}
-DECODERS: dict[str, Callable[..., Any]] = {name: partial(decoder, name) for name in OPTIONS}
+DECODERS: dict[str, Callable[..., Any]] = {name: partial(decoder, name) for name in FAMILIES}
 GENERATING = ("gpt2", "llama", *DECODERS)
 ALL = MODELS | DECODERS
 ATTENTION = {
@@ -159,3 +164,32 @@ def outputs(model: nn.Module, given: dict[str, torch.Tensor], **options: Any) ->
     """What the model gives at the tokens that are no padding, [tokens, width]."""
     result = model(**given, **options)[0]
     return result[given["attention_mask"].bool()] if "attention_mask" in given else result.flatten(0, 1)
+
+
+@cache
+def pair(name: str) -> tuple[Any, Any]:
+    """A language model and what it is converted to, in float64; to be left as they are."""
+    before = made(name).double()
+    return before, convert_model(copy.deepcopy(before), "mhsa" if name in ("gpt2", "gpt_neox") else "gqa")
+
+
+GREEDY = {
+    "max_new_tokens": 7,
+    "do_sample": False,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+    "return_dict_in_generate": True,
+    "output_logits": True,
+}
+
+
+def generated(model: Any, padding: str, **options: Any) -> Any:
+    given = {"attention_mask": torch.ones(3, 9, dtype=torch.long)} | inputs("llama", padding)
+    return model.generate(**given, **GREEDY | options)
+
+
+def message(call: Callable[[], Any]) -> str:
+    """What a call that is refused says."""
+    with pytest.raises(InputError) as error:
+        call()
+    return str(error.value)

@@ -147,6 +147,9 @@ def test_cross_attention_of_a_decoder() -> None:
         "encoder.layer.0.crossattention (BertAttention) cannot be converted: it attends to another sequence "
         "(cross-attention)."
     )
+    with pytest.raises(InputError) as again:
+        convert_model(model, "mhsa", init="fresh", legs={"h": 3})
+    assert str(again.value) == str(error.value)
     with pytest.raises(InputError) as error:
         read_trained(model.encoder.layer[0].crossattention.self)
     assert str(error.value) == (

@@ -148,6 +148,27 @@ AROUND = (
         ("convert/test_masks.py::test_hidden_keys_become_a_key_mask",),
     ),
     Mutation(
+        "convert/shared.py",
+        "held[0]() is given and bool(held[1] == _version(given))",
+        "held[0]() is given",
+        "Layers of a converted model go on with a mask that was changed in place.",
+        ("convert/test_cache.py::test_a_mask_that_changed_in_place_is_read_again",),
+    ),
+    Mutation(
+        "convert/cache.py",
+        "self.shifts = self.shifts.index_select(0, beam_idx.to(self.shifts.device))",
+        "pass",
+        "Sequences of a cache change places, and the shifts of their positions do not.",
+        ("convert/test_cache.py::test_sequences_with_padding_change_places_in_the_cache",),
+    ),
+    Mutation(
+        "convert/families.py",
+        "(window - 1, 0 if causal else window - 1)",
+        "(window, 0 if causal else window)",
+        "A converted window is a key too wide.",
+        ("convert/test_families.py::test_a_window_is_the_design_s",),
+    ),
+    Mutation(
         "train/metrics.py",
         'if line["step"] <= step',
         'if line["step"] < step',
