@@ -39,7 +39,8 @@ class Layout:
     "qkv" one after another, or "heads", the three of a head side by side. `inside`: the attribute with the heads,
     empty for the module itself. `rope`: "whole" where all of a head turns, "partial" where the config says how much.
     `interleaved`: neighbours are turned together, not the halves of a head. `features`: those of FEATURES that it
-    applies. `causal`: None where the module says so.
+    applies. `causal`: None where the module says so. `alibi`: the argument of its forward with ALiBi's biases;
+    `hides`: its masks are true where a key is hidden.
     """
 
     projections: str = "q_proj k_proj v_proj o_proj"
@@ -49,6 +50,8 @@ class Layout:
     interleaved: bool = False
     features: tuple[str, ...] = ()
     causal: bool | None = None
+    alibi: str = ""
+    hides: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,13 @@ class Norm:
 class Trained:
     """The weights of one trained attention, read out of whatever module held them.
 
-    `where` names it in errors: module path and class, "encoder.layer.0.attention (BertAttention)". `weights`:
-    Wq [f h d], Wk [f g d], Wv [f g d], Wo [h d f], where g, the key and value heads, divides h. They are detached
-    copies, and the scale of the scores is d ** -0.5: any other is absorbed into Wq and bq, or into the norm of the
-    queries. `biases`: those there are of bq [h d], bk [g d], bv [g d], bo [f]. `norms`: of "q" and "k", before their
-    rotary positions, which turn the first `rope_fraction` of queries and keys, halves paired. `window`: how far a query
-    sees, keys before it and after. `softcap`: c, where scores s become c tanh(s / c). `dropout` is on the map.
+    `where` names it in errors: module path and class, "encoder.layer.0.attention (BertAttention)". `weights`: Wq [f h
+    d], Wk [f g d], Wv [f g d], Wo [h d f], where g, the key and value heads, divides h. They are detached copies, and
+    the scale of the scores is d ** -0.5: any other is absorbed into Wq and bq, or into the norm of the queries.
+    `biases`: those there are of bq [h d], bk [g d], bv [g d], bo [f]. `norms`: of "q" and "k", before their rotary
+    positions, which turn the first `rope_fraction` of queries and keys, halves paired. `window`: how far a query sees,
+    keys before it and after. `softcap`: c, where scores s become c tanh(s / c). `alibi`: scores fall with the distance.
+    `dropout` is on the map.
     """
 
     where: str
@@ -83,6 +87,7 @@ class Trained:
     norms: dict[str, Norm] = field(default_factory=dict)
     window: tuple[int, int] | None = None
     softcap: float | None = None
+    alibi: bool = False
 
 
 def refusal(where: str, reason: str) -> InputError:
@@ -159,14 +164,15 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
         causal,
         base,
         fraction,
-        _dropout(_first(where, inner, "attention_dropout", "attn_dropout", "dropout")),
+        _dropout(_first(where, inner, "attention_dropout", "attn_dropout", "dropout", "attn_dropout_p")),
         norms,
         (window - 1, 0 if causal else window - 1) if window and "sliding_window" in layout.features else None,
         getattr(inner, "attn_logit_softcapping", None) if "attn_logit_softcapping" in layout.features else None,
+        bool(layout.alibi),
     )
     if layout.interleaved:
         _pair_halves(trained)
-    scale = getattr(inner, "scaling", None)
+    scale = getattr(inner, "scaling", getattr(inner, "softmax_scale", None))
     _absorb(trained, 1.0 if scale is None else scale * d**0.5)
     return trained
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.masks import Rope
+from tensornet_attn.convert.masks import Alibi, Rope
 from tensornet_attn.convert.saving import KEY
 from tensornet_attn.convert.settle import settle
 from tensornet_attn.convert.shared import Shared
@@ -66,9 +66,9 @@ def put(model: nn.Module, record: Mapping[str, Any], backend: str, shared: Share
     """Puts the designs that a record describes in the places of a model's attentions."""
     for entry in record["attentions"]:
         data = {name: value for name, value in entry.items() if name not in ("paths", "design")}
-        rope = Rope(**data.pop("rope")) if data["rope"] else data.pop("rope")
-        tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-        place = Place(**tuples, rope=rope)
+        for name, kind in (("rope", Rope), ("alibi", Alibi)):
+            data[name] = kind(**data[name]) if data[name] else None
+        place = Place(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
         design = compiler.compile(record["designs"][entry["design"]], backend, place.causal)
         module = model.get_submodule(entry["paths"][0])
         swap = SwappedTorch if isinstance(module, nn.MultiheadAttention) else Swapped

@@ -194,6 +194,8 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
         data = gain.with_window(data, graph, *trained.window)
     if trained.softcap:
         data = gain.with_softcap(data, graph, trained.softcap)
+    if trained.alibi:
+        data = gain.with_alibi(data, graph, trained.weights["Wq"].shape[1])
     if trained.dropout:
         data = gain.with_dropout(data, graph, trained.dropout)
     if "bo" in trained.biases:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.runtime.positions import alibi_slopes
 
 Window = tuple[int, int] | None  # how far a query sees, keys before it and after
 
@@ -113,6 +114,30 @@ class Rope:
             if not torch.allclose(got.float(), wanted.expand_as(got), atol=tolerance, rtol=0):
                 message = f"position_embeddings are not those of position_ids with base {self.base:g}."
                 raise InputError(f"{where}: {message}")
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """ALiBi that a design has: the argument of the call with its biases, and the number of heads."""
+
+    argument: str
+    heads: int
+
+    def check(self, where: str, bias: Tensor | None, keys: Tensor) -> None:
+        """Raises InputError unless the biases, [batch * heads or heads, 1, m or more], are the design's.
+
+        Row by row they may differ by a number, which no softmax sees. keys: [m] or [batch, m], those that count.
+        """
+        if bias is None:
+            raise InputError(f"{where}: '{self.argument}' is not given; it is compared with the design's own biases.")
+        m, slopes = keys.shape[-1], alibi_slopes(self.heads, bias.device, torch.float32)
+        own = slopes[:, None] * torch.arange(m, device=bias.device)  # heads m
+        apart = bias[:, 0, :m].float().unflatten(0, (-1, self.heads)) - own  # batch heads m
+        most, least = (apart.masked_fill(~keys.reshape(-1, 1, m), end) for end in (-torch.inf, torch.inf))
+        spread = most.amax(-1) - least.amin(-1)
+        tolerance = 1e-4 if bias.dtype in (torch.float32, torch.float64) else 1e-2
+        if not bool((spread <= tolerance * max(1, m)).all()):
+            raise InputError(f"{where}: '{self.argument}' are not the biases of consecutive positions.")
 
 
 @lru_cache(16)

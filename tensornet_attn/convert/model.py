@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from tensornet_attn.convert.families import CROSS, outside_of, refusal
 from tensornet_attn.convert.make import fresh, start_from
-from tensornet_attn.convert.masks import Rope, Window
+from tensornet_attn.convert.masks import Alibi, Rope
 from tensornet_attn.convert.settle import settle
 from tensornet_attn.convert.shared import Shared
 from tensornet_attn.convert.table import Family, family_of, known, place_of, read_trained
@@ -124,8 +124,12 @@ def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], sh
     else:
         trained = read_trained(one.module, one.path)
         compiled = start_from(trained, design, *options)
-        rope = None if trained.rope_base is None else Rope(trained.rope_base, family.layout.interleaved)
-        place = _place(one.module, family, trained.where, trained.causal, rope, trained.window)
+        place = _place(one.module, family, trained.where, trained.causal)
+        if trained.rope_base is not None:
+            place = replace(place, rope=Rope(trained.rope_base, family.layout.interleaved))
+        if trained.alibi:
+            place = replace(place, alibi=Alibi(family.layout.alibi, trained.weights["Wq"].shape[1]))
+        place = replace(place, window=trained.window)
     if compiled._signature.needed != 1:
         needed = ", ".join(name for name, _, default in compiled._signature.inputs if default is None)
         raise InputError(
@@ -139,9 +143,14 @@ def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], sh
     return new
 
 
-def _place(
-    module: Any, family: Family, where: str, causal: bool, rope: Rope | None = None, window: Window = None
-) -> Place:
-    inside = getattr(module, family.layout.inside) if family.layout.inside else module
-    parameters = tuple(inspect.signature(type(module).forward).parameters)[1:]
-    return Place(where, parameters, causal, rope, window, family.behind, getattr(inside, "layer_idx", None))
+def _place(module: Any, family: Family, where: str, causal: bool) -> Place:
+    layout = family.layout
+    inside = getattr(module, layout.inside) if layout.inside else module
+    return Place(
+        where,
+        tuple(inspect.signature(type(module).forward).parameters)[1:],
+        causal,
+        behind=family.behind,
+        layer=getattr(inside, "layer_idx", None),
+        hides=layout.hides,
+    )

@@ -54,6 +54,8 @@ FAMILIES = (
     Family(named("Cohere"), Layout(rope="whole", interleaved=True, features=NORMS)),
     Family(named("Phi3"), Layout("qkv_proj o_proj", "qkv", rope="partial", features=WINDOW)),
     Family(named("GPTNeoX"), Layout("query_key_value dense", "heads", rope="partial")),
+    Family(named("Bloom"), Layout("query_key_value dense", "heads", causal=True, alibi="alibi"), ("hidden_dropout",)),
+    Family(named("Mpt"), Layout("Wqkv out_proj", "qkv", causal=True, alibi="position_bias", hides=True)),
     Family(named("ModernBert"), Layout("Wqkv Wo", "qkv", rope="whole", features=WINDOW), ("out_drop",)),
 )
 

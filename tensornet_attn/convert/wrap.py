@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tensornet_attn.convert.masks import Rope, Window, arguments, of_hugging_face, of_torch, shifts_of, visible_pairs
+from tensornet_attn.convert.masks import (
+    Alibi,
+    Rope,
+    Window,
+    arguments,
+    of_hugging_face,
+    of_torch,
+    shifts_of,
+    visible_pairs,
+)
 from tensornet_attn.convert.shared import Shared
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign
@@ -31,9 +41,10 @@ PAST = ("past_key_values", "layer_past", "past_key_value")  # what families call
 class Place:
     """What a design takes over from the attention in whose place it stands.
 
-    `where`: its path and class, for errors; `parameters`: those of its forward, in order. `rope`: rotary positions that
-    came from it, and are compared with those of each call. `behind`: where a module has what lies behind its attention
-    and stays, dropout, then LayerNorm over the sum with the input; `layer`: its place in caches.
+    `where`: its path and class, for errors; `parameters`: those of its forward, in order. `rope`, `alibi`: positions
+    that came from it, and are compared with those of each call. `hides`: masks are true for hidden keys. `behind`:
+    where a module has what lies behind its attention and stays, dropout, then LayerNorm over the sum with the input;
+    `layer`: its place in caches.
     """
 
     where: str
@@ -43,6 +54,8 @@ class Place:
     window: Window = None
     behind: tuple[str, ...] = ()
     layer: int | None = None
+    alibi: Alibi | None = None
+    hides: bool = False
 
 
 class Swapped(nn.Module):
@@ -52,7 +65,8 @@ class Swapped(nn.Module):
         super().__init__()
         self.design, self.place, self.shared = design, place, shared
         dropout, norm = (*place.behind, "", "")[:2]
-        self.dropout = module.get_submodule(dropout) if dropout else nn.Identity()
+        held = attrgetter(dropout)(module) if dropout else nn.Identity()
+        self.dropout = held if isinstance(held, nn.Module) else nn.Dropout(held).train(module.training)
         if norm:
             self.LayerNorm = module.get_submodule(norm)
 
@@ -67,15 +81,19 @@ class Swapped(nn.Module):
         n, seen = x.shape[1], 0 if kept is None else kept.get_seq_length()
         turns, ids = named.get("position_embeddings"), named.get("position_ids")
         before = None if kept is None else kept.shifts
+        bias = named.get(place.alibi.argument) if place.alibi else None
 
         def worked_out() -> tuple[dict[str, Tensor], Tensor | None]:
-            masks = of_hugging_face(mask, n, place.causal, place.where, seen, place.window)
+            shown = ~mask if place.hides and mask is not None else mask
+            masks = of_hugging_face(shown, n, place.causal, place.where, seen, place.window)
+            if place.alibi is not None:
+                place.alibi.check(place.where, bias, visible_pairs(masks, n, place.causal, x.device, seen).any(-2))
             return masks, None if place.rope is None else self._shifts(x, masks, turns, ids, before, seen)
 
         masks, shifts = self.shared.get(
             worked_out,
-            (mask, *(turns or ()), ids, before),
-            (x.shape, x.device, seen, place.causal, place.rope, place.window),
+            (mask, *(turns or ()), ids, before, bias),
+            (x.shape, x.device, seen, place.causal, place.rope, place.window, place.alibi),
         )
         y, seen_maps = self._finish(x, masks, named, None if kept is None else kept.cache)
         if kept is not None:
@@ -107,6 +125,8 @@ class Swapped(nn.Module):
         if wanted and cache is not None and cache.length:
             raise InputError(f"{self.place.where}: maps are given without a cache; call with use_cache=False.")
         y = self.dropout(self.design(x, **masks, cache=cache))
+        if named.get("residual") is not None:
+            y = y + named["residual"]
         if hasattr(self, "LayerNorm"):
             y = self.LayerNorm(x + y)
         return y, maps(self.design, x, masks, self.place.where) if wanted else None
@@ -152,7 +172,7 @@ class SwappedTorch(Swapped):
 def refuse(place: Place, named: dict[str, Any]) -> None:
     """Raises InputError for what a call asks and the design does not do."""
     for name, reason in REFUSED.items():
-        if named.get(name) is not None:
+        if named.get(name) is not None and not (place.alibi and place.alibi.argument == name):
             raise InputError(f"{place.where}: {reason}.")
     if named.get("is_causal") not in (None, place.causal):
         raise InputError(f"{place.where}: is_causal is {named['is_causal']}, and it was converted as {place.causal}.")

@@ -136,8 +136,7 @@ def with_norm(
     else:
         steps[normed] = {kind: along, "eps": norm[1], "of": before}
     steps[step] = _replaced(out["diagram"][step], text, f"{factors} {scale}[{' '.join(scaled)}] -> {row}")
-    items = [(steps.items() if name == step else [(name, value)]) for name, value in out["diagram"].items()]
-    out["diagram"] = dict(pair for pairs in items for pair in pairs)
+    out["diagram"] = _before(out["diagram"], step, steps)
     out["weights"][scale] = {"legs": " ".join(scaled), "init": "ones"}
     return out, scale, sizes
 
@@ -156,6 +155,30 @@ def with_softcap(data: Data, graph: Graph, cap: float) -> Data:
     out: Data = plain(data)
     for box in _softmaxes(out, graph, "capped scores"):
         box["of"] = {"map": f"softcap({cap} / ({box.get('scale', 1)}))", "of": box["of"]}  # the scale acts behind it
+    return out
+
+
+def with_alibi(data: Data, graph: Graph, heads: int) -> Data:
+    """ALiBi in every softmax over the keys: less by each head's slope times the distance. Raises InputError."""
+    out: Data = plain(data)
+    slopes, gap = _free(data, "slopes"), _free(data, "gap")
+    for step, value in list(out["diagram"].items()):
+        for box in _boxes(value):
+            if graph.key is None or box.get("softmax") != graph.key:
+                continue
+            legs = [leg.name for leg in parse_sum_text(box["of"]).legs] if "->" in str(box["of"]) else []
+            head = [leg for leg in legs if graph.leg[leg].size == heads and not graph.leg[leg].sequence]
+            if len(head) != 1 or graph.query not in legs:
+                raise InputError(f"'{graph.name}' has no leg of {heads} heads in the scores '{box['of']}', for ALiBi.")
+            scores, row = _free(out, f"{step}_scores"), " ".join(legs)
+            bias = f"(1 / ({box.get('scale', 1)})) * {slopes}[{head[0]}] {gap}[{graph.query} {graph.key}]"
+            new = {scores: box["of"]}
+            box["of"] = f"{scores}[{row}] - {bias} -> {row}"
+            out["diagram"] = _before(out["diagram"], step, new | {step: value})
+            out.setdefault("constants", {})[slopes] = {"legs": head[0], "value": "alibi_slopes"}
+            out["constants"][gap] = {"legs": f"{graph.query} {graph.key}", "value": "distance"}
+    if slopes not in out.get("constants", {}):
+        raise InputError(f"'{graph.name}' has no softmax over its keys, so that ALiBi would have no place.")
     return out
 
 
@@ -240,6 +263,12 @@ def _softmaxes(out: Data, graph: Graph, what: str) -> list[Data]:
     if not found:
         raise InputError(f"'{graph.name}' has no softmax over its keys, so that {what} would have no place.")
     return found
+
+
+def _before(diagram: Data, step: str, steps: Data) -> Data:
+    """A diagram with these steps in the place of one."""
+    items = [(steps.items() if name == step else [(name, value)]) for name, value in diagram.items()]
+    return dict(pair for pairs in items for pair in pairs)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -91,6 +91,20 @@ def decoder(name: str, **options: Any) -> Any:
     return getattr(module, f"{stem}ForCausalLM")(config)
 
 
+def bloom(**options: Any) -> Any:
+    from transformers.models.bloom import BloomConfig, BloomForCausalLM
+
+    sizes = {"vocab_size": 50, "hidden_size": 24, "n_head": 3, "n_layer": 2, "pad_token_id": 0, "bos_token_id": 1}
+    return BloomForCausalLM(BloomConfig(**sizes | {"eos_token_id": 2, "hidden_dropout": 0.1} | options))
+
+
+def mpt(**options: Any) -> Any:
+    from transformers.models.mpt import MptConfig, MptForCausalLM
+
+    sizes = {"vocab_size": 50, "d_model": 24, "n_heads": 3, "n_layers": 2, "max_seq_len": 40, "expansion_ratio": 2}
+    return MptForCausalLM(MptConfig(**sizes | options))
+
+
 def distilbert(**options: Any) -> Any:
     from transformers.models.distilbert import DistilBertConfig, DistilBertModel
 
@@ -117,6 +131,7 @@ TEXT: dict[str, Callable[..., Any]] = {
 }
 MODELS = TEXT | {"vit": vit}
 DECODERS: dict[str, Callable[..., Any]] = {name: partial(decoder, name) for name in FAMILIES}
+DECODERS |= {"bloom": bloom, "mpt": mpt}
 GENERATING = ("gpt2", "llama", *DECODERS)
 ALL = MODELS | DECODERS
 ATTENTION = {
@@ -126,6 +141,8 @@ ATTENTION = {
     "distilbert": "transformer.layer.1.attention",
     "modernbert": "layers.0.attn",
     "gpt2": "transformer.h.1.attn",
+    "bloom": "transformer.h.1.self_attention",
+    "mpt": "transformer.blocks.1.attn",
     "gpt_neox": "gpt_neox.layers.1.attention",
     "vit": "layers.1.attention",
 }
@@ -167,10 +184,12 @@ def outputs(model: nn.Module, given: dict[str, torch.Tensor], **options: Any) ->
 
 
 @cache
-def pair(name: str) -> tuple[Any, Any]:
-    """A language model and what it is converted to, in float64; to be left as they are."""
-    before = made(name).double()
-    return before, convert_model(copy.deepcopy(before), "mhsa" if name in ("gpt2", "gpt_neox") else "gqa")
+def pair(name: str, single: bool = False) -> tuple[Any, Any]:
+    """A language model and what it is converted to, in float64, or in single precision; to be left as they are."""
+    before = made(name) if single else made(name).double()
+    return before, convert_model(
+        copy.deepcopy(before), "mhsa" if name in ("gpt2", "gpt_neox", "bloom", "mpt") else "gqa"
+    )
 
 
 GREEDY = {
@@ -185,7 +204,7 @@ GREEDY = {
 
 def generated(model: Any, padding: str, **options: Any) -> Any:
     given = {"attention_mask": torch.ones(3, 9, dtype=torch.long)} | inputs("llama", padding)
-    return model.generate(**given, **GREEDY | options)
+    return model.generate(**given, **GREEDY | {"use_cache": True} | options)
 
 
 def message(call: Callable[[], Any]) -> str:

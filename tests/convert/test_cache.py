@@ -156,3 +156,16 @@ def test_a_mask_that_changed_in_place_is_read_again() -> None:
     for _ in range(2):
         torch.testing.assert_close(after(x, attention_mask=mask)[0], before(x, attention_mask=mask)[0])
         mask[..., 1] = False
+
+
+def test_biases_of_positions_are_compared() -> None:
+    """ALiBi's biases come with each call; the design makes its own."""
+    attention = models.pair("bloom")[1].transformer.h[0].self_attention
+    x, where = torch.zeros(1, 4, 24, dtype=torch.float64), "transformer.h.0.self_attention (BloomAttention): "
+    wrong = torch.arange(4.0).expand(3, 1, 4)
+    assert (
+        models.message(lambda: attention(x, x, wrong)) == where + "'alibi' are not the biases of consecutive positions."
+    )
+    assert models.message(lambda: attention(x, x, None)) == (
+        where + "'alibi' is not given; it is compared with the design's own biases."
+    )

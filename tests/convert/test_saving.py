@@ -19,7 +19,7 @@ from tensornet_attn.convert.model import convert_model
 from tensornet_attn.errors import InputError
 from tests.convert import models
 
-DESIGNS = {"qwen3": "gqa", "gemma3": "gqa", "cohere": "gqa", "gpt_neox": "mhsa"}
+DESIGNS = {"qwen3": "gqa", "gemma3": "gqa", "cohere": "gqa", "gpt_neox": "mhsa", "bloom": "mhsa"}
 
 
 def trained(name: str, design: str, **options: Any) -> Any:
