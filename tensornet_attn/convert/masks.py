@@ -107,11 +107,12 @@ class Rope:
         """Raises InputError unless cosines and sines, [batch, n, width], are those of positions [batch, n]."""
         if turns is None:
             raise InputError(f"{where}: position_embeddings are not given; they are compared with the design's own.")
-        half = ids[..., None].float() * _frequencies(self.base, turns[0].shape[-1], ids.device)
-        angles = half.repeat_interleave(2, -1) if self.interleaved else torch.cat((half, half), -1)  # batch n width
+        angles = ids[..., None].float() * _frequencies(self.base, turns[0].shape[-1], ids.device)  # batch n pairs
         tolerance = 1e-4 if turns[0].dtype in (torch.float32, torch.float64) else 2e-2
+        pairs, one = ((-1, 2), -1) if self.interleaved else ((2, -1), -2)
         for got, wanted in zip(turns, (angles.cos(), angles.sin()), strict=True):
-            if not torch.allclose(got.float(), wanted.expand_as(got), atol=tolerance, rtol=0):
+            apart = got.float().unflatten(-1, pairs) - wanted.unsqueeze(one)
+            if apart.numel() and not float(apart.abs().max()) <= tolerance:  # NaN is refused too
                 message = f"position_embeddings are not those of position_ids with base {self.base:g}."
                 raise InputError(f"{where}: {message}")
 
