@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.families import Outside, Trained
-from tensornet_attn.convert.table import read_trained
+from tensornet_attn.convert.read import read_trained
+from tensornet_attn.convert.trained import Outside, Trained
 from tensornet_attn.convert.values import Bias, Turn, Weights, fill, lifted, lost
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build

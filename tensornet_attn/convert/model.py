@@ -9,12 +9,13 @@ from typing import Any
 
 from torch import nn
 
-from tensornet_attn.convert.families import CROSS, outside_of, refusal
+from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.make import fresh, start_from
 from tensornet_attn.convert.masks import Alibi, Rope
+from tensornet_attn.convert.read import CROSS, known, outside_of, place_of, read_trained
 from tensornet_attn.convert.settle import settle
 from tensornet_attn.convert.shared import Shared
-from tensornet_attn.convert.table import Family, family_of, known, place_of, read_trained
+from tensornet_attn.convert.trained import refusal
 from tensornet_attn.convert.wrap import Place, Swapped, SwappedTorch
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from tensornet_attn.convert.families import FAMILIES
 from tensornet_attn.convert.model import convert_model
-from tensornet_attn.convert.table import FAMILIES, read_trained
+from tensornet_attn.convert.read import read_trained
 from tests.convert import models
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # angles and norms are float32 in the models, whatever their dtype

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import tensornet_attn as ta
-from tensornet_attn.convert.families import Trained
 from tensornet_attn.convert.make import made_from
+from tensornet_attn.convert.trained import Trained
 
 F, H, D, N = 24, 4, 6, 7
 LATTICE = ta.special_cases()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tensornet_attn.convert.families import Trained
-from tensornet_attn.convert.table import read_trained
+from tensornet_attn.convert.read import read_trained
+from tensornet_attn.convert.trained import Trained
 from tests.convert import models
 
 CLOSE = {"rtol": 0, "atol": 1e-10}

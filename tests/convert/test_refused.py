@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tensornet_attn.convert.model import convert_model
-from tensornet_attn.convert.table import read_trained
+from tensornet_attn.convert.read import read_trained
 from tensornet_attn.errors import InputError
 from tests.convert import models
 

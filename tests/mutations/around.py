@@ -134,7 +134,7 @@ AROUND = (
         ("special/test_edges.py::test_a_design_is_its_special_case_at_the_weights_it_names[thsa-mhsa-False]",),
     ),
     Mutation(
-        "convert/families.py",
+        "convert/read.py",
         'for held in (trained.weights["Wq"], trained.biases.get("bq"))',
         'for held in (trained.weights["Wq"],)',
         "A converted model with an unusual scale keeps the bias of its queries as it was.",
@@ -162,7 +162,7 @@ AROUND = (
         ("convert/test_cache.py::test_sequences_with_padding_change_places_in_the_cache",),
     ),
     Mutation(
-        "convert/families.py",
+        "convert/read.py",
         "(window - 1, 0 if causal else window - 1)",
         "(window, 0 if causal else window)",
         "A converted window is a key too wide.",
