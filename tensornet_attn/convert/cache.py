@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,39 +14,67 @@ from tensornet_attn.hf.cache import DesignCacheLayer
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
 
+Again = Callable[[Cache, int], object]  # computes the first positions of a call once more, into a cache
 REPLACED = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer", "StaticSlidingWindowLayer")
 
 
 class ConvertedLayer(DesignCacheLayer):
-    """What a design keeps, and how far the positions of the call were from those that it counts, [batch, 1 or m]."""
+    """What a design keeps, and how far the positions of the call were from those that it counts, [batch, 1 or m].
 
-    def __init__(self, cache: Cache):
+    Where `generate` asks for it, as it does of windows that have an assistant, it goes back further than what is kept
+    allows: to the cache as it was before a call, and over the positions of the call that stay, computed again.
+    """
+
+    def __init__(self, cache: Cache, records: bool = False):
         super().__init__(cache)
         self.shifts: Tensor | None = None
+        self.records = records
+        self._calls: list[tuple[Cache, Again]] = []  # since the last crop
+
+    def activate_past_recording(self) -> None:
+        self.records = True
+
+    def record(self, again: Again) -> None:
+        """Remembers the cache before a call, and how to compute the first positions of the call once more."""
+        if self.records:
+            self._calls.append((copy.deepcopy(self.cache), again))
 
     def crop(self, tokens_to_remove: int) -> None:
-        super().crop(tokens_to_remove)
+        length, calls = self.cache.length + tokens_to_remove, self._calls
+        self._calls = []
+        try:
+            super().crop(tokens_to_remove)
+        except InputError:
+            before = [call for call in calls if call[0].length <= length]
+            if not before:
+                raise
+            self.cache, again = before[-1]
+            if count := length - self.cache.length:
+                again(self.cache, count)
         if self.shifts is not None and self.shifts.shape[-1] > 1:
-            self.shifts = self.shifts[:, : self.cache.length]
+            self.shifts = self.shifts[:, :length]
 
     def reset(self) -> None:
         super().reset()
-        self.shifts = None
+        self.shifts, self._calls = None, []
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         super().reorder_cache(beam_idx)
-        if self.shifts is not None and len(self.shifts) > 1:
-            self.shifts = self.shifts.index_select(0, beam_idx.to(self.shifts.device))
+        self._change(lambda shifts: shifts.index_select(0, beam_idx.to(shifts.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         super().batch_repeat_interleave(repeats)
-        if self.shifts is not None and len(self.shifts) > 1:
-            self.shifts = self.shifts.repeat_interleave(repeats, 0)
+        self._change(lambda shifts: shifts.repeat_interleave(repeats, 0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         super().batch_select_indices(indices)
+        self._change(lambda shifts: shifts[indices.to(shifts.device)])
+
+    def _change(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Of the batch: calls before it are of another one."""
+        self._calls = []
         if self.shifts is not None and len(self.shifts) > 1:
-            self.shifts = self.shifts[indices.to(self.shifts.device)]
+            self.shifts = change(self.shifts)
 
 
 class TrainedLayer(ConvertedLayer):
@@ -82,5 +112,6 @@ def layer_of(past: Any, index: int, design: CompiledDesign, where: str, training
         past.layers[index] = TrainedLayer(design.new_cache(), where)
         return None
     room = held.max_cache_len if type(held).__name__ == "StaticLayer" else None
-    found = past.layers[index] = ConvertedLayer(design.new_cache(max_length=room))
+    records = getattr(held, "record_past", False)
+    found = past.layers[index] = ConvertedLayer(design.new_cache(max_length=room), records)
     return found

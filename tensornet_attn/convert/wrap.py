@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +22,7 @@ from tensornet_attn.convert.masks import (
 )
 from tensornet_attn.convert.shared import Shared
 from tensornet_attn.errors import InputError
+from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
 
 Output = tuple[Tensor, Tensor | None]
@@ -95,10 +97,19 @@ class Swapped(nn.Module):
             (mask, *(turns or ()), ids, before, bias),
             (x.shape, x.device, seen, place.causal, place.rope, place.window, place.alibi),
         )
+        if kept is not None and kept.records:
+            kept.record(partial(self._again, x, masks, seen))
         y, seen_maps = self._finish(x, masks, named, None if kept is None else kept.cache)
         if kept is not None:
             kept.shifts = shifts
         return y, seen_maps
+
+    @torch.no_grad()
+    def _again(self, x: Tensor, masks: dict[str, Tensor], seen: int, cache: Cache, count: int) -> None:
+        """Computes the first positions of a call once more, behind those that were seen."""
+        m = seen + count
+        cut = {name: mask[..., :m] if name == "key_mask" else mask[..., :count, :m] for name, mask in masks.items()}
+        self.design(x[:, :count], **cut, cache=cache)
 
     def _kept(self, past: Any) -> Any:
         """The layer of a cache of Hugging Face's that this attention keeps its past in."""

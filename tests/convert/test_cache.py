@@ -36,14 +36,26 @@ def test_other_ways_to_generate(options: dict[str, Any]) -> None:
 
 def test_an_assistant_goes_back_in_the_cache() -> None:
     before, after = models.pair("llama")
-    helper = models.llama(num_hidden_layers=1)
-    texts = []
+    helper, texts = models.llama(num_hidden_layers=1).double().eval(), []
+    options = models.GREEDY | {"num_assistant_tokens": 3}
     for model in (before, after, convert_model(copy.deepcopy(before), "mhsa")):
-        model.generation_config.num_assistant_tokens = 3
         given = {"input_ids": models.inputs("llama")["input_ids"][:1], "attention_mask": torch.ones(1, 9)}
-        texts.append(model.generate(**given, **models.GREEDY, assistant_model=helper.double().eval()).sequences)
+        texts.append(model.generate(**given, **options, assistant_model=helper).sequences)
     assert torch.equal(texts[0], texts[1])
     assert torch.equal(texts[0], texts[2])
+
+
+@pytest.mark.parametrize("padding", ["none", "left"])
+def test_an_assistant_goes_back_further_than_a_window(padding: str) -> None:
+    """Three candidates at a time, most of them wrong, behind more positions than the window of five holds."""
+    given = {"attention_mask": torch.ones(3, 9, dtype=torch.long)} | models.inputs("llama", padding)
+    given = {name: value[1:2] for name, value in given.items()}
+    helper, texts = models.llama(num_hidden_layers=1).double().eval(), []
+    options = models.GREEDY | {"num_assistant_tokens": 3}
+    for model in models.pair("mistral"):
+        texts.append(model.generate(**given, **options, assistant_model=helper).sequences)
+        texts.append(model.generate(**given, **models.GREEDY).sequences)
+    assert all(torch.equal(text, texts[0]) for text in texts)
 
 
 @pytest.mark.parametrize("name", ["qwen3", "mistral", "gemma3", "bloom"])

@@ -156,7 +156,7 @@ AROUND = (
     ),
     Mutation(
         "convert/cache.py",
-        "self.shifts = self.shifts.index_select(0, beam_idx.to(self.shifts.device))",
+        "self._change(lambda shifts: shifts.index_select(0, beam_idx.to(shifts.device)))",
         "pass",
         "Sequences of a cache change places, and the shifts of their positions do not.",
         ("convert/test_cache.py::test_sequences_with_padding_change_places_in_the_cache",),
