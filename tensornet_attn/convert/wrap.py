@@ -183,7 +183,7 @@ class SwappedTorch(Swapped):
 def refuse(place: Place, named: dict[str, Any]) -> None:
     """Raises InputError for what a call asks and the design does not do."""
     for name, reason in REFUSED.items():
-        if named.get(name) is not None and not (place.alibi and place.alibi.argument == name):
+        if named.get(name) is not None and (name != "position_bias" or name not in place.parameters):
             raise InputError(f"{place.where}: {reason}.")
     if named.get("is_causal") not in (None, place.causal):
         raise InputError(f"{place.where}: is_causal is {named['is_causal']}, and it was converted as {place.causal}.")

@@ -56,13 +56,13 @@ def swapped(model: nn.Module) -> list[Swapped]:
     return [module for module in model.modules() if isinstance(module, Swapped)]
 
 
-@pytest.mark.parametrize("name", ["bert", "vit", "gpt2"])
+@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "bloom", "mpt"])
 def test_the_input_s_leg_takes_the_model_s_width(name: str) -> None:
     model = convert_model(models.made(name).double(), OWN, init="fresh")
     for module in swapped(model):
         assert module.design.design.legs["e"] == 24
         assert module.design.Wq.dtype == torch.float64
-        assert module.design.plan.graph.causal == (name == "gpt2")
+        assert module.design.plan.graph.causal == (name not in ("bert", "vit"))
     assert models.outputs(model, models.inputs(name)).isfinite().all()
 
 
