@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -53,6 +54,8 @@ def convert_model(
         for parent, name in one.places:
             setattr(parent, name, new)
     settle(model, [new for _, new in made])
+    if "transformers" in sys.modules:
+        import tensornet_attn.convert.pretrained  # noqa: F401  # from_pretrained then reads what they save
     return model
 
 

@@ -12,9 +12,9 @@ from torch import nn
 from tensornet_attn.convert.wrap import Swapped
 from tensornet_attn.errors import InputError
 
-KEY = "tensornet_attn"  # of config.json
-# What config.json names as the file of weights, which is not there: whatever else reads the folder says so and stops,
-# in the place of a model with random attention.
+KEY = "tensornet_attn"
+# What config.json names as the file of weights, which is not there: where this package is not asked, from_pretrained
+# says so and stops, in the place of a model with random attention.
 INSTEAD = "these weights are read by tensornet_attn.load_converted.safetensors"
 
 
@@ -38,12 +38,15 @@ class SavePretrained:
         path = Path(save_directory) / "config.json"
         if path.exists():
             config = json.loads(path.read_text(encoding="utf-8"))
-            config |= {KEY: described(self.model), "transformers_weights": INSTEAD}
+            config |= {"quantization_config": described(self.model), "transformers_weights": INSTEAD}
             path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def described(model: nn.Module) -> dict[str, Any]:
-    """The designs of a model as texts, and each attention: where it stands, its design, what it took over."""
+    """The designs of a model as texts, and each attention: where it stands, its design, what it took over.
+
+    As a quantisation method is described, which `pretrained.py` registers.
+    """
     designs: list[str] = []
     found: dict[int, dict[str, Any]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
@@ -56,4 +59,4 @@ def described(model: nn.Module) -> dict[str, Any]:
         if text not in designs:
             designs.append(text)
         found[id(module)] = {"paths": [path], "design": designs.index(text), **asdict(module.place)}
-    return {"designs": designs, "attentions": list(found.values())}
+    return {"quant_method": KEY, "designs": designs, "attentions": list(found.values())}

@@ -78,25 +78,44 @@ def test_copies_pickles_and_models_inside_save_themselves(tmp_path: Path) -> Non
     torch.testing.assert_close(again(**given)[0], model.transformer(**given)[0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["AutoModelForCausalLM", "LlamaForCausalLM"])
-def test_nothing_else_reads_it_with_random_attention(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", ["AutoModelForCausalLM", "LlamaForCausalLM", "AutoModel", "LlamaForTokenClassification"]
+)
+def test_the_classes_of_transformers_read_it(kind: str, tmp_path: Path) -> None:
+    """The model without its head, and with another one, too; nothing stays of what made them read it."""
     import transformers
 
-    trained("llama", "thsa").save_pretrained(tmp_path)
-    with pytest.raises(FileNotFoundError, match="these weights are read by tensornet_attn"):
-        getattr(transformers, kind).from_pretrained(tmp_path)
+    model, given = trained("llama", "thsa"), models.inputs("llama")
+    model.save_pretrained(tmp_path)
+    again = getattr(transformers, kind).from_pretrained(tmp_path)
+    inner, other = model.model, again if kind == "AutoModel" else again.model
+    torch.testing.assert_close(other(**given)[0], inner(**given)[0], rtol=0, atol=0)
+    assert not again.is_quantized
+    assert not hasattr(again, "hf_quantizer")
+    assert "quantization_config" not in again.config.to_dict()
+    assert type(again.config).__name__ == "LlamaConfig"
+
+
+READ = """
+import sys, torch, transformers
+if "asked" in sys.argv:
+    import tensornet_attn.convert.pretrained
+try:
+    print(transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])(torch.tensor([[5, 6, 7, 8]]))[0].sum().item())
+except OSError as error:
+    print(str(error).rpartition("/")[2])
+"""
 
 
 @pytest.mark.rotated
-def test_another_process_reads_it(tmp_path: Path) -> None:
-    model, ids = trained("llama", "thsa"), [[5, 6, 7, 8]]
+def test_another_process_reads_it_where_this_package_is_asked_and_stops_elsewhere(tmp_path: Path) -> None:
+    """In the place of a model with random attention."""
+    model = trained("llama", "thsa")
     model.save_pretrained(tmp_path)
-    lines = [
-        "import tensornet_attn as ta, torch",
-        f"print(ta.load_converted({str(tmp_path)!r})(torch.tensor({ids}))[0].sum().item())",
-    ]
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
-    assert float(done.stdout) == pytest.approx(model(torch.tensor(ids))[0].sum().item(), rel=1e-4)
+    run = [sys.executable, "-W", "ignore", "-c", READ, str(tmp_path)]
+    found = [subprocess.run([*run, *word], capture_output=True, text=True, check=True) for word in ([], ["asked"])]
+    assert found[0].stdout == "these weights are read by tensornet_attn.load_converted.safetensors\n"
+    assert float(found[1].stdout) == pytest.approx(model(torch.tensor([[5, 6, 7, 8]]))[0].sum().item(), rel=1e-4)
 
 
 def test_a_state_dict_goes_into_the_same_conversion(tmp_path: Path) -> None:
@@ -124,10 +143,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert message(load_converted, tmp_path) == no_model
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    del config["tensornet_attn"]["attentions"][0]["where"]
+    del config["quantization_config"]["attentions"][0]["where"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert (
-        message(load_converted, tmp_path) == f"'{tmp_path}': its config.json does not say what each attention became."
+    assert message(load_converted, tmp_path) == (
+        "config.json does not say what each attention of the converted model became."
     )
 
 
