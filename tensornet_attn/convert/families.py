@@ -1,23 +1,14 @@
-"""What a trained attention holds, read out of each kind of module; what no design can carry is refused by name."""
+"""The families of attentions that can be read: a row for each, of what its modules call things and what they do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor, nn
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch import nn
 
-from tensornet_attn.errors import InputError
-
-Projection = tuple[Tensor, Tensor | None]  # weight [in, out], bias [out]
-WORDS = {"q": "query", "k": "key", "v": "value"}  # of a projection's letter
-CROSS = "it attends to another sequence (cross-attention)"
-
-# Attributes of attention modules, here or in kin of these families, that change what is computed.
-NO_DESIGN_HAS = {
+# Attributes of attention modules that change what is computed, and what they mean. A family that applies one in a way
+# that a design can carry lists it in its layout; in all others it is refused.
+FEATURES = {
     "distance_embedding": "its positions are learned distances between queries and keys (position_embedding_type)",
     "sliding_window": "it sees a sliding window only",
     "q_norm": "it normalises queries",
@@ -25,216 +16,86 @@ NO_DESIGN_HAS = {
     "sinks": "it has attention sinks",
     "attn_logit_softcapping": "it caps its scores",
     "pruned_heads": "some of its heads are pruned",
+    "clip_qkv": "it clips queries, keys and values",
 }
 
 
 @dataclass(frozen=True)
-class Trained:
-    """The weights of one trained attention, read out of whatever module held them.
+class Layout:
+    """Where the modules of a family keep their weights, and what their forward does beside plain attention.
 
-    `where` names it in errors: module path and class, "encoder.layer.0.attention (BertAttention)". `weights`:
-    Wq [f h d], Wk [f g d], Wv [f g d], Wo [h d f], where g, the key and value heads, divides h. They are detached
-    copies, and the scale of the scores is d ** -0.5: any other is absorbed into Wq and bq. `biases`: those there are
-    of bq [h d], bk [g d], bv [g d], bo [f]. Rotary positions turn queries and keys, halves paired; `dropout` is on the
-    attention map.
+    `projections`: the layers of queries, keys, values and output, or the one layer of the first three and that of the
+    output; an empty output means that the heads, one after another, are it. `fused`: how one layer holds the three,
+    "qkv" one after another, or "heads", the three of a head side by side. `inside`: the attribute with the heads,
+    empty for the module itself. `rope`: "whole" where all of a head turns, "partial" where the config says how much.
+    `interleaved`: neighbours are turned together, not the halves of a head. `features`: those of FEATURES that it
+    applies. `causal`: None where the module says so. `alibi`: the argument of its forward with ALiBi's biases;
+    `hides`: its masks are true where a key is hidden.
     """
 
-    where: str
-    weights: dict[str, Tensor]
-    biases: dict[str, Tensor]
-    causal: bool
-    rope_base: float | None = None
-    rope_fraction: float = 1.0
-    dropout: float = 0.0
+    projections: str = "q_proj k_proj v_proj o_proj"
+    fused: str = ""
+    inside: str = ""
+    rope: str = ""
+    interleaved: bool = False
+    features: tuple[str, ...] = ()
+    causal: bool | None = None
+    alibi: str = ""
+    hides: bool = False
 
 
-def refusal(where: str, reason: str) -> InputError:
-    return InputError(f"{where} cannot be converted: {reason}.")
+@dataclass(frozen=True)
+class Family:
+    """Classes of one kind by name, so that no other package is imported; a subclass that keeps `forward` counts too.
 
-
-def read_multihead(module: Any, where: str) -> Trained:
-    """nn.MultiheadAttention, its projections packed or separate."""
-    if type(module).forward is not nn.MultiheadAttention.forward:
-        raise refusal(where, "it computes something of its own (its class overrides forward)")
-    if module.bias_k is not None or module.bias_v is not None:
-        raise refusal(where, "it adds a learned key and value to every sequence (add_bias_kv=True)")
-    if module.add_zero_attn:
-        raise refusal(where, "it adds a key and value of zeros to every sequence (add_zero_attn=True)")
-    for name in ("kdim", "vdim"):
-        size, both = getattr(module, name), module.embed_dim
-        if size != both:
-            raise refusal(where, f"{name} is {size} and embed_dim {both}; a design takes both from one input")
-    weights, biases = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight), (None, None, None)
-    if module.in_proj_weight is not None:
-        weights = module.in_proj_weight.chunk(3)
-    if module.in_proj_bias is not None:
-        biases = module.in_proj_bias.chunk(3)
-    triples = zip("qkv", weights, biases, strict=True)
-    projections = {letter: _real(where, "in_proj", weight.T, bias) for letter, weight, bias in triples}
-    projections["o"] = _linear(where, module, "out_proj")
-    dropout = float(module.dropout)
-    return _trained(where, projections, module.num_heads, module.head_dim, causal=False, dropout=dropout)
-
-
-def read_bert(module: Any, where: str) -> Trained:
-    """BertAttention or RobertaAttention: self-attention and the linear layer after it.
-
-    LayerNorm and residual connection stay outside the design, as those of ALBERT do.
+    `behind`: where a module has what lies behind its attention and stays, dropout and LayerNorm.
     """
-    inner = _part(where, module, "self")
-    if getattr(module, "is_cross_attention", False) or "Cross" in type(inner).__name__:
-        raise refusal(where, CROSS)
-    if type(inner).__name__ not in ("BertSelfAttention", "RobertaSelfAttention"):
-        raise refusal(where, f"its 'self' is a {type(inner).__name__}, which computes something of its own")
-    _check_plain(where, module)
-    return read_bert_self(inner, where, (module, "output.dense"))
+
+    classes: tuple[str, ...]
+    layout: Layout = field(default_factory=Layout)
+    behind: tuple[str, ...] = ()
 
 
-def read_albert(module: Any, where: str) -> Trained:
-    return read_bert_self(module, where, (module, "dense"))
+def named(stems: str, end: str = "Attention") -> tuple[str, ...]:
+    """Class names, by what stands before their end."""
+    return tuple(f"{stem}{end}" for stem in stems.split())
 
 
-def read_bert_cross(module: Any, where: str) -> Trained:
-    raise refusal(where, CROSS)
+# Families whose modules have one forward stand in one row.
+BERT = "Bert Roberta BertGeneration Camembert Data2VecText Electra Ernie XLMRoberta"
+NORMS, WINDOW = ("q_norm", "k_norm"), ("sliding_window",)
+FAMILIES = (
+    Family(("MultiheadAttention",)),
+    Family(
+        named(BERT),
+        Layout("self.query self.key self.value output.dense", inside="self"),
+        ("output.dropout", "output.LayerNorm"),
+    ),
+    Family((*named(BERT, "SelfAttention"), *named(BERT, "CrossAttention")), Layout("query key value ")),
+    Family(("AlbertAttention",), Layout("query key value dense"), ("output_dropout", "LayerNorm")),
+    Family(("DistilBertSelfAttention",), Layout("q_lin k_lin v_lin out_lin")),
+    Family(("GPT2Attention",), Layout("c_attn c_proj", "qkv", causal=True), ("resid_dropout",)),
+    Family(named("ViT AST DeiT Dinov2 Dinov2WithRegisters IJepa ViTMAE ViTMSN Vivit")),
+    Family(named("Llama Arcee EuroBert Gemma Granite GraniteMoe Qwen2Moe"), Layout(rope="whole")),
+    Family(named("Mistral Mixtral Qwen2 Cwm Ministral"), Layout(rope="whole", features=WINDOW)),
+    Family(named("Qwen3 Qwen3Moe Dots1 Gemma3"), Layout(rope="whole", features=(*NORMS, *WINDOW))),
+    Family(named("Gemma2 VaultGemma"), Layout(rope="whole", features=(*WINDOW, "attn_logit_softcapping"))),
+    Family(named("Olmo2 FlexOlmo"), Layout(rope="whole", features=NORMS)),
+    Family(named("Cohere"), Layout(rope="whole", interleaved=True, features=NORMS)),
+    Family(named("Phi3"), Layout("qkv_proj o_proj", "qkv", rope="partial", features=WINDOW)),
+    Family(named("GPTNeoX"), Layout("query_key_value dense", "heads", rope="partial")),
+    Family(named("Bloom"), Layout("query_key_value dense", "heads", causal=True, alibi="alibi"), ("hidden_dropout",)),
+    Family(named("Mpt"), Layout("Wqkv out_proj", "qkv", causal=True, alibi="position_bias", hides=True)),
+    Family(named("ModernBert"), Layout("Wqkv Wo", "qkv", rope="whole", features=WINDOW), ("out_drop",)),
+)
 
 
-def read_bert_self(inner: Any, where: str, output: tuple[Any, str] | None = None) -> Trained:
-    """BertSelfAttention alone: without an output layer the heads, one after another, are its output."""
-    _check_plain(where, inner)
-    projections = {letter: _linear(where, inner, name) for letter, name in WORDS.items()}
-    projections |= {"o": _linear(where, *output)} if output else {}
-    count, width = _part(where, inner, "num_attention_heads"), _part(where, inner, "attention_head_size")
-    dropout = _part(where, inner, "attention_dropout" if hasattr(inner, "attention_dropout") else "dropout")
-    causal, scale = bool(getattr(inner, "is_causal", False)), getattr(inner, "scaling", None)
-    return _trained(where, projections, count, width, causal=causal, scale=scale, dropout=float(dropout.p))
-
-
-def read_gpt2(module: Any, where: str) -> Trained:
-    """GPT2Attention: queries, keys and values from one layer; its scale, by layer or none, goes into the queries."""
-    if getattr(module, "is_cross_attention", False):
-        raise refusal(where, CROSS)
-    _check_plain(where, module)
-    weight, bias = _linear(where, module, "c_attn")
-    weights, biases = weight.chunk(3, dim=1), (None,) * 3 if bias is None else bias.chunk(3)
-    projections = dict(zip("qkv", zip(weights, biases, strict=True), strict=True))
-    projections["o"] = _linear(where, module, "c_proj")
-    count, width = _part(where, module, "num_heads"), _part(where, module, "head_dim")
-    scale, dropout = _part(where, module, "scaling"), float(_part(where, module, "attn_dropout").p)
-    return _trained(where, projections, count, width, causal=True, scale=scale, dropout=dropout)
-
-
-def read_vit(module: Any, where: str) -> Trained:
-    return _read_plain(module, where, _part(where, module, "num_attention_heads"), causal=False)
-
-
-def read_llama(module: Any, where: str) -> Trained:
-    """LlamaAttention; key-value heads may be fewer than query heads. Rotary positions of the plain kind only."""
-    _check_plain(where, module)
-    config = _part(where, module, "config")
-    rope = _part(where, config, "rope_parameters")
-    kind, fraction = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
-    if kind != "default":
-        raise refusal(where, f"its rotary positions are scaled (rope_type '{kind}'); a design has 'default' ones")
-    if fraction != 1.0:
-        raise refusal(where, f"partial_rotary_factor is {fraction}, which Llama does not apply")
-    return _read_plain(
-        module,
-        where,
-        config.num_attention_heads,
-        causal=bool(_part(where, module, "is_causal")),
-        keys=config.num_key_value_heads,
-        rope_base=float(rope["rope_theta"]),
-    )
-
-
-def _read_plain(module: Any, where: str, count: int, causal: bool, **others: Any) -> Trained:
-    """Four projections of Hugging Face's newer names."""
-    _check_plain(where, module)
-    projections = {letter: _linear(where, module, f"{letter}_proj") for letter in "qkvo"}
-    width, scale = _part(where, module, "head_dim"), _part(where, module, "scaling")
-    dropout = float(_part(where, module, "attention_dropout"))
-    return _trained(where, projections, count, width, causal=causal, scale=scale, dropout=dropout, **others)
-
-
-def _check_plain(where: str, module: nn.Module) -> None:
-    """Refuses a module with something that no design has. Raises InputError."""
-    for name, reason in NO_DESIGN_HAS.items():
-        held = getattr(module, name, None)
-        if isinstance(held, (nn.Module, Tensor)) or (held is not None and held is not False and held != set()):
-            raise refusal(where, reason)
-    kind = getattr(getattr(module, "config", None), "position_embedding_type", "absolute")
-    if kind not in (None, "absolute"):
-        raise refusal(where, f"config.position_embedding_type is '{kind}'; only 'absolute' positions stay outside it")
-
-
-def _part(where: str, module: nn.Module, name: str) -> Any:
-    """What a module of this family has under a name, which may be dotted. Raises InputError where it lacks it."""
-    found: Any = module
-    for piece in name.split("."):
-        if not hasattr(found, piece):
-            raise refusal(where, f"it has no '{name}', so it is not the module that this class name promises")
-        found = getattr(found, piece)
-    return found
-
-
-def _linear(where: str, module: nn.Module, name: str) -> Projection:
-    """A linear layer as (weight [in, out], bias [out] or None). Raises InputError for any other layer in its place."""
-    layer = _part(where, module, name)
-    kind = type(layer)
-    if kind in (nn.Linear, NonDynamicallyQuantizableLinear):
-        return _real(where, name, layer.weight.T, layer.bias)
-    if kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils":
-        return _real(where, name, layer.weight, layer.bias)
-    raise refusal(where, f"its '{name}' is a {kind.__module__}.{kind.__name__}, not a plain linear layer")
-
-
-def _real(where: str, name: str, weight: Tensor, bias: Tensor | None) -> Projection:
-    """The pair, once it is sure that there are numbers to read."""
-    if weight.is_meta:
-        raise refusal(where, f"its '{name}' is on the meta device and has no values")
-    if not weight.is_floating_point():
-        raise refusal(where, f"its '{name}' holds {weight.dtype}, not floating point numbers")
-    return weight, bias
-
-
-def _trained(
-    where: str,
-    projections: Mapping[str, Projection],  # q, k, v, o; without o the output is the heads, one after another
-    h: int,
-    d: int,
-    *,
-    causal: bool,
-    keys: int | None = None,  # heads of keys and values; h where it is None
-    scale: float | None = None,  # of the scores; d ** -0.5 where it is None
-    **others: Any,
-) -> Trained:
-    """The projections by heads, copied, with any unusual scale absorbed into the queries. Raises InputError."""
-    g = h if keys is None else keys
-    if h % g:
-        raise refusal(where, f"its {g} key-value heads do not divide its {h} query heads")
-    weights, biases = {}, {}
-    for letter, count in {"q": h, "k": g, "v": g}.items():
-        weight, bias = projections[letter]
-        if weight.shape[1] != count * d:
-            wide = f"{weight.shape[1]} wide, but {count} heads of {d} are {count * d}"
-            raise refusal(where, f"its {WORDS[letter]} projection is {wide}")
-        weights[f"W{letter}"] = _copy(weight).reshape(-1, count, d)
-        if bias is not None:
-            biases[f"b{letter}"] = _copy(bias).reshape(count, d)
-    like = weights["Wq"]
-    weight, bias = projections.get("o", (torch.eye(h * d, dtype=like.dtype, device=like.device), None))
-    if weight.shape[0] != h * d:
-        raise refusal(where, f"its output projection takes {weight.shape[0]}, but {h} heads of {d} are {h * d}")
-    weights["Wo"] = _copy(weight).reshape(h, d, -1)
-    if bias is not None:
-        biases["bo"] = _copy(bias)
-    factor = 1.0 if scale is None else scale * d**0.5
-    if abs(factor - 1) > 1e-12:
-        weights["Wq"] = weights["Wq"] * factor
-        if "bq" in biases:
-            biases["bq"] = biases["bq"] * factor
-    return Trained(where, weights, biases, causal, **others)
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
+def family_of(module: nn.Module) -> Family | None:
+    """The row of a module's class, or of the nearest class it inherits from."""
+    for kin in type(module).__mro__:
+        for family in FAMILIES:
+            if kin.__name__ in family.classes and (
+                kin is nn.MultiheadAttention or kin.__name__ != "MultiheadAttention"
+            ):
+                return family
+    return None

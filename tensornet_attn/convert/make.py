@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.families import Trained
-from tensornet_attn.convert.table import read_trained
+from tensornet_attn.convert.read import read_trained
+from tensornet_attn.convert.trained import Outside, Trained
 from tensornet_attn.convert.values import Bias, Turn, Weights, fill, lifted, lost
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
@@ -51,15 +51,51 @@ def convert(
     >>> bool((new(x) - layer(x, x, x)[0]).abs().max() < 1e-5), list(new.C.shape)
     (True, [16, 16])
     """
-    trained = read_trained(module, where)
-    try:
-        made = made_from(trained, design, backend, legs, settings, memory).train(module.training)
-    except InputError as error:
-        raise InputError(f"{trained.where} cannot become {_name(design)}: {error}") from None
+    made = start_from(read_trained(module, where), design, backend, legs, settings, memory).train(module.training)
     with torch.no_grad():
         for weight in made.parameters() if jitter else ():
             weight += jitter * weight.square().mean().sqrt() * torch.randn_like(weight)
     return made
+
+
+def start_from(trained: Trained, design: Source, *options: Any) -> CompiledDesign:
+    """As `made_from`; an error names what was trained and the design."""
+    try:
+        return made_from(trained, design, *options)
+    except InputError as error:
+        raise InputError(f"{trained.where} cannot become {name_of(design)}: {error}") from None
+
+
+def fresh(
+    outside: Outside,
+    design: Source,
+    backend: str = "auto",
+    legs: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> CompiledDesign:
+    """The design with weights of its own, where a module of these widths stood.
+
+    The leg that its input has beside the positions takes the module's width, unless `legs` says it. Raises InputError
+    where it cannot take the module's place.
+    """
+    graph = build(compiler.load(design))
+    message = f"{outside.where} cannot become '{graph.name}': "
+    x = graph.of_role("input")[0]
+    features = [leg for leg in x.legs if not graph.leg[leg].sequence]
+    if len(features) != 1 or len(x.legs) != 2:
+        raise InputError(
+            f"{message}'{x.name}' has the legs {' '.join(x.legs)}, and is given [batch, n, {outside.width}]."
+        )
+    found = compiler.load(design, legs={features[0]: outside.width, **(legs or {})}, settings=settings)
+    graph = build(found)
+    if (size := graph.leg[features[0]].size) != outside.width:
+        raise InputError(f"{message}leg '{features[0]}' is {size}, and its input is {outside.width} wide.")
+    result = graph.step[graph.output].legs
+    if len(result) != 2 or graph.leg[result[-1]].size != outside.output:
+        sizes = " ".join(f"{leg} {graph.leg[leg].size or ''}".strip() for leg in result)
+        raise InputError(f"{message}its output has the legs {sizes}, and [batch, n, {outside.output}] is wanted.")
+    like = outside.like
+    return compiler.compile(found, backend, outside.causal or None, like.device, like.dtype)
 
 
 def made_from(
@@ -76,7 +112,8 @@ def made_from(
     weights, biases = (
         {key: value.cpu().double() for key, value in held.items()} for held in (trained.weights, trained.biases)
     )
-    trained = replace(trained, weights=weights, biases=biases)
+    norms = {key: replace(norm, weight=norm.weight.cpu().double()) for key, norm in trained.norms.items()}
+    trained = replace(trained, weights=weights, biases=biases, norms=norms)
     general = compiler.load(design, legs=legs, settings=settings)
     source, below = base_of(trained, general)
     wanted, above = carried(general, source, below, trained.causal)
@@ -88,7 +125,7 @@ def made_from(
     final, values = gained(wanted, above, trained, memory)
     out = compiler.compile(final, backend, trained.causal, like.device, like.dtype)
     fill(out, values)
-    agree(final, values, *gained(source, below, trained, False), trained.causal)
+    agree(final, values, *gained(source, below, trained, False), trained.causal, trained.window)
     return out
 
 
@@ -108,13 +145,15 @@ def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
     design = compiler.load(name, legs=sizes)
     shapes = {} if plain == "mhsa" else {"Wq": (f, g, h // g, d), "Wo": (g, h // g, d, f)}
     values = {key: value.reshape(shapes.get(key, value.shape)) for key, value in trained.weights.items()}
-    turned = ("Wq", "Wk") if trained.rope_base is not None and not rotary else ()
     biases = {
         f"W{key}": Bias(0, trained.biases[f"b{key}"].reshape(values[f"W{key}"].shape[1:]))  # the weight's legs but f
         for key in "qkv"
         if f"b{key}" in trained.biases
     }
-    return design, Weights(values, biases, {key: Turn(values[key].ndim - 1, d) for key in turned})
+    last = {key: Turn(values[f"W{key}"].ndim - 1, d, key) for key in "qk"}
+    turned = last if trained.rope_base is not None and not rotary else {}
+    turns, norms = ({f"W{key}": last[key] for key in held} for held in (turned, trained.norms))
+    return design, Weights(values, biases, turns, norms)
 
 
 def carried(general: Design, source: Design, below: Weights, causal: bool) -> tuple[Design, Weights]:
@@ -129,7 +168,7 @@ def carried(general: Design, source: Design, below: Weights, causal: bool) -> tu
             raise InputError(f"'{bigger.name}' contains '{name}' only where both are causal.")
         above = lifted(step, below)
         if homeless := lost(step, below, above):
-            raise InputError(f"the bias or the rotary positions of '{homeless[0]}' have no place in '{bigger.name}'.")
+            raise InputError(f"the bias, norm or rotary positions of '{homeless[0]}' have no place in '{bigger.name}'.")
         design, below = step.general, above
     return design, below
 
@@ -146,6 +185,17 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
     if weights.turns:
         axes = {name: (turn.axis, turn.width) for name, turn in weights.turns.items()}
         data = gain.with_rope(data, graph, axes, _plain(trained.rope_base), _plain(trained.rope_fraction))
+    for weight, turn in weights.norms.items():
+        norm = trained.norms[turn.letter]
+        shape = tuple(norm.weight.shape)
+        data, name, sizes = gain.with_norm(data, graph, weight, turn.axis, (norm.kind, norm.eps), shape, norm.whole)
+        values[name] = norm.weight.reshape(sizes)
+    if trained.window:
+        data = gain.with_window(data, graph, *trained.window)
+    if trained.softcap:
+        data = gain.with_softcap(data, graph, trained.softcap)
+    if trained.alibi:
+        data = gain.with_alibi(data, graph, trained.weights["Wq"].shape[1])
     if trained.dropout:
         data = gain.with_dropout(data, graph, trained.dropout)
     if "bo" in trained.biases:
@@ -154,15 +204,22 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
     return compiler.load(data), values
 
 
-def agree(one: Design, mine: Mapping[str, Tensor], other: Design, theirs: Mapping[str, Tensor], causal: bool) -> None:
+def agree(
+    one: Design,
+    mine: Mapping[str, Tensor],
+    other: Design,
+    theirs: Mapping[str, Tensor],
+    causal: bool,
+    window: tuple[int, int] | None = None,
+) -> None:
     """Compares two designs on random input in float64. Raises InputError where they differ."""
-    outputs = []
+    outputs, n = [], 4 if window is None else min(window[0] + 3, 64)
     for design, values in ((one, mine), (other, theirs)):
         module = compiler.reference(design, causal, device="cpu", dtype=torch.float64).eval()
         fill(module, values)
         given = [tensor for tensor in module.plan.graph.of_role("input") if tensor.default is None]
         width = design.legs[given[0].legs[-1]] or 1
-        x = torch.randn(1, 4, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        x = torch.randn(1, n, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         with torch.no_grad():
             outputs.append(module(*[x] * len(given)))
     worst, size = (outputs[0] - outputs[1]).abs().max(), outputs[1].abs().max()
@@ -175,7 +232,7 @@ def _plain(number: float | None) -> float:
     return int(value) if float(value).is_integer() else value
 
 
-def _name(design: Source) -> str:
+def name_of(design: Source) -> str:
     if isinstance(design, Design):
         return f"'{design.name}'"
     name = design.get("name", "this design") if isinstance(design, Mapping) else design

@@ -2,59 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.runtime.positions import alibi_slopes
+
+Window = tuple[int, int] | None  # how far a query sees, keys before it and after
 
 
-def arguments(mask: Tensor | None, causal: bool, where: str) -> dict[str, Tensor]:
+def arguments(mask: Tensor | None, causal: bool, where: str, seen: int = 0, window: Window = None) -> dict[str, Tensor]:
     """What a causal or bidirectional design is called with for a mask of [n, m] or [batch, n, m].
 
     `mask`: boolean (true = may look) or a float that is added. Where it does no more than hide keys, beside what
-    `causal` hides, it becomes a `key_mask`, which acts in every design; a float mask of zeros and of hidden places
-    becomes boolean. Raises InputError where a causal design would have to look ahead.
+    `causal` and the design's window hide, it becomes a `key_mask`, which acts in every design; a float mask of zeros
+    and of hidden places becomes boolean. `seen`: positions before the n queries, the first of the m keys. Raises
+    InputError where a design would have to look ahead, or beyond its window.
     """
     if mask is None:
         return {}
+    n = mask.shape[-2]
+    mask = _of_keys(mask, seen + n, where)
     visible = _shown(mask)
-    if causal and bool(visible.triu(1).any()):
+    own = None if window is None else _pairs(torch.ones_like(visible), causal, seen, window)
+    if causal and bool(visible.triu(seen + 1).any()):
         raise InputError(f"{where}: the mask shows later keys, but the design that stands here now is causal.")
+    if own is not None and bool((visible & ~own).any()):
+        raise InputError(f"{where}: the mask shows keys beyond the window of the design that stands here now.")
     if mask.dtype != torch.bool and bool((visible & (mask != 0)).any()):
         return {"mask": mask}
     keys = visible.any(-2)
-    if not torch.equal(visible, _pairs(keys[..., None, :].expand_as(visible), causal)):
+    if own is not None:
+        keys = keys | ~own.any(-2)  # keys that no query of the call reaches are not hidden
+    if not torch.equal(visible, _pairs(keys[..., None, :].expand_as(visible), causal, seen, window)):
         return {"mask": visible}
-    return {} if bool(keys.all()) else {"key_mask": keys}
+    return _of_visible_keys(keys)
 
 
-def visible_pairs(given: dict[str, Tensor], n: int, causal: bool, device: torch.device) -> Tensor:
-    """Which of n keys each of n queries sees, [n, m] or [batch, n, m]."""
+def visible_pairs(
+    given: dict[str, Tensor], n: int, causal: bool, device: torch.device, seen: int = 0, window: Window = None
+) -> Tensor:
+    """Which of the keys each of n queries behind `seen` positions sees, [n, m] or [batch, n, m]."""
     if "mask" in given:
-        return _pairs(_shown(given["mask"]), causal)
-    return _pairs(_rows(given.get("key_mask", torch.ones(n, dtype=torch.bool, device=device))), causal)
+        return _pairs(_shown(given["mask"]), causal, seen, window)
+    keys = given.get("key_mask", torch.ones(seen + n, dtype=torch.bool, device=device))
+    return _pairs(keys[..., None, :].expand(*keys.shape[:-1], n, seen + n), causal, seen, window)
 
 
-def of_hugging_face(mask: Any, where: str) -> Tensor | None:
-    """An `attention_mask`, [batch, m], 1 = may look, or [batch, heads, n, m], boolean or added, as [batch, n, m]."""
+def of_hugging_face(
+    mask: Any, n: int, causal: bool, where: str, seen: int = 0, window: Window = None
+) -> dict[str, Tensor]:
+    """`arguments` for an `attention_mask` of n queries, [batch, m], 1 = may look, or [batch, heads, n, m], boolean or
+    added."""
     if mask is None:
-        return None
+        return {}
     if not isinstance(mask, Tensor):
         raise InputError(
             f"{where}: the attention mask is a {type(mask).__name__}; load the model with "
             "attn_implementation='sdpa' or 'eager', whose masks are tensors."
         )
     if mask.dim() == 2:
-        return _rows(mask.bool())
+        return _of_visible_keys(_of_keys(mask.bool(), seen + n, where))
     if mask.dim() != 4 or not (mask.dtype == torch.bool or mask.is_floating_point()):
         raise InputError(
             f"{where}: the attention mask is {mask.dtype} of shape {list(mask.shape)}; give [batch, m], or boolean "
             "or float [batch, 1, n, m]."
         )
-    one = same_for_all_heads(mask, where)
-    return _rows(one.squeeze(-2)) if one.shape[-2] == 1 else one
+    return arguments(same_for_all_heads(mask, where).expand(-1, n, -1), causal, where, seen, window)
 
 
 def same_for_all_heads(mask: Tensor, where: str) -> Tensor:
@@ -77,42 +96,90 @@ def of_torch(attn_mask: Tensor | None, padding: Tensor | None, heads: int, where
     return _added(masks[0]) + _added(masks[1])
 
 
-def check_positions(
-    where: str,
-    base: float,
-    turns: tuple[Tensor, Tensor] | None,
-    ids: Tensor | None,
-    given: dict[str, Tensor],
-    causal: bool,
-) -> None:
-    """Nothing, where the positions that a design counts itself, 0, 1, 2, ... along the keys, are those of the call.
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions that a design has: their base, and whether the model's angles stand for neighbours."""
 
-    turns: cosines and sines, [batch, n, d]; ids: positions [batch, n], 0 to n - 1 where absent. Rotary positions act
-    by their differences alone, so ids may be shifted, as they are after padding on the left: they are refused where a
-    query and a key that it sees are another distance apart than they stand in the sequence. Raises InputError.
+    base: float
+    interleaved: bool = False
+
+    def check(self, where: str, turns: tuple[Tensor, Tensor] | None, ids: Tensor) -> None:
+        """Raises InputError unless cosines and sines, [batch, n, width], are those of positions [batch, n]."""
+        if turns is None:
+            raise InputError(f"{where}: position_embeddings are not given; they are compared with the design's own.")
+        angles = ids[..., None].float() * _frequencies(self.base, turns[0].shape[-1], ids.device)  # batch n pairs
+        tolerance = 1e-4 if turns[0].dtype in (torch.float32, torch.float64) else 2e-2
+        pairs, one = ((-1, 2), -1) if self.interleaved else ((2, -1), -2)
+        for got, wanted in zip(turns, (angles.cos(), angles.sin()), strict=True):
+            apart = got.float().unflatten(-1, pairs) - wanted.unsqueeze(one)
+            if apart.numel() and not float(apart.abs().max()) <= tolerance:  # NaN is refused too
+                message = f"position_embeddings are not those of position_ids with base {self.base:g}."
+                raise InputError(f"{where}: {message}")
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """ALiBi that a design has: the argument of the call with its biases, and the number of heads."""
+
+    argument: str
+    heads: int
+
+    def check(self, where: str, bias: Tensor | None, keys: Tensor) -> None:
+        """Raises InputError unless the biases, [batch * heads or heads, 1, m or more], are the design's.
+
+        Row by row they may differ by a number, which no softmax sees. keys: [m] or [batch, m], those that count.
+        """
+        if bias is None:
+            raise InputError(f"{where}: '{self.argument}' is not given; it is compared with the design's own biases.")
+        m, slopes = keys.shape[-1], alibi_slopes(self.heads, bias.device, torch.float32)
+        own = slopes[:, None] * torch.arange(m, device=bias.device)  # heads m
+        apart = bias[:, 0, :m].float().unflatten(0, (-1, self.heads)) - own  # batch heads m
+        most, least = (apart.masked_fill(~keys.reshape(-1, 1, m), end) for end in (-torch.inf, torch.inf))
+        spread = most.amax(-1) - least.amin(-1)
+        tolerance = 1e-4 if bias.dtype in (torch.float32, torch.float64) else 1e-2
+        if not bool((spread <= tolerance * max(1, m)).all()):
+            raise InputError(f"{where}: '{self.argument}' are not the biases of consecutive positions.")
+
+
+@lru_cache(16)
+def _frequencies(base: float, width: int, device: torch.device) -> Tensor:
+    """In float32 like the model's own, so that both round alike: [width / 2]."""
+    return 1.0 / (base ** (torch.arange(0, width, 2, dtype=torch.float, device=device) / width))
+
+
+def shifts_of(where: str, ids: Tensor, before: Tensor | None, visible: Callable[[], Tensor], seen: int) -> Tensor:
+    """How far the positions of a call are from those that a design counts itself, 0, 1, 2, ... along the keys.
+
+    ids: [batch, n]; before: the shifts of the `seen` keys before them, [batch, 1] where one serves all; so is the
+    result, of all keys. Rotary positions act by their differences alone, so ids may be shifted, as they are after
+    padding on the left. `visible`: which keys each query sees. Raises InputError where a query and a key that it sees
+    are another distance apart than they stand in the sequence.
     """
-    if turns is None:
-        raise InputError(f"{where}: position_embeddings are not given; they are compared with the design's own.")
-    cos, sin = turns
-    n, width = cos.shape[-2:]
-    places = torch.arange(n, device=cos.device)
-    ids = places[None] if ids is None else ids
-    # float32 like the model's own, so that both round alike
-    frequencies = 1.0 / (base ** (torch.arange(0, width, 2, dtype=torch.float, device=ids.device) / width))
-    half = ids[..., None].float() * frequencies
-    angles = torch.cat((half, half), dim=-1)  # batch n d
-    tolerance = 1e-4 if cos.dtype in (torch.float32, torch.float64) else 2e-2
-    for got, wanted in ((cos, angles.cos()), (sin, angles.sin())):
-        if not torch.allclose(got.float(), wanted.expand_as(got), atol=tolerance, rtol=0):
-            raise InputError(f"{where}: position_embeddings are not those of position_ids with base {base:g}.")
-    shift = ids - places
-    if bool((shift == shift[:, :1]).all()):
-        return
-    apart = shift[:, :, None] != shift[:, None, :]
-    if bool((apart & visible_pairs(given, n, causal, cos.device)).any()):
+    n = ids.shape[-1]
+    shift = ids - torch.arange(seen, seen + n, device=ids.device)
+    first = shift[:, :1] if before is None else before
+    if first.shape[-1] == 1 and bool((shift == first).all()):
+        return first
+    if before is not None:
+        rows = max(len(shift), len(before))
+        shift = torch.cat((before.expand(rows, seen), shift.expand(rows, n)), -1)
+    apart = shift[:, -n:, None] != shift[:, None, :]
+    if bool((apart & visible()).any()):
         raise InputError(
             f"{where}: position_ids are not consecutive where a query sees a key; a design counts positions itself."
         )
+    return shift
+
+
+def _of_keys(mask: Tensor, m: int, where: str) -> Tensor:
+    """A mask of at least m keys, of the first m: a static cache has room for more. Raises InputError."""
+    if mask.shape[-1] < m:
+        raise InputError(f"{where}: the mask is of {mask.shape[-1]} keys; there are {m}, with those that are kept.")
+    return mask[..., :m]
+
+
+def _of_visible_keys(keys: Tensor) -> dict[str, Tensor]:
+    return {} if bool(keys.all()) else {"key_mask": keys}
 
 
 def _shown(mask: Tensor) -> Tensor:
@@ -130,5 +197,8 @@ def _added(mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -torch.inf)
 
 
-def _pairs(visible: Tensor, causal: bool) -> Tensor:
-    return visible.tril() if causal else visible
+def _pairs(visible: Tensor, causal: bool, seen: int = 0, window: Window = None) -> Tensor:
+    """What of it the design shows: queries behind `seen` keys, that see none later, and none beyond their window."""
+    if causal:
+        visible = visible.tril(seen)
+    return visible if window is None else visible.triu(seen - window[0]).tril(seen + window[1])

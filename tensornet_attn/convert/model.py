@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import nn
 
-from tensornet_attn.convert.families import CROSS, refusal
-from tensornet_attn.convert.make import convert
-from tensornet_attn.convert.table import family_of, place_of, read_trained
-from tensornet_attn.convert.wrap import Swapped
+from tensornet_attn.convert.families import Family, family_of
+from tensornet_attn.convert.make import fresh, start_from
+from tensornet_attn.convert.masks import Alibi, Rope
+from tensornet_attn.convert.read import CROSS, known, outside_of, place_of, read_trained
+from tensornet_attn.convert.settle import settle
+from tensornet_attn.convert.shared import Shared
+from tensornet_attn.convert.trained import refusal
+from tensornet_attn.convert.wrap import Place, Swapped, SwappedTorch
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.read import Source
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-SAVING = ("save_pretrained", "push_to_hub", "save", "save_to_hub")  # the last two are sentence-transformers'
-INSTEAD = (
-    "save its state dict, torch.save(model.state_dict(), 'model.pt'), and load that into the original model after the "
-    "same convert_model, model.load_state_dict(torch.load('model.pt'))."
-)
 
 
 def convert_model(
@@ -32,26 +32,30 @@ def convert_model(
     backend: str = "auto",
     legs: Mapping[str, int | float | str] | None = None,
     settings: Mapping[str, int | float | str] | None = None,
+    init: str = "trained",
 ) -> nn.Module:
     """The same model, every attention of it swapped for a design that computes the same; options as in `convert`.
 
-    A Hugging Face BERT, RoBERTa, ALBERT, GPT-2, ViT or Llama model, or any module with nn.MultiheadAttention inside.
-    Outputs, dtype, device and train or eval mode stay. The model then keeps no cache of keys and values
-    (`config.use_cache` becomes False), and refuses `save_pretrained` and `push_to_hub`: save its state dict. Raises
-    InputError, naming the module's path, and then the model is as it was.
+    A Hugging Face model whose attention is in the table of docs/convert.md, or any module with nn.MultiheadAttention
+    inside. Outputs, dtype, device and train or eval mode stay; `generate` keeps a cache. With `init="fresh"` the
+    design has weights of its own instead, and may be any that takes the widths of the attention. Raises InputError,
+    naming the module's path, and then the model is as it was.
 
     >>> from torch import nn
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
     >>> convert_model(encoder, "thsa").layers[0].self_attn.design.design.name
     'thsa'
     """
-    found = attentions(model)
-    options = {"backend": backend, "legs": legs, "settings": settings}
-    made = [(one, _swapped(one, design, options)) for one in found]
+    if init not in ("trained", "fresh"):
+        raise InputError(f"init is 'trained' or 'fresh', not {init!r}.")
+    found, shared = attentions(model), Shared()
+    made = [(one, _swapped(one, design, init, (backend, legs, settings), shared)) for one in found]
     for one, new in made:
         for parent, name in one.places:
             setattr(parent, name, new)
-    _settle(model, [new for _, new in made])
+    settle(model, [new for _, new in made])
+    if "transformers" in sys.modules:
+        import tensornet_attn.convert.pretrained  # noqa: F401  # from_pretrained then reads what they save
     return model
 
 
@@ -113,55 +117,44 @@ def _check_alone(one: Found, model: nn.Module) -> None:
             raise refusal(place_of(one.module, one.path), reason)
 
 
-def _swapped(one: Found, design: Source, options: dict[str, Any]) -> Swapped:
+def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], shared: Shared) -> Swapped:
     """The new module, on the old one's device, in its dtype and mode, trainable where that was."""
     family = family_of(one.module)
     assert family is not None
-    trained = read_trained(one.module, one.path)
-    compiled = convert(one.module, design, where=one.path, **options)
+    if init == "fresh":
+        outside = outside_of(one.module, known(one.module, one.path)[1], family.layout)
+        compiled = fresh(outside, design, *options)
+        place = _place(one.module, family, outside.where, bool(compiled.plan.graph.causal))
+    else:
+        trained = read_trained(one.module, one.path)
+        compiled = start_from(trained, design, *options)
+        place = _place(one.module, family, trained.where, trained.causal)
+        if trained.rope_base is not None:
+            place = replace(place, rope=Rope(trained.rope_base, family.layout.interleaved))
+        if trained.alibi:
+            place = replace(place, alibi=Alibi(family.layout.alibi, trained.weights["Wq"].shape[1]))
+        place = replace(place, window=trained.window)
     if compiled._signature.needed != 1:
         needed = ", ".join(name for name, _, default in compiled._signature.inputs if default is None)
         raise InputError(
-            f"{trained.where} cannot become '{compiled.design.name}': it takes {needed}, and is called with one input."
+            f"{place.where} cannot become '{compiled.design.name}': it takes {needed}, and is called with one input."
         )
     if not any(parameter.requires_grad for parameter in one.module.parameters()):
         compiled.requires_grad_(False)
-    new = family.swap(compiled, trained, one.module, *family.behind)
+    swap = SwappedTorch if isinstance(one.module, nn.MultiheadAttention) else Swapped
+    new = swap(compiled.train(one.module.training), place, one.module, shared)
     new.training = one.module.training  # not train(): what it takes over keeps its own mode
     return new
 
 
-def _settle(model: nn.Module, new: list[Swapped]) -> None:
-    """Turns off what would go around the new modules: caches, nested tensors, maps collected by class, saving."""
-    for module in model.modules():
-        if not any(inner in new for inner in module.modules()):
-            continue
-        if isinstance(module, nn.TransformerEncoder):
-            module.use_nested_tensor = False  # reads the weights of nn.MultiheadAttention
-        for config in (getattr(module, "config", None), getattr(module, "generation_config", None)):
-            if getattr(config, "use_cache", None):
-                config.use_cache = False
-        if hasattr(type(module), "_can_record_outputs"):
-            module.register_forward_pre_hook(refuse_maps, with_kwargs=True)
-        for name in SAVING if hasattr(module, "save_pretrained") else ():
-            if hasattr(module, name):
-                setattr(module, name, partial(refuse_saving, type(module).__name__, name))
-
-
-def refuse_maps(model: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-    """A forward pre-hook: Hugging Face collects attention maps by class, and would find none in silence."""
-    wanted = given.get("output_attentions")
-    if wanted if wanted is not None else getattr(model.config, "output_attentions", False):
-        raise InputError(
-            f"{type(model).__name__}: output_attentions is not answered after convert_model; "
-            "ask a swapped attention, as in module.design.capture(x, 'A')."
-        )
-
-
-def refuse_saving(model: str, call: str, *args: Any, **options: Any) -> NoReturn:
-    """Stands in the place of Hugging Face's own calls, also in copies and pickles: `from_pretrained` would not give it
-    back. It makes the attention that `config.json` names, finds no weights for it, and draws them at random."""
-    raise InputError(
-        f"{model}: {call} is not possible after convert_model: from_pretrained would load it with random attention; "
-        f"{INSTEAD}"
+def _place(module: Any, family: Family, where: str, causal: bool) -> Place:
+    layout = family.layout
+    inside = getattr(module, layout.inside) if layout.inside else module
+    return Place(
+        where,
+        tuple(inspect.signature(type(module).forward).parameters)[1:],
+        causal,
+        behind=family.behind,
+        layer=getattr(inside, "layer_idx", None),
+        hides=layout.hides,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -32,19 +32,21 @@ class Bias:
 
 @dataclass(frozen=True)
 class Turn:
-    """Where rotary positions act on what a projection gives: blocks of `width` entries of the weight's axis `axis`."""
+    """Where rotary positions or a norm act on what a projection gives: blocks of `width` entries of its axis `axis`."""
 
     axis: int
     width: int
+    letter: str  # q or k, whose they are
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Values of a design's weights and states, and what they carry beside: biases and turned legs, by weight."""
+    """Values of a design's weights and states, and what goes with them: biases, turned and normed legs, by weight."""
 
     values: dict[str, Tensor]
     biases: dict[str, Bias]
     turns: dict[str, Turn]
+    norms: dict[str, Turn] = field(default_factory=dict)
 
 
 def lifted(made: Embedding, below: Weights) -> Weights:
@@ -53,24 +55,26 @@ def lifted(made: Embedding, below: Weights) -> Weights:
     A bias follows its weight: every value is linear in it, and the input leg goes through untouched. What of biases
     and turned legs cannot be followed is left out; `lost` names it.
     """
-    values, biases, turns = {}, {}, {}
+    values, biases, turns, norms = {}, {}, {}, {}
     for name, value in made.values.items():
         shape = stored(made.graph, name)
         values[name] = _evaluated(made, name, value, below.values).reshape(shape)
         if (bias := _bias(made, name, value, below)) is not None:
             biases[name] = bias
-        if (turn := _turn(made, name, value, below)) is not None:
-            turns[name] = turn
-    return Weights(values, biases, turns)
+        for held, out in ((below.turns, turns), (below.norms, norms)):
+            if (turn := _turn(made, name, value, held)) is not None:
+                out[name] = turn
+    return Weights(values, biases, turns, norms)
 
 
 def lost(made: Embedding, below: Weights, above: Weights) -> list[str]:
-    """Weights of the special case whose bias or turned leg found no place in the general design."""
+    """Weights of the special case whose bias, turned or normed leg found no place in the general design."""
 
     def origins(kind: Mapping[str, object]) -> set[str]:
         return {factor for name in kind for factor, _ in _factors(made, made.values[name])}
 
-    return sorted((below.biases.keys() - origins(above.biases)) | (below.turns.keys() - origins(above.turns)))
+    pairs = ((below.biases, above.biases), (below.turns, above.turns), (below.norms, above.norms))
+    return sorted({name for had, have in pairs for name in had.keys() - origins(have)})
 
 
 def fill(module: nn.Module, values: Mapping[str, Tensor]) -> None:
@@ -176,10 +180,10 @@ def _bias(made: Embedding, name: str, value: Value, below: Weights) -> Bias | No
     return Bias(axis, coefficient * _sum(made, terms, factor, rest_legs).reshape(rest))
 
 
-def _turn(made: Embedding, name: str, value: Value, below: Weights) -> Turn | None:
-    if (found := _leg(made, value, {weight: turn.axis for weight, turn in below.turns.items()})) is None:
+def _turn(made: Embedding, name: str, value: Value, below: Mapping[str, Turn]) -> Turn | None:
+    if (found := _leg(made, value, {weight: turn.axis for weight, turn in below.items()})) is None:
         return None
     weight, leg = found
-    width = below.turns[weight].width
-    axis = place_of(leg, made.shaped(name), stored(made.graph, name), width)
-    return None if axis is None else Turn(axis, width)
+    turn = below[weight]
+    axis = place_of(leg, made.shaped(name), stored(made.graph, name), turn.width)
+    return None if axis is None else replace(turn, axis=axis)

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tensornet_attn.convert.families import Trained
-from tensornet_attn.convert.masks import arguments, check_positions, of_hugging_face, of_torch
+from tensornet_attn.convert.masks import (
+    Alibi,
+    Rope,
+    Window,
+    arguments,
+    of_hugging_face,
+    of_torch,
+    shifts_of,
+    visible_pairs,
+)
+from tensornet_attn.convert.shared import Shared
 from tensornet_attn.errors import InputError
+from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
 
 Output = tuple[Tensor, Tensor | None]
 
 # What a call may not ask for: argument -> what is wrong with it.
 REFUSED = {
-    "past_key_values": "it keeps no cache of keys and values; call with use_cache=False",
-    "past_key_value": "it keeps no cache of keys and values; call with use_cache=False",
     "encoder_hidden_states": "it attends to one sequence; encoder_hidden_states are a second one",
     "head_mask": "its heads are no longer those that head_mask counts",
     "position_bias": "it takes no position_bias",
@@ -25,88 +36,111 @@ REFUSED = {
     "cu_seq_lens_q": "it takes no packed sequences without a mask (cu_seq_lens_q)",
     "cache": "it takes no paged cache",
 }
+PAST = ("past_key_values", "layer_past", "past_key_value")  # what families call the cache
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a design takes over from the attention in whose place it stands.
+
+    `where`: its path and class, for errors; `parameters`: those of its forward, in order. `rope`, `alibi`: positions
+    that came from it, and are compared with those of each call. `hides`: masks are true for hidden keys. `behind`:
+    where a module has what lies behind its attention and stays, dropout, then LayerNorm over the sum with the input;
+    `layer`: its place in caches.
+    """
+
+    where: str
+    parameters: tuple[str, ...]
+    causal: bool
+    rope: Rope | None = None
+    window: Window = None
+    behind: tuple[str, ...] = ()
+    layer: int | None = None
+    alibi: Alibi | None = None
+    hides: bool = False
 
 
 class Swapped(nn.Module):
-    """The design and what of the old module lay behind it: dropout, then LayerNorm over the sum with the input.
+    """A design in the place of an attention, with what of the old module lay behind it; called the way that was."""
 
-    `dropout` and `norm` say where the old module has these; where absent, there are none. Subclasses give the signature
-    of a family's attention.
-    """
-
-    def __init__(self, design: CompiledDesign, trained: Trained, module: nn.Module, dropout: str = "", norm: str = ""):
+    def __init__(self, design: CompiledDesign, place: Place, module: nn.Module, shared: Shared):
         super().__init__()
-        self.design, self.where, self.causal = design, trained.where, trained.causal
-        self.dropout = module.get_submodule(dropout) if dropout else nn.Identity()
+        self.design, self.place, self.shared = design, place, shared
+        dropout, norm = (*place.behind, "", "")[:2]
+        held = attrgetter(dropout)(module) if dropout else nn.Identity()
+        self.dropout = held if isinstance(held, nn.Module) else nn.Dropout(held).train(module.training)
         if norm:
             self.LayerNorm = module.get_submodule(norm)
 
-    def attend(self, x: Tensor, mask: Any, given: dict[str, Any]) -> Output:
-        """The attention of x [batch, n, f], and its maps [batch, heads, n, n] where the call asks for them."""
-        return self._finish(x, arguments(of_hugging_face(mask, self.where), self.causal, self.where), given)
+    def forward(self, *given: Any, **named: Any) -> Output:
+        """The attention of hidden_states [batch, n, f], and its maps [batch, heads, n, n] where they are asked for."""
+        place = self.place
+        named |= zip(place.parameters, given, strict=False)
+        refuse(place, named)
+        x, mask = named["hidden_states"], named.get("attention_mask")
+        past = next((named[name] for name in PAST if named.get(name) is not None), None)
+        kept = None if past is None else self._kept(past)
+        n, seen = x.shape[1], 0 if kept is None else kept.get_seq_length()
+        turns, ids = named.get("position_embeddings"), named.get("position_ids")
+        before = None if kept is None else kept.shifts
+        bias = named.get(place.alibi.argument) if place.alibi else None
 
-    def _finish(self, x: Tensor, masks: dict[str, Tensor], given: dict[str, Any]) -> Output:
-        refuse(self.where, given, self.causal)
-        y = self.dropout(self.design(x, **masks))
+        def worked_out() -> tuple[dict[str, Tensor], Tensor | None]:
+            shown = ~mask if place.hides and mask is not None else mask
+            masks = of_hugging_face(shown, n, place.causal, place.where, seen, place.window)
+            if place.alibi is not None:
+                place.alibi.check(place.where, bias, visible_pairs(masks, n, place.causal, x.device, seen).any(-2))
+            return masks, None if place.rope is None else self._shifts(x, masks, turns, ids, before, seen)
+
+        masks, shifts = self.shared.get(
+            worked_out,
+            (mask, *(turns or ()), ids, before, bias),
+            (x.shape, x.device, seen, place.causal, place.rope, place.window, place.alibi),
+        )
+        if kept is not None and kept.records:
+            kept.record(partial(self._again, x, masks, seen))
+        y, seen_maps = self._finish(x, masks, named, None if kept is None else kept.cache)
+        if kept is not None:
+            kept.shifts = shifts
+        return y, seen_maps
+
+    @torch.no_grad()
+    def _again(self, x: Tensor, masks: dict[str, Tensor], seen: int, cache: Cache, count: int) -> None:
+        """Computes the first positions of a call once more, behind those that were seen."""
+        m = seen + count
+        cut = {name: mask[..., :m] if name == "key_mask" else mask[..., :count, :m] for name, mask in masks.items()}
+        self.design(x[:, :count], **cut, cache=cache)
+
+    def _kept(self, past: Any) -> Any:
+        """The layer of a cache of Hugging Face's that this attention keeps its past in."""
+        from tensornet_attn.convert.cache import layer_of
+
+        if self.place.layer is None:
+            raise InputError(f"{self.place.where}: it has no layer_idx, and so no place in a cache; use_cache=False.")
+        return layer_of(past, self.place.layer, self.design, self.place.where, self.training)
+
+    def _shifts(self, x: Tensor, masks: dict[str, Tensor], turns: Any, ids: Any, before: Any, seen: int) -> Tensor:
+        """How far the call's positions are from the design's own, which they are compared with. Raises InputError."""
+        place, n = self.place, x.shape[1]
+        ids = torch.arange(seen, seen + n, device=x.device)[None] if ids is None else ids
+        assert place.rope is not None
+        place.rope.check(place.where, turns, ids)
+
+        def visible() -> Tensor:
+            return visible_pairs(masks, n, place.causal, x.device, seen, place.window)
+
+        return shifts_of(place.where, ids, before, visible, seen)
+
+    def _finish(self, x: Tensor, masks: dict[str, Tensor], named: dict[str, Any], cache: Any = None) -> Output:
+        wanted = named.get("output_attentions")
+        if wanted and cache is not None and cache.length:
+            raise InputError(f"{self.place.where}: maps are given without a cache; call with use_cache=False.")
+        y = self.dropout(self.design(x, **masks, cache=cache))
+        if named.get("residual") is not None:
+            y = y + named["residual"]
         if hasattr(self, "LayerNorm"):
             y = self.LayerNorm(x + y)
-        return y, maps(self.design, x, masks, self.where) if given.get("output_attentions") else None
-
-
-class SwappedEncoder(Swapped):
-    """In the place of BertAttention, BertSelfAttention, RobertaAttention, AlbertAttention and ViTAttention."""
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Any = None,
-        encoder_hidden_states: Any = None,
-        encoder_attention_mask: Any = None,
-        past_key_values: Any = None,
-        **given: Any,
-    ) -> Output:
-        given |= {"encoder_hidden_states": encoder_hidden_states, "past_key_values": past_key_values}
-        return self.attend(hidden_states, attention_mask, given)
-
-
-class SwappedGPT2(Swapped):
-    """In the place of GPT2Attention."""
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        past_key_values: Any = None,
-        attention_mask: Any = None,
-        encoder_hidden_states: Any = None,
-        encoder_attention_mask: Any = None,
-        output_attentions: bool | None = False,
-        **given: Any,
-    ) -> Output:
-        given |= {"encoder_hidden_states": encoder_hidden_states, "past_key_values": past_key_values}
-        return self.attend(hidden_states, attention_mask, given | {"output_attentions": output_attentions})
-
-
-class SwappedLlama(Swapped):
-    """In the place of LlamaAttention; `base` is that of the rotary positions."""
-
-    def __init__(self, design: CompiledDesign, trained: Trained, module: nn.Module):
-        super().__init__(design, trained, module)
-        assert trained.rope_base is not None
-        self.base = trained.rope_base
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        attention_mask: Any = None,
-        past_key_values: Any = None,
-        position_ids: Tensor | None = None,
-        **given: Any,
-    ) -> Output:
-        refuse(self.where, given | {"past_key_values": past_key_values}, self.causal)
-        masks = arguments(of_hugging_face(attention_mask, self.where), self.causal, self.where)
-        check_positions(self.where, self.base, position_embeddings, position_ids, masks, self.causal)
-        return self._finish(hidden_states, masks, given)
+        return y, maps(self.design, x, masks, self.place.where) if wanted else None
 
 
 class SwappedTorch(Swapped):
@@ -115,11 +149,11 @@ class SwappedTorch(Swapped):
     in_proj_bias = None
     _qkv_same_embed_dim = False
 
-    def __init__(self, design: CompiledDesign, trained: Trained, module: Any):
-        super().__init__(design, trained, module)
+    def __init__(self, design: CompiledDesign, place: Place, module: Any, shared: Shared):
+        super().__init__(design, place, module, shared)
         self.batch_first, self.embed_dim, self.num_heads = module.batch_first, module.embed_dim, module.num_heads
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         query: Tensor,
         key: Tensor,
@@ -131,25 +165,28 @@ class SwappedTorch(Swapped):
         is_causal: bool = False,
     ) -> Output:
         if not (query is key and key is value):
-            raise InputError(f"{self.where}: query, key and value are not the same tensor; it attends to one sequence.")
+            raise InputError(
+                f"{self.place.where}: query, key and value are not the same tensor; it attends to one sequence."
+            )
         if is_causal and attn_mask is None:
-            raise InputError(f"{self.where}: is_causal is only a hint about attn_mask, which is not given.")
+            raise InputError(f"{self.place.where}: is_causal is only a hint about attn_mask, which is not given.")
         turned = query.dim() == 3 and not self.batch_first
         x = query.transpose(0, 1) if turned else query
-        masks = arguments(of_torch(attn_mask, key_padding_mask, self.num_heads, self.where), self.causal, self.where)
+        where = self.place.where
+        masks = arguments(of_torch(attn_mask, key_padding_mask, self.num_heads, where), self.place.causal, where)
         y, seen = self._finish(x, masks, {"output_attentions": need_weights})
         if seen is not None and average_attn_weights:
             seen = seen.mean(-3)
         return y.transpose(0, 1) if turned else y, seen
 
 
-def refuse(where: str, given: dict[str, Any], causal: bool) -> None:
+def refuse(place: Place, named: dict[str, Any]) -> None:
     """Raises InputError for what a call asks and the design does not do."""
     for name, reason in REFUSED.items():
-        if given.get(name) is not None:
-            raise InputError(f"{where}: {reason}.")
-    if given.get("is_causal") not in (None, causal):
-        raise InputError(f"{where}: is_causal is {given['is_causal']}, and it was converted as {causal}.")
+        if named.get(name) is not None and (name != "position_bias" or name not in place.parameters):
+            raise InputError(f"{place.where}: {reason}.")
+    if named.get("is_causal") not in (None, place.causal):
+        raise InputError(f"{place.where}: is_causal is {named['is_causal']}, and it was converted as {place.causal}.")
 
 
 def maps(design: CompiledDesign, x: Tensor, masks: dict[str, Tensor], where: str) -> Tensor:

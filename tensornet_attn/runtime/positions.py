@@ -41,12 +41,29 @@ def rotate(x: Tensor, positions: Tensor, sequence_dim: int, along_dim: int, base
     """The first `width` entries turned by the positions on `sequence_dim`: (a cos - b sin, b cos + a sin)."""
     y = x.movedim((sequence_dim, along_dim), (-2, -1))  # ... n d
     cos, sin = rotations(positions, base, width, x.dtype)
-    a, b, rest = y.split([width // 2, width // 2, y.shape[-1] - width], -1)
-    y = torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+    half, rest = width // 2, y.shape[-1] - width
+    a, b, *others = y.split([half, half, rest] if rest else half, -1)
+    y = torch.cat((a * cos - b * sin, b * cos + a * sin, *others), -1)
     return y.movedim((-2, -1), (sequence_dim, along_dim))
 
 
+STEP: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # rotations of one position, which all layers ask for
+
+
 def rotations(positions: Tensor, base: float, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of position * base ** (-2 i / width): [n, width / 2] each; those of a step are made once."""
+    step = type(positions) is Tensor and positions.shape == (1,) and positions.device.type == "cpu"
+    if not step or torch.compiler.is_compiling():
+        return angles_of(positions, base, width, dtype)
+    key = (positions.item(), base, width, dtype, torch.is_inference_mode_enabled())
+    if key not in STEP:
+        if len(STEP) >= 64:
+            STEP.clear()
+        STEP[key] = angles_of(positions, base, width, dtype)
+    return STEP[key]
+
+
+def angles_of(positions: Tensor, base: float, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines of position * base ** (-2 i / width): [n, width / 2] each."""
     exact = torch.float32 if positions.device.type == "mps" else torch.float64  # angles are large at late positions
     pairs = torch.arange(width // 2, device=positions.device, dtype=exact)

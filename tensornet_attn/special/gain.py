@@ -1,4 +1,4 @@
-"""Designs that gain what a trained layer has beside its weights: biases, rotary positions, dropout, a second input.
+"""Designs that gain what a trained layer has beside its weights: biases, norms, rotary positions, a window, and more.
 
 Each takes a design as plain data (`Design.as_dict()`) and returns such data; texts are parsed, and written back by
 insertion, so that what is not touched stays as it was written.
@@ -7,6 +7,7 @@ insertion, so that what is not touched stays as it was written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from typing import Any
 
 from tensornet_attn.errors import InputError
@@ -94,6 +95,93 @@ def with_rope(data: Data, graph: Graph, axes: Mapping[str, tuple[int, int]], bas
     return out
 
 
+def with_norm(
+    data: Data, graph: Graph, weight: str, axis: int, norm: tuple[str, float], shape: tuple[int, ...], whole: bool
+) -> tuple[Data, str, tuple[int, ...]]:
+    """A norm, its kind and eps, on what a weight gives, before its rotary positions; its scale, and that one's shape.
+
+    `axis`: that of the weight with the entries of a head. `shape` is [d] for one scale of all heads, [heads, d] for
+    one of each; `whole` normalises all heads at once. Raises InputError where a norm has no place.
+    """
+    out, kind = plain(data), norm[0]
+    places = [(name, text) for name, step in out["diagram"].items() for text in _texts(step) if _uses(text, weight)]
+    if len(places) != 1:
+        raise InputError(f"'{graph.name}' uses '{weight}' in {len(places)} expressions; a norm needs it in one.")
+    step, text = places[0]
+    tree = parse_sum_text(text)
+    use = next(use for term in tree.terms for use in term.factors if use.name == weight)
+    legs = [leg.name for leg in tree.legs]
+    along = use.legs[axis].name if use.legs else ""
+    heads = [leg for leg in legs if not graph.leg[leg].sequence and leg != along]
+    if along not in legs or (not whole and graph.leg[along].size != shape[-1]):
+        raise InputError(f"'{graph.name}' has no leg of {shape[-1]} entries in '{text}', along which a norm could go.")
+    if whole and kind != "rmsnorm" and heads:
+        raise InputError(f"'{graph.name}' cannot normalise several legs at once by '{kind}'.")
+    scaled = [leg for leg in legs if leg in (*heads, along)] if len(shape) > 1 else [along]
+    sizes = tuple(graph.leg[leg].size or 0 for leg in scaled)
+    if prod(sizes) != prod(shape):
+        raise InputError(f"'{graph.name}' has {sizes} entries where the scale of the norm has {shape}.")
+    before, normed = _free(data, f"{step}_projected"), _free(data, f"{step}_normed")
+    scale, row = _free(data, f"{weight[1:].lower() or weight}_norm"), " ".join(legs)
+    steps: Data = {before: text}
+    factors = f"{normed}[{row}]"
+    if whole and heads:
+        rest = " ".join(leg for leg in legs if leg not in (*heads, along))
+        square = _free(data, f"{step}_square")
+        of: Any = {"map": "square", "of": before}
+        for leg in (along, *heads):
+            of = {"mean": leg, "of": of}
+        steps |= {square: of, normed: {"map": "power(-0.5)", "of": f"{square}[{rest}] + {norm[1]} -> {rest}"}}
+        factors = f"{before}[{row}] {normed}[{rest}]"
+    else:
+        steps[normed] = {kind: along, "eps": norm[1], "of": before}
+    steps[step] = _replaced(out["diagram"][step], text, f"{factors} {scale}[{' '.join(scaled)}] -> {row}")
+    out["diagram"] = _before(out["diagram"], step, steps)
+    out["weights"][scale] = {"legs": " ".join(scaled), "init": "ones"}
+    return out, scale, sizes
+
+
+def with_window(data: Data, graph: Graph, before: int, after: int) -> Data:
+    """Every softmax over the keys sees only so many before and after a query. Raises InputError without one."""
+    out: Data = plain(data)
+    for box in _softmaxes(out, graph, "a window"):
+        held = box.get("mask", [])
+        box["mask"] = [*([held] if isinstance(held, str) else held), f"window({before}, {after})"]
+    return out
+
+
+def with_softcap(data: Data, graph: Graph, cap: float) -> Data:
+    """Scores s become cap tanh(s / cap), in every softmax over the keys. Raises InputError without one."""
+    out: Data = plain(data)
+    for box in _softmaxes(out, graph, "capped scores"):
+        box["of"] = {"map": f"softcap({cap} / ({box.get('scale', 1)}))", "of": box["of"]}  # the scale acts behind it
+    return out
+
+
+def with_alibi(data: Data, graph: Graph, heads: int) -> Data:
+    """ALiBi in every softmax over the keys: less by each head's slope times the distance. Raises InputError."""
+    out: Data = plain(data)
+    slopes, gap = _free(data, "slopes"), _free(data, "gap")
+    for step, value in list(out["diagram"].items()):
+        for box in _boxes(value):
+            if graph.key is None or box.get("softmax") != graph.key:
+                continue
+            legs = [leg.name for leg in parse_sum_text(box["of"]).legs] if "->" in str(box["of"]) else []
+            head = [leg for leg in legs if graph.leg[leg].size == heads and not graph.leg[leg].sequence]
+            if len(head) != 1 or graph.query not in legs:
+                raise InputError(f"'{graph.name}' has no leg of {heads} heads in the scores '{box['of']}', for ALiBi.")
+            scores, row = _free(out, f"{step}_scores"), " ".join(legs)
+            bias = f"(1 / ({box.get('scale', 1)})) * {slopes}[{head[0]}] {gap}[{graph.query} {graph.key}]"
+            new = {scores: box["of"]}
+            box["of"] = f"{scores}[{row}] - {bias} -> {row}"
+            out["diagram"] = _before(out["diagram"], step, new | {step: value})
+            out.setdefault("constants", {})[slopes] = {"legs": head[0], "value": "alibi_slopes"}
+            out["constants"][gap] = {"legs": f"{graph.query} {graph.key}", "value": "distance"}
+    if slopes not in out.get("constants", {}):
+        raise InputError(f"'{graph.name}' has no softmax over its keys, so that ALiBi would have no place.")
+    return out
+
+
 def with_dropout(data: Data, graph: Graph, probability: float) -> Data:
     """Dropout in every softmax over the key leg that has none."""
     out: Data = plain(data)
@@ -167,6 +255,39 @@ def _edited(data: Data, edit: Edit) -> Data:
     out: Data = plain(data)
     out["diagram"] = {name: walk(step) for name, step in out["diagram"].items()}
     return out
+
+
+def _softmaxes(out: Data, graph: Graph, what: str) -> list[Data]:
+    """The boxes of each softmax over the keys. Raises InputError where there is none."""
+    found = [box for box in _boxes(out["diagram"]) if graph.key is not None and box.get("softmax") == graph.key]
+    if not found:
+        raise InputError(f"'{graph.name}' has no softmax over its keys, so that {what} would have no place.")
+    return found
+
+
+def _before(diagram: Data, step: str, steps: Data) -> Data:
+    """A diagram with these steps in the place of one."""
+    items = [(steps.items() if name == step else [(name, value)]) for name, value in diagram.items()]
+    return dict(pair for pairs in items for pair in pairs)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The expressions of a step."""
+    if isinstance(value, str) and "->" in value:
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _texts(inner)
+
+
+def _uses(text: str, weight: str) -> bool:
+    return any(use.name == weight for term in parse_sum_text(text).terms for use in term.factors)
+
+
+def _replaced(value: Any, text: str, new: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(inner, text, new) for key, inner in value.items()}
+    return new if value == text else value
 
 
 def _boxes(value: Any) -> Iterator[Data]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+
+from tensornet_attn.convert.model import convert_model
+from tensornet_attn.errors import InputError
 
 SIZES = {
     "vocab_size": 50,
@@ -57,27 +64,94 @@ def llama(**options: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(**sizes | options))
 
 
+DECODER = SIZES | {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1}
+FAMILIES: dict[str, dict[str, Any]] = {  # of the families that one config of their own makes a language model of
+    "mistral": {"sliding_window": 5},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    "qwen3": {"head_dim": 8, "attention_bias": True},
+    "phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+    "olmo2": {},
+    "gpt_neox": {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25}},
+    "gemma2": {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 6, "attn_logit_softcapping": 2.0},
+    "gemma3": {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 6},
+    "cohere": {"use_qk_norm": True},
+    "gemma": {"head_dim": 8},
+    "granite": {"attention_multiplier": 0.4},
+    "mixtral": {"sliding_window": 5, "num_local_experts": 2, "experts_implementation": "eager"},
+}
+CLASSES = {"gpt_neox": "GPTNeoX", "gemma3": "Gemma3"}
+
+
+def decoder(name: str, **options: Any) -> Any:
+    """A language model of a family, of one key head for two query heads where the family has such."""
+    module = importlib.import_module(f"transformers.models.{name}")
+    stem = CLASSES.get(name, name.capitalize())
+    sizes = DECODER | {"hidden_size": 32} | FAMILIES[name] | {"eos_token_id": 2} | options
+    config = getattr(module, f"{stem}TextConfig" if name == "gemma3" else f"{stem}Config")(**sizes)
+    return getattr(module, f"{stem}ForCausalLM")(config)
+
+
+def bloom(**options: Any) -> Any:
+    from transformers.models.bloom import BloomConfig, BloomForCausalLM
+
+    sizes = {"vocab_size": 50, "hidden_size": 24, "n_head": 3, "n_layer": 2, "pad_token_id": 0, "bos_token_id": 1}
+    return BloomForCausalLM(BloomConfig(**sizes | {"eos_token_id": 2, "hidden_dropout": 0.1} | options))
+
+
+def mpt(**options: Any) -> Any:
+    from transformers.models.mpt import MptConfig, MptForCausalLM
+
+    sizes = {"vocab_size": 50, "d_model": 24, "n_heads": 3, "n_layers": 2, "max_seq_len": 40, "expansion_ratio": 2}
+    return MptForCausalLM(MptConfig(**sizes | options))
+
+
+def distilbert(**options: Any) -> Any:
+    from transformers.models.distilbert import DistilBertConfig, DistilBertModel
+
+    sizes = {"vocab_size": 50, "dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 32, "max_position_embeddings": 40}
+    return DistilBertModel(DistilBertConfig(**sizes | options))
+
+
+def modernbert(**options: Any) -> Any:
+    from transformers.models.modernbert import ModernBertConfig, ModernBertModel
+
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    sizes = SIZES | special | {"local_attention": 6, "global_attn_every_n_layers": 2}
+    return ModernBertModel(ModernBertConfig(**sizes | options))
+
+
 TEXT: dict[str, Callable[..., Any]] = {
     "bert": bert,
     "roberta": roberta,
     "albert": albert,
+    "distilbert": distilbert,
+    "modernbert": modernbert,
     "gpt2": gpt2,
     "llama": llama,
 }
 MODELS = TEXT | {"vit": vit}
+DECODERS: dict[str, Callable[..., Any]] = {name: partial(decoder, name) for name in FAMILIES}
+DECODERS |= {"bloom": bloom, "mpt": mpt}
+GENERATING = ("gpt2", "llama", *DECODERS)
+ALL = MODELS | DECODERS
 ATTENTION = {
     "bert": "encoder.layer.1.attention",
     "roberta": "encoder.layer.1.attention",
     "albert": "encoder.albert_layer_groups.0.albert_layers.0.attention",
+    "distilbert": "transformer.layer.1.attention",
+    "modernbert": "layers.0.attn",
     "gpt2": "transformer.h.1.attn",
-    "llama": "model.layers.1.self_attn",
+    "bloom": "transformer.h.1.self_attention",
+    "mpt": "transformer.blocks.1.attn",
+    "gpt_neox": "gpt_neox.layers.1.attention",
     "vit": "layers.1.attention",
 }
+ATTENTION |= {name: "model.layers.1.self_attn" for name in ALL if name not in ATTENTION}
 
 
 def made(name: str, **options: Any) -> Any:
     """A model in evaluation, every parameter drawn, so that biases and scores are not near zero."""
-    model = MODELS[name](**options)
+    model = ALL[name](**options)
     return drawn(model).eval()
 
 
@@ -107,3 +181,34 @@ def outputs(model: nn.Module, given: dict[str, torch.Tensor], **options: Any) ->
     """What the model gives at the tokens that are no padding, [tokens, width]."""
     result = model(**given, **options)[0]
     return result[given["attention_mask"].bool()] if "attention_mask" in given else result.flatten(0, 1)
+
+
+@cache
+def pair(name: str, single: bool = False) -> tuple[Any, Any]:
+    """A language model and what it is converted to, in float64, or in single precision; to be left as they are."""
+    before = made(name) if single else made(name).double()
+    return before, convert_model(
+        copy.deepcopy(before), "mhsa" if name in ("gpt2", "gpt_neox", "bloom", "mpt") else "gqa"
+    )
+
+
+GREEDY = {
+    "max_new_tokens": 7,
+    "do_sample": False,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+    "return_dict_in_generate": True,
+    "output_logits": True,
+}
+
+
+def generated(model: Any, padding: str, **options: Any) -> Any:
+    given = {"attention_mask": torch.ones(3, 9, dtype=torch.long)} | inputs("llama", padding)
+    return model.generate(**given, **GREEDY | {"use_cache": True} | options)
+
+
+def message(call: Callable[[], Any]) -> str:
+    """What a call that is refused says."""
+    with pytest.raises(InputError) as error:
+        call()
+    return str(error.value)

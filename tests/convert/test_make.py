@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import tensornet_attn as ta
-from tensornet_attn.convert.families import Trained
 from tensornet_attn.convert.make import made_from
+from tensornet_attn.convert.trained import Trained
 
 F, H, D, N = 24, 4, 6, 7
 LATTICE = ta.special_cases()
@@ -161,8 +161,8 @@ def test_a_design_of_ones_own() -> None:
         (
             "mlp",
             {},
-            "self_attn (MultiheadAttention) cannot become 'mlp': no weights are known at which 'mlp' is 'mhsa'; these "
-            "contain it: ",
+            "self_attn (MultiheadAttention) cannot become 'mlp': no weights are known at which 'mlp' is 'mhsa'; the "
+            "nearest that contain it: band, cross, epa.",
         ),
         (
             "thsa",

@@ -52,6 +52,36 @@ def test_a_causal_design_cannot_look_ahead() -> None:
     assert str(error.value) == "here: the mask shows later keys, but the design that stands here now is causal."
 
 
+BAND = torch.ones(6, 6, dtype=torch.bool).tril().triu(-2)
+
+
+def test_behind_positions_that_were_seen_and_in_a_window() -> None:
+    """The last two queries of six; the design itself sees two keys before a query."""
+    hidden = torch.tensor([False, True, True, True, True, True])
+    for seen in (0, 4, 5):
+        rows = BAND[seen:]
+        assert arguments(rows, True, "here", seen, (2, 0)) == {}
+        assert same(arguments(rows[..., :], True, "here", seen), mask=rows) or seen == 5
+        kept = {"key_mask": hidden} if seen == 0 else {}
+        assert same(arguments(rows & hidden, True, "here", seen, (2, 0)), **kept)
+        room = torch.cat((rows, torch.zeros(6 - seen, 3, dtype=torch.bool)), 1)  # a static cache has room for more
+        assert arguments(room, True, "here", seen, (2, 0)) == {}
+        assert torch.equal(visible_pairs({}, 6 - seen, True, torch.device("cpu"), seen, (2, 0)), rows)
+
+
+def test_a_mask_beyond_the_window_or_of_too_few_keys() -> None:
+    for mask, message in (
+        (
+            torch.ones(6, 6, dtype=torch.bool).tril(),
+            "the mask shows keys beyond the window of the design that stands here now.",
+        ),
+        (BAND[:, :4], "the mask is of 4 keys; there are 6, with those that are kept."),
+    ):
+        with pytest.raises(InputError) as error:
+            arguments(mask, True, "here", 0, (2, 0))
+        assert str(error.value) == f"here: {message}"
+
+
 def test_visible_pairs() -> None:
     cpu = torch.device("cpu")
     assert torch.equal(visible_pairs({"key_mask": KEYS}, 4, True, cpu), PAIRS.tril())
@@ -59,13 +89,18 @@ def test_visible_pairs() -> None:
     assert torch.equal(visible_pairs({}, 4, True, cpu), torch.ones(4, 4, dtype=torch.bool).tril())
 
 
-@pytest.mark.parametrize(
-    "mask", [KEYS, KEYS.long(), PAIRS[:, None], PAIRS[:, None, :1], PAIRS[:, None].expand(2, 3, 4, 4)]
-)
-def test_forms_of_hugging_face(mask: torch.Tensor) -> None:
-    found = of_hugging_face(mask, "here")
-    assert found is not None
-    assert torch.equal(found, PAIRS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows", [None, 1, 4])
+def test_forms_of_hugging_face(rows: int | None, causal: bool) -> None:
+    """[batch, m] speaks of keys alone; [batch, heads, n or 1, m] of pairs."""
+    pairs = PAIRS.tril() if causal else PAIRS
+    if rows is None:
+        masks = [KEYS, KEYS.long()]
+    else:
+        masks = [pairs[:, None, -rows:], pairs[:, None, -rows:].expand(2, 3, rows, 4)]
+    n = 1 if rows == 1 else 4
+    for mask in masks:
+        assert same(of_hugging_face(mask, n, causal, "here", 4 - n), key_mask=KEYS)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +125,7 @@ def test_forms_of_hugging_face(mask: torch.Tensor) -> None:
 )
 def test_other_forms_are_refused(mask: Any, message: str) -> None:
     with pytest.raises(InputError) as error:
-        of_hugging_face(mask, "here")
+        of_hugging_face(mask, 4, False, "here")
     assert str(error.value) == message
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tensornet_attn.convert.families import Trained
-from tensornet_attn.convert.table import read_trained
+from tensornet_attn.convert.read import read_trained
+from tensornet_attn.convert.trained import Trained
 from tests.convert import models
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
@@ -75,6 +75,8 @@ def whole(name: str, model: Any, module: Any, x: torch.Tensor) -> torch.Tensor:
     """The attention's own output, with the causal mask and the positions that its model would give it."""
     if name == "llama":
         return module(x, position_embeddings=model.model.rotary_emb(x, torch.arange(7)[None]))[0]
+    if name == "modernbert":  # a layer with all positions, whose angles are its own
+        return module(x, position_embeddings=model.rotary_emb(x, torch.arange(7)[None], "full_attention"))[0]
     return module(x)[0]
 
 
@@ -91,11 +93,11 @@ def test_hugging_face(name: str) -> None:
     module, x = model.get_submodule(models.ATTENTION[name]), x_of(24)
     trained = read_trained(module, models.ATTENTION[name])
     y = behind(name, module, x, attention(trained, x))
-    # Llama's angles are float32 in the model
-    torch.testing.assert_close(y, whole(name, model, module, x), rtol=0, atol=1e-6 if name == "llama" else 1e-10)
+    rotary = name in ("llama", "modernbert")  # whose angles are float32 in the model
+    torch.testing.assert_close(y, whole(name, model, module, x), rtol=0, atol=1e-6 if rotary else 1e-10)
     assert trained.where == f"{models.ATTENTION[name]} ({type(module).__name__})"
     assert trained.causal == (name in ("gpt2", "llama"))
-    assert trained.dropout == (0.1 if name in ("bert", "roberta", "gpt2") else 0.0)
+    assert trained.dropout == (0.1 if name in ("bert", "roberta", "distilbert", "gpt2") else 0.0)
 
 
 def test_self_attention_alone_has_the_heads_as_its_output() -> None:

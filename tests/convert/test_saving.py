@@ -1,9 +1,12 @@
-"""What saving a converted model does: its state dict goes to a file and back, Hugging Face's own calls are refused."""
+"""Converted models on disk: what `save_pretrained` writes is read back to the same function, and by nobody else."""
 
 from __future__ import annotations
 
 import copy
+import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,82 +14,147 @@ import pytest
 import torch
 from torch import nn
 
+from tensornet_attn.convert.loading import load_converted
 from tensornet_attn.convert.model import convert_model
 from tensornet_attn.errors import InputError
 from tests.convert import models
 
-CLASSES = {"bert": "BertModel", "gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "vit": "ViTModel"}
+DESIGNS = {"qwen3": "gqa", "gemma3": "gqa", "cohere": "gqa", "gpt_neox": "mhsa", "bloom": "mhsa"}
 
 
-def message(model: str, call: str) -> str:
-    return (
-        f"{model}: {call} is not possible after convert_model: from_pretrained would load it with random attention; "
-        "save its state dict, torch.save(model.state_dict(), 'model.pt'), and load that into the original model after "
-        "the same convert_model, model.load_state_dict(torch.load('model.pt'))."
-    )
+def trained(name: str, design: str, **options: Any) -> Any:
+    model = convert_model(models.made(name), design, **options)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(0.9)  # as if it had been trained
+    return model
 
 
-def refusal(call: Any, *arguments: Any, **options: Any) -> str:
+def same(one: nn.Module, other: nn.Module, name: str) -> None:
+    given = models.inputs(name)
+    with torch.no_grad():
+        torch.testing.assert_close(models.outputs(one, given), models.outputs(other, given), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "vit", "qwen3", "gpt2", *DESIGNS.keys() - {"qwen3"}])
+def test_reads_back_to_the_same_function(name: str, tmp_path: Path) -> None:
+    model = trained(name, DESIGNS.get(name, "thsa"))
+    model.save_pretrained(tmp_path)
+    again = load_converted(tmp_path)
+    assert type(again) is type(model)
+    assert not again.training
+    same(again, model, name)
+    again.save_pretrained(tmp_path / "again")
+    same(load_converted(tmp_path / "again"), model, name)
+
+
+def test_albert_s_one_layer_stays_one(tmp_path: Path) -> None:
+    model = trained("albert", "mhsa")
+    model.save_pretrained(tmp_path)
+    same(load_converted(tmp_path), model, "albert")
+
+
+def test_a_fresh_design_in_another_dtype_and_shards(tmp_path: Path) -> None:
+    model = trained("llama", "linear", init="fresh", legs={"h": 4}).double()
+    model.save_pretrained(tmp_path, max_shard_size="10kB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    again, given = load_converted(tmp_path), models.inputs("llama")
+    torch.testing.assert_close(models.outputs(again, given), models.outputs(model, given))  # planned for another dtype
+    assert again.dtype == torch.float64
+    assert load_converted(tmp_path, dtype=torch.float32).dtype == torch.float32
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(again.generate(**given, **options), model.generate(**given, **options))
+
+
+def test_copies_pickles_and_models_inside_save_themselves(tmp_path: Path) -> None:
+    model = trained("gpt2", "fish")
+    for place, other in enumerate((copy.deepcopy(model), pickle.loads(pickle.dumps(model)))):
+        with torch.no_grad():
+            other.transformer.wte.weight.mul_(2)
+        other.save_pretrained(tmp_path / str(place))
+        same(load_converted(tmp_path / str(place)), other, "gpt2")
+    model.transformer.save_pretrained(tmp_path / "inside")
+    again, given = load_converted(tmp_path / "inside"), models.inputs("gpt2")
+    torch.testing.assert_close(again(**given)[0], model.transformer(**given)[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "kind", ["AutoModelForCausalLM", "LlamaForCausalLM", "AutoModel", "LlamaForTokenClassification"]
+)
+def test_the_classes_of_transformers_read_it(kind: str, tmp_path: Path) -> None:
+    """The model without its head, and with another one, too; nothing stays of what made them read it."""
+    import transformers
+
+    model, given = trained("llama", "thsa"), models.inputs("llama")
+    model.save_pretrained(tmp_path)
+    again = getattr(transformers, kind).from_pretrained(tmp_path)
+    inner, other = model.model, again if kind == "AutoModel" else again.model
+    torch.testing.assert_close(other(**given)[0], inner(**given)[0], rtol=0, atol=0)
+    assert not again.is_quantized
+    assert not hasattr(again, "hf_quantizer")
+    assert "quantization_config" not in again.config.to_dict()
+    assert type(again.config).__name__ == "LlamaConfig"
+
+
+READ = """
+import sys, torch, transformers
+if "asked" in sys.argv:
+    import tensornet_attn.convert.pretrained
+try:
+    print(transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])(torch.tensor([[5, 6, 7, 8]]))[0].sum().item())
+except OSError as error:
+    print(str(error).rpartition("/")[2])
+"""
+
+
+@pytest.mark.rotated
+def test_another_process_reads_it_where_this_package_is_asked_and_stops_elsewhere(tmp_path: Path) -> None:
+    """In the place of a model with random attention."""
+    model = trained("llama", "thsa")
+    model.save_pretrained(tmp_path)
+    run = [sys.executable, "-W", "ignore", "-c", READ, str(tmp_path)]
+    found = [subprocess.run([*run, *word], capture_output=True, text=True, check=True) for word in ([], ["asked"])]
+    assert found[0].stdout == "these weights are read by tensornet_attn.load_converted.safetensors\n"
+    assert float(found[1].stdout) == pytest.approx(model(torch.tensor([[5, 6, 7, 8]]))[0].sum().item(), rel=1e-4)
+
+
+def test_a_state_dict_goes_into_the_same_conversion(tmp_path: Path) -> None:
+    model = trained("gpt2", "thsa")
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    other = convert_model(models.gpt2().eval(), "thsa")
+    other.load_state_dict(torch.load(tmp_path / "model.pt"))
+    same(other, model, "gpt2")
+
+
+def message(call: Any, *given: Any, **options: Any) -> str:
     with pytest.raises(InputError) as error:
-        call(*arguments, **options)
+        call(*given, **options)
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_nothing_is_written(name: str, tmp_path: Path) -> None:
-    model = convert_model(models.made(name), "thsa")
-    for same in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert refusal(same.save_pretrained, tmp_path / "model") == message(CLASSES[name], "save_pretrained")
-        assert refusal(same.save_pretrained, tmp_path / "model", push_to_hub=True, repo_id="me/it")
-        assert refusal(same.push_to_hub, "me/it") == message(CLASSES[name], "push_to_hub")
+def test_what_is_refused(tmp_path: Path) -> None:
+    model = trained("bert", "mhsa")
+    assert message(model.save_pretrained, tmp_path / "a", push_to_hub=True, repo_id="me/it") == (
+        "BertModel: a converted model is pushed by model.push_to_hub(repo_id), which saves it first."
+    )
     assert list(tmp_path.iterdir()) == []
-
-
-def test_models_inside_are_refused_too(tmp_path: Path) -> None:
-    """The Trainer saves what stands behind its wrappers; the language model holds a model without a head."""
-    model = convert_model(models.made("gpt2"), "mhsa")
-    assert refusal(model.transformer.save_pretrained, tmp_path / "model") == message("GPT2Model", "save_pretrained")
-    outer = convert_model(nn.Sequential(models.made("bert"), nn.Linear(24, 2)), "mhsa")
-    assert refusal(outer[0].save_pretrained, tmp_path / "model") == message("BertModel", "save_pretrained")
-    assert list(tmp_path.iterdir()) == []
-
-
-class Sentences(nn.Sequential):
-    """Has the calls of sentence-transformers, whose `save` is that of all its parts."""
-
-    def save(self, path: Path) -> None:
-        path.mkdir()
-
-    save_pretrained = save
-
-
-def test_a_model_of_models(tmp_path: Path) -> None:
-    model = convert_model(Sentences(models.made("bert")), "mhsa")
-    assert refusal(model.save, tmp_path / "model") == message("Sentences", "save")
-    assert refusal(model.save_pretrained, tmp_path / "model") == message("Sentences", "save_pretrained")
-    assert not hasattr(model, "push_to_hub")
-    assert list(tmp_path.iterdir()) == []
+    models.made("bert").save_pretrained(tmp_path)
+    no_model = f"'{tmp_path}' holds no converted model: there is no config.json that names designs."
+    assert message(load_converted, tmp_path) == no_model
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["quantization_config"]["attentions"][0]["where"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert message(load_converted, tmp_path) == (
+        "config.json does not say what each attention of the converted model became."
+    )
 
 
 def test_a_model_that_could_not_be_converted_saves_as_before(tmp_path: Path) -> None:
+    from transformers import BertModel
+
     model = models.made("bert")
     with pytest.raises(InputError):
         convert_model(model, "cross")
     model.save_pretrained(tmp_path / "model")
-    assert (tmp_path / "model" / "config.json").exists()
-
-
-@pytest.mark.rotated
-@pytest.mark.parametrize("design", ["thsa", "fish"])
-@pytest.mark.parametrize("name", models.MODELS)
-def test_what_the_error_says_to_do_works(name: str, design: str, tmp_path: Path) -> None:
-    model, path = convert_model(models.made(name), design), tmp_path / "model.pt"
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(0.9)  # as if it had been trained
-    torch.save(model.state_dict(), path)
-    other = convert_model(models.MODELS[name]().eval(), design)  # the original model, here with weights of its own
-    other.load_state_dict(torch.load(path))
-    given = models.inputs(name)
-    with torch.no_grad():
-        torch.testing.assert_close(models.outputs(other, given), models.outputs(model, given), rtol=0, atol=0)
+    same(BertModel.from_pretrained(tmp_path / "model", add_pooling_layer=False), model, "bert")

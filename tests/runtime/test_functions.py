@@ -229,6 +229,22 @@ def test_rotate(fraction: float, legs: str) -> None:
     agree(positions.rotate(x, positions.query_positions(5, 5), *dims, 50, int(4 * fraction)), wanted, [x])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rotations_of_one_position_are_made_once_and_take_gradients(dtype: torch.dtype) -> None:
+    """Asked for in inference first, whose tensors no backward may keep; a position of another number is another one."""
+    many = positions.rotations(torch.arange(70), 50, 4, dtype)
+    for at in range(70):
+        with torch.inference_mode():
+            positions.rotations(torch.tensor([at]), 50, 4, dtype)
+        one = positions.rotations(torch.tensor([at]), 50, 4, dtype)
+        assert one is positions.rotations(torch.tensor([at]), 50, 4, dtype)
+        for got, wanted in zip(one, many, strict=True):
+            torch.testing.assert_close(got, wanted[at : at + 1], rtol=0, atol=0)
+    x = torch.randn(1, 1, 4, dtype=dtype, requires_grad=True)
+    positions.rotate(x, torch.tensor([7]), -2, -1, 50, 4).sum().backward()
+    assert x.grad is not None
+
+
 @pytest.mark.parametrize(("n", "m"), [*SIZES, (0, 3), (3, 0)])
 @pytest.mark.parametrize("reach", [None, 1, 2, 9])
 @pytest.mark.parametrize("one_table", [False, True])

@@ -1,0 +1,320 @@
+"""Reads a trained attention out of its module; what no design can carry is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, Layout, family_of
+from tensornet_attn.convert.trained import Norm, Outside, Trained, refusal
+from tensornet_attn.errors import InputError
+
+Projection = tuple[Tensor, Tensor | None]  # weight [in, out], bias [out]
+WORDS = {"q": "query", "k": "key", "v": "value"}  # of a projection's letter
+CROSS = "it attends to another sequence (cross-attention)"
+
+
+def read_trained(module: nn.Module, where: str = "") -> Trained:
+    """Weights by the letters of the diagrams, copied; `where` is the module's path in its model, for errors.
+
+    Raises InputError, naming path and class, for a module of no known kind and for what no design can carry.
+
+    >>> trained = read_trained(nn.MultiheadAttention(12, 3), "encoder.self_attn")
+    >>> trained.where
+    'encoder.self_attn (MultiheadAttention)'
+    >>> [f"{name} {list(value.shape)}" for name, value in trained.weights.items()]
+    ['Wq [12, 3, 4]', 'Wk [12, 3, 4]', 'Wv [12, 3, 4]', 'Wo [3, 4, 12]']
+    """
+    family, place = known(module, where)
+    if isinstance(module, nn.MultiheadAttention):
+        return read_multihead(module, place)
+    return read_hugging_face(module, place, family.layout)
+
+
+def known(module: nn.Module, where: str = "") -> tuple[Family, str]:
+    """The row of a module that can be taken out of its model, and its path and class. Raises InputError."""
+    if not isinstance(module, nn.Module):
+        raise InputError(f"a {type(module).__name__} is no attention: give an nn.Module.")
+    place, family = place_of(module, where), family_of(module)
+    if family is None:
+        kinds = [name for row in FAMILIES for name in row.classes if "Cross" not in name]
+        near = get_close_matches(type(module).__name__, kinds, 3)
+        hint = f"the nearest that can: {', '.join(near)}" if near else "docs/convert.md lists those that can"
+        raise InputError(f"{place} is no attention that can be read; {hint}.")
+    if "forward" in vars(module):
+        raise refusal(place, "its forward was replaced on this instance, by a hook or a patch")
+    base: Any = next(kin for kin in type(module).__mro__ if kin.__name__ in family.classes)
+    if type(module).forward is not base.forward:
+        raise refusal(place, "its class overrides forward, so it computes something of its own")
+    return family, place
+
+
+def place_of(module: nn.Module, where: str) -> str:
+    """`encoder.layer.0.attention (BertAttention)`, the class alone without a path."""
+    name = type(module).__name__
+    return f"{where} ({name})" if where else name
+
+
+def outside_of(module: Any, where: str, layout: Layout) -> Outside:
+    """Of a module of a known family, whatever is computed in it. Raises InputError."""
+    if isinstance(module, nn.MultiheadAttention):
+        return Outside(where, module.embed_dim, module.embed_dim, False, module.out_proj.weight)
+    inner, (first, *_, last) = _inner(where, module, layout), layout.projections.split(" ")
+    width = len(_linear(where, module, first)[0])
+    output = _linear(where, module, last)[0].shape[1] if last else inner.all_head_size
+    return Outside(where, width, output, _causal(where, inner, layout), _part(where, module, first).weight)
+
+
+def read_multihead(module: Any, where: str) -> Trained:
+    """nn.MultiheadAttention, its projections packed or separate."""
+    if type(module).forward is not nn.MultiheadAttention.forward:
+        raise refusal(where, "it computes something of its own (its class overrides forward)")
+    if module.bias_k is not None or module.bias_v is not None:
+        raise refusal(where, "it adds a learned key and value to every sequence (add_bias_kv=True)")
+    if module.add_zero_attn:
+        raise refusal(where, "it adds a key and value of zeros to every sequence (add_zero_attn=True)")
+    for name in ("kdim", "vdim"):
+        size, both = getattr(module, name), module.embed_dim
+        if size != both:
+            raise refusal(where, f"{name} is {size} and embed_dim {both}; a design takes both from one input")
+    weights, biases = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight), (None, None, None)
+    if module.in_proj_weight is not None:
+        weights = module.in_proj_weight.chunk(3)
+    if module.in_proj_bias is not None:
+        biases = module.in_proj_bias.chunk(3)
+    triples = zip("qkv", weights, biases, strict=True)
+    projections = {letter: _real(where, "in_proj", weight.T, bias) for letter, weight, bias in triples}
+    projections["o"] = _linear(where, module, "out_proj")
+    by_heads = _by_heads(where, projections, module.head_dim, module.num_heads, {})
+    return Trained(where, *by_heads, causal=False, dropout=float(module.dropout))
+
+
+def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
+    """An attention of Hugging Face's models, of whatever family: `layout` says what its modules call things."""
+    inner = _inner(where, module, layout)
+    for one in {id(one): one for one in (module, inner)}.values():
+        _check_features(where, one, layout.features)
+    config = getattr(inner, "config", None)
+    d = int(_first(where, inner, "head_dim", "attention_head_size", "head_size"))
+    count = _first(where, inner, "num_attention_heads", "num_heads", "n_heads", "config.num_attention_heads")
+    projections = _projections(where, module, layout, d, count, getattr(inner, "num_key_value_groups", 1))
+    norms = {
+        letter: _norm(where, getattr(inner, f"{letter}_norm"), f"{letter}_norm", d)
+        for letter in "qk"
+        if f"{letter}_norm" in layout.features and getattr(inner, f"{letter}_norm", None) is not None
+    }
+    weights, biases = _by_heads(where, projections, d, count, norms)
+    window = getattr(inner, "sliding_window", getattr(config, "sliding_window", None))
+    causal = _causal(where, inner, layout)
+    base, fraction = _rope(where, inner, config, layout) if layout.rope else (None, 1.0)
+    trained = Trained(
+        where,
+        weights,
+        biases,
+        causal,
+        base,
+        fraction,
+        _dropout(_first(where, inner, "attention_dropout", "attn_dropout", "dropout", "attn_dropout_p")),
+        norms,
+        (window - 1, 0 if causal else window - 1) if window and "sliding_window" in layout.features else None,
+        getattr(inner, "attn_logit_softcapping", None) if "attn_logit_softcapping" in layout.features else None,
+        bool(layout.alibi),
+    )
+    if layout.interleaved:
+        _pair_halves(trained)
+    scale = getattr(inner, "scaling", getattr(inner, "softmax_scale", None))
+    _absorb(trained, 1.0 if scale is None else scale * d**0.5)
+    return trained
+
+
+def _inner(where: str, module: Any, layout: Layout) -> Any:
+    """The module with the heads. Raises InputError where it attends to another sequence, or is another module."""
+    inner = _part(where, module, layout.inside) if layout.inside else module
+    if any("Cross" in type(one).__name__ or getattr(one, "is_cross_attention", False) for one in (module, inner)):
+        raise refusal(where, CROSS)
+    if layout.inside and not type(inner).__name__.endswith("SelfAttention"):
+        raise refusal(where, f"its '{layout.inside}' is a {type(inner).__name__}, which computes something of its own")
+    return inner
+
+
+def _causal(where: str, inner: Any, layout: Layout) -> bool:
+    return bool(_part(where, inner, "is_causal")) if layout.causal is None else layout.causal
+
+
+def _projections(where: str, module: Any, layout: Layout, d: int, count: int, groups: int) -> dict[str, Projection]:
+    """The layers of a family by letter; one that holds three is taken apart."""
+    *names, output = layout.projections.split(" ")
+    found = {"o": _linear(where, module, output)} if output else {}
+    if not layout.fused:
+        return found | {letter: _linear(where, module, name) for letter, name in zip("qkv", names, strict=True)}
+    weight, bias = _linear(where, module, names[0])
+    h, g = count, count // groups
+    if weight.shape[1] != (h + 2 * g) * d:
+        wide = f"{weight.shape[1]} wide, but {h + 2 * g} heads of {d} are {(h + 2 * g) * d}"
+        raise refusal(where, f"its '{names[0]}' is {wide}")
+
+    def parts(tensor: Tensor) -> tuple[Tensor, ...]:
+        if layout.fused == "heads":
+            return tuple(part.flatten(-2) for part in tensor.unflatten(-1, (h, 3, d)).unbind(-2))
+        return tensor.split([h * d, g * d, g * d], -1)
+
+    biases = (None,) * 3 if bias is None else parts(bias)
+    return found | dict(zip("qkv", zip(parts(weight), biases, strict=True), strict=True))
+
+
+def _rope(where: str, module: Any, config: Any, layout: Layout) -> tuple[float, float]:
+    """Base and fraction of the rotary positions, of the plain kind only. Raises InputError."""
+    rope = _part(where, config, "rope_parameters")
+    kinds = getattr(config, "layer_types", None)
+    rope = rope.get(kinds[module.layer_idx] if kinds else "", rope)  # some models have one for each kind of layer
+    kind, fraction = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
+    if kind != "default":
+        raise refusal(where, f"its rotary positions are scaled (rope_type '{kind}'); a design has 'default' ones")
+    if fraction != 1.0 and layout.rope == "whole":
+        raise refusal(where, f"partial_rotary_factor is {fraction}, which {type(module).__name__} does not apply")
+    return float(rope["rope_theta"]), float(fraction)
+
+
+def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
+    """A norm of queries or keys, found by what it does to a probe: its weight may be stored less 1.
+
+    Raises InputError where it is neither an RMSNorm nor a LayerNorm without bias.
+    """
+    weight, eps = _part(where, module, "weight"), float(_first(where, module, "variance_epsilon", "eps"))
+    _real(where, name, weight, None)
+    probe = torch.linspace(-1, 2, weight.numel(), dtype=torch.float64).cos().reshape(weight.shape)
+    with torch.no_grad():
+        got = module(probe.to(weight)).double().cpu()
+    own, close = weight.detach().double().cpu(), 1e-4 if weight.dtype in (torch.float32, torch.float64) else 5e-2
+    for kind in ("rmsnorm", "layernorm"):
+        centred = probe - probe.mean(-1, keepdim=True) if kind == "layernorm" else probe
+        normed = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+        for least in (0, 1):
+            if torch.allclose(got, normed * (own + least), rtol=close, atol=close):
+                learned = _copy(weight) + least
+                whole = weight.dim() == 1 and weight.numel() != d
+                return Norm(kind, eps, learned.reshape(-1, d) if whole else learned, whole)
+    raise refusal(where, f"its '{name}' is neither an RMSNorm nor a LayerNorm without bias")
+
+
+def _check_features(where: str, module: nn.Module, carried: tuple[str, ...]) -> None:
+    """Refuses a module with something that no design has. Raises InputError."""
+    for name, reason in FEATURES.items():
+        held = None if name in carried else getattr(module, name, None)
+        if isinstance(held, (nn.Module, Tensor)) or (held is not None and held is not False and held != set()):
+            raise refusal(where, reason)
+    kind = getattr(getattr(module, "config", None), "position_embedding_type", "absolute")
+    if kind not in (None, "absolute"):
+        raise refusal(where, f"config.position_embedding_type is '{kind}'; only 'absolute' positions stay outside it")
+
+
+def _part(where: str, module: Any, name: str) -> Any:
+    """What a module of this family has under a name, which may be dotted. Raises InputError where it lacks it."""
+    found: Any = module
+    for piece in name.split("."):
+        if not hasattr(found, piece):
+            raise refusal(where, f"it has no '{name}', so it is not the module that this class name promises")
+        found = getattr(found, piece)
+    return found
+
+
+def _first(where: str, module: Any, *names: str) -> Any:
+    """What a module has under the first of these names that it has. Raises InputError where it has none."""
+    for name in names:
+        held = module
+        for piece in name.split("."):
+            held = getattr(held, piece, None)
+        if held is not None:
+            return held
+    return _part(where, module, names[0])
+
+
+def _dropout(held: Any) -> float:
+    """Of a layer or a number."""
+    return float(held.p if isinstance(held, nn.Dropout) else held)
+
+
+def _linear(where: str, module: nn.Module, name: str) -> Projection:
+    """A linear layer as (weight [in, out], bias [out] or None). Raises InputError for any other layer in its place."""
+    layer = _part(where, module, name)
+    kind = type(layer)
+    if kind in (nn.Linear, NonDynamicallyQuantizableLinear):
+        return _real(where, name, layer.weight.T, layer.bias)
+    if kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils":
+        return _real(where, name, layer.weight, layer.bias)
+    raise refusal(where, f"its '{name}' is a {kind.__module__}.{kind.__name__}, not a plain linear layer")
+
+
+def _real(where: str, name: str, weight: Tensor, bias: Tensor | None) -> Projection:
+    """The pair, once it is sure that there are numbers to read."""
+    if weight.is_meta:
+        raise refusal(where, f"its '{name}' is on the meta device and has no values")
+    if not weight.is_floating_point():
+        raise refusal(where, f"its '{name}' holds {weight.dtype}, not floating point numbers")
+    return weight, bias
+
+
+def _by_heads(
+    where: str,
+    projections: Mapping[str, Projection],  # q, k, v, o; without o the output is the heads, one after another
+    d: int,
+    h: int,
+    norms: Mapping[str, Norm],
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights and biases by heads, copied. Raises InputError where the sizes do not agree."""
+    g = max(1, projections["k"][0].shape[1] // d)
+    weights, biases = {}, {}
+    for letter, count in {"q": h, "k": g, "v": g}.items():
+        weight, bias = projections[letter]
+        if weight.shape[1] != count * d:
+            wide = f"{weight.shape[1]} wide, but {count} heads of {d} are {count * d}"
+            raise refusal(where, f"its {WORDS[letter]} projection is {wide}")
+        if letter in norms and norms[letter].weight.dim() == 2 and norms[letter].weight.shape[0] != count:
+            raise refusal(where, f"its '{letter}_norm' is of {norms[letter].weight.shape[0]} heads, not of {count}")
+        weights[f"W{letter}"] = _copy(weight).reshape(-1, count, d)
+        if bias is not None:
+            biases[f"b{letter}"] = _copy(bias).reshape(count, d)
+    if h % g:
+        raise refusal(where, f"its {g} key-value heads do not divide its {h} query heads")
+    like = weights["Wq"]
+    weight, bias = projections.get("o", (torch.eye(h * d, dtype=like.dtype, device=like.device), None))
+    if weight.shape[0] != h * d:
+        raise refusal(where, f"its output projection takes {weight.shape[0]}, but {h} heads of {d} are {h * d}")
+    weights["Wo"] = _copy(weight).reshape(h, d, -1)
+    if bias is not None:
+        biases["bo"] = _copy(bias)
+    return weights, biases
+
+
+def _pair_halves(trained: Trained) -> None:
+    """Puts the entries of a head that are turned together, neighbours, half a head apart, in queries and keys alike."""
+    for letter in "qk":
+        norm = trained.norms.get(letter)
+        for held in (
+            trained.weights[f"W{letter}"],
+            trained.biases.get(f"b{letter}"),
+            None if norm is None else norm.weight,
+        ):
+            if held is not None:
+                held.copy_(torch.cat((held[..., ::2], held[..., 1::2]), -1))
+
+
+def _absorb(trained: Trained, factor: float) -> None:
+    """Takes what the scale of the scores is, beside d ** -0.5, into the queries, or into what scales them last."""
+    if abs(factor - 1) <= 1e-12:
+        return
+    if "q" in trained.norms:
+        trained.norms["q"].weight.mul_(factor)
+        return
+    for held in (trained.weights["Wq"], trained.biases.get("bq")):
+        if held is not None:
+            held.mul_(factor)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)

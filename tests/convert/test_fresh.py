@@ -1,0 +1,110 @@
+"""Designs of one's own in the places of a model's attentions, with weights of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tensornet_attn.convert.model import convert_model
+from tensornet_attn.convert.wrap import Swapped
+from tensornet_attn.errors import InputError
+from tests.convert import models
+
+OWN = """
+tensornet: 1
+name: sigmoid_heads
+legs: {n: query, m: key, e: 16, h: head 4, d: e / h}
+inputs: {x: n e}
+weights: {Wq: e h d, Wk: e h d, Wv: e h d, Wo: h d e}
+diagram:
+  Q: x[n e] Wq[e h d] -> n h d
+  K: x[m e] Wk[e h d] -> m h d
+  V: x[m e] Wv[e h d] -> m h d
+  A: {keep: m, of: {map: sigmoid, of: "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}
+  y: A[h n m] V[m h d] Wo[h d e] -> n e
+output: y
+"""
+
+
+@pytest.mark.parametrize("design", ["mla", "fmm1_causal", "transformer_xl", "own file"])
+def test_a_language_model_trains_and_generates(design: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN)
+    source = str(path) if design == "own file" else design
+    torch.manual_seed(0)
+    model = convert_model(models.llama(), source, init="fresh", legs={"h": 4}).train()
+    given, losses = models.inputs("llama", "left"), []
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(5):
+        optimiser.zero_grad()
+        loss = model(**given, labels=given["input_ids"]).loss
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+    assert all(weight.grad is not None for module in swapped(model) for weight in module.parameters())
+    model.eval()
+    options: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    assert torch.equal(model.generate(**given, **options), model.generate(**given, **options, use_cache=False))
+
+
+def swapped(model: nn.Module) -> list[Swapped]:
+    return [module for module in model.modules() if isinstance(module, Swapped)]
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "bloom", "mpt"])
+def test_the_input_s_leg_takes_the_model_s_width(name: str) -> None:
+    model = convert_model(models.made(name).double(), OWN, init="fresh")
+    for module in swapped(model):
+        assert module.design.design.legs["e"] == 24
+        assert module.design.Wq.dtype == torch.float64
+        assert module.design.plan.graph.causal == (name not in ("bert", "vit"))
+    assert models.outputs(model, models.inputs(name)).isfinite().all()
+
+
+def test_what_could_not_be_read_may_be_replaced() -> None:
+    """What an attention computes does not matter to a design that starts afresh."""
+    model = models.made("llama")
+    model.model.layers[0].self_attn.sinks = nn.Parameter(torch.zeros(4))
+    with pytest.raises(InputError):
+        convert_model(model, "gqa")
+    convert_model(model, "gqa", init="fresh", legs={"j": 3})
+    assert len(swapped(model)) == 2
+
+
+def test_torch_layers() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(24, 4, 32, batch_first=True), 2)
+    convert_model(encoder, OWN, init="fresh")
+    assert encoder(torch.randn(2, 5, 24)).shape == (2, 5, 24)
+
+
+WIDE = {"tensornet": 1, "name": "wide", "legs": {"n": "query", "f": 24, "o": 30}, "inputs": {"x": "n f"}}
+WIDE |= {"weights": {"W": "f o"}, "diagram": {"y": "x[n f] W[f o] -> n o"}, "output": "y"}
+HEADS = {"tensornet": 1, "name": "heads", "legs": {"n": "query", "h": 4, "d": 6}, "inputs": {"x": "n h d"}}
+HEADS |= {"weights": {"W": "h d"}, "diagram": {"y": "x[n h d] W[h d] -> n h d"}, "output": "y"}
+WHERE = "encoder.layer.0.attention (BertAttention) cannot become "
+
+
+@pytest.mark.parametrize(
+    ("design", "options", "message"),
+    [
+        (WIDE, {}, WHERE + "'wide': its output has the legs n o 30, and [batch, n, 24] is wanted."),
+        (HEADS, {}, WHERE + "'heads': 'x' has the legs n h d, and is given [batch, n, 24]."),
+        (OWN, {"legs": {"e": 32}}, WHERE + "'sigmoid_heads': leg 'e' is 32, and its input is 24 wide."),
+        ("cross", {"legs": {"h": 4}}, WHERE + "'cross': it takes x, memory, and is called with one input."),
+    ],
+)
+def test_what_does_not_fit(design: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        convert_model(models.made("bert"), design, init="fresh", **options)
+    assert str(error.value) == message
+
+
+def test_another_start() -> None:
+    with pytest.raises(InputError) as error:
+        convert_model(models.made("bert"), "mhsa", init="zeros")
+    assert str(error.value) == "init is 'trained' or 'fresh', not 'zeros'."
