@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.heads import check_output, map_of, projections, sizes_for
+from tensornet_attn.convert.floats import apart
+from tensornet_attn.convert.heads import check_output, projections, sizes_for
 from tensornet_attn.convert.masks import same_for_all_heads
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
-from tensornet_attn.nn.module import CompiledDesign, leaves
-from tensornet_attn.ops import OPS
+from tensornet_attn.graph.weighing import map_of
+from tensornet_attn.nn.module import leaves
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
 from tensornet_attn.special import gain
@@ -170,17 +171,7 @@ class MultiheadAttention(nn.Module):
             if name == "key_padding_mask":
                 return mask != 0, None
             raise InputError(f"{self._name}: {name} is {mask.dtype}; give booleans (true = hidden) or floats (added).")
-        shown = mask > torch.finfo(mask.dtype).min
-        numbers, compiling = torch.where(shown, mask, 0), torch.compiler.is_compiling()
-        if not compiling and not bool(numbers.any()):
-            return shown, None
-        if adds(self.design):
-            return shown, numbers
-        sentence = f"{self._name}: numbers of {name} cannot be added in this design; give zeros and minus infinity."
-        if not compiling:
-            raise InputError(sentence)
-        torch._assert_async(~numbers.any(), sentence)
-        return shown, None
+        return apart(self.design, name, mask)
 
     def _by_heads(self, mask: Tensor, batched: bool) -> Tensor:
         """[n, m] as it is; [batch * heads, n, m] with the design's legs of heads, or without where it has others."""
@@ -215,12 +206,6 @@ class MultiheadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"embed_dim {self.embed_dim}, num_heads {self.num_heads}, batch_first {self.batch_first}"
-
-
-def adds(design: CompiledDesign) -> bool:
-    """Whether the numbers of a float mask can be added wherever masks act in a design."""
-    masks = design._signature.masks
-    return not masks.maps and all(OPS[kind].takes_float_mask for _, kind, _ in masks.places)
 
 
 def fitted(design: Design, dropout: float, bias: bool) -> Design:
