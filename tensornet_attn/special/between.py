@@ -57,10 +57,10 @@ def between(design: Design) -> Between:
     held = [tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state")]
     try:
         inside = design if len(graph.of_role("input")) == 3 and not held else load(_without_projections(design, graph))
+        graph = build(inside)
     except DesignError as error:
         first = error.problems[0].message
         raise InputError(f"{graph.name}: without its projections it is no design of its own: {first}") from None
-    graph = build(inside)
     reader = map_of(graph)
     rows = tuple(tensor.legs for tensor in graph.of_role("input"))
     sequences = [[leg for leg in row if graph.leg[leg].sequence] for row in rows]
