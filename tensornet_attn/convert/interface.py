@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.floats import apart
+from tensornet_attn.convert.beside import apart, maps
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.module import CompiledDesign
@@ -75,11 +75,11 @@ class DesignAttention:
         scaling: float | None = None,
         is_causal: bool | None = None,
         **given: Any,
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """query [batch, heads, n, d], key and value [batch, as many or fewer heads, m, d]: [batch, n, heads, d].
 
-        A mask is that of `mask`, or [batch, heads or 1, n, m], boolean (true = may look) or added. No maps are
-        returned.
+        A mask is that of `mask`, or [batch, heads or 1, n, m], boolean (true = may look) or added. Second come maps,
+        [batch, heads, n, m], with `output_attentions`.
         """
         for argument, reason in REFUSED.items():
             if given.get(argument) is not None:
@@ -92,10 +92,11 @@ class DesignAttention:
         masks = self._masks(design, attention_mask, causal, n)
         if scaling is not None and not isclose(factor := scaling * query.shape[-1] ** 0.5, 1):
             query = query * factor
-        inputs = [self._laid(side, x, sizes) for side, x in enumerate((query, key, value))]
+        inputs = tuple([self._laid(side, x, sizes) for side, x in enumerate((query, key, value))])
         y = design(*inputs, **masks)
         order = [made.output.index(leg) + 1 for leg in (str(made.graph.query), *made.heads[0], made.width[2])]
-        return y.permute(0, *order).flatten(2, -2), None
+        weights = maps(design, inputs, masks, made.heads[0]) if given.get("output_attentions") else None
+        return y.permute(0, *order).flatten(2, -2), weights
 
     def mask(
         self,

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.floats import apart
+from tensornet_attn.convert.beside import apart, maps
 from tensornet_attn.convert.heads import check_output, projections, sizes_for
 from tensornet_attn.convert.masks import same_for_all_heads
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.weighing import map_of
-from tensornet_attn.nn.module import leaves
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
 from tensornet_attn.special import gain
@@ -117,7 +115,9 @@ class MultiheadAttention(nn.Module):
         if turned:
             inputs = tuple(x.transpose(0, 1) for x in inputs)
         masks = self._masks(attn_mask, key_padding_mask, inputs)
-        weights = self._maps(inputs, masks, average_attn_weights) if need_weights else None
+        weights = maps(self.design, inputs, masks) if need_weights else None
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(-3)
         y = self.design(*inputs, **masks)
         return y.transpose(0, 1) if turned else y, weights
 
@@ -188,21 +188,6 @@ class MultiheadAttention(nn.Module):
         else:
             mask = same_for_all_heads(mask, self._name)
         return mask if batched else mask[0]
-
-    def _maps(self, inputs: tuple[Tensor, ...], masks: dict[str, Tensor], average: bool) -> Tensor:
-        """[batch, heads, n, m], where heads are all legs of the map beside queries and keys, or their mean."""
-        design, graph = self.design, self.design.plan.graph
-        reader = map_of(graph)
-        if reader is None:
-            raise InputError(f"{self._name}: it has no attention map to return; call with need_weights=False.")
-        name = reader.use.name
-        lengths = design._signature.check(inputs, masks.get("mask"), masks.get("key_mask"), None)
-        values = design._evaluate(graph, leaves(design, inputs, None), lengths=lengths, until=name, **masks)
-        legs = graph.legs_of(name)
-        found = values[name].movedim([legs.index(str(leg)) - len(legs) for leg in (graph.query, graph.key)], (-2, -1))
-        batch = found.shape[: found.dim() - len(legs)]
-        found = found.reshape(*batch, -1, *found.shape[-2:])
-        return found.mean(-3) if average else found
 
     def extra_repr(self) -> str:
         return f"embed_dim {self.embed_dim}, num_heads {self.num_heads}, batch_first {self.batch_first}"

@@ -16,8 +16,6 @@ from torch import nn
 
 from tensornet_attn.nn.call import Shape
 
-SELF = Parameter("_self", Parameter.POSITIONAL_ONLY)  # a name that no input can have
-
 
 def named_class(
     plain: type[nn.Module], inputs: Sequence[tuple[str, Shape, str | None]], tensors: Iterable[str]
@@ -53,7 +51,8 @@ def _signature(shared: inspect.Signature, inputs: Sequence[tuple[str, Shape, str
         given.append(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind))
     taken = {parameter.name for parameter in given}
     options = [one for one in shared.parameters.values() if one.kind is one.KEYWORD_ONLY and one.name not in taken]
-    return shared.replace(parameters=[SELF, *given, *options])
+    own = Parameter("_self" if "self" in taken else "self", Parameter.POSITIONAL_ONLY)
+    return shared.replace(parameters=[own, *given, *options])
 
 
 class CallSignature:

@@ -61,6 +61,18 @@ def test_it_is_also_what_eager_attention_computes() -> None:
     torch.testing.assert_close(models.outputs(model, given), wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_maps_are_returned_where_asked_for(name: str) -> None:
+    model, given = models.made(name, attn_implementation="eager"), models.inputs(name, "right")
+    wanted = model(**given, output_attentions=True).attentions
+    for design in ("mhsa", "gqa"):
+        model.set_attn_implementation(ta.register_attention(design))
+        found = model(**given, output_attentions=True).attentions
+        assert len(found) == len(wanted) == 2
+        for mine, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+
+
 def test_a_design_decides_what_a_query_sees() -> None:
     """band of five diagonals, two of them before a query, is sdpa with a mask of these; with padding on either side."""
     model = models.made("llama").double()

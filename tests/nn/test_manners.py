@@ -71,6 +71,12 @@ def test_every_call_fits_its_signature(name: str) -> None:
     torch.testing.assert_close(module(**given), module(*xs))
 
 
+def test_an_input_may_be_called_self() -> None:
+    module, x = ta.compile(named({"self": "n f"}, "(2) * self[n f] -> n f")), torch.randn(3, 4)
+    assert next(iter(inspect.signature(module).parameters)) == "self"
+    torch.testing.assert_close(module(x), 2 * x)
+
+
 def test_a_tensor_may_have_the_name_of_a_newer_method() -> None:
     module = ta.compile(named({"x": "n f"}, "x[n f] reset_parameters[f] -> n f", weights={"reset_parameters": "f"}))
     x = torch.randn(3, 4)
