@@ -128,10 +128,18 @@ def cost(
     >>> cost("mhsa").written.formula
     '2 n f h d + 2 m f h d + 2 n m h d'
     """
-    from tensornet_attn.cost.report import cost_of
+    return cost_of(build(_design(design), causal), n, m, batch, dtype)
 
-    graph = build(_design(design), causal)
-    return cost_of(graph, plan_of(graph).schedule, n, m, batch, dtype)
+
+def cost_of(
+    graph: Graph, n: int | None = None, m: int | None = None, batch: int = 1, dtype: object = "float32"
+) -> Report:
+    """`cost` of a graph. Raises InputError."""
+    from tensornet_attn.cost import report
+    from tensornet_attn.plan.decoding import decoding_state
+
+    found = report.cost_of(graph, plan_of(graph).schedule, n, m, batch, dtype)
+    return replace(found, decoding_state=decoding_state(graph, dict(found.lengths).get(str(graph.key), 0)))
 
 
 def match_parameters(design: Source, like: Source, leg: str = "d", multiple: int = 4) -> int:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from tensornet_attn.cost.decoding import decoding_state
 from tensornet_attn.cost.memory import live, moved, saved
 from tensornet_attn.cost.routing import Routing, routed_products
 from tensornet_attn.cost.scene import Scene
@@ -239,8 +238,7 @@ def cost_of(
     costs = [cost(graph, lengths, batch, width) if graph else None for graph in (written, planned)]
     assert costs[0] is not None
     name = str(dtype).removeprefix("torch.")
-    state = decoding_state(written, lengths.get(str(written.key), 0))
-    return Report(written.name, tuple(lengths.items()), batch, name, costs[0], costs[1], state)
+    return Report(written.name, tuple(lengths.items()), batch, name, costs[0], costs[1])
 
 
 def _fused(step: Step, row: str) -> tuple[str, ...]:

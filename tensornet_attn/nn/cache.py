@@ -31,6 +31,7 @@ class Cache:
         self.design, self.length, self.max_length = design, 0, max_length
         self._kept = {one.name: one for one in decoding.kept}
         self._held: dict[str, Tensor] = {}  # a growing one has room behind what is in use
+        self._dtype = torch.get_default_dtype()  # of the chunks; states are of float32 at least
 
     def __getitem__(self, name: str) -> Tensor:
         """What is kept of a result, the oldest position first, or a state. Raises KeyError."""
@@ -88,8 +89,11 @@ class Cache:
         self._each(lambda held: held.repeat_interleave(repeats, 0))
 
     def to(self, *args: Any, **kwargs: Any) -> Cache:
-        """Moves what is kept, as `Tensor.to`; gives the cache."""
-        self._held = {name: held.to(*args, **kwargs) for name, held in self._held.items()}
+        """Moves what is kept, as `Tensor.to`; gives the cache. States stay of float32 at least."""
+        for name, held in self._held.items():
+            moved = held.to(*args, **kwargs)
+            self._dtype = torch.empty(0, dtype=self._dtype).to(*args, **kwargs).dtype
+            self._held[name] = moved if self._kept[name].leg else moved.to(state_dtype(moved.dtype))
         return self
 
     def reset(self) -> None:
@@ -97,12 +101,13 @@ class Cache:
         self.length, self._held = 0, {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The length and what is kept, by name."""
-        return {"length": self.length, **{name: self[name].clone() for name in self._held}}
+        """The length and the dtype of what was seen, and what is kept, by name."""
+        seen = {"length": self.length, "dtype": self._dtype}
+        return seen | {name: self[name].clone() for name in self._held}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave. Raises InputError where it is of another design."""
-        names = {*state} - {"length"}
+        names = {*state} - {"length", "dtype"}
         if names and names != {*self._kept}:
             of, wanted = ", ".join(sorted(names)), ", ".join(self._kept)
             raise InputError(f"{self.design}: the cache keeps {wanted}, and the state is of {of}.")
@@ -110,7 +115,7 @@ class Cache:
             rows, wanted_rows = state[name].shape[self._axis(name)] if one.leg else 0, one.rows(int(state["length"]))
             if one.leg and rows != wanted_rows:
                 raise InputError(f"{self.design}: '{name}' has {rows:,} positions, and {wanted_rows:,} are to be kept.")
-        self.length = int(state["length"])
+        self.length, self._dtype = int(state["length"]), state["dtype"]
         self._held = {name: state[name].clone() for name in names}
 
     def check(self, design: str, decoding: Decoding, batch: tuple[int, ...], like: Tensor, length: int) -> None:
@@ -125,9 +130,9 @@ class Cache:
             own = tuple(held.shape[: held.ndim - len(self._kept[name].legs)])
             if own != batch:
                 raise InputError(f"{design}: the cache is of a batch {list(own)}, the chunk of {list(batch)}.")
-            if (held.dtype, held.device) != (like.dtype, like.device):
-                kinds = [f"{one.dtype} on {one.device}" for one in (held, like)]
-                raise InputError(f"{design}: the cache holds {kinds[0]}, the chunk is {kinds[1]}.")
+        if self._held and (self._dtype, held.device) != (like.dtype, like.device):
+            kinds = [f"{one} on {where}" for one, where in ((self._dtype, held.device), (like.dtype, like.device))]
+            raise InputError(f"{design}: the cache holds {kinds[0]}, the chunk is {kinds[1]}.")
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         if any(held.ndim == len(self._kept[name].legs) for name, held in self._held.items()):
@@ -177,8 +182,9 @@ class Cache:
         self._held[name] = wider
         return wider
 
-    def take(self, new: Mapping[str, Tensor], chunk: int) -> None:
-        """Keeps the values of a chunk."""
+    def take(self, new: Mapping[str, Tensor], chunk: int, dtype: torch.dtype) -> None:
+        """Keeps the values of a chunk of this dtype."""
+        self._dtype = dtype
         for name, value in new.items():
             value, reach = value.detach(), self._kept[name].reach
             if self._kept[name].leg is None:
@@ -220,8 +226,13 @@ class Decoder:
             out = self._run(module, cache, parts[-1], found, given)
         if first or not memory:
             leg = self.decoding.graph.key if memory else self.decoding.graph.query
-            cache.take({name: found[name] for name in cache}, given.lengths[str(leg)])
+            dtype = next(iter(values.values())).dtype
+            cache.take({name: found[name] for name in cache}, given.lengths[str(leg)], dtype)
         return out
+
+    @cached_property
+    def _states(self) -> set[str]:
+        return {one.name for one in self.decoding.kept if one.leg is None}
 
     @cached_property
     def _behind_kept(self) -> set[str]:
@@ -245,9 +256,13 @@ class Decoder:
             self._input(module, cache, part, one, values, given._replace(lengths=lengths)) for one in part.inputs
         )
         mask, key_mask = (None if mask is None else mask[..., -keys:] for mask in (given.mask, given.key_mask))
-        value = made.run(_With(module, plan), Arguments(inputs, lengths, mask, key_mask, None))
+        like = next(iter(values.values())).dtype
+        own = state_dtype(like) if part.carried else like
+        if state_dtype(like) != like:  # what is read of states stays of their dtype until something else reads it
+            inputs = tuple(value.to(own) for value in inputs)
+        value = made.run(_With(module, plan, own), Arguments(inputs, lengths, mask, key_mask, None))
         assert isinstance(value, Tensor)
-        return value
+        return value if part.value != self.decoding.graph.output else value.to(like)
 
     def _input(
         self,
@@ -259,20 +274,31 @@ class Decoder:
         given: Arguments,
     ) -> Tensor:
         if one.how == "chunk":
-            return values[one.value]
+            value = values[one.value]
+            legs = part.graph.tensor[one.name].legs
+            if given.key_mask is None or part.value not in self._states or part.graph.query not in legs:
+                return value
+            visible = given.key_mask[..., -value.shape[one.axis] :]  # nothing of a hidden position reaches a state
+            shape = [*visible.shape[:-1], *[1] * len(legs)]
+            shape[one.axis] = visible.shape[-1]
+            return torch.where(visible.view(shape), value, 0)
         if one.how == "kept":
             return cache.with_chunk(one.value, values.get(one.value), part.reach)
         chunk, keys = (given.lengths[str(leg)] for leg in (part.graph.query, part.graph.key))
         like, seen = next(iter(values.values())), cache.length + chunk
         rank = len(self.decoding.graph.tensor[next(iter(values))].legs)
         batch = like.shape[: like.ndim - rank]
-        if one.how == "state":
+        if one.how in ("state", "level"):
             sizes = (part.graph.leg[leg].size or 1 for leg in part.graph.legs_of(one.name))
-            return cache[one.value] if cache.length else like.new_zeros(*batch, *sizes)
+            wide = state_dtype(like.dtype)
+            first = torch.finfo(wide).max if one.how == "level" else 0.0
+            return cache[one.value] if cache.length else like.new_full((*batch, *sizes), first, dtype=wide)
+        if one.how == "place":
+            return torch.arange(1, chunk + 1, dtype=state_dtype(like.dtype), device=like.device)
         if one.how == "visible":
             return like.new_ones(chunk) if given.key_mask is None else given.key_mask[..., -chunk:].to(like.dtype)
         if one.how in ("seen", "empty"):
-            return like.new_zeros(()).expand(*batch, seen if one.how == "seen" else chunk)
+            return like.new_zeros(()).expand(*batch, keys if one.how == "seen" else chunk)
         rows: Tensor = getattr(module, one.value)
         count = keys if part.graph.key in part.graph.tensor[one.name].legs else chunk
         return rows.narrow(one.axis, seen - count, count)
@@ -285,11 +311,17 @@ class Decoder:
         return self._made[part.value, one]
 
 
-class _With:
-    """A module with another plan."""
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of a state of chunks of this dtype: half a precision forgets what is small beside a sum."""
+    return torch.promote_types(dtype, torch.float32)
 
-    def __init__(self, module: Any, plan: Plan):
-        self.__dict__.update(_module=module, plan=plan)
+
+class _With:
+    """A module with another plan, and its weights in a dtype."""
+
+    def __init__(self, module: Any, plan: Plan, dtype: torch.dtype):
+        self.__dict__.update(_module=module, plan=plan, _dtype=dtype)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+        value = getattr(self._module, name)
+        return value.to(self._dtype) if isinstance(value, Tensor) and value.is_floating_point() else value

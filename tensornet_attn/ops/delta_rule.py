@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
 
-from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Lines, Run, Scene, Tensor
@@ -14,6 +15,11 @@ from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, over, without
 
 ROLES = ("query", "key", "value", "rate")
+PAST = (
+    "state",
+    "sum",
+    "count",
+)  # a decoding cache gives these: S, to normalize the sum of the keys, for both their number
 # Work for each number of query, key, result. read: z.q, z + k, divide. both: z'.k and k / (z'.k + eps) as well.
 NORMALIZE = {"none": (0, 0, 0), "read": (2, 1, 1), "both": (2, 4, 1)}
 # Memory by how it is normalized: sums of keys as the queries read them, reads and their totals; for `both` also the
@@ -82,7 +88,8 @@ class DeltaRuleOperation(Operation):
             operands.append(value.movedim(-len(legs) - 1, 0).expand(run.size(along), *[-1] * (value.ndim - 1)))
         keep = aligned(run.visible_keys(key), (key,), (key, *legs)).movedim(-len(legs) - 1, 0)
         eps = run.number(box.number("eps"))
-        reads = fast_weights(*operands, keep, len(contracted), box.mode or "none", eps)
+        past = [aligned(run.values[use.name], use.legs, legs) for use in past_of(box)]
+        reads, _ = fast_weights(*operands, keep, len(contracted), box.mode or "none", eps, past)
         return reads, (*value_legs, query)
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
@@ -109,29 +116,110 @@ class DeltaRuleOperation(Operation):
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         """Operands as [heads..., sequence, width]; the contracted legs are one width, the value's own legs another."""
-        query, key = str(lines.graph.query), str(box.leg)
+        query, key, (heads, contracted, own) = str(lines.graph.query), str(box.leg), legs_of(box)
         q, k, v, rate = (lines.value(box.operand(role)) for role in ROLES)
-        shared = {*q.legs, *k.legs, *rate.legs}
-        heads = tuple(leg for leg in v.legs if leg != key and leg in shared)
-        own = tuple(leg for leg in v.legs if leg != key and leg not in shared)
-        contracted = tuple(leg for leg in k.legs if leg in q.legs and leg not in v.legs)
         arguments = [matrix(q, heads, query, contracted), matrix(k, heads, key, contracted), matrix(v, heads, key, own)]
-        arguments.append(rate.aligned((*heads, key), whole=True).text)
-        masked = f"key_mask[{', '.join(['...', *['None'] * len(heads), ':'])}]" if heads else "key_mask"
-        arguments.append(f"{masked} if key_mask is not None else None" if heads else masked)
-        mode = box.mode or "none"
-        if mode != "none":
-            arguments += [f'"{mode}"', *lines.eps(box.number("eps"))]
-        text = lines.call("delta_rule", *arguments)
+        arguments += [rate.aligned((*heads, key), whole=True).text, key_mask_of(heads), *normalized(lines, box)]
+        past = past_text(lines, box)
+        text = lines.call("delta_rule", *arguments, *([f"past={past}"] if past else []))
         if len(own) != 1:
             text += f".unflatten(-1, ({', '.join(lines.size(leg) for leg in own)}))" if own else "[..., 0]"
         lines.bind(step.name, text, (*heads, query, *own))
 
 
+class DeltaStateOperation(DeltaRuleOperation):
+    """What a delta rule leaves after its last key, [heads..., contracted legs, the value's own legs]."""
+
+    kind = "delta_state"
+    model = None
+    saves = ()
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        key, (heads, contracted, own) = str(box.leg), legs_of(box)
+        legs = (*heads, *own, *contracted)
+        operands = []
+        for role in ROLES[1:]:
+            use = box.operand(role)
+            value = aligned(run.values[use.name], use.legs, (key, *legs))
+            operands.append(value.movedim(-len(legs) - 1, 0).expand(run.size(key), *[-1] * (value.ndim - 1)))
+        keep = aligned(run.visible_keys(key), (key,), (key, *legs)).movedim(-len(legs) - 1, 0)
+        past = [aligned(run.values[use.name], use.legs, legs) for use in past_of(box)]
+        eps = run.number(box.number("eps"))
+        _, S = fast_weights(None, *operands, keep, len(contracted), box.mode or "none", eps, past)
+        return S, legs
+
+    def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
+        return {(str(box.leg), *step.legs): 2}
+
+    def operations(self, scene: Scene, step: Step, box: Box) -> int:
+        return 2 * scene.elements(box.operand("value")) + NORMALIZE[box.mode or "none"][1] * scene.elements(step)
+
+    def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
+        return {}
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        key, (heads, contracted, own) = str(box.leg), legs_of(box)
+        k, v, rate = (lines.value(box.operand(role)) for role in ROLES[1:])
+        arguments = [matrix(k, heads, key, contracted), matrix(v, heads, key, own)]
+        arguments += [rate.aligned((*heads, key), whole=True).text, past_text(lines, box), key_mask_of(heads)]
+        text = lines.call("delta_state", *arguments, *normalized(lines, box))
+        if not contracted and not own:
+            text += "[..., 0, 0]"
+        elif (len(contracted), len(own)) != (1, 1):
+            text += f".flatten(-2).unflatten(-1, ({', '.join(map(lines.size, contracted + own))},))"
+        lines.bind(step.name, text, heads + contracted + own)
+
+
+def legs_of(box: Box) -> tuple[Legs, Legs, Legs]:
+    """The legs of the heads, those that query and key contract, and those that only values have."""
+    key, value = box.operand("key").legs, without(box.operand("value").legs, box.leg)
+    contracted = without(key, box.leg, *value)
+    queries = [use for role, use in box.operands if role == "query"]
+    shared = {leg for use in (*queries, box.operand("key"), box.operand("rate")) for leg in use.legs}
+    heads = tuple(leg for leg in value if leg in shared)
+    return heads, contracted, without(value, *heads)
+
+
+def past_of(box: Box) -> list[Use]:
+    """What stands before the first key: nothing, or the operands that a decoding cache gives."""
+    return [use for role, use in box.operands if role in PAST]
+
+
+def past_text(lines: Lines, box: Box) -> str:
+    """What stands before the first key as a list: S [heads..., d, e], [heads..., d] and [heads...]; or nothing."""
+    heads, contracted, own = legs_of(box)
+    groups = ((contracted, own), (contracted,), ())
+    found = []
+    for use, widths in zip(past_of(box), groups, strict=False):
+        value = lines.value(use).aligned((*heads, *(leg for width in widths for leg in width)), whole=True)
+        found.append(value.grouped((*((leg,) for leg in heads), *widths)))
+    return f"[{', '.join(found)}]" if found else ""
+
+
+def key_mask_of(heads: Legs) -> str:
+    """The key mask of the call beside these heads."""
+    masked = f"key_mask[{', '.join(['...', *['None'] * len(heads), ':'])}]" if heads else "key_mask"
+    return f"{masked} if key_mask is not None else None" if heads else masked
+
+
+def normalized(lines: Lines, box: Box) -> list[str]:
+    """How reads and keys are divided, as arguments."""
+    mode = box.mode or "none"
+    return [] if mode == "none" else [f'"{mode}"', *lines.eps(box.number("eps"))]
+
+
 def fast_weights(
-    q: Tensor, k: Tensor, v: Tensor, rate: Tensor, keep: Tensor, contracted: int, mode: str, eps: float
-) -> Tensor:
-    """S += rate (v - S k) k^T key by key, read by the query that stands there.
+    q: Tensor | None,
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    keep: Tensor,
+    contracted: int,
+    mode: str,
+    eps: float,
+    past: Sequence[Tensor] = (),
+) -> tuple[Tensor | None, Tensor]:
+    """S += rate (v - S k) k^T key by key, read by the query that stands there, and the last S.
 
     Operands are [sequence, batch..., legs of the value, contracted legs]; reads [batch..., legs of the value, n].
     """
@@ -142,7 +230,13 @@ def fast_weights(
 
     S, z, reads = torch.zeros_like(k[0] * v[0]), torch.zeros_like(k[0]), []
     seen = torch.zeros_like(keep[0])
-    first_query = len(k) - len(q)
+    if past:
+        S = S + past[0]
+    if len(past) > 1:
+        z = z + past[1]
+    if len(past) > 2:
+        seen = seen | (past[2] > 0)
+    first_query = len(k) - len(q) if q is not None else len(k)
     for place in range(min(0, first_query), len(k)):
         if place >= 0:
             scale = torch.where(seen, dot(z, k[place]), 1) if mode == "both" else 1
@@ -150,11 +244,13 @@ def fast_weights(
             S = torch.where(keep[place], S + rate[place] * scale * (v[place] - dot(S, key)) * key, S)
             z = torch.where(keep[place], z + k[place], z)
             seen = seen | keep[place]
-        if place >= first_query:
+        if q is not None and place >= first_query:
             read = dot(S, q[place - first_query])
             reads.append(read if mode == "none" else over(read, dot(z, q[place - first_query]) + eps))
+    if q is None:
+        return None, S
     stacked = torch.stack(torch.broadcast_tensors(*reads), -1)
-    return stacked.flatten(stacked.ndim - 1 - contracted)  # the contracted legs are ones here
+    return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs are ones here
 
 
 def matrix(value: Value, heads: Legs, sequence: str, width: Legs) -> str:

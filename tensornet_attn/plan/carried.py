@@ -10,13 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tensornet_attn.graph.attention import Normalize, Reader, ScoreTerm, attentions
-from tensornet_attn.graph.distance import with_places
+from tensornet_attn.graph.attention import Legs, Normalize, Reader, ScoreTerm, Softmax, attentions
+from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.graph.recurrence import ONES, Recurrence, cumulative, linear, sums
-from tensornet_attn.ir.arithmetic import ONE, Number
+from tensornet_attn.graph.recurrence import EXP, ONES, Decay, Recurrence, cumulative, erases, linear, sums
+from tensornet_attn.ir.arithmetic import ONE, Negative, Number
+from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps
 
+TINY = Number(1e-30)  # beside a sum that is 1 at least, where anything was seen
+HIDDEN = 3e4  # what a hidden key's exponent lies above all others: float16 holds it, and exp of minus that is 0
+PLACE = "chunk.place"  # an input [n]: 1 for the first position of the chunk, 2 for the next
 VISIBLE = "chunk.visible"  # an input [n]: 1, or 0 where the key mask of the call hides a position
 
 
@@ -24,25 +28,28 @@ VISIBLE = "chunk.visible"  # an input [n]: 1, or 0 where the key mask of the cal
 class Carried:
     """A graph with states. `states`: the step that gives a state, by the input that holds it before.
 
-    `boxes`: the maps and sums that are carried.
+    `boxes`: the maps, sums and delta rules that are carried. `levels`: inputs that are as large as can be at first.
     """
 
     graph: Graph
     states: dict[str, str] = field(default_factory=dict)
     boxes: frozenset[str] = frozenset()
+    levels: frozenset[str] = frozenset()
 
 
 def carried(graph: Graph) -> Carried:
-    """Every map and every sum over the keys that is a recurrence without decay, with its states."""
+    """Every map, every sum over the keys and every delta rule that a state can carry, with its states."""
     made = Carried(graph)
     for name, found in attentions(graph).items():
         form = linear(attentions(made.graph)[name]) if found.compares and name in attentions(made.graph) else ""
-        if isinstance(form, Recurrence) and not form.decays and not form.alone and _sees_all(made.graph, form):
-            made = _map(made, name, form)
+        if isinstance(form, Recurrence) and _sees_all(made.graph, form):
+            made = (_mean if form.alone else _map)(made, name, form)
     for step in sums(graph):
         form = cumulative(made.graph, made.graph.step[step.name])
-        if isinstance(form, Recurrence) and not form.decays and _sees_all(made.graph, form):
+        if isinstance(form, Recurrence) and _sees_all(made.graph, form):
             made = _sum(made, form)
+    for name in [step.name for step in graph.steps if erases(step)]:
+        made = _delta(made, made.graph.step[name])
     return made
 
 
@@ -51,35 +58,133 @@ def _sees_all(graph: Graph, form: Recurrence) -> bool:
     return all(mask.name == "causal" for mask in graph.masks(form.box))
 
 
+@dataclass(frozen=True)
+class _Level:
+    """What the past stands under where scores decay: exp(level - b) of a key is summed, level the least b so far.
+
+    A query reads it by exp(a - level before the chunk), `read`, the exp of `since`. Behind the chunk the level may be
+    lower: what was held is multiplied by `fall`, the exp of the difference, and each key counts exp(level - b), `keys`.
+    """
+
+    since: Use
+    read: Use
+    fall: Use
+    keys: Use
+
+
 @dataclass
 class _States:
     """The states of one box: inputs that hold them, and the steps that give them anew."""
 
     graph: Graph
     box: Step
+    decays: tuple[Decay, ...] = ()
     tensors: list[Tensor] = field(default_factory=list)
+    before: list[Step] = field(default_factory=list)  # what queries read the states by
     steps: list[Step] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)  # legs of features, by those that values have of their name
     known: dict[tuple[Use, ...], Use] = field(default_factory=dict)  # what holds the sum of these products
+    levels: dict[tuple[Use, ...], _Level] = field(default_factory=dict)
+    largest: set[str] = field(default_factory=set)
+
+    @property
+    def query(self) -> str:
+        return str(self.graph.query)
 
     def read(self, term: ScoreTerm, value: Use | None) -> Term:
         """What a query reads of the past through a term; the state of it is new."""
-        graph, pair = self.graph, (self.graph.query, self.graph.key)
-        name = fresh(graph, f"{self.box.name}.state{len(self.states) + 1}")
         term = self.apart(term, value)
-        keys = (*term.key, *((value,) if value else ()))
-        if keys in self.known:
-            return Term(term.coefficient, (*term.query, *term.core, self.known[keys]))
-        legs = tuple(dict.fromkeys(leg for use in keys for leg in use.legs if leg not in pair))
-        past, query = f"{name}.past", str(graph.query)
-        self.tensors.append(Tensor(past, "input", legs))
-        now = [Use(use.name, tuple(query if leg == graph.key else leg for leg in use.legs)) for use in keys]
-        terms = (Term(ONE, (Use(past, legs),)), Term(ONE, (Use(VISIBLE, (query,)), *now)))
-        self.steps.append(Step(name, Contraction(terms), legs))
-        self.states[past] = name
-        self.known[keys] = Use(past, legs)
-        return Term(term.coefficient, (*term.query, *term.core, Use(past, legs)))
+        level = self.level(term.pairwise) if term.pairwise else None
+        keys = (*term.key, *((value,) if value else ()), *([level.keys] if level else []))
+        read = [level.read] if level else []
+        return Term(term.coefficient, (*term.query, *term.core, *read, self.sum(keys, level)))
+
+    def sum(self, keys: tuple[Use, ...], level: _Level | None = None) -> Use:
+        """What holds the sum of these products over the past."""
+        if keys not in self.known:
+            pair = (self.graph.query, self.graph.key)
+            legs = tuple(dict.fromkeys(leg for use in keys for leg in use.legs if leg not in pair))
+            past, name = self.hold(legs)
+            held = (past, level.fall) if level else (past,)
+            terms = (Term(ONE, held), Term(ONE, (self.visible(), *map(self.now, keys))))
+            self.steps.append(Step(name, Contraction(terms), legs))
+            self.known[keys] = past
+        return self.known[keys]
+
+    def hold(self, legs: Legs) -> tuple[Use, str]:
+        """An input for a new state, and the name of the step that gives it."""
+        name = fresh(self.graph, f"{self.box.name}.state{len(self.states) + 1}")
+        past = Use(f"{name}.past", legs)
+        self.tensors.append(Tensor(past.name, "input", legs))
+        self.states[past.name] = name
+        return past, name
+
+    def visible(self) -> Use:
+        """1, or 0 where the key mask of the call hides a position."""
+        return Use(VISIBLE, (self.query,))
+
+    def now(self, use: Use) -> Use:
+        """A key's value at the positions of the chunk's queries."""
+        return Use(use.name, tuple(self.query if leg == self.graph.key else leg for leg in use.legs))
+
+    def level(self, pairwise: tuple[Use, ...]) -> _Level:
+        """What these factors exp(a - b) decay by, their exponents added.
+
+        Positions are those in the chunk: the level is moved back by what b is at the chunk's end and not at its start.
+        """
+        if pairwise in self.levels:
+            return self.levels[pairwise]
+        found = {decay.box.name: decay for decay in self.decays}
+        of_query = [term for use in pairwise for term in found[use.name].query]
+        of_key = [
+            negated(replace(term, factors=tuple(map(self.now, term.factors))))
+            for use in pairwise
+            for term in found[use.name].key
+        ]
+        legs = tuple(
+            dict.fromkeys(leg for term in of_key for use in term.factors for leg in use.legs if leg != self.query)
+        )
+        past, name = self.hold(legs)
+        self.largest.add(past.name)
+        rows = (*legs, self.query)
+        seen = Contraction((Term(ONE, ()), Term(Negative(ONE), (self.visible(),))))
+        hidden = self.map(f"{name}.hidden", "relu", seen, (self.query,))
+        minus = [self.at(term, Use(PLACE, (self.query,))) for term in of_key]
+        b = self.step(f"{name}.b", Contraction((*minus, Term(Number(-HIDDEN), (hidden,)))), rows)
+        most = self.step(f"{name}.most", Box("max", self.query, (("of", b),)), legs)
+        above = Contraction((Term(Negative(ONE), (most,)), Term(Negative(ONE), (past,))))
+        least = [Term(Negative(ONE), (use,)) for use in (most, self.map(f"{name}.above", "relu", above, legs))]
+        level = self.step(f"{name}.least", Contraction(tuple(least)), legs)
+        end = self.step(f"{name}.end", Box("max", self.query, (("of", Use(PLACE, (self.query,))),)), ())
+        moved = [self.at(term, end) for term in of_key if self.at(term, end) != term]
+        self.steps.append(Step(name, Contraction((Term(ONE, (level,)), *moved)), legs))
+        change = Contraction((Term(ONE, (level,)), Term(Negative(ONE), (past,))))
+        fall = self.map(f"{name}.fall", "exp", change, legs)
+        keys = self.map(f"{name}.keys", "exp", Contraction((Term(ONE, (level,)), Term(ONE, (b,)))), rows)
+        terms = [*(self.at(term, Use(PLACE, (self.query,))) for term in of_query), Term(Negative(ONE), (past,))]
+        wide = tuple(dict.fromkeys(leg for term in terms for use in term.factors for leg in use.legs))
+        wide = (*(leg for leg in wide if leg != self.query), self.query)
+        since = Use(f"{name}.since", wide)
+        self.before.append(Step(since.name, Contraction(tuple(terms)), wide))
+        self.before.append(Step(f"{name}.read", Box("map", None, (("of", since),), function=EXP), wide))
+        self.levels[pairwise] = _Level(since, Use(f"{name}.read", wide), fall, keys)
+        return self.levels[pairwise]
+
+    def at(self, term: Term, place: Use) -> Term:
+        """The term of an exponent with its position at a place."""
+        places = {one.name for decay in self.decays for one in decay.places if one.init == POSITION}
+        return replace(term, factors=tuple(place if use.name in places else use for use in term.factors))
+
+    def step(self, name: str, op: Contraction | Box, legs: Legs) -> Use:
+        """A step that states are made of."""
+        self.steps.append(Step(name, op, legs))
+        return Use(name, legs)
+
+    def map(self, name: str, function: str, of: Contraction, legs: Legs) -> Use:
+        """A map of a sum, in two steps."""
+        inner = self.step(f"{name}.of", of, legs)
+        return self.step(name, Box("map", None, (("of", inner),), function=Function(function)), legs)
 
     def apart(self, term: ScoreTerm, value: Use | None) -> ScoreTerm:
         """The term with other legs for its features, where values have legs of their names."""
@@ -97,19 +202,19 @@ class _States:
 
     def onto(self, made: Carried, graph: Graph, masked: str) -> Carried:
         """The carried graph with these states behind the others; `masked`: its box of the chunk."""
-        tensors = [*self.tensors, *([] if VISIBLE in graph.tensor else [Tensor(VISIBLE, "input", (str(graph.query),))])]
-        whole = replace(
-            with_legs(graph, self.graph.legs),
-            tensors=(*graph.tensors, *tensors),
-            steps=(*graph.steps, *self.steps),
-        )
-        return Carried(whole, made.states | self.states, made.boxes | {masked})
+        places = {one.name: one for decay in self.decays for one in decay.places if one.init != POSITION}
+        places |= {one.name: one for one in self.tensors}
+        places |= {name: Tensor(name, "input", (self.query,)) for name in (VISIBLE, PLACE)}
+        whole = with_places(with_legs(graph, self.graph.legs), tuple(places.values()))
+        whole = replace(whole, steps=(*whole.steps, *self.steps))
+        levels = made.levels | {*self.largest}
+        return Carried(whole, made.states | self.states, made.boxes | {masked}, levels)
 
 
 def _map(made: Carried, name: str, form: Recurrence) -> Carried:
     """A map that reads values: of the chunk, and of the past through the state."""
     graph, found = made.graph, attentions(made.graph)[name]
-    reader, own = found.reader(), _States(graph, found.box)
+    reader, own = found.reader(), _States(graph, found.box, form.decays)
     assert isinstance(reader, Reader)
     assert form.value is not None
     key, box, value = str(graph.key), found.box, form.value
@@ -132,14 +237,79 @@ def _map(made: Carried, name: str, form: Recurrence) -> Carried:
         before.append(Step(f"{name}.rows", Box("map", None, (("of", of),), function=Function("reciprocal")), rows))
         result += (Use(f"{name}.rows", rows),)
     reads = reader.with_terms([replace(reader.product, factors=(*result, *reader.others))])
-    graph = with_steps(with_places(graph, tensors), {name: [keep], reader.step.name: [*before, reads]})
+    graph = with_steps(with_places(graph, tensors), {name: [keep], reader.step.name: [*own.before, *before, reads]})
     return own.onto(made, graph, name)
+
+
+def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
+    """A mean of values weighted by exponentials of numbers of the keys: that of the chunk and that of the past.
+
+    Each counts as much as its exponentials sum to: sigmoid of the difference of their logarithms.
+    """
+    graph, found = made.graph, attentions(made.graph)[name]
+    reader, own, box, value = found.reader(), _States(graph, found.box, form.decays), found.box, form.value
+    assert isinstance(reader, Reader)
+    assert isinstance(found.weighting, Softmax)
+    assert box.box is not None
+    assert value is not None
+    key, map_ = str(graph.key), Use(name, box.legs)
+    rows = tuple(leg for leg in box.legs if leg != key)
+    legs = rows + tuple(leg for leg in value.legs if leg not in box.legs)
+    level = own.level((map_,))
+    sums, total = own.sum((value, level.keys), level), own.sum((level.keys,), level)
+    ones = Tensor(fresh(graph, f"{name}.{key}"), "constant", (key,), ONES)
+    steps: list[Step] = []
+
+    def step(what: str, op: Contraction | Box, legs: Legs) -> Use:
+        steps.append(Step(f"{name}.{what}", op, legs))
+        return Use(f"{name}.{what}", legs)
+
+    def map_of(what: str, function: str, of: Use) -> Use:
+        return step(what, Box("map", None, (("of", of),), function=Function(function)), of.legs)
+
+    scores = step("scores", Contraction((Term(found.weighting.scale, (found.of,)),)), found.of.legs)
+    chunk = Box("logsumexp", key, (("of", scores),), masks=box.box.masks)
+    past = map_of("past.log", "log", step("past.sum", Contraction((Term(ONE, (total,)), Term(TINY, ()))), total.legs))
+    minus = [Term(Negative(ONE), (use,)) for use in (level.since, past)]
+    more = step("more", Contraction((Term(ONE, (step("lse", chunk, rows),)), *minus)), rows)
+    share = map_of("share", "sigmoid", more)
+    seen = step("seen", Contraction((Term(ONE, (map_, Use(ones.name, ones.legs))),)), rows)  # 1, or 0 of no key
+    inverse = map_of("past.inverse", "reciprocal", total)
+    mean = step("past", Contraction((Term(ONE, (sums, inverse)),)), sums.legs)
+    read = step("chunk", Contraction((Term(ONE, (map_, value)),)), legs)
+    terms = [Term(ONE, uses) for uses in ((share, read), (mean,), (share, seen, mean))]
+    result = step("read", Contraction((*terms[:2], replace(terms[2], coefficient=Negative(ONE)))), legs)
+    reads = reader.with_terms([replace(reader.product, factors=(result, *reader.others))])
+    graph = with_steps(with_places(graph, (ones,)), {reader.step.name: [*own.before, *steps, reads]})
+    made = own.onto(made, graph, name)
+    return replace(made, boxes=made.boxes | {f"{name}.lse"})
 
 
 def _sum(made: Carried, form: Recurrence) -> Carried:
     """A sum over keys: of the chunk, and of the past."""
     graph, box = made.graph, form.box
-    own, chunk = _States(graph, box), replace(box, name=fresh(graph, f"{box.name}.chunk"))
+    own, chunk = _States(graph, box, form.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
     terms = (Term(ONE, (Use(chunk.name, box.legs),)), *(own.read(term, None) for term in form.terms))
     new = Step(box.name, Contraction(terms), box.legs)
-    return own.onto(made, with_steps(graph, {box.name: [chunk, new]}), chunk.name)
+    return own.onto(made, with_steps(graph, {box.name: [chunk, *own.before, new]}), chunk.name)
+
+
+def _delta(made: Carried, step: Step) -> Carried:
+    """A delta rule behind the state that the past has left."""
+    graph, box, own = made.graph, step.box, _States(made.graph, step)
+    assert box is not None
+    after = replace(box, kind="delta_state", operands=box.operands[1:])
+    legs = tuple(leg for group in legs_of(after) for leg in group)
+    state, name = own.hold(legs)
+    past = [("state", state)]
+    if box.mode in ("read", "both"):
+        past += [("sum", own.sum((box.operand("key"),)))]
+    if box.mode == "both":
+        past += [("count", own.sum(()))]
+    changed = [
+        Step(one, replace(op, operands=(*op.operands, *past)), legs)
+        for one, op, legs in ((step.name, box, step.legs), (name, after, legs))
+    ]
+    own.steps.append(changed[1])
+    made = own.onto(made, with_steps(graph, {step.name: [changed[0]]}), step.name)
+    return replace(made, boxes=made.boxes | {name})

@@ -27,7 +27,7 @@ from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.ir.arithmetic import Arith, names
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.blocks import exits, groups
-from tensornet_attn.plan.carried import VISIBLE, Carried, carried
+from tensornet_attn.plan.carried import PLACE, VISIBLE, Carried, carried
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import DUPLICATES
 from tensornet_attn.plan.hoist import FOR_EACH, HOISTS
@@ -38,6 +38,7 @@ from tensornet_attn.plan.target import TRAINING
 from tensornet_attn.rewrite.change import draws, fresh, leg_like, with_uses
 from tensornet_attn.tiles.legs import quadratic
 
+OF_CHUNK = {VISIBLE: "visible", PLACE: "place"}
 PLACES = ("position", "sinusoid")  # constants that say where a position stands
 
 
@@ -62,8 +63,9 @@ class Kept:
 class Given:
     """An input of a part: a value of the design.
 
-    `how`: of the `chunk`; `kept`, with the chunk's; a `state` of the past; a weight's `rows`; `visible`, 1 where the
-    key mask of the call shows a position; `seen` and `empty`, which only say how many positions there are in all, and
+    `how`: of the `chunk`; `kept`, with the chunk's; a `state` of the past, or a `level`, which is as large as can be
+    before anything was seen; a weight's `rows`; `visible`, 1 where the key mask of the call shows a position, and its
+    `place` in the chunk, from 1; `seen` and `empty`, which only say how many positions there are in all, and
     in the chunk.
     """
 
@@ -84,6 +86,11 @@ class Part:
     graph: Graph
     inputs: tuple[Given, ...]
     reach: int | None = None
+
+    @cached_property
+    def carried(self) -> bool:
+        """Whether it reads a state."""
+        return any(one.how in ("state", "level") for one in self.inputs)
 
 
 @dataclass(frozen=True)
@@ -156,6 +163,26 @@ def decoding_of(graph: Graph) -> Decoding:
     return found
 
 
+def decoding_state(graph: Graph, n: int) -> int:
+    """Floats that decoding keeps of n positions, for one sequence, with causality: 0 where there is no key leg.
+
+    A design that has no cache keeps its inputs.
+
+    >>> from tensornet_attn import build, load
+    >>> decoding_state(build(load("mhsa")), 64)  # keys and values: 2 * 64 * 512
+    65536
+    """
+    if graph.key is None:
+        return 0
+    memory = any(graph.key in one.legs and one.default is None for one in graph.of_role("input"))
+    try:
+        return decoding_of(graph if memory else replace(graph, causal=True)).floats(n)
+    except InputError:
+        inputs = [one for one in graph.of_role("input") if one.default is None]
+        sizes = {leg.name: leg.size or n for leg in graph.legs}
+        return sum(prod(sizes[leg] for leg in one.legs) for one in inputs)
+
+
 class _Gone(Exception):
     """Something asks where positions stand that a ring or a state has no more."""
 
@@ -220,7 +247,7 @@ class _Derivation:
 
     def __init__(self, made: Carried, memory: bool, everything: bool = False):
         """`everything`: of each key something is kept, however few a query sees."""
-        self.graph, self.states, self.boxes = made.graph, made.states, made.boxes
+        self.graph, self.states, self.boxes, self.levels = made.graph, made.states, made.boxes, made.levels
         self.memory, self.everything = memory, everything
         graph = made.graph
         self.query, self.key = str(graph.query), graph.key
@@ -231,9 +258,9 @@ class _Derivation:
         self.parts: dict[str, Part] = {}
 
     def decoding(self) -> Decoding:
+        output = self.part(self.graph.output)
         for name in self.kept:
             self.part(name)
-        output = self.part(self.graph.output)
         parts = [part for part in self.parts.values() if part is not output]
         return Decoding(self.graph, (*parts, output), tuple(self.kept.values()), self.memory)
 
@@ -253,7 +280,8 @@ class _Derivation:
         for step in graph.steps:  # keys summed by a step that makes nothing of queries x keys, as a delta rule
             summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
             if summed and step.name in self.many and step.name not in taken:
-                yield Meeting(frozenset(), (step.name,), None)
+                chunk = step.name in self.boxes
+                yield Meeting(frozenset(), (step.name,), 0 if chunk else None, chunk)
 
     def _reach(self, steps: Iterable[Step]) -> int | None:
         """How far back the masks let any query see; None where something sees all."""
@@ -348,10 +376,10 @@ class _Build:
         once = self.whole.memory and self.value in self.whole.kept
         output = self.all(self.value, legs_of) if once else self.present(self.value, legs_of)
         on_keys = any(self.key in self.tensors[own].legs for own in self.inputs)
-        if self.counts and not on_keys:
+        every: list[Tensor | Step] = [*self.tensors.values(), *self.steps.values()]
+        if not on_keys and (self.counts or any(self.key in one.legs for one in every)):
             self.give(fresh(graph, "seen"), self.value, "seen", (self.key,))
         on_queries = any(self.query in self.tensors[own].legs for own in self.inputs)
-        every: list[Tensor | Step] = [*self.tensors.values(), *self.steps.values()]
         if not on_queries and any(self.query in one.legs for one in every):
             self.give(fresh(graph, "chunk"), self.value, "empty", (self.query,))
         if output in self.tensors:
@@ -387,10 +415,15 @@ class _Build:
             return called
         if tensor is not None:
             if tensor.role == "input":
-                return self.give(called, tensor.default or name, "visible" if name == VISIBLE else "chunk", own)
+                return self.give(called, tensor.default or name, OF_CHUNK.get(name, "chunk"), own)
             return self.leaf(tensor, called, own)
         ring = self.meeting is not None and self.meeting.reach is not None
-        apart = name in self.whole.kept or name in self.whole.meeting or (ring and self.whole.placed(name))
+        apart = (
+            name in self.whole.parts
+            or name in self.whole.kept
+            or name in self.whole.meeting
+            or (ring and self.whole.placed(name))
+        )
         if apart and name != self.value:
             self.whole.part(name)
             return self.give(called, name, "chunk", own)
@@ -437,7 +470,11 @@ class _Build:
     def other(self, name: str) -> str:
         """A value on no sequence leg, or on both."""
         if name in self.whole.states:
-            self.give(name, self.whole.states[name], "state", self.graph.legs_of(name))
+            how = "level" if name in self.whole.levels else "state"
+            self.give(name, self.whole.states[name], how, self.graph.legs_of(name))
+        elif name in self.whole.kept and name != self.value:
+            self.whole.part(name)
+            self.give(name, name, "chunk", self.graph.legs_of(name))
         elif name in self.graph.tensor and self.graph.tensor[name].role == "input":
             self.give(name, self.graph.tensor[name].default or name, "chunk", self.graph.legs_of(name))
         elif name in self.graph.tensor:

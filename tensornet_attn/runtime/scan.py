@@ -6,6 +6,7 @@ graph holds a number of chunks, and what the backward keeps are the operands alo
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -25,66 +26,137 @@ def delta_rule(
     normalize: str = "none",
     eps: float = 0.0,
     chunk: int = 64,
+    past: Sequence[Tensor] = (),
 ) -> Tensor:
     """S += rate (v - S k) k^T, read by q: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m] -> [..., n, e].
 
-    `chunk` keys at a time; in float32 at least, under autocast too.
+    `chunk` keys at a time; in float32 at least, under autocast too. `past`: S before the first key [..., d, e], to
+    normalize the sum of the keys [..., d], for both how many were visible [...]. They are not trained.
     """
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
-    q, k, v, rate = (t.to(torch.promote_types(dtype, torch.float32)) for t in (q, k, v, rate))
+    q, used, v, rate, z = delta_operands(k, v, rate, key_mask, normalize, eps, past, q)
+    first = past[0].to(q) if past else None
+    read = read_in_chunks(q, used, v, rate, chunk, first)
+    if normalize == "none":
+        return read.to(dtype)
+    z = F.pad(z, (0, 0, n - m, 0))  # as the last query stands at the last key; a negative width crops
+    return divided(read, (z * q).sum(-1, keepdim=True) + eps).to(dtype)
+
+
+def delta_state(
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    past: Sequence[Tensor],
+    key_mask: Tensor | None = None,
+    normalize: str = "none",
+    eps: float = 0.0,
+    chunk: int = 64,
+) -> Tensor:
+    """The S [..., d, e] that `delta_rule` has after the last key, without a gradient."""
+    with torch.no_grad():
+        _, k, v, rate, _ = delta_operands(k, v, rate, key_mask, normalize, eps, past)
+        operands = k, v, rate[..., None]
+        batch = torch.broadcast_shapes(past[0].shape[:-2], *(x.shape[:-2] for x in operands))
+        chunk = min(chunk, k.shape[-2])
+        k, v, rate = (in_chunks(x.expand(*batch, -1, -1), -(-k.shape[-2] // chunk), chunk) for x in operands)
+        with exact_products(k):
+            undone, writes, _ = chunk_writes(k, v, rate)
+            S = past[0].to(k).expand(*batch, -1, -1).reshape(k.shape[0], k.shape[-1], v.shape[-1])
+            for keep, add in zip(chunk_keeps(k, undone).unbind(1), (k.mT @ writes).unbind(1), strict=True):
+                S = torch.baddbmm(add, keep, S)
+    return S.reshape(*batch, *S.shape[-2:]).to(past[0].dtype)
+
+
+def delta_operands(
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    key_mask: Tensor | None,
+    normalize: str,
+    eps: float,
+    past: Sequence[Tensor],
+    q: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Query (the key, where there is none), key, value and rate as S is written with them, and the sums of the keys."""
+    q, k, v, rate = (t.to(torch.promote_types(v.dtype, torch.float32)) for t in (k if q is None else q, k, v, rate))
     if key_mask is not None:
         k, rate = torch.where(key_mask[..., None], k, 0), torch.where(key_mask, rate, 0)
     if normalize == "none":
-        return read_in_chunks(q, k, v, rate, chunk).to(dtype)
+        return q, k, v, rate, k
     z = k.cumsum(-2)
-    used, rate = keys_by_sum(k, z, rate, key_mask, eps) if normalize == "both" else (k, rate)
-    z = F.pad(z, (0, 0, n - m, 0))  # as the last query stands at the last key; a negative width crops
-    return divided(read_in_chunks(q, used, v, rate, chunk), (z * q).sum(-1, keepdim=True) + eps).to(dtype)
+    before = past[1].to(z)[..., None, :] if past else None
+    count = past[2][..., None] if len(past) > 2 else None
+    z = z if before is None else z + before
+    used, rate = keys_by_sum(k, z, rate, key_mask, eps, before, count) if normalize == "both" else (k, rate)
+    return q, used, v, rate, z
 
 
-def keys_by_sum(k: Tensor, z: Tensor, rate: Tensor, key_mask: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    """k / (z'.k + eps) and rate (z'.k), z' the sum of the keys before; z'.k counts as 1 at the first visible key."""
-    scale = (F.pad(z, (0, 0, 1, -1)) * k).sum(-1)  # ... m
+def keys_by_sum(
+    k: Tensor,
+    z: Tensor,
+    rate: Tensor,
+    key_mask: Tensor | None,
+    eps: float,
+    before: Tensor | None = None,
+    count: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """k / (z'.k + eps) and rate (z'.k), z' the sum of the keys before; z'.k counts as 1 at the first visible key.
+
+    `before` [..., 1, d] and `count` [..., 1]: the sum and the number of visible keys before the first of these.
+    """
+    shifted = F.pad(z, (0, 0, 1, -1))
+    if before is not None:
+        shifted = torch.cat((before.expand_as(z[..., :1, :]), z[..., :-1, :]), -2)
+    scale = (shifted * k).sum(-1)  # ... m
     seen = torch.ones_like(scale, dtype=torch.bool) if key_mask is None else key_mask.expand_as(scale)
-    scale = torch.where(seen.cumsum(-1) > 1, scale, 1)
+    scale = torch.where(seen.cumsum(-1) + (0 if count is None else count) > 1, scale, 1)
     return divided(k, scale[..., None] + eps), rate * scale
 
 
-def read_in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int) -> Tensor:
-    """The delta rule without its sums: operands that broadcast, as `delta_rule` takes them."""
-    operands = q, k, v, rate[..., None]
+def read_in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int, first: Tensor | None = None) -> Tensor:
+    """The delta rule without its sums: operands that broadcast, as `delta_rule` takes them; `first`: S before them."""
+    operands = [q, k, v, rate[..., None], *([] if first is None else [first])]
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in operands))
-    whole = [x.expand(*batch, -1, -1) for x in operands]
-    return delta_reads(*whole, chunk) if torch.compiler.is_compiling() else DeltaReads.apply(*whole, chunk)
+    q, k, v, rate, *first_ = (x.expand(*batch, -1, -1) for x in operands)
+    given = q, k, v, rate, first_[0] if first_ else None, chunk
+    if torch.compiler.is_compiling():
+        return delta_reads(*given)
+    return DeltaReads.apply(*given[:-1], min(chunk, k.shape[-2]))
 
 
 @torch.library.custom_op(operation("delta_reads"), mutates_args=())
-def delta_reads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int) -> Tensor:
-    """What the queries read: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m, 1] -> [..., n, e]."""
+def delta_reads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | None, chunk: int) -> Tensor:
+    """What the queries read: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m, 1] -> [..., n, e].
+
+    `first`: the fast weights before the first key, [..., d, e], zeros if None.
+    """
     shape, chunks = (*q.shape[:-1], v.shape[-1]), -(-k.shape[-2] // chunk)
     q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (q, k, v, rate))
     with exact_products(k):
         undone, writes, _ = chunk_writes(k, v, rate)
-        held = held_before(chunk_keeps(k, undone), k.mT @ writes)
+        held = held_before(chunk_keeps(k, undone), k.mT @ writes, first)
         return from_chunks(q @ held + (q @ k.mT).tril_() @ (writes - undone @ held), shape)
 
 
 @torch.library.custom_op(operation("delta_gradients"), mutates_args=())
 def delta_gradients(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | None, chunk: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, k, v and rate from that of what is read."""
     with exact_products(k):
-        return gradients_by_chunks(g, q, k, v, rate, chunk)
+        return gradients_by_chunks(g, q, k, v, rate, first, chunk)
 
 
-def gradients_by_chunks(g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int) -> tuple[Tensor, ...]:
+def gradients_by_chunks(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | None, chunk: int
+) -> tuple[Tensor, ...]:
     """`delta_gradients` as plain tensor code, which has gradients of its own; `g_x` is the gradient of x."""
     shapes, width = [x.shape for x in (q, k, v, rate)], k.shape[-1]
     g, q, k, v, rate = (in_chunks(x, -(-k.shape[-2] // chunk), chunk) for x in (g, q, k, v, rate))
     undone, writes, system = chunk_writes(k, v, rate)
     keeps = chunk_keeps(k, undone)
-    held = held_before(keeps, k.mT @ writes)
+    held = held_before(keeps, k.mT @ writes, first)
     written = writes - undone @ held
     g_scores, g_written = (g @ written.mT).tril_(), (q @ k.mT).tril_().mT @ g
     after = held_before(keeps.mT.flip(1), (q.mT @ g - undone.mT @ g_written).flip(1))
@@ -116,9 +188,12 @@ def chunk_keeps(k: Tensor, undone: Tensor) -> Tensor:
     return torch.eye(k.shape[-1], dtype=k.dtype, device=k.device) - k.mT @ undone
 
 
-def held_before(keeps: Tensor, adds: Tensor) -> Tensor:
-    """The fast weights before each chunk, S = keeps S + adds from zeros: adds [batch, chunks, d, e] -> the same."""
-    S, held = torch.zeros_like(adds[:, 0]), []
+def held_before(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Tensor:
+    """The fast weights before each chunk, S = keeps S + adds: adds [batch, chunks, d, e] -> the same.
+
+    `first`: those before the first chunk, [..., d, e]; zeros if None.
+    """
+    S, held = torch.zeros_like(adds[:, 0]) if first is None else first.reshape(adds[:, 0].shape), []
     for keep, add in zip(keeps.unbind(1), adds.unbind(1), strict=True):
         held.append(S)
         S = torch.baddbmm(add, keep, S)
@@ -138,7 +213,7 @@ def from_chunks(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 @delta_reads.register_fake
-def delta_reads_shape(q, k, v, rate, chunk):
+def delta_reads_shape(q, k, v, rate, first, chunk):
     """The shape of what is read."""
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
@@ -151,19 +226,26 @@ def delta_gradients_shapes(g, *operands):
 
 def delta_keep(ctx, inputs, output):
     """Keeps the operands."""
-    *operands, ctx.chunk = inputs
-    ctx.save_for_backward(*operands)
+    *operands, first, ctx.chunk = inputs
+    ctx.held_first = first is not None
+    ctx.save_for_backward(*operands, *([first] if ctx.held_first else []))
 
 
 def delta_autograd(ctx, g):
     """The gradients of the operands."""
-    return *DeltaGradients.apply(g, *ctx.saved_tensors, ctx.chunk), None
+    return *DeltaGradients.apply(g, *kept_operands(ctx), ctx.chunk), None, None
+
+
+def kept_operands(ctx):
+    """The operands that were kept, with the fast weights before them or None."""
+    return ctx.saved_tensors if ctx.held_first else (*ctx.saved_tensors, None)
 
 
 def delta_second_backward(ctx, *g):
     """The gradients of the gradients, by those of plain tensor code."""
     with exact_products(g[0]):
-        return *torch.func.vjp(lambda *x: gradients_by_chunks(*x, ctx.chunk), *ctx.saved_tensors)[1](g), None
+        *operands, first = kept_operands(ctx)
+        return *torch.func.vjp(lambda *x: gradients_by_chunks(*x, first, ctx.chunk), *operands)[1](g), None, None
 
 
 delta_reads.register_autograd(delta_autograd, setup_context=delta_keep)

@@ -11,8 +11,6 @@ from math import isfinite, log
 from typing import Any
 
 from tensornet_attn import compiler
-from tensornet_attn.cost.decoding import decoding_state
-from tensornet_attn.cost.report import cost_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import Graph
 from tensornet_attn.spec.places import Document
@@ -174,9 +172,9 @@ COSTS = tuple(field.name for field in fields(Price))
 
 def price(graph: Graph, n: int, batch: int = 1) -> Price:
     """The price of a graph. Raises InputError where a length is above a leg's maximum."""
-    report = cost_of(graph, compiler.plan_of(graph).schedule, n, n, batch)
+    report = compiler.cost_of(graph, n, n, batch)
     total = report.best.total
-    return Price(total.macs, report.parameters, total.saved_floats, decoding_state(graph, n))
+    return Price(total.macs, report.parameters, total.saved_floats, report.decoding_state)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.cost.decoding import decoding_state
+from tensornet_attn.plan.decoding import decoding_state
 from tensornet_attn.search import apply
 
 N = 64
@@ -58,7 +58,7 @@ def test_moves_change_what_is_kept() -> None:
     assert decoding_state(ta.build(fast), N) == 2 * N * 512 + 8 * 64 * 64 + 8 * 64
 
 
-def test_a_map_of_scores_that_nothing_masks_keeps_all_keys_and_values() -> None:
+def test_a_design_that_has_no_cache_keeps_its_inputs() -> None:
     design = {
         "tensornet": 1,
         "name": "laplacian",
@@ -74,4 +74,4 @@ def test_a_map_of_scores_that_nothing_masks_keeps_all_keys_and_values() -> None:
         },
         "output": "y",
     }
-    assert decoding_state(ta.build(ta.load(design)), N) == N * 2 * 4
+    assert decoding_state(ta.build(ta.load(design)), N) == N * 4

@@ -195,7 +195,7 @@ COMPILER = (
     ),
     Mutation(
         "plan/carried.py",
-        "terms = (Term(ONE, (Use(past, legs),)), ",
+        "terms = (Term(ONE, held), ",
         "terms = (",
         "A state forgets what was before the chunk.",
         ("nn/test_cache.py::test_chunks_of_some[lfish]",),

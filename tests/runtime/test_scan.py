@@ -14,7 +14,7 @@ from torch.func import grad, vmap
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.reference import evaluate
 from tensornet_attn.runtime import scan
-from tensornet_attn.runtime.scan import delta_rule
+from tensornet_attn.runtime.scan import delta_rule, delta_state
 from tensornet_attn.spec import load
 
 MODES = pytest.mark.parametrize("mode", ["none", "read", "both"])
@@ -92,6 +92,29 @@ def test_all_keys_masked() -> None:
     assert not any(g.any() for g in gradients(y, [q, k, v, r], torch.ones_like(y)))
 
 
+@MODES
+def test_behind_what_came_before(mode: str) -> None:
+    """The second part of the keys, given what the first has left: values and gradients of the whole."""
+    torch.manual_seed(0)
+    q, k, v, r = drawn((2,), 9, 9)
+    keep = torch.ones(2, 1, 9, dtype=torch.bool)
+    keep[0, :, :6] = False
+    for key_mask in (None, keep):
+        parts = [None if key_mask is None else key_mask[..., part] for part in (slice(5), slice(5, None))]
+        past = [torch.zeros(2, 2, 4, 3, dtype=q.dtype), torch.zeros(2, 2, 4, dtype=q.dtype), torch.zeros(2, 2)]
+        with torch.no_grad():
+            state = delta_state(k[..., :5, :], v[..., :5, :], r[..., :5], past, parts[0], mode, 0.1, 2)
+            seen = torch.ones(2, 1, 5) if key_mask is None else parts[0].double()
+            past = [state, (k[..., :5, :] * seen[..., None]).sum(-2), seen.sum(-1).expand(2, 2)]
+        own = [x[:, :, 5:].detach().requires_grad_() for x in (q, k, v, r)]
+        found = delta_rule(*own, parts[1], mode, 0.1, 2, past)
+        wanted = delta_rule(q, k, v, r, key_mask, mode, 0.1, 2)[..., 5:, :]
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-10)
+        weights = torch.randn_like(found)
+        theirs = [x[:, :, 5:] for x in gradients(wanted, [q, k, v, r], weights)]
+        torch.testing.assert_close([*gradients(found, own, weights)], theirs, rtol=1e-9, atol=1e-10)
+
+
 @pytest.mark.rotated
 @MODES
 def test_gradients_against_differences(mode: str) -> None:
@@ -102,12 +125,13 @@ def test_gradients_against_differences(mode: str) -> None:
 
 
 @pytest.mark.parametrize("length", [3, 7])
-def test_the_operations_as_torch_checks_them(length: int) -> None:
+@pytest.mark.parametrize("first", [None, torch.rand(2, 2, 5)], ids=["zeros", "given"])
+def test_the_operations_as_torch_checks_them(length: int, first: Tensor | None) -> None:
     torch.manual_seed(0)
     shapes = [(2, length, 2), (2, length, 2), (2, length, 5), (2, length, 1)]
     operands = [torch.rand(shape, requires_grad=True) for shape in shapes]
-    torch.library.opcheck(scan.delta_reads, (*operands, 4))
-    torch.library.opcheck(scan.delta_gradients, (torch.rand(2, length, 5), *(x.detach() for x in operands), 4))
+    torch.library.opcheck(scan.delta_reads, (*operands, first, 4))
+    torch.library.opcheck(scan.delta_gradients, (torch.rand(2, length, 5), *(x.detach() for x in operands), first, 4))
 
 
 @pytest.mark.parametrize("dims", [(0, 0, 0, 0), (0, None, 0, None), (1, 0, 2, 1), (None, 0, None, None)])

@@ -10,7 +10,7 @@ from math import gcd
 from pathlib import Path
 
 from tensornet_attn import compiler
-from tensornet_attn.cost.report import Report, cost_of
+from tensornet_attn.cost.report import Report
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.plan.make import make_plan
@@ -56,7 +56,7 @@ class Entry:
     def cost(self, n: int) -> Report:
         """The costs of one sequence in float32 at query length n, and key length n where its leg allows it."""
         if n not in self.costs:  # page, plot and index ask for the same ones
-            self.costs[n] = cost_of(self.graph, self.schedule, n)
+            self.costs[n] = compiler.cost_of(self.graph, n)
         return self.costs[n]
 
     @cached_property

@@ -1,0 +1,106 @@
+"""Decoding with states: scores that decay, means of keys, delta rules; chunks are the same as at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tensornet_attn.nn.module import CompiledDesign
+from tests.nn.test_cache import N, chunk_of, close, decoded, made
+from tests.plan.decay_cases import ALONE, FADING
+
+FADES = {**FADING, **{f"{name}, alone": data for name, data in ALONE.items()}}
+MODES = ("none", "read", "both")
+
+
+def layer(data: dict[str, Any], backend: str = "torch", dtype: torch.dtype = torch.float64) -> CompiledDesign:
+    """The design behind itself, with numbers of both signs as weights."""
+    data = data | {"inputs": {"x": "n f", "z": {"legs": "m f", "default": "x"}}}
+    module = ta.compile(data, backend, causal=True, dtype=dtype).eval()
+    generator = torch.Generator().manual_seed(0)
+    for weight in module.parameters():
+        weight.data = (torch.rand(weight.shape, generator=generator, dtype=torch.float64) - 0.3).to(dtype)
+    return module
+
+
+def delta(mode: str) -> dict[str, Any]:
+    box = {"delta_rule": "m", "query": "Q", "key": "K", "value": "V", "rate": "rate", "normalize": mode, "eps": 0.1}
+    steps = {
+        "Q": {"map": "softplus", "of": "x[n f] Wq[f h d] -> n h d"},
+        "K": {"map": "softplus", "of": "z[m f] Wk[f h d] -> m h d"},
+        "V": "z[m f] Wv[f h e] -> m h e",
+        "rate": {"map": "sigmoid", "of": "z[m f] Wb[f h] -> m h"},
+        "y": "S[n h e] Wo[h e f] -> n f",
+    }
+    weights = {"Wq": "f h d", "Wk": "f h d", "Wv": "f h e", "Wb": "f h", "Wo": "h e f"}
+    legs = {"n": "query", "m": "key", "f": 4, "h": "head 2", "d": 3, "e": 2}
+    steps = {name: steps[name] for name in ("Q", "K", "V", "rate")} | {"S": box, "y": steps["y"]}
+    return {"tensornet": 1, "name": "delta", "legs": legs, "weights": weights, "diagram": steps, "output": "y"}
+
+
+@pytest.mark.parametrize("name", [*FADES, *MODES])
+def test_chunks_are_the_same_as_at_once(name: str) -> None:
+    for backend in ("torch", "reference"):
+        module = layer(delta(name) if name in MODES else FADES[name], backend)
+        x = chunk_of(module)
+        with torch.no_grad():
+            wanted = module(x)
+        for cuts in ([1] * N, [4, 1, 4], [2, 7]):
+            cache = module.new_cache()
+            close(decoded(module, x, cuts, cache), wanted)
+            assert all(cache._kept[one].leg is None for one in cache), "keys are kept"
+
+
+@pytest.mark.parametrize("name", ["by distance", "by features", "numbers of keys, by distance, alone", *MODES])
+def test_hidden_positions_reach_no_state(name: str) -> None:
+    """Whatever stands there; a chunk in which nothing is visible too."""
+    module = layer(delta(name) if name in MODES else FADES[name])
+    x, keep = chunk_of(module), torch.ones(2, N, dtype=torch.bool)
+    keep[0, :3] = keep[1, 5:6] = False
+    with torch.no_grad():
+        wanted = module(x, key_mask=keep)
+        for hidden in (x, torch.where(keep[..., None], x, 1e6)):
+            for cuts in ([5, 1, 3], [1] * N):
+                close(decoded(module, hidden, cuts, key_mask=keep)[keep], wanted[keep])
+
+
+@pytest.mark.parametrize("name", ["by distance", "by gates", "numbers of keys, by distance, alone"])
+def test_long_sequences_in_float32(name: str) -> None:
+    """Exponents grow with the position, and no exponential overflows or vanishes that counts."""
+    single, double = (layer(FADES[name], dtype=dtype) for dtype in (torch.float32, torch.float64))
+    x = chunk_of(double, 3000, (1,))
+    with torch.no_grad():
+        wanted = double(x)[:, -20:]
+        found = decoded(single, x.float(), [1000, 1980, *[1] * 20])[:, -20:]
+    torch.testing.assert_close(found.double(), wanted, rtol=2e-3, atol=2e-3 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["by distance", "by gates", "linear", "fast_weight1"])
+def test_states_of_half_a_precision_forget_nothing(name: str) -> None:
+    """Sums of 600 positions in bfloat16 would stand still."""
+    module = layer(FADES[name]) if name in FADES else made(name)
+    x = chunk_of(module, 600, (1,)).bfloat16()
+    with torch.no_grad():
+        module = module.bfloat16()
+        module.double().load_state_dict(module.state_dict())
+        wanted = module(x.double())[:, -5:]
+        module = module.bfloat16()
+        cache = module.new_cache()
+        found = decoded(module, x, [300, *[1] * 300], cache)[:, -5:]
+    assert {cache[one].dtype for one in cache} == {torch.float32}
+    torch.testing.assert_close(found.double(), wanted, rtol=0.05, atol=0.03 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("name", ["by distance", "fast_weight1"])
+def test_gradients_go_through_the_last_chunk(name: str) -> None:
+    module = layer(FADES[name]) if name in FADES else made(name)
+    x = chunk_of(module)
+    cache, last = module.new_cache(), x[:, 6:].clone().requires_grad_()
+    module(x[:, :6], cache=cache)
+    module(last, cache=cache).square().sum().backward()
+    whole = x.clone().requires_grad_()
+    module(whole)[:, 6:].square().sum().backward()
+    close(last.grad, whole.grad[:, 6:])  # type: ignore[arg-type, index]
