@@ -1,13 +1,13 @@
-"""A class for each compiled module: its forward names the design's inputs, and torch.compile keeps its graphs apart.
+"""A class for the modules of each generated code: its forward names the inputs of the design.
 
-torch.export, Hugging Face's Trainer and editors read a forward by its signature. torch.compile counts the graphs of one
-code object, so that modules that share theirs would run into its limit together.
+torch.export, Hugging Face's Trainer and editors read a forward by its signature. torch.compile counts graphs by the
+code object of a forward: designs that shared one would run into its limit together, and equal layers share theirs.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from inspect import Parameter
 from types import FunctionType
 from typing import Any
@@ -16,13 +16,14 @@ from torch import nn
 
 from tensornet_attn.nn.call import Shape
 
+Inputs = tuple[tuple[str, Shape, str | None], ...]  # (name, shape, default), as those of a `Signature`
 
-def named_class(
-    plain: type[nn.Module], inputs: Sequence[tuple[str, Shape, str | None]], tensors: Iterable[str]
-) -> type[nn.Module]:
-    """A subclass of the same name, with a forward of its own that takes these inputs.
 
-    `inputs`: (name, shape, default), as those of a `Signature`. `tensors`: the names that the module holds.
+@lru_cache(maxsize=256)
+def named_class(plain: type[nn.Module], inputs: Inputs, tensors: tuple[str, ...], code: str) -> type[nn.Module]:
+    """A subclass of the same name, with a forward of its own that takes these inputs; one for equal arguments.
+
+    `tensors`: the names that its modules hold. `code`: what they run.
     """
     shared: Any = plain.forward
     forward = FunctionType(
@@ -41,7 +42,7 @@ def plain_class(kind: type[nn.Module]) -> type[nn.Module]:
     return getattr(kind, "_plain", kind)
 
 
-def _signature(shared: inspect.Signature, inputs: Sequence[tuple[str, Shape, str | None]]) -> inspect.Signature:
+def _signature(shared: inspect.Signature, inputs: Inputs) -> inspect.Signature:
     """Inputs by position or by name in the place of `*inputs` and `**named`; the options stay."""
     given, optional = [], False
     for name, _, default in inputs:

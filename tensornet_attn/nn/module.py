@@ -64,11 +64,11 @@ class CompiledDesign(nn.Module):
         self.__dict__.pop("_decodes", None)
 
     def _sign(self) -> None:
-        """The call of the design, which the class of this module then has as the signature of its forward."""
+        """The call of the design, and the class that has it as the signature of its forward."""
         graph = self.plan.graph
         self._signature = Signature.of(graph, self.plan.schedule)
-        held = (tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
-        self.__class__ = named_class(plain_class(type(self)), self._signature.inputs, held)
+        held = tuple(tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
+        self.__class__ = named_class(plain_class(type(self)), self._signature.inputs, held, self.source or graph.name)
 
     def _placed(self) -> tuple[torch.device, torch.dtype] | None:
         """The GPU that the weights are on, and their dtype; None anywhere else."""

@@ -52,13 +52,13 @@ def test_mhsa_is_what_models_compute(name: str, padding: str) -> None:
         torch.testing.assert_close(pair[1], pair[0])
 
 
-def test_it_is_also_what_eager_attention_computes() -> None:
-    """Which rounds its maps to float32."""
-    name, given = ta.register_attention("mhsa"), models.inputs("llama", "right")
-    model = models.made("llama", attn_implementation="eager")
+@pytest.mark.parametrize(("name", "dtype", "tolerance"), [("bert", F64, 1e-12), ("llama", torch.float32, 1e-5)])
+def test_it_is_also_what_eager_attention_computes(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    """That of Llama rounds its maps to float32."""
+    model, given = models.made(name, attn_implementation="eager").to(dtype), models.inputs(name, "right")
     wanted = models.outputs(model, given)
-    model.set_attn_implementation(name)
-    torch.testing.assert_close(models.outputs(model, given), wanted, rtol=0, atol=1e-5)
+    model.set_attn_implementation(ta.register_attention("mhsa"))
+    torch.testing.assert_close(models.outputs(model, given), wanted, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch import nn
 from torch.nn.utils import parametrize
 
@@ -153,9 +154,30 @@ def test_a_parametrised_weight_is_copied_with_its_class() -> None:
     assert list(inspect.signature(module).parameters)[:2] == ["x", "memory"]
 
 
-def test_torch_compile_counts_the_graphs_of_each_module_apart() -> None:
+def test_torch_compile_counts_the_graphs_of_designs_apart() -> None:
     torch._dynamo.reset()
-    x, design = torch.randn(2, 5, 16), ta.load("mhsa", legs={"f": 16, "h": 2})
-    for _ in range(torch._dynamo.config.recompile_limit + 2):
-        module = ta.compile(design)
-        torch.testing.assert_close(torch.compile(module, fullgraph=True, backend="eager")(x), module(x))
+    x = torch.randn(2, 5, 16)
+    for heads in (1, 2, 4, 8, 16):
+        for name in ("mhsa", "band"):
+            module = ta.compile(ta.load(name, legs={"f": 16, "h": heads}))
+            torch.testing.assert_close(torch.compile(module, fullgraph=True, backend="eager")(x), module(x))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2}))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.attention(x)
+
+
+def test_equal_layers_share_a_graph() -> None:
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    x = torch.randn(2, 5, 16)
+    for _ in range(4):
+        block = Block()
+        block.compile(fullgraph=True, backend=counter)
+        torch.testing.assert_close(block(x), x + block.attention(x))
+    assert counter.frame_count == 1
