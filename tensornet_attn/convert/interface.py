@@ -114,21 +114,20 @@ class DesignAttention:
         [batch, m] of a causal call, [batch, 1, n, m] the same for each query of another, and None where no key is
         hidden; else [batch, 1, n, m]. All are boolean, true = may look.
         """
-        from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
-        from transformers.masking_utils import sdpa_mask as pairs
+        from transformers.masking_utils import causal_mask_function, sdpa_mask
 
         function = causal_mask_function if mask_function is None else mask_function
         last = not isinstance(q_offset, Tensor) and q_offset + q_length == kv_offset + kv_length
-        if not last and self.fixed and function is not bidirectional_mask_function:
+        if not last and self.fixed:
             raise InputError(
-                f"{self.name}: it counts positions back from the last key, and this cache has room behind it; use one "
-                "that grows, such as DynamicCache."
+                f"{self.name}: its last query stands at the last key, which is not so here: in attention to another "
+                "sequence, or with a cache that has room left; use one that grows, such as DynamicCache."
             )
         if last and function is causal_mask_function:
             keys = None if attention_mask is None else attention_mask[:, kv_offset : kv_offset + kv_length]
             return keys if keys is None or torch.compiler.is_compiling() or not bool(keys.all()) else None
         given |= {"allow_is_causal_skip": False}
-        return pairs(  # type: ignore[no-any-return]
+        return sdpa_mask(  # type: ignore[no-any-return]
             batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask, **given
         )
 

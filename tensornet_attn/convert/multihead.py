@@ -183,7 +183,7 @@ class MultiheadAttention(nn.Module):
         mask = mask.unflatten(0, (-1, self.num_heads))
         legs = {tuple(size for _, size in others) for _, _, others in self.design._signature.masks.places}
         (own,) = legs if len(legs) == 1 else [()]
-        if prod(size or 0 for size in own) == self.num_heads:
+        if prod([size or 0 for size in own]) == self.num_heads:
             mask = mask.unflatten(1, own)
         else:
             mask = same_for_all_heads(mask, self._name)

@@ -118,10 +118,13 @@ def test_a_cache_with_room_behind_its_keys() -> None:
     model.set_attn_implementation(ta.register_attention("band"))
     with pytest.raises(ta.InputError) as error:
         model.generate(**given, **options, cache_implementation="static")
-    assert str(error.value) == (
-        "band: it counts positions back from the last key, and this cache has room behind it; use one that grows, such "
-        "as DynamicCache."
-    )
+    assert str(error.value) == APART
+
+
+APART = (
+    "band: its last query stands at the last key, which is not so here: in attention to another sequence, or with a "
+    "cache that has room left; use one that grows, such as DynamicCache."
+)
 
 
 def test_a_step_of_training() -> None:
@@ -190,6 +193,10 @@ def test_attention_to_another_sequence() -> None:
         model.set_attn_implementation(implementation)
         found.append(model(**given)[0])
     torch.testing.assert_close(found[1], found[0])
+    model.set_attn_implementation(ta.register_attention("band"))
+    with pytest.raises(ta.InputError) as error:
+        model(**given)
+    assert str(error.value) == APART
 
 
 def test_a_scale_of_the_model_and_heads_of_other_widths() -> None:
