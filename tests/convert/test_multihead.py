@@ -247,6 +247,16 @@ def test_copies_pickles_and_first_values() -> None:
     assert all(torch.equal(value, first[key]) for key, value in layer.state_dict().items())
 
 
+def test_a_model_with_one_is_converted_around_it() -> None:
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=True), 2).eval()
+    own = encoder.layers[0].self_attn = ta.nn.MultiheadAttention("thsa", WIDTH, HEADS, batch_first=True)
+    x = torch.randn(2, N, WIDTH)
+    wanted = encoder(x)
+    torch.testing.assert_close(ta.convert_model(encoder, "mhsa")(x), wanted, rtol=1e-4, atol=1e-5)
+    assert encoder.layers[0].self_attn is own
+    assert encoder.layers[1].self_attn.design.design.name == "mhsa"
+
+
 def refusal(make: Any) -> str:
     with pytest.raises(ta.InputError) as error:
         make()
