@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -32,7 +33,15 @@ def initial_(value: torch.Tensor, tensor: Tensor, graph: Graph) -> None:
         number = arithmetic.evaluate(function.arguments[0], graph.values)
         value.normal_(0, number) if function.name == "normal" else value.uniform_(-number, number)
     else:
-        value.copy_(filled(function, list(value.shape), graph.values))
+        whole = filled(function, list(value.shape), graph.values)
+        value.copy_(_split(whole, value) if hasattr(value, "placements") else whole)
+
+
+def _split(whole: torch.Tensor, like: Any) -> torch.Tensor:
+    """A value over processes as a DTensor has its own."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(whole.to(like.device, like.dtype), like.device_mesh, like.placements)
 
 
 def filled(function: Function, shape: list[int], numbers: Mapping[str, int | float]) -> torch.Tensor:
