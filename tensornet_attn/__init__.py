@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         reference,
         rewrites,
     )
+    from tensornet_attn.convert.interface import register_attention
     from tensornet_attn.convert.loading import load_converted
     from tensornet_attn.convert.make import convert
     from tensornet_attn.convert.model import convert_model
@@ -95,9 +96,9 @@ __all__ = [
     "map_entropy", "map_rank", "map_reach", "match_parameters", "max_maps", "mean_maps", "model_sections",
     "plot_eigenvalues",
     "plot_experts", "plot_induction", "plot_maps", "plot_max_maps", "plot_ranks", "plot_spectra",
-    "principal_components", "read_checkpoint", "reference", "repeated_inputs", "repeated_tokens", "report",
-    "report_data", "restore", "rewrites", "run_sections", "save", "search", "singular_values", "special_cases",
-    "text_inputs", "train",
+    "principal_components", "read_checkpoint", "reference", "register_attention", "repeated_inputs", "repeated_tokens",
+    "report", "report_data", "restore", "rewrites", "run_sections", "save", "search", "singular_values",
+    "special_cases", "text_inputs", "train",
 ]  # fmt: skip
 _PLACES = {
     "analyse.core": "effective_heads",
@@ -111,6 +112,7 @@ _PLACES = {
     "compare.report": "compare",
     "compiler": "Design check compile cost draw emit_source explain hash_of kernels list_designs load match_parameters "
     "reference rewrites",
+    "convert.interface": "register_attention",
     "convert.loading": "load_converted",
     "convert.make": "convert",
     "convert.model": "convert_model",

@@ -22,10 +22,14 @@ SIZES = [(2, 24), (5, 33), (1, 64), (2, 3), (7, 130)]
 F32 = torch.float32
 
 
+def inputs_named(module: nn.Module) -> list[str]:
+    return [tensor.name for tensor in module.plan.graph.of_role("input")]
+
+
 def exported(module: nn.Module, xs: list[Tensor], key_mask: Tensor | None = None) -> nn.Module:
     """Exported with a dynamic batch, and a dynamic length for each input."""
     batch, lengths = Dim("batch"), [Dim("n"), Dim("m")][: len(xs)]
-    shapes = {"inputs": tuple({0: batch, 1: length} for length in lengths)}
+    shapes = {name: {0: batch, 1: length} for name, length in zip(inputs_named(module), lengths, strict=False)}
     options = {} if key_mask is None else {"key_mask": key_mask}
     masks = {} if key_mask is None else {"key_mask": {0: batch, 1: lengths[-1]}}
     return export(module, tuple(xs), options, dynamic_shapes=shapes | masks).module()
@@ -44,8 +48,8 @@ def test_any_batch_and_length(name: str, causal: bool | None) -> None:
 @quick(EACH, [("band", False), ("fmm1", True), ("linear", True), ("cross", False)])
 def test_a_fixed_batch_and_any_length(name: str, causal: bool | None) -> None:
     module, xs = made(name, causal, dtype=F32), inputs_of(name, 2, 40, F32)
-    lengths = tuple({1: Dim(leg)} for leg in ("n", "m")[: len(xs)])
-    program = export(module, tuple(xs), dynamic_shapes={"inputs": lengths}).module()
+    lengths = {name: {1: Dim(leg)} for name, leg in zip(inputs_named(module)[: len(xs)], "nm", strict=False)}
+    program = export(module, tuple(xs), dynamic_shapes=lengths).module()
     for n in (3, 24, 33, 64, 130):
         xs = inputs_of(name, 2, n, F32)
         torch.testing.assert_close(program(*xs), module(*xs), rtol=1e-4, atol=1e-4)
@@ -76,7 +80,7 @@ def test_bands_of_a_fixed_batch(reach: str, causal: bool, batch: tuple[int, ...]
     """Shorter than the band, no multiple of a block, many blocks."""
     module = drawn(ta.compile(within(reach), "torch", causal, dtype=F32))
     assert "attend_band" in module.source
-    length = {"inputs": ({len(batch): Dim("n")},)}
+    length = {"x": {len(batch): Dim("n")}}
     program = export(module, tuple(drawn_inputs(batch, 70)), dynamic_shapes=length).module()
     for n in (1, 2, 31, 32, 33, 64, 150):
         x = drawn_inputs(batch, n)
@@ -90,7 +94,7 @@ def test_bands_of_a_context_of_its_own_length(reach: str, masked: bool, batch: i
     module = drawn(ta.compile(within(reach, context=True), "torch", dtype=F32))
     assert "attend_band" in module.source
     n, m, free = Dim("n"), Dim("m"), {} if batch else {0: Dim("batch")}
-    shapes: dict[str, Any] = {"inputs": ({**free, 1: n}, {**free, 1: m})}
+    shapes: dict[str, Any] = {"x": {**free, 1: n}, "memory": {**free, 1: m}}
     shapes |= {"mask": {0: n, 1: m}, "key_mask": {**free, 1: m}} if masked else {}
 
     def arguments(*sizes: int) -> tuple[list[Tensor], dict[str, Tensor]]:
@@ -139,7 +143,7 @@ def test_gradients_of_a_program() -> None:
 def test_gradients_of_a_band_of_a_fixed_batch() -> None:
     module = made("fmm1", True, dtype=F32)
     (x,) = inputs_of("fmm1", 2, 40, F32)
-    program = export(module, (x,), dynamic_shapes={"inputs": ({1: Dim("n")},)}).module()
+    program = export(module, (x,), dynamic_shapes={"x": {1: Dim("n")}}).module()
     (x,) = (x.requires_grad_() for x in inputs_of("fmm1", 2, 71, F32))
     (found,) = torch.autograd.grad(program(x).square().sum(), x)
     torch.testing.assert_close(found, gradients(module, module(x), [x])[0], rtol=1e-4, atol=1e-4)

@@ -92,7 +92,7 @@ def _candidates(parent: nn.Module, path: str) -> Iterator[tuple[str, nn.Module, 
     """(path, parent, attribute, module) of each attention, known or by its name alone."""
     for name, module in parent._modules.items():  # named_children leaves out what is there twice
         here = f"{path}.{name}" if path else name
-        if module is None or isinstance(module, (CompiledDesign, Swapped)):
+        if module is None or any(isinstance(one, CompiledDesign) for one in (module, getattr(module, "design", None))):
             continue
         known = family_of(module) is not None
         inside = [] if known else list(_candidates(module, here))

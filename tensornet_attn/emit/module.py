@@ -118,16 +118,22 @@ def _forward(writer: Writer) -> list[str]:
             blocks.append(_Block((), [writer.groups.pop()]))
     bind_lengths(writer)
     name_biases(writer)
-    inputs = [
-        f"{writer.local[t.name]}: Tensor" + (" | None = None" if t.default is not None else "")
-        for t in graph.of_role("input")
-    ]
     options = [_option(name, kind) for name, kind in call_options(graph)]
-    arguments = ", ".join(["self", *inputs, *(["*", *options] if options else [])])
+    arguments = ", ".join(["self", *_inputs(writer), *(["*", *options] if options else [])])
     lines = [*_call_text(graph, writer.local), *_paragraphs(writer.groups, 2)]
     lines += [line for block in blocks for line in ["", *block.text()]]
     result = "Tensor | tuple[Tensor, dict[str, Tensor]]" if graph.losses else "Tensor"
     return [*wrapped(f"def forward({arguments}) -> {result}:", len(_INDENT)), *_indented(lines)]
+
+
+def _inputs(writer: Writer) -> list[str]:
+    """The inputs as parameters; one that may be left out has no default where a needed one follows."""
+    found: list[str] = []
+    for tensor in reversed(writer.graph.of_role("input")):
+        last = all(text.endswith("= None") for text in found)
+        kind = "Tensor" if tensor.default is None else "Tensor | None = None" if last else "Tensor | None"
+        found.insert(0, f"{writer.local[tensor.name]}: {kind}")
+    return found
 
 
 @dataclass(frozen=True)

@@ -211,6 +211,8 @@ class Signature:
             if value is None:
                 continue
             own = tuple(value.shape[: value.dim() - len(shape)])
+            if own == found:
+                continue
             for a, b in zip(reversed(own), reversed(found), strict=False):
                 if a != b and a != 1 and b != 1:
                     raise InputError(

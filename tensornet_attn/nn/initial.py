@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -13,19 +14,34 @@ from tensornet_attn.runtime.draw import xavier_
 
 
 def initial(
-    tensor: Tensor, graph: Graph, device: torch.device | None = None, dtype: torch.dtype | None = None
+    tensor: Tensor, graph: Graph, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """The first value of a weight or state, in its stored shape."""
-    function = tensor.init or Function("xavier")
     shape = [size for size in graph.shape_of(tensor.name) if size is not None]
-    if function.name not in ("xavier", "uniform", "normal"):
-        return filled(function, shape, graph.values).to(device=device, dtype=dtype or torch.get_default_dtype())
-    new = torch.empty(shape, device=device, dtype=dtype)
+    value = torch.empty(shape, device=device, dtype=dtype)
+    initial_(value, tensor, graph)
+    return value
+
+
+@torch.no_grad()
+def initial_(value: torch.Tensor, tensor: Tensor, graph: Graph) -> None:
+    """Puts the first value of a weight or state in the place of the one that it has."""
+    function = tensor.init or Function("xavier")
     if function.name == "xavier":
-        xavier_(new, summed_dims(graph, tensor))
-        return new
-    number = arithmetic.evaluate(function.arguments[0], graph.values)
-    return new.normal_(0, number) if function.name == "normal" else new.uniform_(-number, number)
+        xavier_(value, summed_dims(graph, tensor))
+    elif function.name in ("uniform", "normal"):
+        number = arithmetic.evaluate(function.arguments[0], graph.values)
+        value.normal_(0, number) if function.name == "normal" else value.uniform_(-number, number)
+    else:
+        whole = filled(function, list(value.shape), graph.values)
+        value.copy_(_split(whole, value) if hasattr(value, "placements") else whole)
+
+
+def _split(whole: torch.Tensor, like: Any) -> torch.Tensor:
+    """A value over processes as a DTensor has its own."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(whole.to(like.device, like.dtype), like.device_mesh, like.placements)
 
 
 def filled(function: Function, shape: list[int], numbers: Mapping[str, int | float]) -> torch.Tensor:

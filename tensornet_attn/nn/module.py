@@ -12,8 +12,10 @@ from torch import nn
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.nn.cache import Cache, Decoder
 from tensornet_attn.nn.call import Signature
-from tensornet_attn.nn.initial import initial
+from tensornet_attn.nn.forward import CallSignature, named_class, plain_class
+from tensornet_attn.nn.initial import initial, initial_
 from tensornet_attn.nn.made import Arguments, Made, Result
+from tensornet_attn.nn.notebook import html_of
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.runtime.triton import target
 from tensornet_attn.spec import Design
@@ -32,6 +34,8 @@ class CompiledDesign(nn.Module):
     it is; `explain()` what was chosen and why; `capture` gives any step.
     """
 
+    __signature__ = CallSignature()
+
     def __init__(
         self,
         design: Design,
@@ -46,7 +50,7 @@ class CompiledDesign(nn.Module):
         self.design, self.plan = design, plan
         self._make, self._planned = make, planned
         self._take(make(design, plan))
-        self._signature = Signature.of(plan.graph, plan.schedule)
+        self._sign()
         for tensor in plan.graph.tensors:
             if tensor.role == "weight":
                 value = initial(tensor, plan.graph, device, dtype)
@@ -58,6 +62,13 @@ class CompiledDesign(nn.Module):
     def _take(self, made: Made) -> None:
         self.source, self._run, self._evaluate = made.source, made.run, made.evaluate
         self.__dict__.pop("_decodes", None)
+
+    def _sign(self) -> None:
+        """The call of the design, and the class that has it as the signature of its forward."""
+        graph = self.plan.graph
+        self._signature = Signature.of(graph, self.plan.schedule)
+        held = tuple(tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
+        self.__class__ = named_class(plain_class(type(self)), self._signature.inputs, held, self.source or graph.name)
 
     def _placed(self) -> tuple[torch.device, torch.dtype] | None:
         """The GPU that the weights are on, and their dtype; None anywhere else."""
@@ -144,6 +155,12 @@ class CompiledDesign(nn.Module):
         given = Arguments(inputs, lengths, mask, key_mask, None)
         return decoder.call(self, cache, values, given, lambda: self._run(self, given))
 
+    def reset_parameters(self) -> None:
+        """Draws weights and states again, as construction did: with the same seed, dtype and device the same values."""
+        for tensor in self.plan.graph.tensors:
+            if tensor.role in ("weight", "state"):
+                initial_(getattr(self, tensor.name), tensor, self.plan.graph)
+
     def explain(self) -> str:
         """What was chosen for each region and what was refused, with reasons."""
         return self.plan.explain()
@@ -190,6 +207,14 @@ class CompiledDesign(nn.Module):
         )
         return f"{self.design.name}: {sizes}; backend {self.plan.backend}"
 
+    def _repr_html_(self) -> str:
+        """What notebooks show: the picture, as text without Graphviz, the plan, and the cost at its lengths."""
+        return html_of(self.plan, self.design.about)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """The class of this module alone cannot be found by its name: a copy makes one of its own."""
+        return object.__new__, (plain_class(type(self)),), self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
         """The design and the options, never code: what was generated is generated again."""
         state = self.__dict__.copy()
@@ -200,7 +225,7 @@ class CompiledDesign(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._take(self._make(self.design, self.plan))
-        self._signature = Signature.of(self.plan.graph, self.plan.schedule)
+        self._sign()
 
 
 def leaves(module: CompiledDesign, inputs: tuple[Tensor, ...], noise: Mapping[str, Tensor] | None) -> dict[str, Tensor]:

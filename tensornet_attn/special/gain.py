@@ -40,7 +40,7 @@ def with_biases(data: Data, graph: Graph, axes: Mapping[str, int]) -> tuple[Data
         cut = text.index("->")
         return f"{text[:cut].rstrip()}{added} {text[cut:]}" if added else text
 
-    out = _edited(data, edit)
+    out = edited(data, edit)
     if missing := sorted(axes.keys() - found):
         raise InputError(f"'{graph.name}' uses '{missing[0]}' in no product, so that its bias has no place.")
     for weight, axis in axes.items():
@@ -89,7 +89,7 @@ def with_rope(data: Data, graph: Graph, axes: Mapping[str, tuple[int, int]], bas
         kept = {key: value for key, value in box.items() if (key, value) not in (("base", 10000), ("fraction", 1))}
         return kept | ({"blocks": blocks} if blocks > 1 else {}) | {"of": text}
 
-    out: Data = _edited(data, edit)
+    out: Data = edited(data, edit)
     if missing := sorted(axes.keys() - found):
         raise InputError(f"'{graph.name}' uses '{missing[0]}' in no product, so that rotary positions have no place.")
     return out
@@ -207,7 +207,7 @@ def with_memory(data: Data, graph: Graph) -> tuple[Data, str]:
                 text = f"{text[: use.span[0]]}{name}{text[use.span[0] + len(x.name) :]}"
         return text
 
-    out = _edited(data, edit)
+    out = edited(data, edit)
     if not found:
         raise InputError(f"'{graph.name}' makes no keys from its input '{x.name}'.")
     legs = [graph.key if leg == graph.query else leg for leg in x.legs]
@@ -244,7 +244,7 @@ def _free(data: Data, name: str) -> str:
     return name
 
 
-def _edited(data: Data, edit: Edit) -> Data:
+def edited(data: Data, edit: Edit) -> Data:
     """A copy with every expression of the diagram edited, wherever it stands."""
 
     def walk(value: Any) -> Any:

@@ -239,4 +239,40 @@ AROUND = (
         "The mean of several batches is their sum.",
         ("tasks/test_score.py::test_perplexity_is_that_of_the_whole_not_the_mean_of_parts",),
     ),
+    # Designs called as other libraries call attention
+    Mutation(
+        "convert/multihead.py",
+        "return mask != 0, None",
+        "return mask == 0, None",
+        "An attention_mask of Hugging Face hides the tokens.",
+        ("convert/test_multihead.py::test_masks_of_hugging_face_are_integers",),
+    ),
+    Mutation(
+        "convert/multihead.py",
+        "in_proj_bias, in_proj_weight, out_proj = None, NotPacked(), NotPacked()",
+        "in_proj_bias = None",
+        "An encoder looks for packed weights in a design.",
+        ("convert/test_multihead.py::test_no_fast_path_of_an_encoder_goes_around_it[mhsa]",),
+    ),
+    Mutation(
+        "convert/interface.py",
+        "causal = n > 1 and (own if attention_mask is None else attention_mask.dim() == 2)",
+        "causal = n > 1 and own",
+        "A causal plan is called with masks of pairs that a model made for itself.",
+        ("convert/test_interface.py::test_masks_of_ones_own[llama]",),
+    ),
+    Mutation(
+        "special/between.py",
+        '"key" if step.name in scores else "value"',
+        '"value" if step.name in scores else "key"',
+        "Keys and values are exchanged where a design is taken without its projections.",
+        ("special/test_between.py::test_with_projections_it_is_the_whole_design[mhsa]",),
+    ),
+    Mutation(
+        "nn/forward.py",
+        "shared.__code__.replace()",
+        "shared.__code__",
+        "Designs run into torch's limit of graphs together.",
+        ("nn/test_manners.py::test_torch_compile_counts_the_graphs_of_designs_apart",),
+    ),
 )

@@ -169,7 +169,7 @@ def learned(losses: dict[str, Tensor], training: bool) -> dict[str, Tensor]:
 def test_an_exported_program_gives_losses_at_any_size(name: str) -> None:
     module = made(name, dtype=torch.float32).eval()
     x = inputs(batch=3, n=40, dtype=torch.float32)
-    shapes = {"inputs": ({0: Dim("batch"), 1: Dim("n")},), "losses": None}
+    shapes = {"x": {0: Dim("batch"), 1: Dim("n")}, "losses": None}
     program = export(module, (x,), {"losses": True}, dynamic_shapes=shapes).module()
     for batch, n in [(2, 24), (5, 33), (7, 130)]:
         x = inputs(batch=batch, n=n, dtype=torch.float32)

@@ -94,6 +94,14 @@ def test_a_leg_that_is_asked_for(found: dict[str, Any], given: str) -> None:
     same(found["given"][given], pair.results_of(module, inputs_of(name), **pair.given_mask(name, leg)))
 
 
+def test_first_values_of_weights_that_are_split(found: dict[str, Any]) -> None:
+    values, like = found["first values"], ta.compile(ta.load("thsa_elu", legs=pair.FIRST)).state_dict()
+    torch.testing.assert_close(values.pop("C"), like.pop("C"))
+    assert {name: value.shape for name, value in values.items()} == {name: value.shape for name, value in like.items()}
+    assert all(0.1 < value.std() < 1 for value in values.values())
+    assert all(value.abs().max() <= (6 / 16) ** 0.5 for value in values.values())
+
+
 def test_losses_of_two_processes_are_those_of_one(found: dict[str, Any]) -> None:
     split = pair.with_losses().tp_plan().split
     assert (split.leg, split.alike, split.reduce) == ("h", ("size",), ("y", "decay", "bias", "size", "all"))

@@ -81,6 +81,7 @@ FIRST = Mask(
 )
 EVERY = Mask("every", lambda query, key, step: (query - key) % step == 0, "{distance} % {a} == 0", usage="every(2)")
 
+
 class SquaresModel(BoxModel):
     """The sum of squares along the leg."""
 

@@ -11,7 +11,7 @@ import tensornet_attn as ta
 from tests.pins.pinned import Pinned
 from tests.pins.signatures import lines_of
 
-FACES = ["tensornet_attn", "tensornet_attn.models", "tensornet_attn.tasks", "tensornet_attn.search"]
+FACES = [f"tensornet_attn{part}" for part in ("", ".models", ".nn", ".tasks", ".search")]
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -211,7 +211,7 @@ def test_exported_for_any_length(name: str) -> None:
     module = ta.compile(FADING[name], dtype=torch.float64)
     n = torch.export.Dim("n", min=2, max=4096)
     inputs = [draw(2, 40, 4, seed=i) for i in range(2)]
-    exported = torch.export.export(module, tuple(inputs), dynamic_shapes=(({1: n}, {1: n}),)).module()
+    exported = torch.export.export(module, tuple(inputs), dynamic_shapes=({1: n}, {1: n})).module()
     for length in (2, 40, 150):
         inputs = [draw(2, length, 4, seed=i) for i in range(2)]
         torch.testing.assert_close(exported(*inputs), module(*inputs))

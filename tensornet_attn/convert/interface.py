@@ -1,0 +1,207 @@
+"""Designs as `attn_implementation` of Hugging Face models, between the queries, keys and values that these make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isclose, prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tensornet_attn import compiler
+from tensornet_attn.convert.beside import apart, maps
+from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.ops import OPS
+from tensornet_attn.spec.read import Source
+from tensornet_attn.special import gain
+from tensornet_attn.special.between import Between, between
+
+PREFIX = "tensornet:"
+# What a call may not ask for: argument -> what is wrong with it.
+REFUSED = {
+    "position_bias": "it takes no position_bias",
+    "softcap": "it does not cap its scores",
+    "s_aux": "it has no attention sinks",
+    "sinks": "it has no attention sinks",
+    "head_mask": "it takes no head_mask",
+    "cu_seq_lens_q": "it takes no packed sequences without a mask (cu_seq_lens_q)",
+    "cache": "it takes no paged cache",
+}
+
+
+def register_attention(
+    design: Source, name: str | None = None, settings: Mapping[str, int | float | str] | None = None
+) -> str:
+    """Registers a design with transformers, and returns its name there: `tensornet:` and the design's, or `name`.
+
+    The design weighs values by scores and no more: its projections are left to the model, which has its own, and it
+    has no other weights. `settings` are those of `load`. Registered again, the later design takes the place of the
+    first. Raises InputError for a design that has more, DesignError, and MissingPartError without transformers.
+
+    >>> register_attention("band", settings={"k": 255})
+    'tensornet:band'
+    """
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError:
+        raise MissingPartError(
+            "attn_implementation is that of transformers: pip install 'tensornet-attn[hf]'."
+        ) from None
+    made = between(compiler.load(design, settings=settings))
+    known, attention = f"{PREFIX}{name or made.graph.name}", DesignAttention(made)
+    AttentionInterface.register(known, attention.forward)
+    AttentionMaskInterface.register(known, attention.mask)
+    return known
+
+
+class DesignAttention:
+    """A design between given queries, keys and values, compiled for each kind of call that a model makes."""
+
+    def __init__(self, made: Between):
+        self.made, self.name, self.fixed = made, made.graph.name, placed(made.graph)
+        self.compiled: dict[tuple[Any, ...], CompiledDesign] = {}
+
+    def forward(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        is_causal: bool | None = None,
+        **given: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """query [batch, heads, n, d], key and value [batch, as many or fewer heads, m, d]: [batch, n, heads, d].
+
+        A mask is that of `mask`, or [batch, heads or 1, n, m], boolean (true = may look) or added. Second come maps,
+        [batch, heads, n, m], with `output_attentions`.
+        """
+        for argument, reason in REFUSED.items():
+            if given.get(argument) is not None:
+                raise InputError(f"{self.name}: {reason}.")
+        n, made = query.shape[2], self.made
+        own = is_causal if is_causal is not None else bool(getattr(module, "is_causal", True))
+        causal = n > 1 and (own if attention_mask is None else attention_mask.dim() == 2)
+        sizes = self._sizes(query, key, value)
+        design = self._compiled(sizes, causal, dropout, module.training, query)
+        masks = self._masks(design, attention_mask, causal, n)
+        if scaling is not None and not isclose(factor := scaling * query.shape[-1] ** 0.5, 1):
+            query = query * factor
+        inputs = tuple([self._laid(side, x, sizes) for side, x in enumerate((query, key, value))])
+        y = design(*inputs, **masks)
+        order = [made.output.index(leg) + 1 for leg in (str(made.graph.query), *made.heads[0], made.width[2])]
+        weights = maps(design, inputs, masks, made.heads[0]) if given.get("output_attentions") else None
+        return y.permute(0, *order).flatten(2, -2), weights
+
+    def mask(
+        self,
+        batch_size: int,
+        q_length: int,
+        kv_length: int,
+        q_offset: int | Tensor = 0,
+        kv_offset: int = 0,
+        mask_function: Callable[..., Any] | None = None,
+        attention_mask: Tensor | None = None,
+        **given: Any,
+    ) -> Tensor | None:
+        """What the attentions of a call are given: where keys alone are hidden, beside later ones, that without pairs.
+
+        [batch, m] of a causal call, [batch, 1, n, m] the same for each query of another, and None where no key is
+        hidden; else [batch, 1, n, m]. All are boolean, true = may look.
+        """
+        from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+        function = causal_mask_function if mask_function is None else mask_function
+        last = not isinstance(q_offset, Tensor) and q_offset + q_length == kv_offset + kv_length
+        if not last and self.fixed:
+            raise InputError(
+                f"{self.name}: its last query stands at the last key, which is not so here: in attention to another "
+                "sequence, or with a cache that has room left; use one that grows, such as DynamicCache."
+            )
+        if last and function is causal_mask_function:
+            keys = None if attention_mask is None else attention_mask[:, kv_offset : kv_offset + kv_length]
+            return keys if keys is None or torch.compiler.is_compiling() or not bool(keys.all()) else None
+        given |= {"allow_is_causal_skip": False}
+        return sdpa_mask(  # type: ignore[no-any-return]
+            batch_size, q_length, kv_length, q_offset, kv_offset, function, attention_mask, **given
+        )
+
+    def _compiled(
+        self, sizes: dict[str, int], causal: bool, dropout: float, training: bool, like: Tensor
+    ) -> CompiledDesign:
+        """The design at these sizes, causal where the call is, in a model's mode."""
+        kind = (*sizes.items(), causal, dropout, training, like.device, like.dtype)
+        if kind not in self.compiled:
+            design = self.made.sized(sizes)
+            if dropout:
+                data = gain.with_dropout(design.as_dict(), self.made.graph, dropout)
+                if data == design.as_dict():
+                    raise InputError(
+                        f"{self.name}: it has no softmax over its keys in which attention dropout could act."
+                    )
+                design = compiler.load(data)
+            made = compiler.compile(design, causal=causal or None, device=like.device, dtype=like.dtype)
+            self.compiled[kind] = made.train(training)
+        return self.compiled[kind]
+
+    def _sizes(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
+        """The sizes of the legs of heads and of the entries of a head. Raises InputError."""
+        heads, groups = query.shape[1], key.shape[1]
+        own, shared = self.made.heads[:2]
+        rest = tuple(leg for leg in own if leg not in shared)  # of queries alone: several share a key
+        wanted = ((shared, groups), (rest, heads // groups)) if rest else ((shared, heads),)
+        if any(len(legs) > 1 or (not legs and number != 1) for legs, number in wanted):
+            raise InputError(
+                f"{self.name}: {heads} heads of queries and {groups} of keys do not fit its legs [{' '.join(own)}] and "
+                f"[{' '.join(shared)}]."
+            )
+        sizes = {leg: number for legs, number in wanted for leg in legs}
+        for leg, x in zip(self.made.width, (query, key, value), strict=True):
+            if sizes.setdefault(leg, x.shape[-1]) != x.shape[-1]:
+                found = f"is {sizes[leg]} for one and {x.shape[-1]} for another"
+                raise InputError(f"{self.name}: leg '{leg}' of queries, keys and values {found}.")
+        return sizes
+
+    def _laid(self, side: int, x: Tensor, sizes: Mapping[str, int]) -> Tensor:
+        """[batch, heads, positions, entries] with the legs of an input, in their order; heads repeated as needed."""
+        made, legs = self.made, self.made.heads[side]
+        many = prod([sizes[leg] for leg in legs])
+        if many != x.shape[1]:
+            x = x.repeat_interleave(many // x.shape[1], 1)
+        x = x.unflatten(1, [sizes[leg] for leg in legs]) if legs else x.squeeze(1)
+        named = [*legs, next(leg for leg in made.rows[side] if made.graph.leg[leg].sequence), made.width[side]]
+        return x.permute(0, *(named.index(leg) + 1 for leg in made.rows[side]))
+
+    def _masks(self, design: CompiledDesign, mask: Tensor | None, causal: bool, n: int) -> dict[str, Tensor]:
+        """A call's mask in the terms of the design."""
+        if self.made.graph.causal and n > 1 and not causal:
+            visible = None if mask is None else mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+            if visible is None or bool(visible.triu(1 + visible.shape[-1] - n).any()):
+                raise InputError(f"{self.name}: it is causal, and this attention looks at later keys.")
+        if mask is None:
+            return {}
+        if mask.dim() == 2:
+            return {"key_mask": mask}
+        if mask.dtype == torch.bool and mask.shape[1] == 1 and (mask.stride(2) == 0 or n == 1):
+            return {"key_mask": mask[:, 0, 0]}
+        others = [tuple(size or 1 for _, size in legs) for _, _, legs in design._signature.masks.places]
+        mask = mask[:, 0] if mask.shape[1] == 1 else mask.unflatten(1, others[0])
+        if mask.dtype == torch.bool:
+            return {"mask": mask}
+        shown, numbers = apart(design, "the attention mask", mask)
+        return {"mask": shown if numbers is None else torch.where(shown, numbers, -torch.inf)}
+
+
+def placed(graph: Graph) -> bool:
+    """Whether it counts where positions stand: by masks, constants along a sequence, or boxes such as rope."""
+    pair = (graph.query, graph.key)
+    boxes = [step.box for step in graph.steps if step.box is not None]
+    constants = [tensor for tensor in graph.of_role("constant") if any(not graph.leg[leg].size for leg in tensor.legs)]
+    alone = [box for box in boxes if box.leg in pair and box.leg not in OPS[box.kind].legs_mixed(box)]
+    looking = [box for box in boxes if OPS[box.kind].looks_back or box.masks]
+    return graph.causal or bool(constants or alone or looking)

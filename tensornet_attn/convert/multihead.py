@@ -1,0 +1,213 @@
+"""nn.MultiheadAttention for any design of queries, keys and values: the same call, masks and maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tensornet_attn import compiler
+from tensornet_attn.convert.beside import apart, maps
+from tensornet_attn.convert.heads import check_output, projections, sizes_for
+from tensornet_attn.convert.masks import same_for_all_heads
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph import build
+from tensornet_attn.spec import Design
+from tensornet_attn.spec.read import Source
+from tensornet_attn.special import gain
+
+Overrides = Mapping[str, int | float | str]
+
+
+class NotPacked:
+    """In the place of packed weights: to torch's encoders a tensor of a kind that their fast path does not take."""
+
+    weight = bias = None
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise InputError(f"MultiheadAttention of a design has no packed weights for torch's {function}.")
+
+
+class MultiheadAttention(nn.Module):
+    """A design in the place of nn.MultiheadAttention, also in nn.TransformerEncoderLayer and DecoderLayer.
+
+    `design` computes [batch, n, embed_dim] from an input of queries and none, one or two more, of keys and values. The
+    other arguments are those of nn.MultiheadAttention: `bias` adds one to each weight that takes an input, and to the
+    output; `dropout` acts in every softmax over the keys. `legs` and `settings` choose sizes that are left open;
+    `backend` and `causal` are those of `ta.compile`. The compiled design is `.design`. Raises DesignError, and
+    InputError for a design that does not fit.
+
+    >>> layer, x = MultiheadAttention("thsa", 16, 4, batch_first=True), torch.randn(2, 5, 16)
+    >>> y, weights = layer(x, x, x)
+    >>> y.shape, weights.shape
+    (torch.Size([2, 5, 16]), torch.Size([2, 5, 5]))
+    """
+
+    in_proj_bias, in_proj_weight, out_proj = None, NotPacked(), NotPacked()
+    _qkv_same_embed_dim = False
+
+    def __init__(
+        self,
+        design: Source,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        legs: Overrides | None = None,
+        settings: Overrides | None = None,
+        backend: str = "auto",
+        causal: bool | None = None,
+    ):
+        super().__init__()
+        for name, given in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
+            if given:
+                raise InputError(f"{name} is not supported: a design says itself what its keys are.")
+        loaded = compiler.load(design, settings=settings)
+        sizes = sizes_for(build(loaded), embed_dim, num_heads, kdim, vdim, legs or {})
+        made = fitted(compiler.load(design, sizes, settings), dropout, bias)
+        check_output(build(made), embed_dim)
+        self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
+        self.kdim, self.vdim, self.dropout = kdim or embed_dim, vdim or embed_dim, dropout
+        self.design = compiler.compile(made, backend, causal, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Draws the weights again, as the design says."""
+        self.design.reset_parameters()
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output, as nn.MultiheadAttention gives it, and maps [batch, n, m], or [batch, heads, n, m] not averaged.
+
+        query [n, batch, embed_dim], [batch, n, embed_dim] with batch_first, or [n, embed_dim]; key and value alike.
+        Masks are true, or minus infinity, where a query may not look; a `key_padding_mask` of integers is the
+        attention_mask of Hugging Face, 1 where it may. A row that sees nothing gives zeros. With `is_causal`,
+        `attn_mask` has to be causal; a design that is causal itself then leaves it out. Maps are those of evaluation,
+        without dropout, computed as the diagram is written: give need_weights=False where they are not wanted. Raises
+        InputError.
+        """
+        inputs = self._inputs(query, key, value)
+        if is_causal and self.design.plan.graph.causal:
+            attn_mask = None
+        elif is_causal and attn_mask is None:
+            raise InputError(f"{self._name}: is_causal is only a hint about attn_mask, which is not given.")
+        turned = query.dim() == 3 and not self.batch_first
+        if turned:
+            inputs = tuple(x.transpose(0, 1) for x in inputs)
+        masks = self._masks(attn_mask, key_padding_mask, inputs)
+        weights = maps(self.design, inputs, masks) if need_weights else None
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(-3)
+        y = self.design(*inputs, **masks)
+        return y.transpose(0, 1) if turned else y, weights
+
+    @property
+    def _name(self) -> str:
+        return self.design.design.name
+
+    def _inputs(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """The tensors that the design is called with."""
+        if any(x.is_nested for x in (query, key, value)):
+            raise InputError(f"{self._name}: nested tensors are not taken; give padded ones and a key_padding_mask.")
+        if not query.dim() == key.dim() == value.dim() or query.dim() not in (2, 3):
+            raise InputError(f"{self._name}: query, key and value have 2 dimensions, or 3 with a batch.")
+        inputs = self.design.plan.graph.of_role("input")
+        if len(inputs) == 3:
+            return query, key, value
+        if key is not value:
+            raise InputError(
+                f"{self._name}: it makes keys and values of one input, '{inputs[-1].name}'; give one tensor as both."
+            )
+        if key is query and (len(inputs) == 1 or inputs[1].default is not None):
+            return (query,)
+        if len(inputs) == 1:
+            raise InputError(f"{self._name}: it attends to its one input '{inputs[0].name}'; give one tensor as all.")
+        return query, key
+
+    def _masks(self, attn_mask: Tensor | None, padding: Tensor | None, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """Masks in the design's terms: true = may look; floats only where numbers are added."""
+        masks: dict[str, Tensor] = {}
+        added = []
+        if padding is not None:
+            masks["key_mask"], numbers = self._split("key_padding_mask", padding)
+            added += [] if numbers is None else [numbers[..., None, :]]  # [batch, 1, m]
+        if attn_mask is not None:
+            heads = self._by_heads(attn_mask, inputs[0].dim() == 3)
+            masks["mask"], numbers = self._split("attn_mask", heads)
+            added = [one.unflatten(0, (-1, *[1] * max(0, heads.dim() - 3))) if one.dim() == 3 else one for one in added]
+            added += [] if numbers is None else [numbers]
+        if added:
+            dtype, sizes = inputs[0].dtype, (inputs[0].shape[-2], inputs[-1].shape[-2])
+            total = torch.stack(torch.broadcast_tensors(*added)).sum(0).to(dtype) if len(added) > 1 else added[0]
+            total = total.to(dtype).expand(*total.shape[:-2], *sizes)
+            masks["mask"] = torch.where(masks["mask"], total, -torch.inf) if "mask" in masks else total
+        return masks
+
+    def _split(self, name: str, mask: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Where one may look, and the numbers that are added there; None where they are known to be zeros."""
+        if mask.dtype == torch.bool:
+            return ~mask, None
+        if not mask.is_floating_point():
+            if name == "key_padding_mask":
+                return mask != 0, None
+            raise InputError(f"{self._name}: {name} is {mask.dtype}; give booleans (true = hidden) or floats (added).")
+        return apart(self.design, name, mask)
+
+    def _by_heads(self, mask: Tensor, batched: bool) -> Tensor:
+        """[n, m] as it is; [batch * heads, n, m] with the design's legs of heads, or without where it has others."""
+        if mask.dim() != 3:
+            return mask
+        if mask.shape[0] % self.num_heads:
+            shapes = "[n, m] or [batch * num_heads, n, m]"
+            raise InputError(f"{self._name}: attn_mask has shape {list(mask.shape)}; give {shapes}.")
+        mask = mask.unflatten(0, (-1, self.num_heads))
+        legs = {tuple(size for _, size in others) for _, _, others in self.design._signature.masks.places}
+        (own,) = legs if len(legs) == 1 else [()]
+        if prod([size or 0 for size in own]) == self.num_heads:
+            mask = mask.unflatten(1, own)
+        else:
+            mask = same_for_all_heads(mask, self._name)
+        return mask if batched else mask[0]
+
+    def extra_repr(self) -> str:
+        return f"embed_dim {self.embed_dim}, num_heads {self.num_heads}, batch_first {self.batch_first}"
+
+
+def fitted(design: Design, dropout: float, bias: bool) -> Design:
+    """The design with dropout in each softmax over its keys, a bias on what each input gives, and one on the output."""
+    data, graph = design.as_dict(), build(design)
+    data.pop("contains", None)
+    if bias:
+        try:
+            data, _ = gain.with_biases(data, graph, projections(graph))
+        except InputError as error:
+            raise InputError(f"{error} Give bias=False.") from None
+        data, _ = gain.with_output_bias(data, graph, graph.legs_of(graph.output)[-1])
+    if dropout:
+        dropped = gain.with_dropout(data, graph, dropout)
+        if dropped == data:
+            raise InputError(
+                f"{graph.name}: it has no softmax over its keys that dropout could act in; give dropout=0."
+            )
+        data = dropped
+    return compiler.load(data)

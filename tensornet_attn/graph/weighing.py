@@ -1,0 +1,26 @@
+"""The attention map of a layer: what weighs all that its output takes of the keys."""
+
+from __future__ import annotations
+
+from tensornet_attn.graph.attention import Reader, behind, readers_of
+from tensornet_attn.graph.model import Graph
+
+
+def map_of(graph: Graph) -> Reader | None:
+    """The attention map, in the product in which it weighs values; None where the output sums keys elsewhere too."""
+    found = [
+        reader
+        for step in graph.steps
+        if {graph.query, graph.key} <= {*step.legs}
+        for reader in readers_of(graph, step.name)
+        if reader.term is not None and reader.values and graph.key not in reader.step.legs
+    ]
+    alone = len({one.use.name for one in found}) == 1 and summing(graph) == {found[0].step.name}
+    return found[0] if alone else None
+
+
+def summing(graph: Graph) -> set[str]:
+    """The steps behind the output that take keys and leave none."""
+    used = behind(graph, [graph.output])
+    takes = {step.name for step in graph.steps if any(graph.key in use.legs for use in step.op.uses)}
+    return {step.name for step in graph.steps if step.name in used & takes and graph.key not in step.legs}

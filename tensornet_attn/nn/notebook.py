@@ -1,0 +1,29 @@
+"""A compiled design as notebooks show it: its picture, its plan and its cost."""
+
+from __future__ import annotations
+
+from html import escape
+
+from tensornet_attn.cost.report import cost_of
+from tensornet_attn.draw.render import to_svg
+from tensornet_attn.draw.text import diagram_text
+from tensornet_attn.errors import MissingPartError
+from tensornet_attn.plan.model import Plan
+
+
+def html_of(plan: Plan, about: str) -> str:
+    """HTML to stand inside a page. The cost is that of the lengths that the plan was made for."""
+    graph, lengths = plan.graph, dict(plan.lengths)
+    queries, keys = (lengths.get(str(leg)) for leg in (graph.query, graph.key))
+    target = plan.target
+    cost = cost_of(graph, plan.schedule, queries, keys, target.batch, target.dtype)
+    parts = [_picture(plan, about), f"<pre>{escape(plan.explain())}</pre>", f"<pre>{escape(cost.to_text())}</pre>"]
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _picture(plan: Plan, about: str) -> str:
+    """The diagram drawn by Graphviz; as text where that is not installed."""
+    try:
+        return to_svg(plan.graph, plan.graph.name, about or None)
+    except MissingPartError:
+        return f"<pre>{escape(diagram_text(plan.graph, plan.graph.name, about or None))}</pre>"

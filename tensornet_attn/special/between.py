@@ -1,0 +1,169 @@
+"""What a design does between given queries, keys and values: the design without its projections.
+
+Q: x[n f] Wq[f h d] -> n h d                      Q: query[n h d] -> n h d
+K: memory[m f] Wk[f h d] -> m h d                 K: key[m h d] -> m h d
+V: memory[m f] Wv[f h d] -> m h d                 V: value[m h d] -> m h d
+A: {softmax: m, of: "Q[n h d] K[m h d] -> h n m"}
+y: A[h n m] V[m h d] Wo[h d f] -> n f             y: A[h n m] V[m h d] -> n h d
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tensornet_attn.errors import DesignError, InputError
+from tensornet_attn.graph import build
+from tensornet_attn.graph.attention import Reader, behind
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.weighing import map_of
+from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.spec import Design
+from tensornet_attn.spec.expression import SumText, parse_sum_text
+from tensornet_attn.spec.read import load
+from tensornet_attn.special.gain import Data, edited
+
+Legs = tuple[str, ...]
+SIDES = ("query", "key", "value")
+INSTEAD = "ta.convert_model puts a whole design into a model"
+
+
+@dataclass(frozen=True)
+class Between:
+    """A design without weights, of queries, keys and values in this order, and what their legs are.
+
+    `rows`: the legs of each input as written; `heads`: of each, those that stand on the attention map; `width`: of
+    each, the entries of a head. `output`: the legs of the output.
+    """
+
+    design: Design
+    graph: Graph
+    rows: tuple[Legs, Legs, Legs]
+    heads: tuple[Legs, Legs, Legs]
+    width: Legs
+    output: Legs
+
+    def sized(self, sizes: dict[str, int]) -> Design:
+        """The design with these sizes of the legs of its inputs."""
+        return load(self.design, legs=dict(sizes))
+
+
+def between(design: Design) -> Between:
+    """A design that does no more than weigh values by scores. Raises InputError, saying what it has beside.
+
+    One of three inputs and no weights is taken as it is.
+    """
+    graph = build(design)
+    held = [tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state")]
+    try:
+        inside = design if len(graph.of_role("input")) == 3 and not held else load(_without_projections(design, graph))
+        graph = build(inside)
+    except DesignError as error:
+        first = error.problems[0].message
+        raise InputError(f"{graph.name}: without its projections it is no design of its own: {first}") from None
+    reader = map_of(graph)
+    rows = tuple(tensor.legs for tensor in graph.of_role("input"))
+    sequences = [[leg for leg in row if graph.leg[leg].sequence] for row in rows]
+    if reader is None or sequences != [[graph.query], [graph.key], [graph.key]]:
+        raise InputError(f"{graph.name}: it does not weigh values, its last input, by queries and keys, the other two.")
+    own = [[leg for leg in row if not graph.leg[leg].sequence] for row in rows]
+    heads = tuple(tuple(leg for leg in row if leg in reader.use.legs) for row in own)
+    widths = [[leg for leg in row if leg not in reader.use.legs] for row in own]
+    output = graph.legs_of(graph.output)
+    if any(len(width) != 1 for width in widths) or widths[0] != widths[1]:
+        shapes = ", ".join(f"[{' '.join(row)}]" for row in rows)
+        raise InputError(
+            f"{graph.name}: its queries, keys and values are {shapes}; each needs one leg beside its heads."
+        )
+    if {*output} != {graph.query, *heads[0], *widths[2]} or {*heads[2]} not in ({*heads[0]}, {*heads[1]}):
+        raise InputError(
+            f"{graph.name}: its output is [{' '.join(output)}], not its values in the heads of its queries."
+        )
+    return Between(inside, graph, rows, heads, tuple(width[0] for width in widths), output)  # type: ignore[arg-type]
+
+
+def _without_projections(design: Design, graph: Graph) -> Data:
+    """The design as data, its projections to queries, keys, values and output taken off."""
+    reader = map_of(graph)
+    if reader is None:
+        raise InputError(f"{graph.name}: it has no attention map that weighs all its values; {INSTEAD}.")
+    found = _sides(graph, reader)
+    data = design.as_dict()
+    rows: dict[str, str] = {}
+
+    def edit(text: str) -> str:
+        tree = parse_sum_text(text)
+        side = found.get(_factors(tree))
+        if side is None:
+            return text
+        rows[side] = " ".join(leg.name for leg in tree.legs)
+        return f"{names[side]}[{rows[side]}] -> {rows[side]}"
+
+    taken = {*graph.step, *graph.tensor}
+    names = {side: side if side not in taken else f"{side}_given" for side in SIDES}
+    out: dict[str, Any] = edited(data, edit)
+    out["diagram"][graph.output], last = _unprojected(out["diagram"][graph.output], graph)
+    gone = {name for pair in found for name in pair} | last
+    held = (tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
+    if kept := [name for name in held if name not in gone]:
+        beside = "and what stands between given queries, keys and values has no weights"
+        raise InputError(f"{graph.name}: without its projections it still has '{kept[0]}', {beside}; {INSTEAD}.")
+    out["inputs"] = {names[side]: rows[side] for side in SIDES}
+    legs = dict.fromkeys(leg for row in rows.values() for leg in row.split())
+    sizes = {leg: graph.leg[leg] for leg in legs if not graph.leg[leg].sequence}
+    out["legs"] |= {name: f"head {leg.size}" if leg.kind == "head" else leg.size for name, leg in sizes.items()}
+    for tensor in graph.of_role("input"):
+        out["legs"].pop(tensor.legs[-1], None)
+    return {key: value for key, value in out.items() if key not in ("weights", "contains")}
+
+
+def _sides(graph: Graph, reader: Reader) -> dict[tuple[str, ...], str]:
+    """The projections, (input, weight), with the side that each gives."""
+    scores = behind(graph, [reader.use.name])
+    found: dict[tuple[str, ...], set[str]] = {}
+    for step in graph.steps:
+        if (pair := _projection(graph, step)) is not None:
+            key = "key" if step.name in scores else "value"
+            found.setdefault(pair, set()).add("query" if graph.query in step.legs else key)
+    named = [next(iter(sides)) for sides in found.values() if len(sides) == 1]
+    if sorted(named) != sorted(SIDES):
+        raise InputError(
+            f"{graph.name}: it has {named.count('query')} projections to queries, {named.count('key')} to keys and "
+            f"{named.count('value')} to values; one of each can be taken off. {INSTEAD}."
+        )
+    return {pair: next(iter(sides)) for pair, sides in found.items()}
+
+
+def _projection(graph: Graph, step: Step) -> tuple[str, ...] | None:
+    """The input and the weight whose product a step is, with the legs of one position."""
+    terms = step.contraction.terms if step.contraction is not None else ()
+    if len(terms) != 1 or terms[0].coefficient != ONE or len(terms[0].factors) != 2:
+        return None
+    roles = {graph.tensor[use.name].role: use for use in terms[0].factors if use.name in graph.tensor}
+    if {*roles} != {"input", "weight"} or not {*roles["input"].legs} & {graph.query, graph.key} <= {*step.legs}:
+        return None
+    return tuple(sorted(use.name for use in terms[0].factors))
+
+
+def _factors(tree: SumText) -> tuple[str, ...]:
+    """The names of a plain product of two; empty for any other expression."""
+    plainly = len(tree.terms) == 1 and tree.terms[0].coefficient == ONE
+    return tuple(sorted(use.name for use in tree.terms[0].factors)) if plainly else ()
+
+
+def _unprojected(text: Any, graph: Graph) -> tuple[Any, set[str]]:
+    """The output without the weight that gives it the leg of the features, and that weight."""
+    if not isinstance(text, str) or "->" not in text:
+        return text, set()
+    tree, width = parse_sum_text(text), graph.legs_of(graph.output)[-1]
+    weights = {tensor.name for tensor in graph.of_role("weight")}
+    uses = [use for term in tree.terms for use in term.factors if use.name in weights]
+    if len(tree.terms) != 1 or len(uses) != 1 or uses[0].legs is None:
+        return text, set()
+    (use,), names = uses, [leg.name for leg in uses[0].legs]
+    if width not in names:
+        return text, set()
+    rest = [leg.name for leg in tree.legs if leg.name != width]
+    cut = text.index("->")
+    before = f"{text[: use.span[0]]}{text[use.span[1] : cut]}".strip()
+    return f"{before} -> {' '.join([*rest, *(leg for leg in names if leg != width)])}", {use.name}
