@@ -12,7 +12,8 @@ from torch import nn
 
 from tensornet_attn.analyse.section import Section, joined_sections, model_sections, repeated_tokens
 from tensornet_attn.errors import InputError
-from tensornet_attn.models.kinds import make
+from tensornet_attn.models.cache import ModelCache
+from tensornet_attn.models.kinds import LanguageModel, Seq2Seq, make
 from tensornet_attn.models.read import ModelSpec
 from tensornet_attn.tasks.batch import Batch, Score
 from tensornet_attn.tasks.task import Task
@@ -107,7 +108,9 @@ def sample(
 ) -> str:
     """The prompt and what a language model writes after it; `temperature` 0 takes the most probable token each time.
 
-    Raises InputError for a model of another kind, and for a prompt that is empty or not in the vocabulary.
+    The context is that of a sample: the last `length` tokens of the task. As long as it holds all, a position is
+    computed once, where all designs can keep a cache. Raises InputError for a model of another kind, and for a prompt
+    that is empty or not in the vocabulary.
     """
     if trained.task.kind != "language_model":
         raise InputError(f"'{trained.spec.name}' is a {trained.spec.kind}; sample takes a language model.")
@@ -115,11 +118,22 @@ def sample(
     found = alphabet.encode(prompt)
     if not found:
         raise InputError("the prompt is empty; give a character or word to begin with.")
-    generator = torch.Generator().manual_seed(seed)
+    generator, length, cache = torch.Generator().manual_seed(seed), trained.task.length, cache_of(trained.model)
     for _ in range(tokens):
-        logits = trained.model(torch.tensor([found[-trained.task.length :]]))[0, -1]
-        found.append(draw(logits.float(), temperature, top_k, generator))
+        if cache is None or len(found) > length:  # the window slides: every position has another context
+            logits = trained.model(torch.tensor([found[-length:]]))
+        else:
+            logits = trained.model(torch.tensor([found[cache.length :]]), cache=cache)
+        found.append(draw(logits[0, -1].float(), temperature, top_k, generator))
     return alphabet.decode(found)
+
+
+def cache_of(model: LanguageModel | Seq2Seq) -> ModelCache | None:
+    """An empty decoding cache; None where a design can keep none, and every position is computed at each token."""
+    try:
+        return model.new_cache()
+    except InputError:
+        return None
 
 
 def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:

@@ -11,7 +11,7 @@ import torch
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.models.kinds import Seq2Seq
 from tensornet_attn.train.session import fabric_of
-from tensornet_attn.train.trained import Trained
+from tensornet_attn.train.trained import Trained, cache_of
 
 Tensor = torch.Tensor
 TOKENIZER = "13a"  # sacrebleu's own default: mteval's
@@ -87,18 +87,22 @@ def translations(trained: Trained, split: str, samples: int | None, batch: int) 
 def greedy(model: Seq2Seq, source: Tensor, source_mask: Tensor | None, edge: int, most: int) -> list[list[int]]:
     """The most probable token after those before it, up to the edge, at most `most`: a list for each row of source.
 
-    source [batch m] and its mask; the decoder begins with the edge. Rows that have ended are computed no further.
+    source [batch m] and its mask; the decoder begins with the edge. Rows that have ended are computed no further,
+    and the positions of the others once, where all designs can keep a cache.
     """
-    encoded = model.encode(source, source_mask)
+    encoded, cache = model.encode(source, source_mask), cache_of(model)
     found: list[list[int]] = [[] for _ in source]
     left = torch.arange(len(source), device=source.device)
     begun = torch.full((len(source), 1), edge, device=source.device)
     while len(left) and begun.shape[1] <= most:
-        last = torch.arange(1, len(left) + 1, device=source.device) * begun.shape[1] - 1
+        new = begun if cache is None else begun[:, -1:]
+        last = torch.arange(1, len(left) + 1, device=source.device) * new.shape[1] - 1
         mask = None if source_mask is None else source_mask[left]
-        best = model.decode(encoded[left], begun, mask, at=last).argmax(-1)
+        best = model.decode(encoded[left], new, mask, at=last, cache=cache).argmax(-1)
         going = best != edge
         left, begun = left[going], torch.cat([begun, best[:, None]], 1)[going]
+        if cache is not None and len(left) < len(going):
+            cache.select(going.nonzero()[:, 0])
         for row, token in zip(left.tolist(), best[going].tolist(), strict=True):
             found[row].append(token)
     return found
