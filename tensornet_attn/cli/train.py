@@ -48,6 +48,7 @@ def train(
     embedding_scale: Annotated[Text, option("A factor on embeddings, such as 'width ** 0.5'; 1.", "NUMBER")] = None,
     tied: Annotated[bool | None, flag("--tied/--untied", "Output with the weights of the embedding; untied.")] = None,
     memory: Annotated[Number, option("Rows of earlier segments that are kept; 0.")] = None,
+    memory_kind: Annotated[Text, option("What is kept: inputs, or the decoding cache; inputs.", "KIND")] = None,
     pooling: Annotated[Text, option("Of a classifier: mean, cls or concat; mean.", "KIND")] = None,
     vocabulary: Annotated[Number, option("Of a model, in place of its own.")] = None,
     length: Annotated[Number, option("What a model is made for, in place of its own.")] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 
@@ -32,10 +33,13 @@ class ModelCache(Mapping[str, Cache]):
 
     @property
     def length(self) -> int:
-        """Positions seen. Raises InputError after a call that failed between two layers."""
+        """Positions seen, those that `keep_last` has dropped too.
+
+        Raises InputError after a call that failed between two layers.
+        """
         lengths = dict[int, str]()
         for place, cache in self._own():
-            lengths.setdefault(cache.length, place)
+            lengths.setdefault(cache.length + cache.forgotten, place)
         if len(lengths) > 1:
             (most, first), *_, (least, last) = sorted(lengths.items(), reverse=True)
             seen = f"'{first}' has seen {most:,} positions, '{last}' {least:,}"
@@ -57,6 +61,40 @@ class ModelCache(Mapping[str, Cache]):
         """
         for _, cache in self._own():
             cache.crop(length)
+
+    def keep_last(self, positions: int) -> None:
+        """Forgets the oldest positions where all are kept; states and bands stay. See `Cache.keep_last`."""
+        for _, cache in self._own():
+            cache.keep_last(positions)
+
+    @property
+    def batch(self) -> int | None:
+        """The sequences of the batch; None before the first call."""
+        return next(filter(None, (cache.batch for cache in self.values())), None)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds of it, by name, [batch, ...] each: numbers and dtypes once for each sequence."""
+        found = dict[str, torch.Tensor]()
+        for place, cache in self.items() if self.batch else ():
+            for name, value in cache.state_dict().items():
+                if name == "dtype":
+                    value = torch.zeros(self.batch, dtype=value)
+                elif not isinstance(value, torch.Tensor):
+                    value = torch.full((self.batch,), value)
+                found[f"{place}/{name}"] = value
+        return found
+
+    def with_tensors(self, named: Mapping[str, torch.Tensor]) -> ModelCache:
+        """This cache, holding what `tensors` gave."""
+        for place, cache in self.items():
+            state = dict[str, Any]()
+            for path, value in named.items():
+                where, _, name = path.rpartition("/")
+                if where == place:
+                    numbers = name in ("length", "forgotten")
+                    state[name] = value.dtype if name == "dtype" else int(value[0]) if numbers else value
+            cache.load_state_dict(state)
+        return self
 
     def reorder(self, index: torch.Tensor) -> None:
         """Sequence i of the batch becomes what index[i] was, as a beam search needs."""

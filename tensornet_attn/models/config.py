@@ -18,6 +18,7 @@ from tensornet_attn.spec.report import Reporter, printable
 
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["none", "learned", "sinusoid"]
+MemoryKind = Literal["inputs", "cache"]
 Pooling = Literal["mean", "cls", "concat"]
 Initialisation = Literal["design", "normal", "gpt2", "xavier", "transformer_xl", "mgk", "fmm", "lra", "epa"]
 
@@ -124,6 +125,9 @@ class MaskedLanguageModelConfig(TokenModelConfig):
 class LanguageModelConfig(TokenModelConfig):
     kind: Literal["language_model"]
     memory: Rows = Field(0, description="Rows of earlier segments kept for designs with a context input.")
+    memory_kind: MemoryKind = Field(
+        "inputs", description="What is kept of earlier segments: inputs of layers, or the decoding cache."
+    )
 
 
 class SequenceClassifierConfig(Config):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, TypedDict
 
 import torch
@@ -12,6 +14,7 @@ from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.models.cache import ModelCache, caches_of
 from tensornet_attn.models.model import Losses, Model, Positions, WithLosses, check_numbers, check_tokens, gathered
 from tensornet_attn.models.read import ModelSpec, load, override_keys
+from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.sources import Source
 
 Tensor = torch.Tensor
@@ -31,6 +34,19 @@ class Memory(NamedTuple):
     @property
     def rows(self) -> int:
         return self.states[0].shape[1]
+
+    @property
+    def batch(self) -> int | None:
+        return self.states[0].shape[0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds of it, by name, [batch, ...] each."""
+        named = {str(place): state for place, state in enumerate(self.states)}
+        return named if self.keep is None else named | {"keep": self.keep}
+
+    def with_tensors(self, named: Mapping[str, Tensor]) -> Memory:
+        """The memory whose `tensors` these are."""
+        return Memory(tuple(named[str(place)] for place in range(len(self.states))), named.get("keep"))
 
 
 def _check_memory(memory: Memory, layers: int, batch: int, width: int) -> None:
@@ -109,13 +125,13 @@ class LanguageModel(TokenModel):
 
     def _make(self, **new: Any) -> None:
         super()._make(**new)
-        self.rows = self.spec.config.memory
+        self.rows, self.carries = self.spec.config.memory, self.spec.config.memory_kind == "cache"
 
     def forward(
         self,
         tokens: Tensor,
         key_mask: Tensor | None = None,
-        memory: Memory | None = None,
+        memory: Memory | ModelCache | None = None,
         at: Tensor | None = None,
         losses: bool = False,
         cache: ModelCache | None = None,
@@ -135,7 +151,8 @@ class LanguageModel(TokenModel):
         if memory is not None:
             if cache is not None:
                 raise InputError("a call has a memory of earlier segments or a cache: leave one of them out.")
-            *made, found = self._remembering(x, key_mask, memory, at, losses)
+            carry = self._carrying if self.carries else self._remembering
+            *made, found = carry(x, key_mask, memory, at, losses)
             return (*made, found) if losses else tuple(made)
         x, found = self._through("layers", x, losses, key_mask, cache=cache)
         return (self._logits(x, at), found) if losses else self._logits(x, at)
@@ -147,12 +164,22 @@ class LanguageModel(TokenModel):
         """
         return caches_of(self._designs("layers"), max_length)
 
-    def new_memory(self, batch: int) -> Memory:
-        """The memory before the first segment. Raises InputError for a model without."""
+    def new_memory(self, batch: int) -> Memory | ModelCache:
+        """The memory before the first segment. Raises InputError for a model without.
+
+        With `memory_kind: cache` the caches of the designs that keep anything; each call changes them.
+        """
         self._check_rows()
+        if self.carries:
+            return caches_of(self._carried, None)
         weight = self.embedding.weight  # it may be sharded, which a memory is not
         none = torch.zeros(batch, 0, weight.shape[1], dtype=weight.dtype, device=weight.device)
         return Memory((none,) * self._contexts)
+
+    @cached_property
+    def _carried(self) -> dict[str, CompiledDesign]:
+        """The designs that keep anything of what they have seen, by their places."""
+        return {place: one for place, one in self._designs("layers").items() if len(one.new_cache())}
 
     @property
     def _contexts(self) -> int:
@@ -161,6 +188,24 @@ class LanguageModel(TokenModel):
     def _check_rows(self) -> None:
         if not self.rows:
             raise InputError(f"'{self.spec.name}' has no memory; give it rows, e.g. 'memory: 128' in its description.")
+
+    def _carrying(
+        self, x: Tensor, key_mask: Tensor | None, memory: ModelCache, at: Tensor | None, losses: bool
+    ) -> tuple[Tensor, ModelCache, Losses]:
+        """A segment behind those that the cache has seen, which has then seen it too."""
+        self._check_rows()
+        if not isinstance(memory, ModelCache) or {*memory} != {*self._carried}:
+            given = "a cache of other designs" if isinstance(memory, ModelCache) else f"a {type(memory).__name__}"
+            raise InputError(f"memory is {given}; give what the call before returned, or new_memory(batch).")
+        if key_mask is not None:
+            raise InputError("a segment behind a carried cache has no padding: leave out 'key_mask'.")
+        found: Losses = {}
+        for place, block in enumerate(self.layers):
+            at_block = f"layers.{place}"
+            kept = {role: memory[f"{at_block}.{role}"] for role in block.roles if f"{at_block}.{role}" in memory}
+            x = gathered(block(x, losses=losses, cache=kept), at_block, found)
+        memory.keep_last(self.rows)
+        return self._logits(x, at), memory, found
 
     def _remembering(
         self, x: Tensor, key_mask: Tensor | None, memory: Memory, at: Tensor | None, losses: bool

@@ -67,6 +67,8 @@ class Sublayer(nn.Module):
         looks at a source that it has seen.
         """
         into = x if self.post_norm else self.norm(x)
+        if source is None and key_mask is not None and cache is not None:
+            key_mask = key_mask[..., cache.forgotten :]
         inputs = (into,) if source is None or (cache is not None and cache.length) else (into, source)
         return self._added(x, inputs, key_mask if self.keyed else None, losses, cache)
 
@@ -83,9 +85,9 @@ class Sublayer(nn.Module):
         losses: bool,
         cache: Cache | None = None,
     ) -> WithLosses:
-        options = {"losses": True} if losses else {} if cache is None else {"cache": cache}
+        options = {"cache": cache} if cache is not None else {"losses": True} if losses else {}
         made = self.design(*inputs, key_mask=key_mask, **options)
-        made, found = made if losses else (made, {})
+        made, found = made if "losses" in options else (made, {})
         x = x + self.dropout(made)
         x = self.norm(x) if self.post_norm else x
         return (x, found) if losses else x

@@ -14,6 +14,7 @@ from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
 from tensornet_attn.ir.arithmetic import evaluate, names, parse
 from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.models.carry import check_carried
 from tensornet_attn.models.config import (
     CONFIGS,
     PARTS,
@@ -141,7 +142,13 @@ def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
     }
     if reporter.failed:
         return None
-    if memory and not any(block["mixer"].context for block in stacks["layers"]):
+    by_cache = getattr(config, "memory_kind", "inputs") == "cache"
+    if by_cache and not memory:
+        message = "nothing is kept of earlier segments: 'memory' is 0."
+        hint = "e.g. 'memory: 128': of designs that keep every position the last 128."
+        reporter.error("no-fit", message, ("model", "memory_kind"), hint=hint)
+        return None
+    if memory and not by_cache and not any(block["mixer"].context for block in stacks["layers"]):
         message = "no mixer of this model has a context input, which the memory is for."
         hint = "such an input is 'memory: {legs: m f, default: x}'; e.g. transformer_xl or epa_xl."
         reporter.error("no-fit", message, ("model", "memory"), hint=hint)
@@ -248,7 +255,9 @@ def _blocks(document: Document, reporter: Reporter, config: AnyConfig, stack: st
             path = (*path, role) if document.value((*path, role)) is not None else path
             rows = (own, own + (memory if role == "mixer" else 0))
             place = Place(document, reporter, path, role, part, config.width, causal and role != "cross", rows)
-            if (fitted := fit(place)) is not None:
+            if (fitted := fit(place)) is not None and getattr(config, "memory_kind", "") == "cache":
+                check_carried(place, fitted)
+            if fitted is not None:
                 block[role] = fitted
         if len(block) == len(parts):
             yield from [block] * layer.repeat

@@ -24,11 +24,12 @@ class Cache:
     """What a compiled design keeps of the positions it has seen, by name: [batch..., legs of the result].
 
     `layer.new_cache()` makes one; `layer(x, cache=cache)` reads it and adds the chunk's positions. `length`: positions
-    seen. `nbytes`: of what is kept; `allocated`: of the tensors that hold it. `copy.deepcopy` makes another one.
+    seen, without the `forgotten` that `keep_last` has dropped. `nbytes`: of what is kept; `allocated`: of the tensors
+    that hold it. `copy.deepcopy` makes another one.
     """
 
     def __init__(self, design: str, decoding: Decoding, max_length: int | None = None):
-        self.design, self.length, self.max_length = design, 0, max_length
+        self.design, self.length, self.forgotten, self.max_length = design, 0, 0, max_length
         self._kept = {one.name: one for one in decoding.kept}
         self._held: dict[str, Tensor] = {}  # a growing one has room behind what is in use
         self._dtype = torch.get_default_dtype()  # of the chunks; states are of float32 at least
@@ -75,6 +76,16 @@ class Cache:
             self._held[name] = self._held[name].narrow(self._axis(name), 0, min(length, rings[name])).clone()
         self.length = length
 
+    def keep_last(self, positions: int) -> None:
+        """Forgets the oldest positions of what is kept of every one. States, and bands alone, stay as they are."""
+        rows = [name for name, one in self._kept.items() if one.leg is not None]
+        if self.length <= positions or all(self._kept[name].reach is not None for name in rows):
+            return
+        for name in rows:
+            count = min(positions, self._used(name))
+            self._held[name] = self._rows(name, count).clone(memory_format=torch.contiguous_format)
+        self.forgotten, self.length = self.forgotten + self.length - positions, positions
+
     def reorder(self, index: Tensor) -> None:
         """Sequence i of the batch, its first dimension, becomes what index[i] was, as a beam search needs.
 
@@ -98,16 +109,16 @@ class Cache:
 
     def reset(self) -> None:
         """Forgets everything."""
-        self.length, self._held = 0, {}
+        self.length, self.forgotten, self._held = 0, 0, {}
 
     def state_dict(self) -> dict[str, Any]:
         """The length and the dtype of what was seen, and what is kept, by name."""
-        seen = {"length": self.length, "dtype": self._dtype}
+        seen = {"length": self.length, "forgotten": self.forgotten, "dtype": self._dtype}
         return seen | {name: self[name].clone() for name in self._held}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave. Raises InputError where it is of another design."""
-        names = {*state} - {"length", "dtype"}
+        names = {*state} - {"length", "forgotten", "dtype"}
         if names and names != {*self._kept}:
             of, wanted = ", ".join(sorted(names)), ", ".join(self._kept)
             raise InputError(f"{self.design}: the cache keeps {wanted}, and the state is of {of}.")
@@ -115,7 +126,8 @@ class Cache:
             rows, wanted_rows = state[name].shape[self._axis(name)] if one.leg else 0, one.rows(int(state["length"]))
             if one.leg and rows != wanted_rows:
                 raise InputError(f"{self.design}: '{name}' has {rows:,} positions, and {wanted_rows:,} are to be kept.")
-        self.length, self._dtype = int(state["length"]), state["dtype"]
+        self.length, self.forgotten = int(state["length"]), int(state.get("forgotten", 0))
+        self._dtype = state["dtype"]
         self._held = {name: state[name].clone() for name in names}
 
     def check(self, design: str, decoding: Decoding, batch: tuple[int, ...], like: Tensor, length: int) -> None:
@@ -133,6 +145,11 @@ class Cache:
         if self._held and (self._dtype, held.device) != (like.dtype, like.device):
             kinds = [f"{one} on {where}" for one, where in ((self._dtype, held.device), (like.dtype, like.device))]
             raise InputError(f"{design}: the cache holds {kinds[0]}, the chunk is {kinds[1]}.")
+
+    @property
+    def batch(self) -> int | None:
+        """The sequences of the batch, its first dimension; None where nothing is kept."""
+        return next((held.shape[0] for held in self._held.values()), None)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         if any(held.ndim == len(self._kept[name].legs) for name, held in self._held.items()):

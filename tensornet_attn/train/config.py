@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn.errors import DesignError, InputError, nearest
-from tensornet_attn.models.config import Initialisation, Norm, Pooling, Positions, Share, written
+from tensornet_attn.models.config import Initialisation, MemoryKind, Norm, Pooling, Positions, Share, written
 from tensornet_attn.models.fit import inside, is_path
 from tensornet_attn.models.read import ModelSpec, load, read_model
 from tensornet_attn.ops.model import Arithmetic
@@ -74,6 +74,7 @@ class Run(BaseModel):
     embedding_scale: Arithmetic = Field(1, description="a factor on embeddings, such as width ** 0.5")
     tied: bool = Field(False, description="whether a language model's output has the weights of its embedding")
     memory: int = Field(0, ge=0, description="rows of earlier segments that a language model keeps")
+    memory_kind: MemoryKind = Field("inputs", description="what is kept of them: inputs, or the decoding cache")
     pooling: Pooling = Field("mean", description="of a classifier: mean, cls or concat")
     vocabulary: Count | None = Field(None, description="of a model, in place of its own")
     length: Count | None = Field(None, description="what a model is made for, in place of its own")
@@ -133,10 +134,10 @@ OF_THE_TASK = ("vocabulary", "length", "classes")
 # What a design needs to be a model; of a model that says all this itself, what the run wants otherwise.
 SIZES = (
     "legs", "settings", "mlp", "mlp_legs", "mlp_settings", "depth", "width", "positions", "norm", "dropout", "init",
-    "embedding_scale", "tied", "memory", "pooling", *OF_THE_TASK,
+    "embedding_scale", "tied", "memory", "memory_kind", "pooling", *OF_THE_TASK,
 )  # fmt: skip
 # What runs of earlier versions lack: at its default it is no part of what makes two runs differ.
-LATER = ("label_smoothing", "mlp_settings", *OF_THE_TASK)
+LATER = ("label_smoothing", "mlp_settings", "memory_kind", *OF_THE_TASK)
 # Where and how a run is computed: it may go on with others.
 MACHINE = (
     "checkpoint_activations", "save_every", "save_seconds", "keep", "accelerator", "devices", "nodes", "strategy",
@@ -280,6 +281,7 @@ def _stack(run: Run, task: Task) -> ModelSpec:
         model |= {"classes": task.classes, "pooling": run.pooling}
     else:
         model |= {"tied": run.tied, "memory": run.memory}
+        model |= {"memory_kind": run.memory_kind} if "memory_kind" in run.model_fields_set else {}
     spec = load({"tensornet": 1, "model": model})
     return replace(spec, name=spec.stacks["layers"][0]["mixer"].design.name)
 

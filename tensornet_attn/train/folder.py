@@ -20,7 +20,6 @@ from torch import nn
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
-from tensornet_attn.models.kinds import Memory
 from tensornet_attn.spec.yaml import dump
 from tensornet_attn.train.config import LATER, MACHINE, SIZES, Run, read
 from tensornet_attn.train.session import Session
@@ -28,7 +27,6 @@ from tensornet_attn.train.session import Session
 Tensor = torch.Tensor
 CHECKPOINTS, CONFIG, STATE = "checkpoints", "run.yaml", "state.json"
 MODEL, OPTIMIZER, MEMORY = "model.safetensors", "optimizer.safetensors", "memory.safetensors"
-KEEP = "keep"  # of a memory, beside its states by number
 _NAME = re.compile(r"step-(\d{8,})\Z")
 _ASIDE = "."  # how the name of a folder begins that is being written or removed
 _LONG = 60  # characters of a value that a message shows
@@ -242,8 +240,7 @@ def _memories(session: Session) -> dict[str, Tensor]:
     """The memories of all parts, [rows of the batch, rows, width] each, in the order of the batch's rows."""
     parts: dict[str, list[Tensor]] = {}
     for memory in (memory for memory in session.memories if memory is not None):
-        named = {str(place): state for place, state in enumerate(memory.states)}
-        named |= {} if memory.keep is None else {KEEP: memory.keep}
+        named = memory.tensors()
         for name, piece in named.items():
             everyone = piece if session.share.world == 1 else session.fabric.all_gather(piece).flatten(0, 1)
             parts.setdefault(name, []).append(everyone.cpu())
@@ -267,8 +264,9 @@ def resume(session: Session, saved: Saved) -> None:
         for part in range(session.share.parts):
             rows = slice(*session.share.rows(part, session.run.batch))
             own = {name: value[rows].to(session.fabric.device, copy=True) for name, value in held.items()}
-            keep = own.pop(KEEP, None)
-            session.memories[part] = Memory(tuple(own[name] for name in sorted(own, key=int)), keep)
+            fresh = session.memories[part]
+            assert fresh is not None
+            session.memories[part] = fresh.with_tensors(own)
     session.step, session.seconds = saved.step, saved.state["seconds"]
     session.peak = saved.state["peak_memory_bytes"]
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.models.cache import ModelCache
 from tensornet_attn.models.kinds import Memory, make
 from tensornet_attn.models.model import Block
 from tensornet_attn.models.read import ModelSpec
@@ -85,10 +86,10 @@ def arguments(batch: Batch) -> tuple[Any, ...]:
 def answer(
     model: Any,
     batch: Batch,
-    memory: Memory | None = None,
+    memory: Memory | ModelCache | None = None,
     at: Tensor | None = None,
     losses: dict[str, Tensor] | None = None,
-) -> tuple[Tensor, Memory | None]:
+) -> tuple[Tensor, Memory | ModelCache | None]:
     """(logits, the next memory) of any kind of model for a batch of its kind of task.
 
     `at` [k]: what `scored_places` gave, for the logits [k vocabulary] of these places alone. `losses` takes the
@@ -149,7 +150,7 @@ def judge(
         check_tokens(own, task)
         at = scored_places(own)
         own, at = own.to(fabric.device), None if at is None else at.to(fabric.device)
-        if getattr(model, "rows", 0) and (memory is None or memory.states[0].shape[0] != len(own)):
+        if getattr(model, "rows", 0) and (memory is None or memory.batch != len(own)):
             memory = model.new_memory(len(own))
         logits, memory = answer(module, own, memory, at)
         total = total + task.score(logits, own, at)
@@ -237,7 +238,7 @@ class Session:
     module: Any
     optimizer: torch.optim.Optimizer
     share: Share
-    memories: list[Memory | None] = field(default_factory=list)
+    memories: list[Memory | ModelCache | None] = field(default_factory=list)
     step: int = 0
     seconds: float = 0.0
     peak: int = 0
@@ -263,6 +264,10 @@ def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
             f"'{spec.name}' has a memory: its batch of {run.batch} must be a multiple of {share.world} processes x "
             f"{share.parts} parts."
         )
+    by_cache = getattr(spec.config, "memory_kind", "inputs") == "cache"
+    twice = [name for name in ("compile", "checkpoint_activations") if getattr(run, name)]
+    if by_cache and twice:
+        raise InputError(f"'{spec.name}' carries a cache, which each call changes: leave out '{twice[0]}'.")
     seed_part(run.seed, 0, 0)
     model = make(spec, backend=run.backend)
     if run.checkpoint_activations:

@@ -72,6 +72,16 @@ def everything(**changes: Any) -> dict[str, Any]:
     return run | changes
 
 
+def carrying(**changes: Any) -> dict[str, Any]:
+    """A run whose memory is the decoding cache: keys, a band, states, and dropout beside them."""
+    mixers = ("alibi", "linear", "fmm_fast_weight2")
+    layers = [{"mixer": {"design": name, "legs": {"h": 2}}} for name in mixers]
+    layers[0]["mlp"] = {"design": "sigma_moe_regularised", "legs": {"e": 4, "l": 4}}
+    run = everything()
+    model = run["model"]["model"] | {"memory_kind": "cache", "layers": layers}
+    return run | {"model": {"tensornet": 1, "name": "carrying", "model": model}} | changes
+
+
 def spread(**changes: Any) -> dict[str, Any]:
     """A run whose losses do not depend on how its batch is spread: a state and a memory, without dropout and noise.
 

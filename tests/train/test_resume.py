@@ -8,7 +8,9 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,9 +31,9 @@ def attempt(run: Path, out: Path, place: int, share: float) -> int:
     return done.returncode
 
 
-def killed_often(tmp_path: Path, kills: int, seed: int, reach: int) -> None:
+def killed_often(tmp_path: Path, kills: int, seed: int, reach: int, of: Callable[..., Any] = runs.everything) -> None:
     steps = 16 + 4 * kills
-    run, chance = runs.everything(steps=steps), random.Random(seed)
+    run, chance = of(steps=steps), random.Random(seed)
     ta.train(run, out=tmp_path / "whole")
     path, out = tmp_path / "run.json", tmp_path / "killed"
     path.write_text(json.dumps(run))
@@ -45,6 +47,10 @@ def killed_often(tmp_path: Path, kills: int, seed: int, reach: int) -> None:
 
 def test_a_run_that_is_killed_twice(tmp_path: Path) -> None:
     killed_often(tmp_path, 2, 3, 100)
+
+
+def test_a_run_with_a_carried_cache_that_is_killed_twice(tmp_path: Path) -> None:
+    killed_often(tmp_path, 2, 5, 100, runs.carrying)
 
 
 @pytest.mark.slow

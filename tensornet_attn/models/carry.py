@@ -1,0 +1,69 @@
+"""Whether a decoding cache can carry what a design has seen from segment to segment while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.build import build
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.shown import by_distance
+from tensornet_attn.models.fit import Fitted, Place
+from tensornet_attn.ops import OPS
+from tensornet_attn.plan.decoding import PLACES, Decoding, decoding_of
+
+
+def check_carried(place: Place, part: Fitted) -> None:
+    """Refuses a design at its place in a model whose memory is the decoding cache."""
+    reason = not_carried(build(part.design, part.causal), bool(part.design.loss_weights))
+    if reason:
+        place.refuse(reason, "leave out 'memory_kind: cache'; a memory of inputs asks for less.")
+
+
+def not_carried(graph: Graph, losses: bool) -> str | None:
+    """Why the cache of a design cannot be carried; None where it can, and where it keeps nothing."""
+    try:
+        decoding = decoding_of(graph)
+    except InputError as error:
+        return str(error)
+    if not decoding.kept:
+        return None
+    stored = [tensor for tensor in graph.tensors if tensor.role in ("weight", "state")]
+    ends = [leg.name for leg in graph.legs if leg.name in _sequence(graph, graph.leg) and leg.maximum is not None]
+    reasons = [
+        *(f"training updates '{state}', in segments as in whole sequences" for state, _ in graph.updates),
+        *(f"training draws '{name}' for two parts of a segment" for name in decoding.drawn),
+        *(["its losses are of whole sequences"] if losses else []),
+        *(f"'{tensor.name}' has a row for each position" for tensor in stored if _sequence(graph, tensor.legs)),
+        *(f"leg '{leg}' has a maximum, and segments have no end" for leg in ends),
+        *_placed(graph, decoding),
+    ]
+    return next((f"the cache of '{graph.name}' cannot be carried: {reason}." for reason in reasons), None)
+
+
+def _sequence(graph: Graph, legs: Iterable[str]) -> list[str]:
+    return [leg for leg in legs if leg in (graph.query, graph.key)]
+
+
+def _placed(graph: Graph, decoding: Decoding) -> list[str]:
+    """What asks where a position stands, not only how far from another, where the oldest are dropped."""
+    if all(one.leg is None or one.reach is not None for one in decoding.kept):
+        return []
+    graph = decoding.graph
+    kept = [one.name for one in decoding.kept if one.name in graph.step]
+    turned = [
+        name
+        for name in behind(graph, kept)
+        if name in graph.step
+        and (box := graph.step[name].box) is not None
+        and _sequence(graph, [box.leg])
+        and box.leg not in OPS[box.kind].legs_mixed(box)
+    ]
+    tables = [
+        tensor.name
+        for tensor in graph.tensors
+        if tensor.init is not None and tensor.init.name in PLACES and _sequence(graph, tensor.legs)
+    ]
+    masks = [step.name for step in graph.steps if not by_distance(graph.masks(step))]
+    return [f"'{name}' says where a position stands, and the oldest are dropped" for name in (*turned, *tables, *masks)]
