@@ -113,6 +113,17 @@ def test_text_goes_on(out: Path) -> None:
     assert greedy[0] == greedy[1] == sampling.sample(trained, "the ", 12, 1.0, top_k=1)
 
 
+def test_text_is_that_of_a_plain_loop(out: Path, text: Path, tmp_path: Path) -> None:
+    """Before and behind the end of the window, of designs with a cache and of one without."""
+    ta.train(runs.small(task="char_lm", options={"length": 8}, steps=1, design="fmm_lra_release"), out=tmp_path)
+    for trained in map(open_run, (out, text, tmp_path)):
+        trained.model.double()
+        found = trained.task.alphabet.encode("the ")
+        for _ in range(12):
+            found.append(int(trained.model(torch.tensor([found[-8:]]))[0, -1].argmax()))
+        assert sampling.sample(trained, "the ", 12, 0.0) == trained.task.alphabet.decode(found)
+
+
 def test_choices_are_those_of_the_logits() -> None:
     generator, logits = torch.Generator().manual_seed(0), torch.tensor([2.0, 0.0, 1.0, -torch.inf])
     found = [sampling.draw(logits, 1.0, 2, generator) for _ in range(400)]
