@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.build import build
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.shown import by_distance
 from tensornet_attn.models.fit import Fitted, Place
-from tensornet_attn.ops import OPS
 from tensornet_attn.plan.decoding import PLACES, Decoding, decoding_of
 
 
@@ -24,7 +22,7 @@ def check_carried(place: Place, part: Fitted) -> None:
 def not_carried(graph: Graph, losses: bool) -> str | None:
     """Why the cache of a design cannot be carried; None where it can, and where it keeps nothing."""
     try:
-        decoding = decoding_of(graph)
+        decoding = decoding_of(graph, movable=True)
     except InputError as error:
         return str(error)
     if not decoding.kept:
@@ -51,15 +49,7 @@ def _placed(graph: Graph, decoding: Decoding) -> list[str]:
     if all(one.leg is None or one.reach is not None for one in decoding.kept):
         return []
     graph = decoding.graph
-    kept = [one.name for one in decoding.kept if one.name in graph.step]
-    turned = [
-        name
-        for name in behind(graph, kept)
-        if name in graph.step
-        and (box := graph.step[name].box) is not None
-        and _sequence(graph, [box.leg])
-        and box.leg not in OPS[box.kind].legs_mixed(box)
-    ]
+    turned = [one.name for one in decoding.kept if one.placed]
     tables = [
         tensor.name
         for tensor in graph.tensors

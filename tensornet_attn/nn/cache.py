@@ -28,7 +28,9 @@ class Cache:
     that hold it. `copy.deepcopy` makes another one.
     """
 
-    def __init__(self, design: str, decoding: Decoding, max_length: int | None = None):
+    def __init__(self, design: str, decoding: Decoding, max_length: int | None = None, movable: bool = False):
+        """`movable`: the decoding is one of a graph that moves, see `new_cache`."""
+        self.movable = movable
         self.design, self.length, self.forgotten, self.max_length = design, 0, 0, max_length
         self._kept = {one.name: one for one in decoding.kept}
         self._held: dict[str, Tensor] = {}  # a growing one has room behind what is in use
@@ -77,10 +79,19 @@ class Cache:
         self.length = length
 
     def keep_last(self, positions: int) -> None:
-        """Forgets the oldest positions of what is kept of every one. States, and bands alone, stay as they are."""
+        """Forgets the oldest positions of what is kept of every one. States, and bands alone, stay as they are.
+
+        Raises InputError where what is kept says where its position stands.
+        """
         rows = [name for name, one in self._kept.items() if one.leg is not None]
         if self.length <= positions or all(self._kept[name].reach is not None for name in rows):
             return
+        placed = [name for name, one in self._kept.items() if one.placed]
+        if placed:
+            raise InputError(
+                f"{self.design}: the oldest positions cannot be dropped: '{placed[0]}' says where a position stands; "
+                "make the cache by new_cache(movable=True)."
+            )
         for name in rows:
             count = min(positions, self._used(name))
             self._held[name] = self._rows(name, count).clone(memory_format=torch.contiguous_format)
@@ -220,8 +231,8 @@ class Cache:
 class Decoder:
     """The parts of a compiled design that run with a cache, planned for one query and for many."""
 
-    def __init__(self, graph: Graph, make: Callable[[Plan], Made], plan: Plan):
-        self.decoding = decoding_of(graph)
+    def __init__(self, graph: Graph, make: Callable[[Plan], Made], plan: Plan, movable: bool = False):
+        self.decoding = decoding_of(graph, movable)
         self._make, self._plan = make, plan
         self._made: dict[tuple[str, bool], tuple[Plan, Made]] = {}
 

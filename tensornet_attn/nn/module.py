@@ -115,18 +115,19 @@ class CompiledDesign(nn.Module):
         lengths = self._signature.check(inputs, mask, key_mask, noise)
         return self._run(self, Arguments(inputs, lengths, mask, key_mask, noise, losses))
 
-    def new_cache(self, max_length: int | None = None) -> Cache:
+    def new_cache(self, max_length: int | None = None, movable: bool = False) -> Cache:
         """An empty cache for `module(x, cache=cache)`. Raises InputError where the design cannot decode, with the step.
 
-        `max_length`: positions that it has room for from the first call on; without, it grows.
+        `max_length`: positions that it has room for from the first call on; without, it grows. `movable`: keys are kept
+        before they are turned by where they stand, so that `cache.keep_last` can drop the oldest.
         """
-        return Cache(self.design.name, self._decoder.decoding, max_length)
+        return Cache(self.design.name, self._decoder(movable).decoding, max_length, movable)
 
-    @property
-    def _decoder(self) -> Decoder:
-        if "_decodes" not in self.__dict__:
-            self._decodes = Decoder(self.plan.graph, partial(self._make, self.design), self.plan)
-        return self._decodes
+    def _decoder(self, movable: bool) -> Decoder:
+        decoders = self.__dict__.setdefault("_decodes", {})
+        if movable not in decoders:
+            decoders[movable] = Decoder(self.plan.graph, partial(self._make, self.design), self.plan, movable)
+        return decoders[movable]
 
     def _cached(
         self,
@@ -138,7 +139,7 @@ class CompiledDesign(nn.Module):
         losses: bool,
     ) -> Result:
         """A call with a cache: a chunk behind the positions that were seen."""
-        name, decoder, signature = self.design.name, self._decoder, self._signature
+        name, decoder, signature = self.design.name, self._decoder(cache.movable), self._signature
         if noise is not None or losses:
             raise InputError(f"{name}: a call with a cache takes no 'noise' and no 'losses'.")
         if self.training and (self.plan.graph.updates or decoder.decoding.drawn):

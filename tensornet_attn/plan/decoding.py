@@ -46,13 +46,15 @@ PLACES = ("position", "sinusoid")  # constants that say where a position stands
 class Kept:
     """A result that is kept for each position. `leg`: its sequence leg; `reach`: of how many positions, all if None.
 
-    Of a state, which is one for all positions, `leg` is None.
+    Of a state, which is one for all positions, `leg` is None. `placed`: it says where its position stands, as keys do
+    that are turned by it.
     """
 
     name: str
     legs: tuple[str, ...]
     leg: str | None
     reach: int | None
+    placed: bool = False
 
     def rows(self, length: int) -> int:
         """Positions that are kept of so many."""
@@ -138,8 +140,10 @@ class Decoding:
         return "\n".join([*lines, f"of a chunk it computes {', '.join(part.value for part in self.parts)}"])
 
 
-def decoding_of(graph: Graph) -> Decoding:
+def decoding_of(graph: Graph, movable: bool = False) -> Decoding:
     """How a graph decodes: behind itself, or, where its keys are another input, against that.
+
+    `movable`: of all positions nothing is kept that says where they stand, where that can be made again.
 
     Raises InputError where it cannot, with the step and the reason.
     """
@@ -152,9 +156,9 @@ def decoding_of(graph: Graph) -> Decoding:
         raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
     apart = plain if memory else _apart(plain)
     try:
-        found = _Derivation(Carried(plain) if memory else carried(apart), memory).decoding()
+        found = _Derivation(Carried(plain) if memory else carried(apart), memory, movable=movable).decoding()
     except _Gone:
-        found = _Derivation(Carried(apart), memory, everything=True).decoding()
+        found = _Derivation(Carried(apart), memory, everything=True, movable=movable).decoding()
     always = [tensor.name for tensor in plain.of_role("noise") if tensor.always and tensor.name in found.drawn]
     if always:
         raise InputError(
@@ -243,8 +247,9 @@ class Meeting:
 class _Derivation:
     """The parts of one graph."""
 
-    def __init__(self, made: Carried, memory: bool, everything: bool = False):
-        """`everything`: of each key something is kept, however few a query sees."""
+    def __init__(self, made: Carried, memory: bool, everything: bool = False, movable: bool = False):
+        """`everything`: of each key something is kept, however few a query sees. `movable`: see `decoding_of`."""
+        self.movable = movable
         self.graph, self.states, self.boxes, self.levels = made.graph, made.states, made.boxes, made.levels
         self.memory, self.everything = memory, everything
         graph = made.graph
@@ -318,13 +323,27 @@ class _Derivation:
             by_reach.setdefault(reach, []).append(name)
         found = dict[str, Kept]()
         for reach in sorted(by_reach, reverse=True):
-            for name in cheapest(self.graph, by_reach[reach], self._before):
+            names = self._unplaced(by_reach[reach]) if self.movable and reach == inf else by_reach[reach]
+            for name in cheapest(self.graph, names, self._before):
                 legs = self.graph.legs_of(name)
                 (leg,) = self._seq(legs)
-                found.setdefault(name, Kept(name, legs, leg, None if reach == inf else int(reach)))
+                found.setdefault(name, Kept(name, legs, leg, None if reach == inf else int(reach), self._told(name)))
         order = [*self.graph.tensor, *self.graph.step]
         kept = {name: found[name] for name in sorted(found, key=order.index)}
-        return kept | {name: Kept(name, self.graph.legs_of(name), None, None) for name in self.states.values()}
+        states = self.states.values()
+        return kept | {name: Kept(name, self.graph.legs_of(name), None, None, self._told(name)) for name in states}
+
+    def _told(self, name: str) -> bool:
+        """Whether a result says where its position stands."""
+        return any(map(self.placed, behind(self.graph, [name])))
+
+    def _unplaced(self, names: Iterable[str]) -> list[str]:
+        """Results, or what they are made of before that says where its position stands."""
+        found = list[str]()
+        for name in names:
+            before = self._before(name) if self._told(name) else []
+            found += self._unplaced(before) if before else [name]
+        return list(dict.fromkeys(found))
 
     def _differs(self, name: str) -> bool:
         """Whether a result differs from call to call: weights, constants and what is made of them do not."""

@@ -77,7 +77,7 @@ def test_gradients_are_those_through_the_last_segment(name: str) -> None:
     torch.testing.assert_close((found[0] - found[1]) / 2e-5, slope, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["mhsa", "alibi", "mla", "transformer_xl", "gfish", "epa"])
+@pytest.mark.parametrize("name", ["mhsa", "alibi", "mla", "mhsa_rope", "epa_rope", "transformer_xl", "gfish", "epa"])
 def test_the_last_positions_are_those_of_a_memory_of_inputs(name: str) -> None:
     """While weights stand still, keys that are kept are those of the inputs that are."""
     model, other = model_with(name, 3), model_with(name, 3, "inputs")
@@ -123,6 +123,19 @@ def test_a_mask_speaks_of_forgotten_positions_too() -> None:
     assert cache.length == plain.length == 10
 
 
+def test_keys_that_are_turned_are_not_dropped() -> None:
+    layer = ta.compile(ta.load("mhsa_rope", legs={"f": 8, "h": 2}), causal=True)
+    cache = layer.new_cache()
+    layer(torch.randn(1, 5, 8), cache=cache)
+    with pytest.raises(ta.InputError) as error:
+        cache.keep_last(3)
+    assert str(error.value) == (
+        "mhsa_rope: the oldest positions cannot be dropped: 'K' says where a position stands; make the cache by "
+        "new_cache(movable=True)."
+    )
+    assert cache.length == 5
+
+
 def _again(model, x: torch.Tensor):
     cache = model.new_cache()
     model(x[:, :6], cache=cache)
@@ -138,9 +151,6 @@ def refused(**config) -> str:
 
 
 def test_what_cannot_be_carried() -> None:
-    assert refused(name="mhsa_rope") == (
-        "the cache of 'mhsa_rope' cannot be carried: 'K' says where a position stands, and the oldest are dropped."
-    )
     assert refused(name="mgk_em") == (
         "the cache of 'mgk_em' cannot be carried: training updates 'pi', in segments as in whole sequences."
     )
@@ -149,6 +159,11 @@ def test_what_cannot_be_carried() -> None:
     )
     assert refused(name="fmm_lra_release") == (
         "fmm_lra_release: no cache can be kept: 'far1.of' has the length 'm' in a number."
+    )
+    scores = {"softmax": "m", "mask": "causal and prefix(2)", "of": "Q[n h d] K[m h d] -> h n m"}
+    near = {"tensornet": 1, "name": "near", "extends": "mhsa", "diagram": {"A": scores}}
+    assert refused(name="mhsa", layers=[{"mixer": {"design": near, "legs": {"h": 3}}}]) == (
+        "the cache of 'near' cannot be carried: 'A' says where a position stands, and the oldest are dropped."
     )
     assert refused(name="mhsa", memory=0) == "nothing is kept of earlier segments: 'memory' is 0."
     assert refused(name="mhsa", positions="learned") == (
