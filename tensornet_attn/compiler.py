@@ -161,20 +161,33 @@ def match_parameters(design: Source, like: Source, leg: str = "d", multiple: int
     return largest_size(lambda size: parameters(build(load(design, {leg: size}))), most, design.name, leg, multiple)
 
 
-def draw(design: Source, path: str | Path, format: str | None = None) -> None:
-    """Writes the picture of a design: svg, png, dot, mmd (Mermaid) or txt, by the path's suffix. Raises InputError."""
+def draw(
+    design: Source, path: str | Path, format: str | None = None, *, causal: bool | None = None, cache: bool = False
+) -> None:
+    """Writes the picture of a design: svg, png, dot, mmd (Mermaid) or txt, by the path's suffix.
+
+    `cache`: marks what a decoding cache keeps. Raises InputError, also where the design then has none.
+    """
     from tensornet_attn.draw import draw as write_picture
+    from tensornet_attn.draw.kept import NOTHING, kept_marks
 
     design = _design(design)
-    write_picture(build(design), path, format, title=design.name, about=design.about or None)
+    graph = build(design, causal)
+    kept = kept_marks(graph) if cache else NOTHING
+    write_picture(graph, path, format, title=design.name, about=design.about or None, kept=kept)
 
 
-def picture(design: Source, format: str = "svg") -> bytes:
-    """The picture of a design as the bytes of a file: svg, png, dot, mmd (Mermaid) or txt. Raises InputError."""
+def picture(design: Source, format: str = "svg", causal: bool | None = None, cache: bool = False) -> bytes:
+    """The picture of a design as the bytes of a file: svg, png, dot, mmd (Mermaid) or txt.
+
+    `cache` as in `draw`. Raises InputError.
+    """
+    from tensornet_attn.draw.kept import NOTHING, kept_marks
     from tensornet_attn.draw.render import content
 
     design = _design(design)
-    return content(build(design), format, design.name, design.about or None)
+    graph = build(design, causal)
+    return content(graph, format, design.name, design.about or None, kept_marks(graph) if cache else NOTHING)
 
 
 def explain(design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]) -> str:

@@ -73,9 +73,13 @@ def test_a_changed_comment_shows_on_the_pages_alone(edit: Callable[[str, str], d
 
 def test_a_changed_size_shows_with_its_numbers(edit: Callable[[str, str], dict[str, str]]) -> None:
     found = edit("f: 512", "f: 256")
-    assert {"codegen/baselines/mhsa.py", "docs/designs.md", "docs/designs/mhsa.md", "docs/designs/cross.md"} <= set(
-        found
-    )
+    assert {
+        "codegen/baselines/mhsa.py",
+        "docs/designs.md",
+        "docs/decoding_state.md",
+        "docs/designs/mhsa.md",
+        "docs/designs/cross.md",
+    } <= set(found)
     assert "-| `f` | size |  | 512 |" in found["docs/designs/mhsa.md"].splitlines()
     assert "+| `f` | size |  | 256 |" in found["docs/designs/mhsa.md"].splitlines()
     assert found["docs/pictures/mhsa-cost.svg"] == "docs/pictures/mhsa-cost.svg: drawn from other numbers."
@@ -103,7 +107,8 @@ def test_what_a_removed_design_leaves_behind_is_told(
     found = stale(removed)
     assert found[:4] == [f"{path}: no design has this file." for path in strays]
     assert found[4].startswith("--- docs/designs.md (committed)\n+++ generated\n")
-    assert len(found) == 5
+    assert found[5].startswith("--- docs/decoding_state.md (committed)\n+++ generated\n")
+    assert len(found) == 6
 
 
 def test_a_missing_file_and_an_edited_one_are_told(checkout: Path) -> None:

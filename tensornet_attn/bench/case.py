@@ -24,6 +24,7 @@ from tensornet_attn.spec import Design, library
 Tensor = torch.Tensor
 FORWARD, TRAINING = "forward", "forward+backward"
 PASSES = (FORWARD, TRAINING)
+DECODING = "decoding"  # the next position behind those that a cache has seen
 DEVICES = ("cpu", "cuda")
 
 

@@ -15,6 +15,11 @@ UNITS = (
     "median and quartiles of one call; ratio: how many times as long as {ours}, of medians, with quartiles round by\n"
     "round; peak: memory beyond inputs and weights; error: root mean square, of the reference's size."
 )
+STEP_UNITS = (
+    "a step: one more position behind so many, median of one call, its quartiles; growth: over the step behind the\n"
+    "fewest; hand: written by hand with room made before; softmax: mhsa of the same width written so. Ratios say how\n"
+    "many times as long as {ours}, of medians; all of a design and batch took turns."
+)
 CRITERIA = ("design", "n", "against", "target", "reached", "quartiles")
 MODEL = ("design", "n", "pass", "operations", "bytes", "floor", "ours", "achieved")
 TARGET_UNITS = (
@@ -52,6 +57,41 @@ def block(result: Result) -> str:
         figures = f"{human(model.flops)} operations, {in_bytes(model.bytes)}"
         lines.append(f"at least {figures}: {seconds(model.floor)}{took}")
     return "\n".join([f"{', '.join(facts)}: {result.kind}", *(f"  {line}" for line in lines)])
+
+
+def step_text(results: Sequence[Result]) -> str:
+    """The table of steps of decoding, a line a design, batch and length; who was left out and why; the columns."""
+    ours = results[0].ours if results else "torch"
+    others = list(dict.fromkeys(entry.name for result in results for entry in result.entries if entry.name != ours))
+    head = ("design", "batch", "behind", ours, "quartiles", "growth", *(x for o in others for x in (o, "ratio")), "")
+    first: dict[tuple[str, int], Result] = {}
+    rows = [step_row(one, first.setdefault((one.design, one.batch), one), others) for one in results]
+    table = "\n".join(line.rstrip() for line in aligned([head, *rows]))
+    return "\n\n".join(filter(None, [table, left_out(results), STEP_UNITS.format(ours=ours)]))
+
+
+def step_row(result: Result, first: Result, others: Sequence[str]) -> list[str]:
+    """design, batch, positions, the step, its quartiles, its growth; the step and the ratio of each other; a note.
+
+    >>> from tensornet_attn.bench.results import Spread
+    >>> mine = Entry("torch", seconds=Spread(0.002, 0.0019, 0.0022), note="keeps 16.8 MB")
+    >>> fixed = ("mhsa", "decoding", 4096, 1, "float32", "cpu", True, {}, {}, "torch")
+    >>> result = Result(*fixed, [mine, Entry("hand", "skipped")])
+    >>> step_row(result, result, ["hand"])
+    ['mhsa', '1', '4,096', '2.00 ms', '1.90 to 2.20', '', '-', '', 'keeps 16.8 MB']
+    """
+    mine, before = result.entry(result.ours), first.entry(first.ours)
+    cells = [result.design, str(result.batch), f"{result.n:,}"]
+    if mine.seconds is None:
+        cells += ["-", "", ""]
+    else:
+        growth = mine.seconds.median / before.seconds.median if before.seconds and result is not first else None
+        low, high = (three(1e3 * x) for x in (mine.seconds.low, mine.seconds.high))
+        cells += [seconds(mine.seconds.median), f"{low} to {high}", "" if growth is None else f"{growth:.2f}"]
+    for entry in map(result.entry, others):
+        cells.append("-" if entry.seconds is None else seconds(entry.seconds.median))
+        cells.append("" if entry.ratio is None else f"{entry.ratio.median:.2f}")
+    return [*cells, mine.note]
 
 
 def row(entry: Entry, n: int) -> list[str]:

@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field, replace
 import torch
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.case import PASSES, TRAINING, Case, runner
+from tensornet_attn.bench.case import DECODING, PASSES, TRAINING, Case, runner
 from tensornet_attn.bench.compare import Oracle, WrongError, oracle, values_of
 from tensornet_attn.bench.contestants import AGAINST, OURS, Contestant, SkippedError, contestant
 from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, memory_limit, select, tidy
 from tensornet_attn.bench.measure import WARM, clock_of, interleaved, is_gpu, peak_bytes, sample_of
 from tensornet_attn.bench.model import model_of
-from tensornet_attn.bench.report import rates_text, target_table, target_text, text
+from tensornet_attn.bench.report import rates_text, step_text, target_table, target_text, text
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, Run, ratio, spread
 from tensornet_attn.bench.targets import BATCH, Outcome, Target, outcomes
 from tensornet_attn.cost.devices import Device, device_named
@@ -248,6 +248,8 @@ class Session:
 
     def text(self) -> str:
         """The tables that are printed."""
+        if self.pairs is None and all(result.kind == DECODING for result in self.run.results):
+            return step_text(self.run.results)
         if self.pairs is None:
             return "\n\n".join(filter(None, [text(self.run.results), rates_text(self.run.rates)]))
         found = self.outcomes()

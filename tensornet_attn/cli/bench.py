@@ -10,14 +10,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensornet_attn.cli.options import Causal, Json, Legs, Number, Real, Settings, Text, flag, load, option
+from tensornet_attn.cli.options import (
+    Causal,
+    Json,
+    Legs,
+    Number,
+    Real,
+    Settings,
+    Text,
+    flag,
+    load,
+    option,
+    overrides,
+    source_of,
+)
 from tensornet_attn.cli.output import as_json_text, print_json, write
 from tensornet_attn.errors import TensornetError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tensornet_attn.bench.case import Case
     from tensornet_attn.bench.run import Setting
+    from tensornet_attn.spec.read import Source
 
 OF_CASES = ("against", "legs", "settings", "causal")
+OF_CALLS = ("against", "causal", "plot", "targets", "rehearse", "costs", "tune")  # what a step has no use for
 OF_LENGTHS = ("n", "backend", "batch", "dtype")
 GPU_BACKENDS, GPU_DTYPE = ("auto", "triton", "torch"), "bfloat16"  # on a CPU torch comes first, in float32
 
@@ -64,31 +82,48 @@ def bench(
         Text, option("What ours is planned for: measured (on a GPU), or a device of the cost table.", "NAME")
     ] = None,
     tune: Annotated[bool, flag("--tune", "Tune our Triton kernels before they are measured; needs a GPU.")] = False,
+    decoding: Annotated[
+        bool,
+        flag("--decoding", "Measure the next position behind --n of them, beside steps written by hand."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure designs beside hand-written PyTorch.
 
     Forward, and forward with backward: medians, ratios and peak memory, contestants taking turns in one process. Each
     is compared with the reference before it is timed. With --device cuda and no design: all that is aimed at on a GPU.
+    With --decoding, a step with a cache: on one thread, unless --threads says otherwise.
     """
     on_gpu = device.partition(":")[0] == "cuda"
-    aimed = targets or rehearse or (on_gpu and not designs)
+    aimed = targets or rehearse or (on_gpu and not designs and not decoding)
     gpu = rehearse or on_gpu
-    _usage(context, designs, aimed, gpu, tune and not on_gpu)
+    if decoding:
+        _usage_of_steps(context)
+    else:
+        _usage(context, designs, aimed, gpu, tune and not on_gpu)
     _writable(output, plot)
     import torch
 
+    from tensornet_attn import compiler
     from tensornet_attn.bench.case import Case
     from tensornet_attn.bench.run import Options, Setting, of_cases, of_targets
     from tensornet_attn.bench.targets import targets_of
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if threads is not None or decoding:
+        torch.set_num_threads(threads or 1)
     setting = Setting(device, dtype, seed, costs, tune, memory, repeats, seconds)
     if aimed:
         if gpu:
             setting = _for_gpu(context, setting, n, backend, batch)
         made = of_targets(targets_of(designs or (), gpu), setting, _say, gpu)
+    elif decoding:
+        from tensornet_attn.bench.decoding import of_decoding
+
+        def case_of(source: Source, length: int, size: int) -> Case:
+            loaded = compiler.load(source, overrides(legs, "--legs"), overrides(settings, "--set"))
+            return Case(loaded, length, size, True, dtype, device, seed)
+
+        made = of_decoding(_steps(context, designs, n, batch, case_of), listed(backend), setting, _say)
     else:
         names, given = Options(listed(against), listed(backend)), lengths(n)
         loaded = [load(name, legs, settings) for name in spelled_out(designs or [])]
@@ -110,6 +145,32 @@ def bench(
         print(made.text())
     if made.run.wrong:
         raise TensornetError("\n".join(["numbers that are not the reference's, so not timed:", *made.run.wrong]))
+
+
+def _steps(
+    context: typer.Context,
+    designs: list[str] | None,
+    n: str,
+    batch: int,
+    make: Callable[[Source, int, int], Case],
+) -> list[Case]:
+    """The steps to measure: of these designs or the usual ones, at the lengths and batch given or the usual."""
+    from tensornet_attn.bench.decoding import BATCHES, LENGTHS, usual_cases
+
+    batches = [batch] if _given(context, "batch") else BATCHES
+    given = lengths(n) if _given(context, "n") else []
+    if not designs:
+        return usual_cases(make, batches, given)
+    return [
+        make(source_of(name), m, size) for name in spelled_out(designs) for size in batches for m in given or LENGTHS
+    ]
+
+
+def _usage_of_steps(context: typer.Context) -> None:
+    given = [name for name in OF_CALLS if _given(context, name)]
+    if given:
+        names = ", ".join(f"--{name}" for name in given)
+        raise typer.BadParameter(f"--decoding measures steps with a cache; leave out {names}.")
 
 
 def _usage(context: typer.Context, designs: list[str] | None, aimed: bool, gpu: bool, idle: bool) -> None:

@@ -95,6 +95,8 @@ def draw(
     form: Annotated[
         Text, typer.Option("--format", help=f"{', '.join(PICTURES)}; by default the file's ending.")
     ] = None,
+    causal: Causal = None,
+    cache: Annotated[bool, flag("--cache", "Mark what a decoding cache keeps.")] = False,
     legs: Legs = None,
     settings: Settings = None,
 ) -> None:
@@ -102,7 +104,7 @@ def draw(
     from tensornet_attn import compiler
 
     suffix = _format(output, form, PICTURES, f"'{output}' has no ending that names a format")
-    write(output, compiler.picture(options.load(design, legs, settings), suffix))
+    write(output, compiler.picture(options.load(design, legs, settings), suffix, causal, cache))
 
 
 def _format(output: str, form: str | None, known: Sequence[str], unnamed: str = "'' is no format") -> str:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any
 
 from tensornet_attn.draw.flatten import flatten
+from tensornet_attn.draw.kept import NOTHING, Marks
 from tensornet_attn.draw.layout import Layout, Spot, layout_of
 from tensornet_attn.draw.looks import (
     DOUBLED,
     EDGES,
     FONT,
-    FRAMES,
     LEG,
     NODE,
     NODES,
     TITLE,
+    frame_look,
     kinds,
     label_size,
     node_look,
     text_width,
 )
-from tensornet_attn.draw.scene import Edge, Node, Scene, edges
+from tensornet_attn.draw.scene import Edge, Scene, edges
 from tensornet_attn.draw.words import plain
 from tensornet_attn.errors import MissingPartError
 from tensornet_attn.graph.model import Graph
@@ -41,17 +41,23 @@ _NODE = {"fontname": FONT, "fontsize": f"{NODE:g}", "shape": "ellipse", "style":
 _EDGE = {"penwidth": "1.2"}
 
 
-def to_dot(graph: Graph, title: str | None = None, about: str | None = None, dots: int | None = None) -> str:
-    """DOT source of a diagram; `dots` per inch are set for pictures made of pixels.
+def to_dot(
+    graph: Graph,
+    title: str | None = None,
+    about: str | None = None,
+    kept: Marks = NOTHING,
+    dots: int | None = None,
+) -> str:
+    """DOT source of a diagram; `kept`: marks of steps; `dots` per inch are set for pictures made of pixels.
 
     Raises MissingPartError where the graphviz package is not installed.
     """
     graphviz = graphviz_module()
-    scene, wires = edges(flatten(graph))
+    scene, wires = edges(flatten(graph, kept))
     layout = layout_of(scene, wires, WIDTH)
     words = plain(title or graph.name)
     width = max(layout.width, text_width(words, NODE))
-    legend = _legend(scene.nodes, width)
+    legend = _legend(scene, width)
     below = legend[-1][0].y + LINE / 2 if legend else 0.0
     dot = graphviz.Graph(graph.name, graph_attr=dict(_GRAPH), node_attr=dict(_NODE), edge_attr=dict(_EDGE))
     writer = _Writer(dot, layout, HEAD + layout.height + below)
@@ -67,10 +73,10 @@ def to_dot(graph: Graph, title: str | None = None, about: str | None = None, dot
     return str(dot.source)
 
 
-def _legend(nodes: Iterable[Node], width: float) -> list[tuple[Spot, str, str, dict[str, str]]]:
+def _legend(scene: Scene, width: float) -> list[tuple[Spot, str, str, dict[str, str]]]:
     """Samples of the looks that occur and their words, from the upper left corner, in as many lines as they need."""
     entries, x, y = list[tuple[Spot, str, str, dict[str, str]]](), 0.0, LINE
-    for words, node in kinds(nodes):
+    for words, node in kinds(scene.nodes, scene.frames):
         wide, high = label_size(words)
         if x and x + SAMPLE + 4 + wide > width:
             x, y = 0.0, y + LINE
@@ -116,7 +122,7 @@ class _Writer:
             low = self.at(spot.x - spot.width / 2, spot.bottom)
             high = self.at(spot.x + spot.width / 2, spot.top)
             with within.subgraph(name=f"cluster_{frame.id}") as cluster:
-                cluster.attr(bb=f"{low},{high}", **FRAMES[frame.look])
+                cluster.attr(bb=f"{low},{high}", **frame_look(frame))
                 cluster.attr(label=self.escape("\n".join(frame.words)), fontsize=f"{TITLE[frame.look]:g}")
                 cluster.attr(**{"class": f"frame {frame.look}"})
                 if frame.id in self.layout.titles:

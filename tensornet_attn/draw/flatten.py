@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tensornet_attn.draw.core import core
+from tensornet_attn.draw.kept import NOTHING, Marks
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
 from tensornet_attn.graph.model import Box, Contraction, FusedAttention, Graph, Leg, Step, Term, Use
@@ -15,9 +16,9 @@ from tensornet_attn.ops import OPS
 Wires = dict[str, Wire]
 
 
-def flatten(graph: Graph) -> Scene:
-    """The picture of a whole design: its output, and each step that is drawn apart."""
-    painter = _Painter(graph)
+def flatten(graph: Graph, kept: Marks = NOTHING) -> Scene:
+    """The picture of a whole design: its output, and each step that is drawn apart; `kept` marks frames of steps."""
+    painter = _Painter(graph, kept)
     shown = [step for step in graph.steps if step.name in painter.apart | graph.results]
     for index, step in enumerate(shown):
         painter.root(step, index)
@@ -27,8 +28,8 @@ def flatten(graph: Graph) -> Scene:
 class _Painter:
     """Collects nodes, frames and wires while it walks down from the results."""
 
-    def __init__(self, graph: Graph):
-        self.graph = graph
+    def __init__(self, graph: Graph, kept: Marks):
+        self.graph, self.kept = graph, kept
         self.apart = drawn_apart(graph)
         self.core = core(graph)
         self.nodes: list[Node] = []
@@ -66,8 +67,10 @@ class _Painter:
         self.nodes.append(node)
         return node
 
-    def frame(self, look: str, words: Iterable[str], parent: str | None) -> str:
-        frame = Frame(f"f{len(self.frames)}", parent, look, tuple(words))
+    def frame(self, look: str, words: Iterable[str], parent: str | None, step: str = "") -> str:
+        """A frame; `step`: the one that it stands for, whose mark it then has."""
+        kept = self.kept.get(step, ())
+        frame = Frame(f"f{len(self.frames)}", parent, look, (*words, *kept), bool(kept))
         self.frames.append(frame)
         return frame.id
 
@@ -85,7 +88,8 @@ class _Painter:
         for loss in (loss for loss in self.graph.losses if loss.step == step.name):
             name = "" if loss.name == loss.step else f" {loss.name}"
             title += f", loss{name}, times {to_text(loss.weight)}"
-        frame = self.frame("part", (title,), None)
+        boxed = step.box is not None  # whose own frame has the mark
+        frame = self.frame("part", (title,), None, "" if boxed else step.name)
         wires = {leg: self.wire(leg, frame) for leg in step.legs}
         path: Path = ((0, index),)
         self.scalars.append([])
@@ -108,7 +112,7 @@ class _Painter:
 
     def step(self, step: Step, wires: Wires, frame: str | None, path: Path, named: bool = True) -> None:
         """A step in place, with its name unless it is nested in a box or what is around it has the name."""
-        named = named and not step.nested
+        named = named and (not step.nested or step.name in self.kept)
         if step.attention is not None:
             self.attention(step.attention, wires, frame, path)
         elif step.box is not None:
@@ -122,7 +126,7 @@ class _Painter:
 
     def named(self, step: Step, op: Contraction, wires: Wires, frame: str | None, path: Path) -> None:
         """A product or sum in a frame of its own, so that its name has a place."""
-        inside = self.frame("step", (step.name,), frame)
+        inside = self.frame("step", (step.name,), frame, step.name)
         inner = {leg: self.wire(leg, inside, wires) for leg in step.legs}
         self.scalars.append([])
         self.contraction(op, inner, inside, (*path, (0, 0)))
@@ -191,7 +195,7 @@ class _Painter:
 
     def box(self, step: Step, box: Box, wires: Wires, frame: str | None, path: Path, named: bool) -> None:
         first, *words = box_words(self.graph, step)
-        inside = self.frame(OPS[box.kind].look, (f"{step.name}: {first}" if named else first, *words), frame)
+        inside = self.frame(OPS[box.kind].look, (f"{step.name}: {first}" if named else first, *words), frame, step.name)
         operands = dict(box.operands)
         if "of" in operands:
             self.boxed(box, operands["of"], operands.get("by"), wires, inside, path)

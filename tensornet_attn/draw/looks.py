@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tensornet_attn.draw.kept import LEGEND
 from tensornet_attn.draw.scene import Frame, Node
 from tensornet_attn.draw.words import KINDS
 
 FONT = "Helvetica"
+KEPT = {"penwidth": "2.6", "color": "#1b7f4d"}
 GREY, PALE = "#dddddd", "#888888"
 NODES: dict[str, dict[str, str]] = {
     "input": {"penwidth": "2.4"},
@@ -32,6 +34,7 @@ NODES: dict[str, dict[str, str]] = {
     "pass": {"style": "invis", "label": ""},
     "open": {"style": "invis", "label": ""},
     "leg": {"shape": "plain", "style": ""},
+    "kept": {"shape": "box", "style": "filled,rounded", **KEPT},
 }
 CORE = {"penwidth": "2.8", "fontname": f"{FONT}-Bold", "color": "#b45f06"}
 TRAINED_CORE = {"fillcolor": "#f6b26b"}
@@ -51,13 +54,23 @@ def node_look(node: Node) -> dict[str, str]:
     return {**NODES[node.look], **core}
 
 
-def kinds(nodes: Iterable[Node]) -> list[tuple[str, Node]]:
-    """The kinds of tensors in a picture, each with what it is called and a node of its look, in a fixed order."""
+def frame_look(frame: Frame) -> dict[str, str]:
+    """The attributes of a frame; what a cache keeps has a heavier outline."""
+    return {**FRAMES[frame.look], **(KEPT if frame.kept else {})}
+
+
+def kinds(nodes: Iterable[Node], frames: Iterable[Frame] = ()) -> list[tuple[str, Node]]:
+    """The kinds of tensors in a picture, each with what it is called and a node of its look, in a fixed order.
+
+    Behind them, where frames are marked as kept, what that mark says.
+    """
     held = list(nodes)
     looks = {node.look for node in held}
     found = [(words, Node(f"k{look}", look, "", None, ())) for look, words in KINDS.items() if look in looks]
     cores = {node.look for node in held if node.core}
     found += [("core", Node(f"kcore{look}", look, "", None, (), core=True)) for look in KINDS if look in cores]
+    if any(frame.kept for frame in frames):
+        found.append((LEGEND, Node("kkept", "kept", "", None, ())))
     return found
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tensornet_attn.draw.flatten import flatten
-from tensornet_attn.draw.looks import CORE, GREY, TRAINED_CORE, kinds
+from tensornet_attn.draw.kept import NOTHING, Marks
+from tensornet_attn.draw.looks import CORE, GREY, KEPT, TRAINED_CORE, kinds
 from tensornet_attn.draw.scene import Edge, Node, Scene, edges
 from tensornet_attn.draw.words import KINDS, plain
 from tensornet_attn.graph.model import Graph
@@ -20,6 +21,7 @@ _SHAPES = {
     "number": '["{}"]',
     "ones": '["{}"]',
     "rule": '["{}"]',
+    "kept": '["{}"]',
     "leg": '["{}"]',
     "tap": '("{}")',
 }
@@ -37,6 +39,7 @@ _CLASSES = {
     "core": f"stroke:{CORE['color']},stroke-width:5px,font-weight:bold",
     "tuned": f"fill:{TRAINED_CORE['fillcolor']}",
     "small": "fill:none,stroke:none",
+    "kept": f"stroke:{KEPT['color']},stroke-width:4px",
     "softmax": "fill:none,stroke-dasharray:6 4",
     "box": "fill:none",
     "step": "fill:none,stroke:#888888",
@@ -45,9 +48,9 @@ _CLASSES = {
 }
 
 
-def to_mermaid(graph: Graph, title: str | None = None, about: str | None = None) -> str:
-    """Mermaid flowchart text of a diagram."""
-    scene, wires = _joined(*edges(flatten(graph)))
+def to_mermaid(graph: Graph, title: str | None = None, about: str | None = None, kept: Marks = NOTHING) -> str:
+    """Mermaid flowchart text of a diagram; `kept`: marks of steps."""
+    scene, wires = _joined(*edges(flatten(graph, kept)))
     name = _harmless(title or graph.name)
     lines = ["---", f"title: {json.dumps(name, ensure_ascii=False)}", "---", "flowchart TD", f"  accTitle: {name}"]
     lines += [f"  accDescr: {_harmless(about)}"] if about and _harmless(about) else []
@@ -55,7 +58,7 @@ def to_mermaid(graph: Graph, title: str | None = None, about: str | None = None)
     for edge in wires:
         label = f'|"{_quoted(edge.label)}"|' if edge.label else ""
         lines.append(f"  {edge.tail} {_LINKS.get(edge.look, '---')}{label} {edge.head}")
-    legend = kinds(scene.nodes)
+    legend = kinds(scene.nodes, scene.frames)
     lines += ["  subgraph legend", *(f"    {node.id}{_shape(node, words)}" for words, node in legend), "  end"]
     return "\n".join(lines + _styles(scene, [node for _, node in legend])) + "\n"
 
@@ -104,9 +107,11 @@ def _styles(scene: Scene, legend: list[Node]) -> list[str]:
     for node in (*scene.nodes, *legend):
         own = node.look if node.look in KINDS else "other"
         core = ["core"] * node.core + ["tuned"] * (node.core and node.look == "weight")
+        core += ["kept"] * (node.look == "kept")
         small = node.look in _SMALL or node.look == "leg"
         classes += [(node.id, name) for name in (["small"] if small else [own, *core])]
-    for id, group in classes + [(frame.id, frame.look) for frame in scene.frames] + [("legend", "part")]:
+    kept = [(frame.id, "kept") for frame in scene.frames if frame.kept]
+    for id, group in classes + [(frame.id, frame.look) for frame in scene.frames] + kept + [("legend", "part")]:
         groups.setdefault(group, []).append(id)
     lines = [f"  classDef {look} {_CLASSES[look]}" for look in groups]
     return lines + [f"  class {','.join(ids)} {look}" for look, ids in groups.items()]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.dot import to_dot
+from tensornet_attn.draw.kept import NOTHING, Marks, kept_lines
 from tensornet_attn.draw.mermaid import to_mermaid
 from tensornet_attn.draw.text import diagram_text, step_lines
 from tensornet_attn.draw.words import plain
@@ -35,16 +36,16 @@ sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
 """
 
 
-def to_svg(graph: Graph, title: str | None = None, about: str | None = None) -> str:
+def to_svg(graph: Graph, title: str | None = None, about: str | None = None, kept: Marks = NOTHING) -> str:
     """SVG of a diagram, with title and description for screen readers. Raises MissingPartError without Graphviz."""
-    source = to_dot(graph, title)
+    source = to_dot(graph, title, kept=kept)
     drawn = layout(source, "svg").decode("utf-8")
     drawn = re.sub(r"<!--.*?-->|<title>[^<]*</title>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
     drawn = re.sub(r"\n\s*\n+", "\n", drawn)
     own = _digest(source, about)  # one page may show several pictures
     head = f'<svg role="img" aria-labelledby="title-{own} desc-{own}"'
     words = f'<title id="title-{own}">{escape(plain(title or graph.name))}</title>\n'
-    words += f'<desc id="desc-{own}">{escape(description(graph, about))}</desc>\n'
+    words += f'<desc id="desc-{own}">{escape(description(graph, about, kept))}</desc>\n'
     opening = drawn.index(">") + 1
     return f"{head}{drawn[4:opening]}\n{words}{drawn[opening:].lstrip()}"
 
@@ -58,19 +59,20 @@ def _digest(source: str, about: str | None) -> str:
     return sha256(f"{source}{about}".encode()).hexdigest()[:8]
 
 
-def to_png(graph: Graph, title: str | None = None) -> bytes:
+def to_png(graph: Graph, title: str | None = None, kept: Marks = NOTHING) -> bytes:
     """PNG of a diagram, at 144 dots per inch. Raises MissingPartError where no Graphviz is installed."""
-    return layout(to_dot(graph, title, dots=144), "png")
+    return layout(to_dot(graph, title, kept=kept, dots=144), "png")
 
 
-def description(graph: Graph, about: str | None = None) -> str:
-    """The picture in words: what it is about, its core, its steps."""
+def description(graph: Graph, about: str | None = None, kept: Marks = NOTHING) -> str:
+    """The picture in words: what it is about, its core, its steps, what a cache keeps."""
     heart = ", ".join(core_words(graph))
     parts = [
         plain(about or ""),
         "A tensor diagram: nodes are tensors, those that are fixed are square, wires are legs.",
     ]
     parts += [f"Core: {heart}." if heart else "", f"Steps: {'; '.join(map(plain, step_lines(graph)))}."]
+    parts += [f"{line}." for line in kept_lines(kept)]
     text = " ".join(part for part in parts if part)
     return text if len(text) <= DESCRIPTION else f"{text[: DESCRIPTION - 4]} ..."
 
@@ -98,10 +100,10 @@ def layout(source: str, form: str) -> bytes:
     return done.stdout
 
 
-FORMATS: dict[str, Callable[[Graph, str | None, str | None], str | bytes]] = {
+FORMATS: dict[str, Callable[[Graph, str | None, str | None, Marks], str | bytes]] = {
     "dot": to_dot,
     "mmd": to_mermaid,
-    "png": lambda graph, title, about: to_png(graph, title),
+    "png": lambda graph, title, about, kept: to_png(graph, title, kept),
     "svg": to_svg,
     "txt": diagram_text,
 }
@@ -114,8 +116,9 @@ def draw(
     *,
     title: str | None = None,
     about: str | None = None,
+    kept: Marks = NOTHING,
 ) -> Path:
-    """Writes a picture and returns its path.
+    """Writes a picture and returns its path. `kept`: what of it a cache keeps, by `kept_marks(graph)`.
 
     The suffix chooses svg, png, dot, mmd (Mermaid) or txt; `format` overrides it. The file appears whole or not at
     all. Raises InputError for an unknown format or a place that cannot be written, MissingPartError where SVG or PNG
@@ -128,7 +131,7 @@ def draw(
         raise InputError(f"cannot draw to '{target}': {wrong}; {nearest(name, FORMATS)}")
     if not target.parent.is_dir():
         raise InputError(f"cannot write '{target}': there is no directory '{target.parent}'.")
-    picture = content(graph, name, title, about)
+    picture = content(graph, name, title, about, kept)
     try:
         write_whole(target, picture)
     except OSError as error:
@@ -136,7 +139,7 @@ def draw(
     return target
 
 
-def content(graph: Graph, form: str, title: str | None, about: str | None) -> bytes:
+def content(graph: Graph, form: str, title: str | None, about: str | None, kept: Marks = NOTHING) -> bytes:
     """The bytes of a picture in one of FORMATS."""
-    made = FORMATS[form](graph, title, about)
+    made = FORMATS[form](graph, title, about, kept)
     return made if isinstance(made, bytes) else made.encode("utf-8")

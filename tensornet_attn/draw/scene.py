@@ -32,12 +32,13 @@ class Frame:
     parent: str | None
     look: str
     words: tuple[str, ...]
+    kept: bool = False  # by a decoding cache
 
 
 @dataclass(frozen=True)
 class Node:
     """`look` is a tensor's role or frozen; step, number, ones, plus, rule; or what wires need: port, pass, tap, open,
-    leg, point.
+    leg, point; of a legend, kept.
     """
 
     id: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tensornet_attn.draw.core import core_words
+from tensornet_attn.draw.kept import NOTHING, Marks, kept_lines
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
 from tensornet_attn.graph.model import Box, Contraction, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
@@ -15,10 +16,10 @@ _ROLES = (("input", "inputs"), ("weight", "weights"), ("constant", "constants"),
 _INDENT = 10
 
 
-def diagram_text(graph: Graph, title: str | None = None, about: str | None = None) -> str:
-    """The whole diagram: a title, legs, tensors by role, steps, output."""
+def diagram_text(graph: Graph, title: str | None = None, about: str | None = None, kept: Marks = NOTHING) -> str:
+    """The whole diagram: a title, legs, tensors by role, steps, output; `kept`: marks of steps."""
     head = f"{plain(title or graph.name)}" + (f": {plain(about)}" if about else "")
-    blocks = [[head], declaration_lines(graph), step_lines(graph), _end_lines(graph)]
+    blocks = [[head], declaration_lines(graph), step_lines(graph), [*_end_lines(graph), *kept_lines(kept)]]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 

@@ -44,8 +44,8 @@ RESULT = record(
     legs={"type": "object", "additionalProperties": COUNT},
     settings={"type": "object", "additionalProperties": NUMBER},
     ours=TEXT,
-    **{"pass": {"enum": ["forward", "forward+backward"]}},
-    model=record(flops=COUNT, bytes=COUNT, floor=or_null(NUMBER), share=or_null(NUMBER)),
+    **{"pass": {"enum": ["forward", "forward+backward", "decoding"]}},
+    model=or_null(record(flops=COUNT, bytes=COUNT, floor=or_null(NUMBER), share=or_null(NUMBER))),
     contestants={"type": "array", "items": CONTESTANT},
 )
 CRITERION = record(

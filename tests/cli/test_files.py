@@ -31,6 +31,14 @@ def test_draw_to_standard_output(run) -> None:
     assert run("draw", "mhsa", "--format", "svg").out.startswith("<svg ")
 
 
+def test_draw_marks_what_a_cache_keeps(run) -> None:
+    assert run("draw", "mla", "--causal", "--cache").out.splitlines()[-1] == "cache: C (kept: each position)"
+    assert run("draw", "mla", "--causal").out.splitlines()[-1] == "output y; causal"
+    refused = run("draw", "mla", "--cache")
+    assert refused.code == 1
+    assert "no cache can be kept: in 'A' a query sees later keys; compile it with causal=True." in refused.err
+
+
 def test_draw_refuses_unknown_formats_as_usage(run, tmp_path: Path) -> None:
     for arguments in (["-o", str(tmp_path / "a.gif")], ["-o", str(tmp_path / "a")], ["--format", "gif"]):
         outcome = run("draw", "mhsa", *arguments)

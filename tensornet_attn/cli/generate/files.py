@@ -11,6 +11,7 @@ from tensornet_attn import compiler, models, spec
 from tensornet_attn.cli.cost import sweep
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cli.generate.costs import FIGURES, picture
+from tensornet_attn.cli.generate.decoding import decoding_page
 from tensornet_attn.cli.generate.page import index, kernels_of_designs, page
 from tensornet_attn.cli.output import as_json_text, write
 from tensornet_attn.draw.sweep import sweep_svg
@@ -38,8 +39,9 @@ def kernels(catalogue: Catalogue) -> Files:
 
 
 def pages(catalogue: Catalogue) -> Files:
-    """The index, a page a design, and the plot on it."""
+    """The index, what decoding keeps, a page a design, and the plot on it."""
     yield Path("docs", "designs.md"), index(catalogue)
+    yield Path("docs", "decoding_state.md"), decoding_page(catalogue)
     for entry in catalogue:
         yield Path("docs", "designs", f"{entry.name}.md"), page(entry, catalogue)
         yield Path("docs", "pictures", f"{entry.name}-cost.svg"), picture(entry, catalogue.against(entry))

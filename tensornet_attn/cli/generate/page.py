@@ -52,7 +52,8 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[
     return "\n".join("| " + " | ".join(row[i] for i in kept) + " |" for row in (header, marks, *rows))
 
 
-def _template(name: str) -> Template:
+def template(name: str) -> Template:
+    """A template of these pages, with what they write texts by."""
     return environment(Path(__file__).parent / "templates", False, (prose, code, table)).get_template(name)
 
 
@@ -73,7 +74,7 @@ def page(entry: Entry, catalogue: Catalogue) -> str:
         f"specs/{entry.family}/{entry.name}.yaml": "the design",
         f"codegen/{entry.family}/{entry.name}.py": "the module generated from it",
     }
-    return _template("design.md.jinja").render(
+    return template("design.md.jinja").render(
         entry=entry,
         design=design,
         other=other,
@@ -148,7 +149,7 @@ def index(catalogue: Catalogue) -> str:
     """docs/designs.md: the families, a line a design, each linked to its page."""
     families = catalogue.families()
     links = [f"[{family}](#{family})" for family in families]
-    return _template("index.md.jinja").render(families=families, links=links, length=LENGTH)
+    return template("index.md.jinja").render(families=families, links=links, length=LENGTH)
 
 
 def kernels_of_designs(catalogue: Catalogue) -> str:
@@ -163,6 +164,6 @@ def kernels_of_designs(catalogue: Catalogue) -> str:
             most = [f"{max(getattr(one, name) for one in used):,}" for used in found for name in names]
             rows.append([f"[{entry.name}](designs/{entry.name}.md)", str(len(found[0])), *most])
     numbers = [f"{name}, sm_{target}" for target in TARGETS for name in ("registers", "stack", "shared memory")]
-    return _template("kernels.md.jinja").render(
+    return template("kernels.md.jinja").render(
         head="\n".join(head()), columns=["design", "kernels", *numbers], rows=rows
     )

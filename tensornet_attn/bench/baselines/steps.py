@@ -1,0 +1,169 @@
+"""One step of decoding written by hand: tensors with room for what is kept, made before, and what a position adds.
+
+Weights are those of the layers written by hand. Scores are by scaled_dot_product_attention, states are one for all
+positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensornet_attn.bench.baselines import layer_of
+from tensornet_attn.bench.baselines.kernels import shares
+from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
+
+Shape = tuple[int, ...]
+
+
+class Step:
+    """A step of a layer. `kept`: what it keeps, zeros at first; `seen`: positions so far, `room` at most."""
+
+    of = ""  # the shipped design whose hand-written layer has the weights
+    note = ""
+
+    def __init__(self, layer: Layer, batch: int, room: int):
+        self.layer, self.seen = layer, 0
+        like = next(layer.parameters())
+        self.kept = [like.new_zeros(shape) for shape in self.shapes(layer.size, batch, room)]
+
+    @staticmethod
+    def shapes(size: Any, batch: int, room: int) -> list[Shape]:
+        """Of what is kept, by the sizes of the legs."""
+        raise NotImplementedError
+
+    def fill(self, n: int) -> None:
+        """As if it had seen n positions: any numbers, since a step takes as long for all of them."""
+        self.seen = n
+        for held in self.kept:
+            held.uniform_()
+
+    def step(self, x: Tensor) -> Tensor:
+        """The output [b 1 f] of one more position."""
+        raise NotImplementedError
+
+    def grown(self, held: Tensor, new: Tensor) -> Tensor:
+        """All positions of held [... room d], those of new [... 1 d] written behind what was seen before this step."""
+        held[..., self.seen - 1 : self.seen, :] = new
+        return held[..., : self.seen, :]
+
+
+class KeysAndValues(Step):
+    """Softmax attention with keys and values in the layout that SDPA reads; query heads may share them."""
+
+    of = "mhsa"
+
+    @staticmethod
+    def shapes(size: Any, batch: int, room: int) -> list[Shape]:
+        return [(batch, size.h, room, size.d)] * 2
+
+    def step(self, x: Tensor) -> Tensor:
+        layer, self.seen = self.layer, self.seen + 1
+        q = heads(x, layer.Wq.flatten(1, -2))
+        k, v = (self.grown(held, heads(x, W)) for held, W in zip(self.kept, (layer.Wk, layer.Wv), strict=True))
+        grouped = q.shape[1] != k.shape[1]
+        read = F.scaled_dot_product_attention(q, k, v, scale=layer.size.d**-0.5, enable_gqa=grouped)
+        return out(read, layer.Wo.flatten(0, -3))
+
+
+class GroupedKeysAndValues(KeysAndValues):
+    of = "gqa"
+
+    @staticmethod
+    def shapes(size: Any, batch: int, room: int) -> list[Shape]:
+        return [(batch, size.g, room, size.d)] * 2
+
+
+class Unabsorbed(Step):
+    """Keeps the latent, and makes all keys and values of it again at each step."""
+
+    of = "mla"
+    note = "keys and values are made of the latent at each step"
+
+    @staticmethod
+    def shapes(size: Any, batch: int, room: int) -> list[Shape]:
+        return [(batch, room, size.c)]
+
+    def step(self, x: Tensor) -> Tensor:
+        layer, self.seen = self.layer, self.seen + 1
+        c = self.grown(self.kept[0], x @ layer.Wc)
+        q, k, v = heads(x, layer.Wq), heads(c, layer.Wuk), heads(c, layer.Wuv)
+        return out(F.scaled_dot_product_attention(q, k, v, scale=layer.size.d**-0.5), layer.Wo)
+
+
+class LinearState(Step):
+    """S += k v^T and z += k, read as q S / q z."""
+
+    of = "linear"
+
+    @staticmethod
+    def shapes(size: Any, batch: int, room: int) -> list[Shape]:
+        return [(batch, size.h, size.d, size.d), (batch, size.h, size.d, 1)]
+
+    def step(self, x: Tensor) -> Tensor:
+        layer, (S, z), self.seen = self.layer, self.kept, self.seen + 1
+        q, k, v = elu1(heads(x, layer.Wq)), elu1(heads(x, layer.Wk)), heads(x, layer.Wv)
+        key = k.transpose(-2, -1)
+        S += key * v
+        z += key
+        return out((q @ S) / (q @ z), layer.Wo)
+
+
+class FastWeightState(Step):
+    """S += rate k (v - k S) and z += k, read as q S / q z."""
+
+    of = "fast_weight1"
+
+    @staticmethod
+    def shapes(size: Any, batch: int, room: int) -> list[Shape]:
+        return [(batch, size.h, size.d, size.e), (batch, size.h, size.d, 1)]
+
+    def step(self, x: Tensor) -> Tensor:
+        layer, (S, z), self.seen = self.layer, self.kept, self.seen + 1
+        q, k, v = shares(elu1(heads(x, layer.Wq))), shares(elu1(heads(x, layer.Wk))), heads(x, layer.Wv)
+        rate = (x @ layer.Wb).sigmoid().transpose(1, 2).unsqueeze(-1)  # b h 1 1
+        key = k.transpose(-2, -1)
+        S += key * (rate * (v - k @ S))
+        z += key
+        return out((q @ S) / (q @ z), layer.Wo)
+
+
+class Retention(Step):
+    """S = decay S + k v^T, read as q S; the decay of a head is exp of minus its slope."""
+
+    of = "mhsa"
+
+    def __init__(self, layer: Layer, batch: int, room: int):
+        super().__init__(layer, batch, room)
+        places = torch.arange(1, layer.size.h + 1, dtype=torch.float64)
+        slopes = 2.0 ** (-8 * places / layer.size.h)  # those of ALiBi, of 2, 4, 8 ... heads
+        self.decay = torch.exp(-slopes).to(self.kept[0]).view(-1, 1, 1)
+
+    @staticmethod
+    def shapes(size: Any, batch: int, room: int) -> list[Shape]:
+        return [(batch, size.h, size.d, size.d)]
+
+    def step(self, x: Tensor) -> Tensor:
+        layer, S, self.seen = self.layer, self.kept[0], self.seen + 1
+        q, k, v = heads(x, layer.Wq), heads(x, layer.Wk), heads(x, layer.Wv)
+        S.mul_(self.decay).add_(k.transpose(-2, -1) * v)
+        return out((layer.size.d**-0.5 * q) @ S, layer.Wo)
+
+
+STEPS: Mapping[str, type[Step]] = {
+    "mhsa": KeysAndValues,
+    "gqa": GroupedKeysAndValues,
+    "mla": Unabsorbed,
+    "linear": LinearState,
+    "fast_weight1": FastWeightState,
+    "retention": Retention,
+}
+
+
+def layer_of_step(made: type[Step], sizes: Mapping[str, Any]) -> Layer:
+    """The layer whose weights a step reads; they are empty."""
+    return layer_of(made.of, sizes, causal=True)

@@ -1,0 +1,263 @@
+"""Steps of decoding measured: a compiled design with its cache, beside a step written by hand, in turns.
+
+Behind each number of positions, one position more is computed, again and again. Before it is timed, every contestant
+decodes a short sequence, and its outputs are compared with the reference's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from math import prod
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+
+from tensornet_attn import compiler
+from tensornet_attn.bench.baselines.steps import STEPS, KeysAndValues, Step, layer_of_step
+from tensornet_attn.bench.case import DECODING, Case
+from tensornet_attn.bench.compare import WrongError, oracle
+from tensornet_attn.bench.contestants import HEADS, SkippedError, need_compiler, need_kernels
+from tensornet_attn.bench.measure import WARM, Call, clock_of, interleaved, is_gpu, peak_bytes, sample_of
+from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, ratio, spread
+from tensornet_attn.bench.run import GIB, Options, Say, Session, Setting, blank, sentence
+from tensornet_attn.cost.sizes import dtype_bytes
+from tensornet_attn.plan.decoding import decoding_of
+from tensornet_attn.report.words import in_bytes
+
+Tensor = torch.Tensor
+HAND, SOFTMAX = "hand", "softmax"
+CHECKED = 33  # positions that are decoded and compared with the reference
+CHUNK = 1024  # positions that a cache is filled with at once
+RETENTION: Mapping[str, Any] = {
+    "tensornet": 1,
+    "name": "retention",
+    "about": "Scores without softmax that decay by distance, as in RetNet, at the rates of ALiBi.",
+    "extends": "mhsa",
+    "causal": True,
+    "constants": {
+        "slopes": {"legs": "h", "value": "alibi_slopes"},
+        "gap": {"legs": "n m", "value": "distance"},
+    },
+    "diagram": {
+        "D": {"map": "exp", "of": "-1 * slopes[h] gap[n m] -> h n m"},
+        "A": None,
+        "R": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] D[h n m] -> h n m"},
+        "y": "R[h n m] V[m h d] Wo[h d f] -> n f",
+    },
+}
+KEEP_POSITIONS, KEEP_STATES = ("mhsa", "gqa", "mla"), ("linear", "fast_weight1", RETENTION)
+LENGTH, LENGTHS, BATCHES = 4096, (256, 4096, 16384), (1, 16)
+
+
+class Stepping(Protocol):
+    """What decodes: a position at a time, from none or behind `n` of them."""
+
+    note: str
+
+    def step(self, x: Tensor) -> Tensor: ...
+
+    def fill(self, n: int) -> int: ...  # bytes that are then kept
+
+    def back(self, n: int) -> list[Tensor]: ...  # to n positions, where it can; else the states that a step replaces
+
+
+class Compiled:
+    """A design with its cache. One that keeps each position goes back after a step; what has states goes on."""
+
+    def __init__(self, backend: str, case: Case, limit: float):
+        if backend == "inductor":
+            need_compiler(case.device)
+        if backend == "triton":
+            need_kernels(case)
+        found = decoding_of(case.graph)
+        _within(case.batch * found.floats(case.n), case, limit)
+        self.goes_back = all(one.leg is not None and one.reach is None for one in found.kept)
+        self.case, self.layer = case, case.loaded(compiler.compile(case.design, backend, case.causal)).eval()
+        self.cache, self.note = self.layer.new_cache(), ""  # type: ignore[operator]
+
+    def step(self, x: Tensor) -> Tensor:
+        return self.layer(x, cache=self.cache)  # type: ignore[no-any-return]
+
+    def fill(self, n: int) -> int:
+        """The first sequence is computed, the others of the batch are copies of it."""
+        room = {"max_length": n + 1} if self.goes_back else {}
+        first = self.layer.new_cache(**room)  # type: ignore[operator]
+        for chunk in one_input(replace(self.case, n=n, batch=1)).split(CHUNK, 1):
+            self.layer(chunk, cache=first)
+        self.cache = self.layer.new_cache(**room)  # type: ignore[operator]
+        state = first.state_dict()
+        for name in first:
+            state[name] = state[name].repeat_interleave(self.case.batch, 0)
+        self.cache.load_state_dict(state)
+        return int(self.cache.nbytes)
+
+    def back(self, n: int) -> list[Tensor]:
+        if not self.goes_back:
+            return [self.cache[name] for name in self.cache]
+        self.cache.crop(n)
+        return []
+
+
+class ByHand:
+    """A step written by hand."""
+
+    def __init__(self, made: type[Step], case: Case, limit: float, note: str = ""):
+        sizes = SimpleNamespace(**case.sizes)
+        _within(sum(prod(shape) for shape in made.shapes(sizes, case.batch, case.n + 1)), case, limit)
+        layer = layer_of_step(made, case.sizes)
+        case.loaded(layer)
+        self.made = made(layer, case.batch, case.n + 1)
+        self.note = note or made.note
+
+    def step(self, x: Tensor) -> Tensor:
+        return self.made.step(x)
+
+    def fill(self, n: int) -> int:
+        self.made.fill(n)
+        return sum(held.numel() * held.element_size() for held in self.made.kept)
+
+    def back(self, n: int) -> list[Tensor]:
+        self.made.seen = n
+        return []
+
+
+def _within(floats: int, case: Case, limit: float) -> None:
+    size = floats * dtype_bytes(case.dtype)
+    if size > limit:
+        raise SkippedError(
+            f"what it keeps would take about {size / 2**30:.1f} GiB, above the limit of {limit / 2**30:.1f} GiB "
+            "(--memory)."
+        )
+
+
+def one_input(case: Case) -> Tensor:
+    """The one input that a step takes. Raises SkippedError."""
+    inputs = case.inputs()
+    if len(inputs) != 1:
+        raise SkippedError(f"'{case.design.name}' takes {len(inputs)} inputs, and a step has one.")
+    return inputs[0].detach()
+
+
+def usual_cases(
+    make: Callable[[Any, int, int], Case], batches: Sequence[int], lengths: Sequence[int] = ()
+) -> list[Case]:
+    """The cases that are measured where no design is named; `make` gives one of a design, a length, a batch.
+
+    `lengths`, where there are any, replace those of all designs.
+    """
+    usual = ((KEEP_POSITIONS, (LENGTH,)), (KEEP_STATES, LENGTHS))
+    return [make(name, n, batch) for names, own in usual for name in names for batch in batches for n in lengths or own]
+
+
+def stepping(name: str, case: Case, limit: float) -> tuple[Case, Stepping]:
+    """A contestant, and the case that it computes. Raises SkippedError."""
+    if name == HAND:
+        if not (case.shipped or case.design.name == "retention") or case.design.name not in STEPS:
+            raise SkippedError(f"nobody has written a step of '{case.design.name}' by hand.")
+        return case, ByHand(STEPS[case.design.name], case, limit)
+    if name == SOFTMAX:
+        if case.design.name == "mhsa":
+            raise SkippedError("it is what 'hand' is.")
+        width = case.sizes.get("f")
+        if not isinstance(width, int) or width % HEADS:
+            raise SkippedError(
+                f"'{case.design.name}' has no leg 'f' of a multiple of {HEADS}: no yardstick has its width."
+            )
+        plain = case.of_softmax(f=width, h=HEADS)
+        return plain, ByHand(KeysAndValues, plain, limit, f"mhsa of f {width}, h {HEADS} by hand: another function")
+    return case, Compiled(name, case, limit)
+
+
+def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting, say: Say) -> Session:
+    """A run of steps behind `n` positions of each case. Raises InputError for what cannot be measured."""
+    for case in cases:
+        case.check()
+    run, options, setting = setting.ready(Options((), backends, (DECODING,)), always=False)
+    names = [*options.names, HAND, SOFTMAX]
+    run.options = {**run.options, "against": [HAND, SOFTMAX]}
+
+    def results() -> Iterator[Result]:
+        for _, group in groupby(cases, lambda case: (case.design.name, case.batch)):
+            yield from measured([*group], names, options, say)
+
+    return Session(run, results(), setting)
+
+
+@torch.no_grad()
+def measured(cases: Sequence[Case], names: Sequence[str], options: Options, say: Say) -> list[Result]:
+    """Results of one design and batch at some lengths: all contestants at all lengths take turns."""
+    results, calls = list[Result](), dict[str, Call]()
+    for case in cases:
+        say(f"{case.design.name}, behind {case.n:,} positions, batch {case.batch}: comparing with the reference ...")
+        result = blank(case, DECODING, names[0])
+        for name in names:
+            entry, call = checked(name, case, options.memory * GIB)
+            result.entries.append(entry)
+            if call is not None:
+                calls[_key(result, name)] = call
+        results.append(result)
+    say(f"{cases[0].design.name}, batch {cases[0].batch}: timing {', '.join(calls)} ...")
+    time(results, calls, options)
+    return results
+
+
+def checked(name: str, case: Case, limit: float) -> tuple[Entry, Call | None]:
+    """A step that can be called again and again where its numbers are right, else an entry that says why not."""
+    entry, call = Entry(name), None
+    try:
+        call = ready(entry, case, limit)
+    except SkippedError as reason:
+        entry.status, entry.reason = SKIPPED, str(reason)
+    except WrongError as reason:
+        entry.status, entry.reason = WRONG, f"{reason}."
+    except Exception as error:  # a contestant that breaks is a finding, not the end
+        entry.status, entry.reason = FAILED, sentence(error)
+    return entry, call
+
+
+def ready(entry: Entry, case: Case, limit: float) -> Call:
+    """A step behind n positions, its numbers compared before. Raises SkippedError and WrongError."""
+    short, trial = stepping(entry.name, replace(case, n=CHECKED, batch=1), limit)
+    x = one_input(short)
+    with torch.enable_grad():
+        wanted = oracle(short, limit)
+    outputs = torch.cat([trial.step(x[:, i : i + 1]) for i in range(wanted.n)], 1)
+    entry.checked_n = wanted.n
+    entry.error = wanted.error({"output": outputs.double()})
+    whole, found = stepping(entry.name, case, limit)
+    entry.note = "; ".join(filter(None, [f"keeps {in_bytes(found.fill(case.n))}", found.note]))
+    position = one_input(replace(whole, n=1))
+
+    def call() -> object:
+        before = found.back(case.n)  # what stood there before a measured call is not given back within it
+        return before, found.step(position)
+
+    return call
+
+
+def time(results: Sequence[Result], calls: Mapping[str, Call], options: Options) -> None:
+    """Times, ratios and peaks of memory, into the entries."""
+    device = results[0].device
+    warm, budget = WARM if is_gpu(device) else 0.0, options.seconds * len(results)
+    timed = interleaved(calls, options.repeats, budget, clock_of(device), sample_of(device), warm)
+    for result in results:
+        ours = timed.get(_key(result, result.ours))
+        for entry in [entry for entry in result.entries if entry.measured]:
+            found = timed[_key(result, entry.name)]
+            try:
+                if found.failed is not None:
+                    raise found.failed
+                entry.peak_bytes = peak_bytes(calls[_key(result, entry.name)], device)
+            except Exception as error:
+                entry.status, entry.reason = FAILED, sentence(error)
+                continue
+            entry.seconds, entry.rounds, entry.calls = spread(found.seconds), len(found.seconds), found.calls
+            if ours is not None and ours.failed is None and ours is not found:
+                entry.ratio = ratio(found.seconds, ours.seconds)
+
+
+def _key(result: Result, name: str) -> str:
+    return f"{name} behind {result.n}"

@@ -1,0 +1,44 @@
+"""The page of what a decoding cache keeps of each shipped design."""
+
+from __future__ import annotations
+
+from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
+from tensornet_attn.cli.generate.page import code, template
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph import build
+from tensornet_attn.plan.decoding import Decoding, Kept, decoding_of
+
+LENGTH = 4096
+COLUMNS = ("design", "keeps", "numbers a position", "in all", f"behind {LENGTH:,}")
+
+
+def decoding_page(catalogue: Catalogue) -> str:
+    """docs/decoding_state.md: a line a design, by families; those without a cache with the reason."""
+    families, refused = dict[str, list[tuple[str, ...]]](), list[tuple[str, str]]()
+    for family, entries in catalogue.families().items():
+        for entry in entries:
+            try:
+                found = decoding_of(build(entry.design, causal=True))
+            except InputError as error:
+                refused.append((entry.name, str(error).partition("no cache can be kept: ")[2]))
+            else:
+                families.setdefault(family, []).append(_row(entry, found))
+    return template("decoding.md.jinja").render(families=families, refused=refused, columns=COLUMNS, length=LENGTH)
+
+
+def _row(entry: Entry, found: Decoding) -> tuple[str, ...]:
+    """design, what is kept, numbers of a position, numbers whatever the length, numbers at the length of the table."""
+    growing = sum(found.numbers(one) for one in found.kept if _grows(one))
+    fixed = sum(found.numbers(one) * (one.rows(LENGTH) if one.leg else 1) for one in found.kept if not _grows(one))
+    kept = ", ".join(map(_words, found.kept)) or "nothing"
+    name = f"[{entry.name}](designs/{entry.name}.md)"
+    return name, kept, f"{growing:,}", f"{fixed:,}", f"{found.floats(LENGTH):,}"
+
+
+def _grows(one: Kept) -> bool:
+    return one.leg is not None and one.reach is None
+
+
+def _words(one: Kept) -> str:
+    last = "" if one.reach is None else f" of the last {one.reach + 1:,}"
+    return code(f"{one.name}[{' '.join(one.legs)}]") + last
