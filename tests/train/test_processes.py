@@ -50,6 +50,17 @@ def test_two_processes_have_the_losses_of_one(tmp_path: Path) -> None:
     assert auxiliary[0] == pytest.approx(auxiliary[1], rel=1e-6)
 
 
+def test_two_processes_go_on_with_a_carried_cache(tmp_path: Path) -> None:
+    run = runs.carrying(schedule="constant", steps=8)
+    run["model"]["model"] |= {"dropout": 0.0}
+    ta.train(run, out=tmp_path / "one")
+    ta.train(run | {"steps": 4}, out=tmp_path / "both")
+    two(tmp_path, run | {"devices": 2}, tmp_path / "both")
+    found, wanted = (numbers(tmp_path / name, "loss") for name in ("both", "one"))
+    assert found == pytest.approx(wanted, rel=1e-6)
+    assert numbers(tmp_path / "both", "eval_loss")[-1] == pytest.approx(numbers(tmp_path / "one", "eval_loss")[-1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("first", [1, 2])
