@@ -166,7 +166,7 @@ def test_the_text_form_and_the_hash(mask: str) -> None:
 def test_exported_for_any_length(mask: str, wide: bool) -> None:
     module = ta.compile(design(mask, wide=wide), dtype=F64, n=4096, m=4096).eval()
     x, length = torch.randn(2, 40, 6, dtype=F64), torch.export.Dim("n", min=2, max=512)
-    program = torch.export.export(module, (x,), dynamic_shapes=(({1: length},),)).module()
+    program = torch.export.export(module, (x,), dynamic_shapes={"x": {1: length}}).module()
     for n in (40, 2, 70):
         x = torch.randn(2, n, 6, dtype=F64)
         torch.testing.assert_close(program(x), module(x))

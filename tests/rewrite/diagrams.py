@@ -332,6 +332,18 @@ def relus(draw: Draw) -> Diagram:
     return attention(draw, before=summed, of="R[h c] L[c n m] -> h n m", weights=weights, legs=legs)
 
 
+def masked_relus(draw: Draw) -> Diagram:
+    """A relu with a weight of the keys, summed over those that a query sees: with causality no product is that sum."""
+    part = {"map": "relu", "of": "P[m c] Q[n h d] K[m h d] -> h c n m"}
+    return attention(
+        draw,
+        before={"L": {"sum": "m", "of": part}},
+        read="L[h c n] U[h c f] -> n f",
+        weights={"P": "m c", "U": "h c f"},
+        legs={"n": "query 8", "m": "key 8", "c": f"head {draw.choice([3, 4])}"},
+    )
+
+
 def followed(draw: Draw) -> Diagram:
     """Scores that a state follows as well."""
     return attention(
@@ -369,7 +381,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "scale of the scores": (scaled,),
     "dropout of a map": (dropped,),
     "own names": (mixed_back, mixed_scores),
-    "relu of a weight": (relus,),
+    "relu of a weight": (relus, masked_relus),
     "split": (kron, kron_shifted),
     "one map for all": (kron,),
     "weights first": (low_rank,),

@@ -44,10 +44,14 @@ def triton_delta_rule(
     normalize: str = "none",
     eps: float = 0.0,
     chunk: int = 64,
+    past: list[Tensor] | tuple[Tensor, ...] = (),
 ) -> Tensor:
-    """`delta_rule` of the same arguments, which itself takes wider keys; the kernels choose their own chunk."""
-    if k.shape[-1] > DEEPEST:
-        return delta_rule(q, k, v, rate, key_mask, normalize, eps, chunk)
+    """`delta_rule` of the same arguments, which itself takes wider keys, and what stands before the first of them.
+
+    The kernels choose their own chunk.
+    """
+    if k.shape[-1] > DEEPEST or past:
+        return delta_rule(q, k, v, rate, key_mask, normalize, eps, chunk, past)
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
     wide = torch.promote_types(dtype, torch.float32)
     rate = rate.to(wide)
