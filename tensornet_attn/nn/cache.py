@@ -212,7 +212,8 @@ class Cache:
         for name, value in new.items():
             one, written, value = self._kept[name], self._written.pop(name, None) is value, value.detach()
             if one.leg is None:
-                self._held[name] = self._held[name].copy_(value) if self._stays and name in self._held else value
+                stays = self._stays and name in self._held and not torch.is_grad_enabled()  # else a backward reads it
+                self._held[name] = self._held[name].copy_(value) if stays else value
             elif one.reach is None:
                 if not written:
                     room = self._room(name, value, self.length + chunk)

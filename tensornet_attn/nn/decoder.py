@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.cache import Cache, state_dtype
 from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.plan.cache import Cache as Plans
-from tensornet_attn.plan.decoding import Given, Part, decoding_of
+from tensornet_attn.plan.decoding import Part, decoding_of
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
 
@@ -28,6 +28,9 @@ class Decoder:
         self.decoding = decoding_of(graph)
         self.states = tuple(one.name for one in self.decoding.kept if one.leg is None)
         self._kept = tuple(one.name for one in self.decoding.kept)
+        graph = self.decoding.graph
+        self._query, self._key, self._output = str(graph.query), graph.key, graph.output
+        self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
         self._behind_kept = self._makes_kept()
         self._one, self._many = (
             tuple(self._planned(part, make, plan, workload) for part in self.decoding.parts)
@@ -42,9 +45,9 @@ class Decoder:
         `values`: the inputs by name. `given`: with the lengths of the chunk and of all keys. `whole`: the call without
         a cache, which is the same where nothing has been seen.
         """
-        graph, memory, first = self.decoding.graph, self.decoding.memory, cache.length == 0
-        length, like = given.lengths[str(graph.query)], next(iter(values.values()))
-        keys = given.lengths[graph.key] if graph.key else cache.length + length
+        memory, first = self.decoding.memory, cache.length == 0
+        length, like = given.lengths[self._query], next(iter(values.values()))
+        keys = given.lengths[self._key] if self._key else cache.length + length
         chunk = _Chunk(dict(values), like, length, keys, given.mask, given.key_mask)
         out = whole() if first else None
         *parts, last = self._one if length == 1 else self._many
@@ -69,42 +72,44 @@ class Decoder:
         target = replace(whole.target, workload=workload, n=None, m=None, memory=None)
         made_by = partial(make_plan, part.graph, whole.backend, target)
         plan = _plans.get((part.graph.to_text(), whole.backend, target), made_by)
-        graph = part.graph
-        on_queries = {name for name in (one.name for one in part.inputs) if graph.query in graph.tensor[name].legs}
-        hides = frozenset(on_queries if part.value in self.states else ())
-        return _Planned(part, plan, make(plan), part.value, part.inputs, hides, (str(graph.query), str(graph.key)))
+        graph, state = part.graph, part.value in self.states
+        inputs = tuple(
+            _Input(one.how, one.value, one.axis, len(legs), state and graph.query in legs, graph.key in legs)
+            for one in part.inputs
+            for legs in [graph.legs_of(one.name)]
+        )
+        legs = str(graph.query), str(graph.key)
+        return _Planned(part.value, inputs, part.reach, part.carried, legs, plan, make(plan))
 
     def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Tensor:
         """The value of a part."""
-        part, keys, like = planned.part, chunk.keys, chunk.like
-        if part.reach is not None:
-            keys = min(keys, part.reach + chunk.length)
-        inputs = tuple([self._input(module, cache, planned, one, chunk, keys) for one in planned.inputs])
+        keys, like = chunk.keys, chunk.like
+        if planned.reach is not None:
+            keys = min(keys, planned.reach + chunk.length)
+        inputs = tuple([self._input(module, cache, planned.reach, one, chunk, keys) for one in planned.inputs])
         mask, key_mask = (None if mask is None else mask[..., -keys:] for mask in (chunk.mask, chunk.key_mask))
         dtype, wide = like.dtype, state_dtype(like.dtype)
-        own = wide if part.carried else dtype
+        own = wide if planned.carried else dtype
         if wide != dtype:  # what is read of states stays of their dtype until something else reads it
             inputs = tuple(value.to(own) for value in inputs)
         lengths = dict(zip(planned.legs, (chunk.length, keys), strict=True))
-        stands = module if own == dtype and planned.emitted else _With(module, planned.plan, own)
+        stands = module if own == dtype and planned.made.source else _With(module, planned.plan, own)
         value = planned.made.run(stands, Arguments(inputs, lengths, mask, key_mask, None))
         assert isinstance(value, torch.Tensor)
-        return value.to(dtype) if wide != dtype and part.value == self.decoding.graph.output else value
+        return value.to(dtype) if wide != dtype and planned.value == self._output else value
 
-    def _input(
-        self, module: Any, cache: Cache, planned: _Planned, one: Given, chunk: _Chunk, keys: int
-    ) -> Tensor:
+    def _input(self, module: Any, cache: Cache, reach: int | None, one: _Input, chunk: _Chunk, keys: int) -> Tensor:
         if one.how == "kept":
-            return cache.with_chunk(one.value, chunk.values.get(one.value), planned.part.reach)
+            return cache.with_chunk(one.value, chunk.values.get(one.value), reach)
         if one.how == "chunk":
             value = chunk.values[one.value]
-            if chunk.key_mask is None or one.name not in planned.hides:
+            if chunk.key_mask is None or not one.hides:
                 return value
             visible = chunk.key_mask[..., -value.shape[one.axis] :]  # nothing of a hidden position reaches a state
-            shape = [*visible.shape[:-1], *[1] * len(planned.part.graph.tensor[one.name].legs)]
+            shape = [*visible.shape[:-1], *[1] * one.rank]
             shape[one.axis] = visible.shape[-1]
             return torch.where(visible.view(shape), value, 0)
-        graph, length, like = planned.part.graph, chunk.length, chunk.like
+        length, like = chunk.length, chunk.like
         if one.how in ("state", "level"):
             return cache.state(one.value, self._batch(chunk), like)
         if one.how == "place":
@@ -114,12 +119,11 @@ class Decoder:
         if one.how in ("seen", "empty"):
             return like.new_zeros(()).expand(*self._batch(chunk), keys if one.how == "seen" else length)
         rows: Tensor = getattr(module, one.value)
-        count = keys if graph.key in graph.tensor[one.name].legs else length
+        count = keys if one.on_keys else length
         return rows.narrow(one.axis, cache.length + length - count, count)
 
     def _batch(self, chunk: _Chunk) -> tuple[int, ...]:
-        rank = len(self.decoding.graph.tensor[next(iter(chunk.values))].legs)
-        return tuple(chunk.like.shape[: chunk.like.ndim - rank])
+        return tuple(chunk.like.shape[: chunk.like.ndim - self._ranks[next(iter(chunk.values))]])
 
 
 class _Chunk(NamedTuple):
@@ -133,22 +137,27 @@ class _Chunk(NamedTuple):
     key_mask: Tensor | None
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """A part with its plan. `hides`: inputs of a state in which hidden positions are cleared; `legs`: its lengths'."""
+class _Input(NamedTuple):
+    """An input of a part, as `Given` says. `hides`: it makes a state, and hidden positions of it are cleared."""
 
-    part: Part
+    how: str
+    value: str
+    axis: int
+    rank: int
+    hides: bool
+    on_keys: bool
+
+
+class _Planned(NamedTuple):
+    """A part with its plan; `legs`: of queries and keys. Plain data, which torch.compile can read."""
+
+    value: str
+    inputs: tuple[_Input, ...]
+    reach: int | None
+    carried: bool
+    legs: tuple[str, str]
     plan: Plan
     made: Made
-    value: str
-    inputs: tuple[Given, ...]
-    hides: frozenset[str]
-    legs: tuple[str, str]
-
-    @property
-    def emitted(self) -> bool:
-        """Whether it runs as text, which reads nothing of its module but the weights."""
-        return bool(self.made.source)
 
 
 class _With:
