@@ -115,7 +115,9 @@ class Decoder:
         if one.how == "place":
             return torch.arange(1, length + 1, dtype=state_dtype(like.dtype), device=like.device)
         if one.how == "visible":
-            return like.new_ones(length) if chunk.key_mask is None else chunk.key_mask[..., -length:].to(like.dtype)
+            if chunk.key_mask is None:
+                return like.new_ones(*[1] * len(self._batch(chunk)), length)
+            return chunk.key_mask[..., -length:].to(like.dtype)
         if one.how in ("seen", "empty"):
             return like.new_zeros(()).expand(*self._batch(chunk), keys if one.how == "seen" else length)
         rows: Tensor = getattr(module, one.value)
