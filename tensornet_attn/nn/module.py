@@ -17,7 +17,6 @@ from tensornet_attn.nn.forward import CallSignature, named_class, plain_class
 from tensornet_attn.nn.initial import initial, initial_
 from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.nn.notebook import html_of
-from tensornet_attn.nn.step import DecodingStep
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.runtime.triton import target
 from tensornet_attn.spec import Design
@@ -144,13 +143,6 @@ class CompiledDesign(nn.Module):
             raise InputError(f"{name}: dtype is {dtype}; give a floating point one.")
         cache.allocate(shape, dtype, like.device if device is None else torch.device(device))
         return cache
-
-    def decoding_step(self, first: bool = False) -> DecodingStep:
-        """A step with a cache as a function, `step(x, *kept) -> (y, *kept after)`, for torch.export and ONNX.
-
-        `first`: of the first chunk, `step(x)`. Raises InputError where the design cannot decode so.
-        """
-        return DecodingStep(self, self._decoder, first)
 
     @property
     def _decoder(self) -> Decoder:

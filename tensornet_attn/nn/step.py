@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.cache import Cache
-from tensornet_attn.nn.decoder import Decoder
-
-if TYPE_CHECKING:
-    from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.plan.decoding import decoding_of
 
 Tensor = torch.Tensor
+PLACED = ("rows", "seen")  # inputs of a part that have a number for each position
+
+
+def decoding_step(layer: CompiledDesign, first: bool = False) -> DecodingStep:
+    """A step with a cache as a function, `step(x, *kept) -> (y, *kept after)`, for torch.export and ONNX.
+
+    `first`: of the first chunk, `step(x)`. Raises InputError where the design cannot decode so.
+    """
+    return DecodingStep(layer, first)
 
 
 class DecodingStep(nn.Module):
@@ -25,14 +31,13 @@ class DecodingStep(nn.Module):
     positions. Other inputs of the design stand behind x.
     """
 
-    def __init__(self, layer: CompiledDesign, decoder: Decoder, first: bool = False):
+    def __init__(self, layer: CompiledDesign, first: bool = False):
         """Raises InputError where the length is needed and nothing that is kept has it."""
         super().__init__()
-        self.layer, self.first = layer, first
-        self.kept = tuple(one.name for one in decoder.decoding.kept)
-        self._decoding = decoder.decoding
-        every = any(one.leg is not None and one.reach is None for one in decoder.decoding.kept)
-        placed = next((one.value for one in decoder.decoding.parts if any(i.how in PLACED for i in one.inputs)), None)
+        self.kept = (*layer.new_cache(),)  # which plans, before anything is traced
+        self.layer, self.first, self._decoding = layer, first, decoding_of(layer.plan.graph)
+        every = any(one.leg is not None and one.reach is None for one in self._decoding.kept)
+        placed = next((one.value for one in self._decoding.parts if any(i.how in PLACED for i in one.inputs)), None)
         if placed is not None and not every and not first:
             raise InputError(
                 f"{layer.design.name}: a step is no function of what is kept alone: '{placed}' asks where a position "
@@ -51,9 +56,6 @@ class DecodingStep(nn.Module):
             cache.hand(dict(zip(self.kept, others[count:], strict=True)), x.dtype)
         y = self.layer(x, *others[:count], cache=cache)
         return (y, *(cache[name] for name in self.kept))
-
-
-PLACED = ("rows", "seen")
 
 
 class _Handed(Cache):

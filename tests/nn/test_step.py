@@ -9,6 +9,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.plan.decoding import decoding_of
 from tests.designs.cases import CASES
 from tests.nn.test_cache import DECODED, N, axis_of, chunk_of, close, compiled, drawn, made
 
@@ -22,7 +23,7 @@ Dim = torch.export.Dim
 def test_steps_are_the_same_as_at_once(name: str) -> None:
     module = made(name)
     x, axis = chunk_of(module), axis_of(module, module._signature.inputs[0][0])
-    first, step = module.decoding_step(first=True), module.decoding_step()
+    first, step = ta.decoding_step(module, first=True), ta.decoding_step(module)
     with torch.no_grad():
         y, *kept = first(x.narrow(axis, 0, START))
         found = [y]
@@ -38,15 +39,15 @@ def test_a_memory_goes_through() -> None:
     module = drawn(compiled("cross", "torch"), 0, CASES["cross"].positive).eval()
     x, memory = chunk_of(module, 4), chunk_of(module, 7)
     with torch.no_grad():
-        y, *kept = module.decoding_step(first=True)(x[:, :1], memory)
-        close(torch.cat([y, module.decoding_step()(x[:, 1:], *kept)[0]], 1), module(x, memory))
+        y, *kept = ta.decoding_step(module, first=True)(x[:, :1], memory)
+        close(torch.cat([y, ta.decoding_step(module)(x[:, 1:], *kept)[0]], 1), module(x, memory))
 
 
 def shapes(module: CompiledDesign, kept: list[torch.Tensor]) -> tuple[Any, ...]:
     """Any batch, behind any length: the dynamic shapes of a step."""
     batch, length = Dim("batch", min=1, max=1024), Dim("length", min=1, max=4096)
     found: list[dict[int, Any]] = []
-    for one, value in zip(module._decoder.decoding.kept, kept, strict=True):
+    for one, value in zip(decoding_of(module.plan.graph).kept, kept, strict=True):
         every = one.leg is not None and one.reach is None
         found.append(
             {0: batch} | ({value.ndim - len(one.legs) + one.legs.index(str(one.leg)): length} if every else {})
@@ -60,7 +61,7 @@ def shapes(module: CompiledDesign, kept: list[torch.Tensor]) -> tuple[Any, ...]:
 def test_export_of_the_first_chunk_and_of_steps(name: str) -> None:
     module = made(name)
     x, other = chunk_of(module, 12, (3,)), chunk_of(module, 12)
-    first, step = module.decoding_step(first=True), module.decoding_step()
+    first, step = ta.decoding_step(module, first=True), ta.decoding_step(module)
     lengths = {0: Dim("batch", min=1, max=1024), 1: Dim("n", min=4, max=64)}
     with torch.no_grad():
         begin, after = x[:, :6].contiguous(), x[:, 6:7].contiguous()
@@ -87,7 +88,7 @@ def test_steps_in_onnx(name: str) -> None:
     module = made(name).float()
     x, other = chunk_of(module, 12, (3,)).float(), chunk_of(module, 12).float()
     with torch.no_grad():
-        first, step = module.decoding_step(first=True), module.decoding_step()
+        first, step = ta.decoding_step(module, first=True), ta.decoding_step(module)
         _, *kept = first(x[:, :6])
         given = (x[:, 6:7].contiguous(), *kept)
         program = torch.onnx.export(step, given, dynamic_shapes=shapes(module, kept), dynamo=True, verbose=False)
@@ -107,13 +108,13 @@ def test_an_operation_that_onnx_lacks_is_named() -> None:
     pytest.importorskip("onnxscript")
     module = made("fast_weight1")
     with torch.no_grad():
-        _, *kept = module.decoding_step(first=True)(chunk_of(module))
+        _, *kept = ta.decoding_step(module, first=True)(chunk_of(module))
         with pytest.raises(
             torch.onnx.OnnxExporterError, match=r"No ONNX function found for <OpOverload\(op='tensornet_attn"
         ):
-            torch.onnx.export(module.decoding_step(), (chunk_of(module, 1), *kept), dynamo=True, verbose=False)
+            torch.onnx.export(ta.decoding_step(module), (chunk_of(module, 1), *kept), dynamo=True, verbose=False)
 
 
 def test_what_is_not_given() -> None:
     with pytest.raises(ta.InputError, match=r"^mhsa: 1 tensors behind x; a step needs K, V\.$"):
-        made("mhsa").decoding_step()(torch.zeros(2, 1, 12), torch.zeros(1))
+        ta.decoding_step(made("mhsa"))(torch.zeros(2, 1, 12), torch.zeros(1))
