@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from tensornet_attn.convert.model import convert_model
     from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, TensornetError
     from tensornet_attn.graph import Graph, build
+    from tensornet_attn.nn.step import decoding_step
     from tensornet_attn.search.start import search
     from tensornet_attn.spec import json_schema
     from tensornet_attn.special.lattice import special_cases
@@ -90,8 +91,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Call", "Checkpoint", "Design", "DesignError", "Eigenvalues", "Graph", "HeadDistances", "InputError", "Maps",
     "MissingPartError", "Problem", "Section", "Selections", "TensornetError", "__version__", "attention_maps",
-    "attention_scores", "build", "check", "compare", "compile", "convert", "convert_model", "cost", "draw",
-    "effective_heads", "emit_source", "expert_selections", "explain", "hash_of", "head_distances",
+    "attention_scores", "build", "check", "compare", "compile", "convert", "convert_model", "cost",
+    "decoding_step", "draw", "effective_heads", "emit_source", "expert_selections", "explain",
+    "hash_of", "head_distances",
     "induction_scores", "json_schema", "kernels", "list_designs", "load", "load_converted", "map_eigenvalues",
     "map_entropy", "map_rank", "map_reach", "match_parameters", "max_maps", "mean_maps", "model_sections",
     "plot_eigenvalues",
@@ -118,6 +120,7 @@ _PLACES = {
     "convert.model": "convert_model",
     "errors": "DesignError InputError MissingPartError Problem TensornetError",
     "graph": "Graph build",
+    "nn.step": "decoding_step",
     "search.start": "search",
     "spec": "json_schema",
     "special.lattice": "special_cases",

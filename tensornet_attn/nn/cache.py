@@ -1,20 +1,14 @@
-"""Decoding caches: what a layer keeps of the positions it has seen, and the calls that read and write it."""
+"""Decoding caches: what a layer keeps of the positions it has seen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.model import Graph
-from tensornet_attn.nn.made import Arguments, Made, Result
-from tensornet_attn.plan.decoding import Decoding, Given, Part, decoding_of
-from tensornet_attn.plan.make import make_plan
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.decoding import Decoding
 
 Tensor = torch.Tensor
 FIRST = 64  # positions that a cache without a maximum has room for at first
@@ -33,8 +27,35 @@ class Cache:
         self.movable = movable
         self.design, self.length, self.forgotten, self.max_length = design, 0, 0, max_length
         self._kept = {one.name: one for one in decoding.kept}
+        self._sizes = {one.name: tuple(decoding.graph.leg[leg].size or 1 for leg in one.legs) for one in decoding.kept}
+        self._levels = {one.value for part in decoding.parts for one in part.inputs if one.how == "level"}
         self._held: dict[str, Tensor] = {}  # a growing one has room behind what is in use
+        self._written: dict[str, Tensor] = {}  # of a call that runs: values that stand behind what is in use
         self._dtype = torch.get_default_dtype()  # of the chunks; states are of float32 at least
+        self._stays = False  # whether what holds the states is written again, not replaced
+
+    def allocate(self, batch: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+        """Makes all tensors of an empty cache, [batch..., legs]; they stay until they are too short."""
+        like = torch.empty(0, dtype=dtype, device=device)
+        self._dtype, self._stays = dtype, True
+        for name, one in self._kept.items():
+            if one.leg is None:
+                self._held[name] = self.state(name, batch, like)
+            else:
+                self._room(name, like.new_empty(()).expand(*batch, *self._sizes[name]), 1)
+
+    @property
+    def croppable(self) -> bool:
+        """Whether `crop` can go back from every length: a state and a window cannot."""
+        return all(one.leg is not None and one.reach is None for one in self._kept.values())
+
+    def state(self, name: str, batch: Sequence[int], like: Tensor) -> Tensor:
+        """A state; before anything was seen, what it is then."""
+        if name in self._held:
+            return self._held[name]
+        wide = state_dtype(like.dtype)
+        first = torch.finfo(wide).max if name in self._levels else 0.0
+        return like.new_full((*batch, *self._sizes[name]), first, dtype=wide)
 
     def __getitem__(self, name: str) -> Tensor:
         """What is kept of a result, the oldest position first, or a state. Raises KeyError."""
@@ -74,8 +95,6 @@ class Cache:
                     f"{self.design}: the cache cannot go back to {length:,} positions: of '{name}' it keeps the last "
                     f"{rows:,}."
                 )
-        for name in rings.keys() & self._held.keys():
-            self._held[name] = self._held[name].narrow(self._axis(name), 0, min(length, rings[name])).clone()
         self.length = length
 
     def keep_last(self, positions: int) -> None:
@@ -119,8 +138,12 @@ class Cache:
         return self
 
     def reset(self) -> None:
-        """Forgets everything."""
-        self.length, self.forgotten, self._held = 0, 0, {}
+        """Forgets everything; tensors that `new_cache` made for a batch stay."""
+        self.length = self.forgotten = 0
+        if not self._stays:
+            self._held = {}
+        for name in (name for name in self._held if self._kept[name].leg is None):
+            self._held[name].fill_(torch.finfo(self._held[name].dtype).max if name in self._levels else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         """The length and the dtype of what was seen, and what is kept, by name."""
@@ -192,21 +215,22 @@ class Cache:
         chunk = new.shape[axis]
         held = self._room(name, new, self.length + chunk)
         held.narrow(axis, self.length, chunk).copy_(new)  # behind what is in use: nothing is lost if the call fails
+        self._written[name] = new
         return held.narrow(axis, self.length - before, before + chunk)
 
     def _room(self, name: str, new: Tensor, length: int) -> Tensor:
         """What holds a result, with room for so many positions."""
-        axis, held = self._axis(name), self._held.get(name)
+        axis, held, used = self._axis(name), self._held.get(name), self._used(name)
         if held is not None and held.shape[axis] >= length:
             return held
         shape = list(new.shape)
-        shape[axis] = self.max_length or max(FIRST, 1 << (length - 1).bit_length())
+        shape[axis] = self._kept[name].rows(self.max_length or max(FIRST, 1 << (length - 1).bit_length()))
         if axis < -2:  # heads in front of positions, as fused attention reads them
             wider = new.new_empty(torch.empty(shape, device="meta").movedim(axis, -2).shape).movedim(-2, axis)
         else:
             wider = new.new_empty(shape)
         if held is not None:
-            wider.narrow(axis, 0, self.length).copy_(held.narrow(axis, 0, self.length))
+            wider.narrow(axis, 0, used).copy_(held.narrow(axis, 0, used))
         self._held[name] = wider
         return wider
 
@@ -214,142 +238,22 @@ class Cache:
         """Keeps the values of a chunk of this dtype."""
         self._dtype = dtype
         for name, value in new.items():
-            value, reach = value.detach(), self._kept[name].reach
-            if self._kept[name].leg is None:
-                self._held[name] = value
-                continue
-            axis = self._axis(name)
-            if reach is None:
-                self._room(name, value, self.length + chunk).narrow(axis, self.length, chunk).copy_(value)
+            one, written, value = self._kept[name], self._written.pop(name, None) is value, value.detach()
+            if one.leg is None:
+                stays = self._stays and name in self._held and not torch.is_grad_enabled()  # else a backward reads it
+                self._held[name] = self._held[name].copy_(value) if stays else value
+            elif one.reach is None:
+                if not written:
+                    room = self._room(name, value, self.length + chunk)
+                    room.narrow(self._axis(name), self.length, chunk).copy_(value)
             else:
+                axis, count = self._axis(name), one.rows(self.length + chunk)
                 rows = torch.cat((self[name], value), axis) if name in self._held else value
-                count = min(rows.shape[axis], reach + 1)
-                self._held[name] = rows.narrow(axis, rows.shape[axis] - count, count).clone()
+                room = self._room(name, value, count)
+                room.narrow(axis, 0, count).copy_(rows.narrow(axis, rows.shape[axis] - count, count))
         self.length += chunk
-
-
-class Decoder:
-    """The parts of a compiled design that run with a cache, planned for one query and for many."""
-
-    def __init__(self, graph: Graph, make: Callable[[Plan], Made], plan: Plan, movable: bool = False):
-        self.decoding = decoding_of(graph, movable)
-        self._make, self._plan = make, plan
-        self._made: dict[tuple[str, bool], tuple[Plan, Made]] = {}
-
-    def call(
-        self, module: Any, cache: Cache, values: Mapping[str, Tensor], given: Arguments, whole: Callable[[], Result]
-    ) -> Result:
-        """The output of a chunk, whose positions are then in the cache.
-
-        `values`: the inputs by name. `given`: with the lengths of the chunk and of all keys. `whole`: the call without
-        a cache, which is the same where nothing has been seen.
-        """
-        found, parts, memory = dict(values), self.decoding.parts, self.decoding.memory
-        first = cache.length == 0
-        out = whole() if first else None
-        for part in parts[:-1]:
-            if part.value in self._behind_kept if first else not (memory and part.value in {*cache}):
-                found[part.value] = self._run(module, cache, part, found, given)
-        if out is None:
-            out = self._run(module, cache, parts[-1], found, given)
-        if first or not memory:
-            leg = self.decoding.graph.key if memory else self.decoding.graph.query
-            dtype = next(iter(values.values())).dtype
-            cache.take({name: found[name] for name in cache}, given.lengths[str(leg)], dtype)
-        return out
-
-    @cached_property
-    def _states(self) -> set[str]:
-        return {one.name for one in self.decoding.kept if one.leg is None}
-
-    @cached_property
-    def _behind_kept(self) -> set[str]:
-        """The values that what is kept is made of."""
-        found = {one.name for one in self.decoding.kept}
-        for part in reversed(self.decoding.parts):
-            if part.value in found:
-                found |= {one.value for one in part.inputs if one.how == "chunk"}
-        return found
-
-    def _run(self, module: Any, cache: Cache, part: Part, values: Mapping[str, Tensor], given: Arguments) -> Tensor:
-        """The value of a part."""
-        graph, design = part.graph, self.decoding.graph
-        chunk = given.lengths[str(design.query)]
-        keys = given.lengths[str(design.key)] if design.key else cache.length + chunk
-        if part.reach is not None:
-            keys = min(keys, part.reach + chunk)
-        plan, made = self._planned(part, chunk == 1)
-        lengths = {str(graph.query): chunk, str(graph.key): keys}
-        inputs = tuple(
-            self._input(module, cache, part, one, values, given._replace(lengths=lengths)) for one in part.inputs
-        )
-        mask, key_mask = (None if mask is None else mask[..., -keys:] for mask in (given.mask, given.key_mask))
-        like = next(iter(values.values())).dtype
-        own = state_dtype(like) if part.carried else like
-        if state_dtype(like) != like:  # what is read of states stays of their dtype until something else reads it
-            inputs = tuple(value.to(own) for value in inputs)
-        value = made.run(_With(module, plan, own), Arguments(inputs, lengths, mask, key_mask, None))
-        assert isinstance(value, Tensor)
-        return value if part.value != self.decoding.graph.output else value.to(like)
-
-    def _input(
-        self,
-        module: Any,
-        cache: Cache,
-        part: Part,
-        one: Given,
-        values: Mapping[str, Tensor],
-        given: Arguments,
-    ) -> Tensor:
-        if one.how == "chunk":
-            value = values[one.value]
-            legs = part.graph.tensor[one.name].legs
-            if given.key_mask is None or part.value not in self._states or part.graph.query not in legs:
-                return value
-            visible = given.key_mask[..., -value.shape[one.axis] :]  # nothing of a hidden position reaches a state
-            shape = [*visible.shape[:-1], *[1] * len(legs)]
-            shape[one.axis] = visible.shape[-1]
-            return torch.where(visible.view(shape), value, 0)
-        if one.how == "kept":
-            return cache.with_chunk(one.value, values.get(one.value), part.reach)
-        chunk, keys = (given.lengths[str(leg)] for leg in (part.graph.query, part.graph.key))
-        like, seen = next(iter(values.values())), cache.length + chunk
-        rank = len(self.decoding.graph.tensor[next(iter(values))].legs)
-        batch = like.shape[: like.ndim - rank]
-        if one.how in ("state", "level"):
-            sizes = (part.graph.leg[leg].size or 1 for leg in part.graph.legs_of(one.name))
-            wide = state_dtype(like.dtype)
-            first = torch.finfo(wide).max if one.how == "level" else 0.0
-            return cache[one.value] if cache.length else like.new_full((*batch, *sizes), first, dtype=wide)
-        if one.how == "place":
-            return torch.arange(1, chunk + 1, dtype=state_dtype(like.dtype), device=like.device)
-        if one.how == "visible":
-            return like.new_ones(chunk) if given.key_mask is None else given.key_mask[..., -chunk:].to(like.dtype)
-        if one.how in ("seen", "empty"):
-            return like.new_zeros(()).expand(*batch, keys if one.how == "seen" else chunk)
-        rows: Tensor = getattr(module, one.value)
-        count = keys if part.graph.key in part.graph.tensor[one.name].legs else chunk
-        return rows.narrow(one.axis, seen - count, count)
-
-    def _planned(self, part: Part, one: bool) -> tuple[Plan, Made]:
-        if (part.value, one) not in self._made:
-            target = replace(self._plan.target, workload="decoding" if one else "prefill", n=None, m=None, memory=None)
-            plan = make_plan(part.graph, self._plan.backend, target)
-            self._made[part.value, one] = plan, self._make(plan)
-        return self._made[part.value, one]
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
     """Of a state of chunks of this dtype: half a precision forgets what is small beside a sum."""
     return torch.promote_types(dtype, torch.float32)
-
-
-class _With:
-    """A module with another plan, and its weights in a dtype."""
-
-    def __init__(self, module: Any, plan: Plan, dtype: torch.dtype):
-        self.__dict__.update(_module=module, plan=plan, _dtype=dtype)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._module, name)
-        return value.to(self._dtype) if isinstance(value, Tensor) and value.is_floating_point() else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.nn.cache import Cache, Decoder
+from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.call import Signature
+from tensornet_attn.nn.decoder import Decoder
 from tensornet_attn.nn.forward import CallSignature, named_class, plain_class
 from tensornet_attn.nn.initial import initial, initial_
 from tensornet_attn.nn.made import Arguments, Made, Result
@@ -115,13 +116,36 @@ class CompiledDesign(nn.Module):
         lengths = self._signature.check(inputs, mask, key_mask, noise)
         return self._run(self, Arguments(inputs, lengths, mask, key_mask, noise, losses))
 
-    def new_cache(self, max_length: int | None = None, movable: bool = False) -> Cache:
+    def new_cache(
+        self,
+        batch: int | Sequence[int] | None = None,
+        max_length: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        movable: bool = False,
+    ) -> Cache:
         """An empty cache for `module(x, cache=cache)`. Raises InputError where the design cannot decode, with the step.
 
-        `max_length`: positions that it has room for from the first call on; without, it grows. `movable`: keys are kept
-        before they are turned by where they stand, so that `cache.keep_last` can drop the oldest.
+        `max_length`: positions that it has room for from the first call on; without, it grows. `batch`: the sequences,
+        a number or a shape; its tensors are then made at once, for chunks of a dtype and on a device: if not given,
+        those of the weights. `movable`: keys are kept before they are turned by where they stand, so that
+        `cache.keep_last` can drop the oldest.
         """
-        return Cache(self.design.name, self._decoder(movable).decoding, max_length, movable)
+        name = self.design.name
+        cache = Cache(name, self._decoder(movable).decoding, max_length, movable)
+        if batch is None:
+            if dtype is not None or device is not None:
+                raise InputError(f"{name}: dtype and device are of tensors that are made at once: give 'batch' too.")
+            return cache
+        shape = (batch,) if isinstance(batch, int) else tuple(batch)
+        if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in shape):
+            raise InputError(f"{name}: 'batch' is {batch}; give a number of sequences, or a shape of such.")
+        like = next(iter(self.state_dict().values()), torch.empty(0))
+        dtype = like.dtype if dtype is None else dtype
+        if not dtype.is_floating_point:
+            raise InputError(f"{name}: dtype is {dtype}; give a floating point one.")
+        cache.allocate(shape, dtype, like.device if device is None else torch.device(device))
+        return cache
 
     def _decoder(self, movable: bool) -> Decoder:
         decoders = self.__dict__.setdefault("_decodes", {})
@@ -146,9 +170,9 @@ class CompiledDesign(nn.Module):
             updated = [f"updates '{state}'" for state, _ in self.plan.graph.updates]
             drawn = [f"draws '{one}' for two parts of a cached call" for one in decoder.decoding.drawn]
             raise InputError(f"{name}: training {[*updated, *drawn][0]}: call .eval() first.")
-        states = [one.name for one in decoder.decoding.kept if one.leg is None]
-        if mask is not None and states:
-            raise InputError(f"{name}: a call with a cache takes no 'mask': '{states[0]}' is one for all positions.")
+        if mask is not None and decoder.states:
+            state = decoder.states[0]
+            raise InputError(f"{name}: a call with a cache takes no 'mask': '{state}' is one for all positions.")
         lengths = signature.check_cached(inputs, mask, key_mask, cache.length, decoder.decoding.memory)
         values = {one: value for (one, *_), value in zip(signature.inputs, inputs, strict=False) if value is not None}
         length = lengths.get(str(signature.key)) or cache.length + lengths[str(signature.query)]

@@ -1,0 +1,173 @@
+"""The calls of a layer with a cache: the parts of its design, planned for one query and for many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.nn.cache import Cache, state_dtype
+from tensornet_attn.nn.made import Arguments, Made, Result
+from tensornet_attn.plan.cache import Cache as Plans
+from tensornet_attn.plan.decoding import Part, decoding_of
+from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.model import Plan
+
+Tensor = torch.Tensor
+_plans: Plans[Plan] = Plans(most=1024)  # by content: layers of one design plan once
+
+
+class Decoder:
+    """The parts of a compiled design that run with a cache, all planned at once: a traced call plans nothing."""
+
+    def __init__(self, graph: Graph, make: Callable[[Plan], Made], plan: Plan, movable: bool = False):
+        self.decoding = decoding_of(graph, movable)
+        self.states = tuple(one.name for one in self.decoding.kept if one.leg is None)
+        self._kept = tuple(one.name for one in self.decoding.kept)
+        graph = self.decoding.graph
+        self._query, self._key, self._output = str(graph.query), graph.key, graph.output
+        self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
+        self._behind_kept = self._makes_kept()
+        self._one, self._many = (
+            tuple(self._planned(part, make, plan, workload) for part in self.decoding.parts)
+            for workload in ("decoding", "prefill")
+        )
+
+    def call(
+        self, module: Any, cache: Cache, values: Mapping[str, Tensor], given: Arguments, whole: Callable[[], Result]
+    ) -> Result:
+        """The output of a chunk, whose positions are then in the cache.
+
+        `values`: the inputs by name. `given`: with the lengths of the chunk and of all keys. `whole`: the call without
+        a cache, which is the same where nothing has been seen.
+        """
+        memory, first = self.decoding.memory, cache.length == 0
+        length, like = given.lengths[self._query], next(iter(values.values()))
+        keys = given.lengths[self._key] if self._key else cache.length + length
+        chunk = _Chunk(dict(values), like, length, keys, given.mask, given.key_mask)
+        out = whole() if first else None
+        *parts, last = self._one if length == 1 else self._many
+        for part in parts:
+            if part.value in self._behind_kept if first else not (memory and part.value in self._kept):
+                chunk.values[part.value] = self._run(module, cache, part, chunk)
+        if out is None:
+            out = self._run(module, cache, last, chunk)
+        if first or not memory:
+            cache.take({name: chunk.values[name] for name in self._kept}, keys if memory else length, like.dtype)
+        return out
+
+    def _makes_kept(self) -> frozenset[str]:
+        """The values that what is kept is made of."""
+        found = {*self._kept}
+        for part in reversed(self.decoding.parts):
+            if part.value in found:
+                found |= {one.value for one in part.inputs if one.how == "chunk"}
+        return frozenset(found)
+
+    def _planned(self, part: Part, make: Callable[[Plan], Made], whole: Plan, workload: str) -> _Planned:
+        target = replace(whole.target, workload=workload, n=None, m=None, memory=None)
+        made_by = partial(make_plan, part.graph, whole.backend, target)
+        plan = _plans.get((part.graph.to_text(), whole.backend, target), made_by)
+        graph, state = part.graph, part.value in self.states
+        inputs = tuple(
+            _Input(one.how, one.value, one.axis, len(legs), state and graph.query in legs, graph.key in legs)
+            for one in part.inputs
+            for legs in [graph.legs_of(one.name)]
+        )
+        legs = str(graph.query), str(graph.key)
+        return _Planned(part.value, inputs, part.reach, part.carried, legs, plan, make(plan))
+
+    def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Tensor:
+        """The value of a part."""
+        keys, like = chunk.keys, chunk.like
+        if planned.reach is not None:
+            keys = min(keys, planned.reach + chunk.length)
+        inputs = tuple([self._input(module, cache, planned.reach, one, chunk, keys) for one in planned.inputs])
+        mask, key_mask = (None if mask is None else mask[..., -keys:] for mask in (chunk.mask, chunk.key_mask))
+        dtype, wide = like.dtype, state_dtype(like.dtype)
+        own = wide if planned.carried else dtype
+        if wide != dtype:  # what is read of states stays of their dtype until something else reads it
+            inputs = tuple(value.to(own) for value in inputs)
+        lengths = dict(zip(planned.legs, (chunk.length, keys), strict=True))
+        stands = module if own == dtype and planned.made.source else _With(module, planned.plan, own)
+        value = planned.made.run(stands, Arguments(inputs, lengths, mask, key_mask, None))
+        assert isinstance(value, torch.Tensor)
+        return value.to(dtype) if wide != dtype and planned.value == self._output else value
+
+    def _input(self, module: Any, cache: Cache, reach: int | None, one: _Input, chunk: _Chunk, keys: int) -> Tensor:
+        if one.how == "kept":
+            return cache.with_chunk(one.value, chunk.values.get(one.value), reach)
+        if one.how == "chunk":
+            value = chunk.values[one.value]
+            if chunk.key_mask is None or not one.hides:
+                return value
+            visible = chunk.key_mask[..., -value.shape[one.axis] :]  # nothing of a hidden position reaches a state
+            shape = [*visible.shape[:-1], *[1] * one.rank]
+            shape[one.axis] = visible.shape[-1]
+            return torch.where(visible.view(shape), value, 0)
+        length, like = chunk.length, chunk.like
+        if one.how in ("state", "level"):
+            return cache.state(one.value, self._batch(chunk), like)
+        if one.how == "place":
+            return torch.arange(1, length + 1, dtype=state_dtype(like.dtype), device=like.device)
+        if one.how == "visible":
+            if chunk.key_mask is None:
+                return like.new_ones(*[1] * len(self._batch(chunk)), length)
+            return chunk.key_mask[..., -length:].to(like.dtype)
+        if one.how in ("seen", "empty"):
+            return like.new_zeros(()).expand(*self._batch(chunk), keys if one.how == "seen" else length)
+        rows: Tensor = getattr(module, one.value)
+        count = keys if one.on_keys else length
+        return rows.narrow(one.axis, cache.length + length - count, count)
+
+    def _batch(self, chunk: _Chunk) -> tuple[int, ...]:
+        return tuple(chunk.like.shape[: chunk.like.ndim - self._ranks[next(iter(chunk.values))]])
+
+
+class _Chunk(NamedTuple):
+    """What a call was given, and what has been computed of it. `keys`: the positions of the cache and the chunk."""
+
+    values: dict[str, Tensor]
+    like: Tensor
+    length: int
+    keys: int
+    mask: Tensor | None
+    key_mask: Tensor | None
+
+
+class _Input(NamedTuple):
+    """An input of a part, as `Given` says. `hides`: it makes a state, and hidden positions of it are cleared."""
+
+    how: str
+    value: str
+    axis: int
+    rank: int
+    hides: bool
+    on_keys: bool
+
+
+class _Planned(NamedTuple):
+    """A part with its plan; `legs`: of queries and keys. Plain data, which torch.compile can read."""
+
+    value: str
+    inputs: tuple[_Input, ...]
+    reach: int | None
+    carried: bool
+    legs: tuple[str, str]
+    plan: Plan
+    made: Made
+
+
+class _With:
+    """A module with another plan, and its weights in a dtype."""
+
+    def __init__(self, module: Any, plan: Plan, dtype: torch.dtype):
+        self.__dict__.update(_module=module, plan=plan, _dtype=dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        return value.to(self._dtype) if isinstance(value, Tensor) and value.is_floating_point() else value

@@ -1,0 +1,98 @@
+"""Caches whose tensors are made before the first call, and what can go back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+from tests.designs.cases import CASES
+from tests.nn.test_cache import N, chunk_of, close, compiled, decoded, drawn, made
+
+
+@pytest.mark.parametrize("name", ["mhsa", "mla", "band", "linear", "fmm_fast_weight1", "thsa_elu"])
+def test_tensors_stay_where_they_are(name: str) -> None:
+    module = made(name)
+    cache, x = module.new_cache(batch=2, max_length=N), chunk_of(module)
+    held = {one: tensor.data_ptr() for one, tensor in cache._held.items()}
+    allocated = cache.allocated
+    assert {*held} == {*cache}
+    assert cache.length == 0
+    with torch.no_grad():
+        wanted = module(x)
+    for _ in range(2):
+        close(decoded(module, x, [4, 1, 4], cache), wanted)
+        assert held == {one: tensor.data_ptr() for one, tensor in cache._held.items()}
+        assert cache.allocated == allocated
+        cache.reset()
+        assert cache.length == 0
+    again = module.new_cache()
+    again.load_state_dict(cache.state_dict())
+    close(decoded(module, x, [1, 8], again), wanted)
+
+
+@pytest.mark.parametrize("name", ["band", "fmm_fast_weight1", "linear"])
+def test_gradients_through_a_chunk_behind_tensors_that_stay(name: str) -> None:
+    module = made(name)
+    x, found = chunk_of(module), []
+    for cache in (module.new_cache(), module.new_cache(batch=(2,))):
+        last = x[:, 6:].clone().requires_grad_()
+        module(x[:, :6], cache=cache)
+        module(last, cache=cache).square().sum().backward()
+        found.append(last.grad)
+    close(*found)  # type: ignore[arg-type]
+
+
+def test_dtype_and_device_are_those_of_the_weights() -> None:
+    module = compiled("mhsa", "torch", causal=True).to(torch.bfloat16).eval()
+    cache = module.new_cache(batch=(3, 2), max_length=5)
+    assert cache._held["K"].dtype == torch.bfloat16
+    assert cache["K"].shape == (3, 2, 0, *module.Wk.shape[1:])
+    linear = compiled("linear", "torch", causal=True).eval().new_cache(batch=3, dtype=torch.float16)
+    assert {tensor.dtype for tensor in linear._held.values()} == {torch.float32}  # states
+
+
+def test_a_memory_has_room_of_its_own() -> None:
+    module = drawn(compiled("cross", "torch"), 0, CASES["cross"].positive).eval()
+    x, memory = chunk_of(module, 4), chunk_of(module, 7)
+    cache = module.new_cache(batch=2, max_length=7)
+    with torch.no_grad():
+        first = module(x[:, :1], memory, cache=cache)
+        close(torch.cat([first, module(x[:, 1:], cache=cache)], 1), module(x, memory))
+
+
+def test_a_chunk_that_does_not_fit_and_arguments_that_are_none() -> None:
+    module = made("mhsa")
+    x = chunk_of(module)
+    mistakes: list[tuple[Any, str]] = [
+        (lambda: module(x, cache=module.new_cache(3)), "the cache is of a batch [3], the chunk of [2]."),
+        (
+            lambda: module(x, cache=module.new_cache(2, dtype=torch.float32)),
+            "the cache holds torch.float32 on cpu, the chunk is torch.float64 on cpu.",
+        ),
+        (
+            lambda: module(x, cache=module.new_cache(2, device="meta")),
+            "the cache holds torch.float64 on meta, the chunk is torch.float64 on cpu.",
+        ),
+        (
+            lambda: module.new_cache(dtype=torch.float32),
+            "dtype and device are of tensors that are made at once: give 'batch' too.",
+        ),
+        (lambda: module.new_cache(-1), "'batch' is -1; give a number of sequences, or a shape of such."),
+        (lambda: module.new_cache(2, dtype=torch.int64), "dtype is torch.int64; give a floating point one."),
+    ]
+    for call, message in mistakes:
+        with pytest.raises(ta.InputError) as error:
+            call()
+        assert str(error.value) == f"mhsa: {message}"
+
+
+def test_what_can_go_back() -> None:
+    assert {name: made(name).new_cache().croppable for name in ("mhsa", "mla", "band", "linear")} == {
+        "mhsa": True,
+        "mla": True,
+        "band": False,
+        "linear": False,
+    }
