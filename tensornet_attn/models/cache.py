@@ -76,7 +76,7 @@ class ModelCache(Mapping[str, Cache]):
         """What a checkpoint holds of it, by name, [batch, ...] each: numbers and dtypes once for each sequence."""
         found = dict[str, torch.Tensor]()
         for place, cache in self.items() if self.batch else ():
-            for name, value in cache.state_dict().items():
+            for name, value in sorted(cache.state_dict().items()):  # processes gather them in this order
                 if name == "dtype":
                     value = torch.zeros(self.batch, dtype=value)
                 elif not isinstance(value, torch.Tensor):
