@@ -162,7 +162,7 @@ class Cache:
                 raise InputError(f"{self.design}: '{name}' has {rows:,} positions, and {wanted_rows:,} are to be kept.")
         self.length, self.forgotten = int(state["length"]), int(state.get("forgotten", 0))
         self._dtype = state["dtype"]
-        self._held = {name: state[name].clone() for name in names}
+        self._held = {name: state[name].clone() for name in self._kept if names}
 
     def check(self, design: str, decoding: Decoding, batch: tuple[int, ...], like: Tensor, length: int) -> None:
         """Raises InputError where a chunk does not go on with what is kept, or goes beyond the maximum."""
@@ -188,7 +188,10 @@ class Cache:
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         if any(held.ndim == len(self._kept[name].legs) for name, held in self._held.items()):
             raise InputError(f"{self.design}: the cache is of one sequence, without a batch dimension.")
-        self._held = {name: change(held) for name, held in self._held.items()}
+        for name, held in self._held.items():
+            axis = self._axis(name) if self._kept[name].leg else 0
+            ahead = axis < -2  # heads stay in front of positions, as `_room` puts them
+            self._held[name] = change(held.movedim(axis, -2)).movedim(-2, axis) if ahead else change(held)
 
     def _axis(self, name: str) -> int:
         one = self._kept[name]
