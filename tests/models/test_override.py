@@ -119,7 +119,7 @@ def test_what_the_file_says_of_causality_stays() -> None:
 
 WRONG = [
     ({"colour": 1}, "a language_model has no 'colour' to override: known here: depth, design, dropout, "
-     "embedding_scale, init, legs, length, memory, mlp, mlp_legs, mlp_settings, norm, ...."),
+     "embedding_scale, init, legs, length, memory, memory_kind, mlp, mlp_legs, mlp_settings, ...."),
     ({"pos_norm": True}, "a language_model has no 'pos_norm' to override: did you mean 'post_norm'?"),
     ({"legs": 3}, "'legs' is a mapping of names to numbers, e.g. {'h': 4}, not int."),
     ({"mlp": "none", "mlp_legs": {"l": 3}}, "'mlp_legs' is for an MLP, and 'tiny' has none."),

@@ -140,8 +140,8 @@ model.yaml:6:10: wrong-type: a whole number from 1 is wanted here, the text 'wid
 model.yaml:7:3: unknown-key: there is no key 'colour' here.
       colour: red
       ^^^^^^
-  hint: known here: dropout, embedding_scale, init, kind, layers, length, memory, norm, output_bias, positions, \
-post_norm, tied, ....
+  hint: known here: dropout, embedding_scale, init, kind, layers, length, memory, memory_kind, norm, output_bias, \
+positions, post_norm, ....
 model.yaml:8:9: wrong-value: the text 'zero' is no value of 'init'.
       init: zero
             ^^^^
