@@ -78,7 +78,7 @@ class ConvertedLayer(DesignCacheLayer):
 
 
 class TrainedLayer(ConvertedLayer):
-    """Stands for a call in training, which keeps nothing; whoever would go on from it is told so."""
+    """The layer of a call in training, which keeps nothing: a later call with this cache raises InputError."""
 
     def __init__(self, cache: Cache, where: str):
         super().__init__(cache)

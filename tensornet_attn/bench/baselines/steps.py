@@ -6,6 +6,7 @@ positions.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
 Shape = tuple[int, ...]
 
 
-class Step:
+class Step(ABC):
     """A step of a layer. `kept`: what it keeps, zeros at first; `seen`: positions so far, `room` at most."""
 
     of = ""  # the shipped design whose hand-written layer has the weights
@@ -32,9 +33,9 @@ class Step:
         self.kept = [like.new_zeros(shape) for shape in self.shapes(layer.size, batch, room)]
 
     @staticmethod
+    @abstractmethod
     def shapes(size: Any, batch: int, room: int) -> list[Shape]:
         """Of what is kept, by the sizes of the legs."""
-        raise NotImplementedError
 
     def fill(self, n: int) -> None:
         """As if it had seen n positions: any numbers, since a step takes as long for all of them."""
@@ -42,9 +43,9 @@ class Step:
         for held in self.kept:
             held.uniform_()
 
+    @abstractmethod
     def step(self, x: Tensor) -> Tensor:
         """The output [b 1 f] of one more position."""
-        raise NotImplementedError
 
     def grown(self, held: Tensor, new: Tensor) -> Tensor:
         """All positions of held [... room d], those of new [... 1 d] written behind what was seen before this step."""
