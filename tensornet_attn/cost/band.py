@@ -7,15 +7,15 @@ right keys for each query, however many keys there are.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from functools import reduce
-from math import inf
+from dataclasses import dataclass
+from math import inf, isinf
 
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.graph.causal import areas_seen
-from tensornet_attn.graph.model import FusedAttention, Graph, Kernel, Step, Tensor
+from tensornet_attn.graph.causal import areas_seen, looks_back
+from tensornet_attn.graph.model import FusedAttention, Graph, Step, body_graph
 from tensornet_attn.graph.shown import shown
-from tensornet_attn.ir.areas import Areas, either, near_and_first
+from tensornet_attn.ir.areas import Areas, distances, near_and_first
+from tensornet_attn.ops import OPS
 
 BLOCKS = (32, 256)  # the least and the largest number of queries in a block
 
@@ -88,22 +88,30 @@ def _reach(areas: Areas) -> Reach | None:
 def keys_met(scene: Scene, step: Step) -> int | None:
     """The keys that each query meets in a kernel that leaves out blocks beyond its bands; None where it meets all."""
     graph, form = scene.graph, step.form
-    if step.kernel is None or not isinstance(form, Band | Block):
-        return None
-    if isinstance(form, Block) and not form.tiled:
-        reach = _reach(areas_seen(_body(graph, step, step.kernel)))
+    if isinstance(form, Band):
+        reach: Reach | None = form.reach
+    elif isinstance(form, Block) and form.tiled:
+        reach = _reach(areas_seen(body_graph(graph, step)))
+    elif isinstance(form, Block):
+        left, right, first = reach_in(body_graph(graph, step))
+        reach = None if left is None or right is None else Reach(left, right, first)
     else:
-        masked = [part for part in step.kernel.body if graph.masked(part)]
-        areas = (shown(graph.masks(part), graph.values) for part in masked)
-        reach = _reach(reduce(either, areas, ())) if masked else None
+        return None
     return None if reach is None else min(reach.span, scene.sizes[str(graph.key)])
 
 
-def _body(graph: Graph, step: Step, kernel: Kernel) -> Graph:
-    """The steps of a kernel as a graph of their own."""
-    outside = {use.name for part in kernel.body for use in part.op.uses} & graph.step.keys() - {*kernel.steps}
-    given = tuple(Tensor(name, "input", graph.legs_of(name)) for name in sorted(outside))
-    return replace(graph, tensors=graph.tensors + given, steps=kernel.body, output=step.name)
+def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
+    """How far a row of a block sees before and after itself, None where there is no bound, and how many first keys.
+
+    What is read by relative positions has all keys up to those nearby.
+    """
+    areas = areas_seen(graph)
+    (near, far), first = near_and_first(areas)
+    relative = any(step.box is not None and OPS[step.box.kind].makes_leg for step in graph.steps)
+    if relative or isinf(far):
+        (near, far), first = distances(areas) or (0, 0), 0
+    near = max(near, 0) if looks_back(graph) else near
+    return None if isinf(far) else int(far), None if isinf(near) else int(-near), first
 
 
 def band_of(step: Step) -> Band:

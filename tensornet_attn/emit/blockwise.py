@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import isinf
 from textwrap import wrap
 
+from tensornet_attn.cost.band import reach_in
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.leaves import filled_text
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
@@ -15,9 +15,7 @@ from tensornet_attn.emit.names import Names
 from tensornet_attn.emit.rows import BlockWriter, RowsPrinter, mask_gradient
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.causal import areas_seen, looks_back
-from tensornet_attn.graph.model import Box, Graph, Kernel, Step, Tensor, Use
-from tensornet_attn.ir.areas import distances, near_and_first
+from tensornet_attn.graph.model import Box, Graph, Kernel, Step, Tensor, Use, body_graph
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ir.values import Legs, Value, permuted
@@ -58,14 +56,16 @@ def emit_blockwise(writer: Writer, step: Step) -> None:
     """The call; the functions of a block, forward and backward, are carried beside the class."""
     op = step.kernel
     assert op is not None
-    inner, operands = _inside(writer, step, op)
+    reach = reach_in(body_graph(writer.graph, step))
+    nearby = reach[0] is not None
+    inner, operands = _inside(writer, step, op, nearby)
     program = rows_program(inner.graph)
     result = _forward(inner, program, step)
     local, block = writer.local[step.name], _block(writer.graph, step)
     tile = writer.names.fresh(f"{local}_rows")
-    back, _ = _inside(writer, step, op, inner.sizes)
+    back, _ = _inside(writer, step, op, nearby, inner.sizes)
     gradients = _backward(back, program, operands, result)
-    forward = _function(tile, inner, operands, op, result)
+    forward = _function(tile, inner, operands, op, result, reach)
     writer.functions |= (
         inner.functions | back.functions | {f"{forward}\n\n\n{_gradient(tile, back, operands, gradients)}"}
     )
@@ -133,9 +133,12 @@ def _block(graph: Graph, step: Step) -> tuple[int, ...]:
 
 
 def _inside(
-    writer: Writer, step: Step, op: Kernel, sizes: list[str] | None = None
+    writer: Writer, step: Step, op: Kernel, nearby: bool, sizes: list[str] | None = None
 ) -> tuple[BlockWriter, list[Operand]]:
-    """The writer of a function, which knows the leaves, and the operands; `sizes`: legs whose sizes the call gives."""
+    """The writer of a function, which knows the leaves, and the operands.
+
+    `nearby`: a block may lack the first keys; `sizes`: legs whose sizes the call gives.
+    """
     graph, taken = writer.graph, set(writer.local.values())
     leaves: dict[Use, Tensor] = {}
     for use in dict.fromkeys(leaf(graph, use) for own in op.body for use in own.op.uses if use.name not in op.steps):
@@ -148,7 +151,7 @@ def _inside(
     inner = BlockWriter(
         inner_graph, Names(function_names() | {"rows", "wanted"}), [[]], sizes=[] if sizes is None else sizes
     )
-    inner.nearby = reach_in(inner_graph)[0] is not None
+    inner.nearby = nearby
     inner.lengths = {leg.name: f"rows.{'n' if leg.kind == 'query' else 'keys'}" for leg in graph.legs if leg.sequence}
     return inner, _operands(writer, inner, leaves)
 
@@ -258,7 +261,9 @@ def _arguments(
     return arguments
 
 
-def _function(tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel, result: Legs) -> str:
+def _function(
+    tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel, result: Legs, reach: tuple[int | None, ...]
+) -> str:
     """The source of the function of a block."""
     graph = inner.graph
     rows = [operand.place(graph.query) for operand in operands]
@@ -267,7 +272,6 @@ def _function(tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel
     options = [f"rows={_tuple(rows)}", f"out={result.index(str(graph.query)) - len(result)}"]
     options += [f"spans={_tuple(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
-    reach = reach_in(graph)
     seen = any(keys) and reach != (None, None, 0)
     options += [f"keys={_tuple(keys)}"] if seen else []
     options += [f"reach={reach}"] if seen and reach != (None, 0, 0) else []
@@ -278,20 +282,6 @@ def _function(tile: str, inner: BlockWriter, operands: list[Operand], op: Kernel
     head = wrapped(f"def {tile}({', '.join(['rows: Rows', *kinds])}) -> Tensor:", 0)
     decorator = wrapped(f"@block_function({', '.join(options)})", 0)
     return "\n".join([*decorator, *head, *_body(inner, about, inner.groups[0])])
-
-
-def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
-    """How far before and after itself a row sees keys, None where there is no bound; but for so many of the first.
-
-    What is read by relative positions has all keys up to those nearby.
-    """
-    areas = areas_seen(graph)
-    (near, far), first = near_and_first(areas)
-    relative = any(step.box is not None and OPS[step.box.kind].makes_leg for step in graph.steps)
-    if relative or isinf(far):
-        (near, far), first = distances(areas) or (0, 0), 0
-    near = max(near, 0) if looks_back(graph) else near
-    return None if isinf(far) else int(far), None if isinf(near) else int(-near), first
 
 
 def _gradient(tile: str, back: BlockWriter, operands: list[Operand], gradients: list[str]) -> str:

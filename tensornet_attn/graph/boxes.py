@@ -147,7 +147,7 @@ class _Maker:
             masks += self.mask(text, leg or "")
         if len(masks) > 1 and not self.shows(masks):
             message = f"{self.evaluated(masks)} together never show a key."
-            hint = "several masks are intersected; 'or' joins what each of them shows."
+            hint = "a key must pass every mask in a list; write 'a or b' to show keys that pass either."
             self.scope.reporter.warning("mask-empty", message, (*self.path, "mask"), hint=hint)
         return tuple(masks)
 
@@ -157,7 +157,7 @@ class _Maker:
         mask = self.formula(parsed, text)
         self.check_place(next(atoms(mask)), leg)
         if mask.name in LOGIC and not self.shows([mask]):
-            hint = "write 'or' for 'and', or other numbers."
+            hint = "use 'or' instead of 'and', or change the numbers."
             raise Refusal("mask-empty", f"{self.evaluated([mask])} never shows a key.", hint)
         return parts_of(mask) if mask.name == "and" else (mask,)
 
@@ -174,7 +174,7 @@ class _Maker:
         span = parsed.span if own != text else None
         values = [self.scope.evaluated(argument) for argument in mask.arguments]
         known = [value for value in values if value is not None]
-        if any(not isinstance(value, int) or abs(value) > 2**31 for value in known):
+        if any(not isinstance(value, int) or abs(value) >= 2**31 for value in known):
             raise Refusal("number", f"'{own}' needs whole numbers below 2 ** 31.", example, span)
         if len(known) < len(values):
             return mask

@@ -49,29 +49,28 @@ def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
 
 def looks_back(graph: Graph) -> bool:
     """Whether a sum over keys counts only those up to the query, whatever the tensors hold, constants too."""
-    facts, unknown = {tensor.name: Fact(data=True) for tensor in graph.tensors}, dict.fromkeys(graph.step, False)
-    try:
-        for step in graph.steps:
-            facts[step.name] = _fact(graph, step, facts, unknown)
-    except Leak:
-        return False
-    return graph.causal and graph.key not in graph.legs_of(graph.output)
+    return graph.causal and graph.key not in graph.legs_of(graph.output) and not _leaks(graph)
 
 
 def areas_seen(graph: Graph) -> Areas:
     """Areas outside of which a key does not count for a query, whatever the tensors hold."""
     boxes = [step for step in graph.steps if step.box is not None]
     masked = [step for step in boxes if graph.masked(step) and graph.query in step.op.uses[0].legs]
+    recurrent = any(OPS[step.op.kind].recurrent for step in boxes)  # type: ignore[union-attr]
+    if recurrent or not masked or graph.key in graph.legs_of(graph.output) or _leaks(graph):
+        return EVERYWHERE
+    return reduce(either, (shown(graph.masks(step), graph.values) for step in masked), ())
+
+
+def _leaks(graph: Graph) -> bool:
+    """Whether a later key reaches a query around the masks, whatever the tensors hold, constants too."""
     facts, unknown = {tensor.name: Fact(data=True) for tensor in graph.tensors}, dict.fromkeys(graph.step, False)
     try:
         for step in graph.steps:
             facts[step.name] = _fact(graph, step, facts, unknown)
     except Leak:
-        return EVERYWHERE
-    recurrent = any(OPS[step.op.kind].recurrent for step in boxes)  # type: ignore[union-attr]
-    if recurrent or not masked or graph.key in graph.legs_of(graph.output):
-        return EVERYWHERE
-    return reduce(either, (shown(graph.masks(step), graph.values) for step in masked), ())
+        return True
+    return False
 
 
 def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, bool]) -> Fact:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +42,7 @@ __all__ = [
     "Term",
     "Use",
     "Visible",
+    "body_graph",
 ]
 
 
@@ -64,3 +66,12 @@ class Graph(Diagram):
     def to_networkx(self) -> Any:
         """A networkx.MultiDiGraph of tensors, steps and the legs that join them."""
         return to_networkx(self)
+
+
+def body_graph(graph: Graph, step: Step) -> Graph:
+    """The steps of a kernel as a graph of their own; what they read from outside is given."""
+    op = step.kernel
+    assert op is not None
+    outside = {use.name for part in op.body for use in part.op.uses} & graph.step.keys() - {*op.steps}
+    given = tuple(Tensor(name, "input", graph.legs_of(name)) for name in sorted(outside))
+    return replace(graph, tensors=graph.tensors + given, steps=op.body, output=step.name)

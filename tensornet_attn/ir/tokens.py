@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tensornet_attn import limits
@@ -19,10 +20,6 @@ _MEANT = {  # what a stray character is written as
     "×": "write '*'; tensors of a product are separated by blanks.",
     "·": "write '*'; tensors of a product are separated by blanks.",
     ">": "an arrow is written '->'.",
-    "&": "masks are joined by 'and'.",
-    "|": "masks are joined by 'or'.",
-    "!": "write 'not'.",
-    "~": "write 'not'.",
     "=": "an arrow is written '->'; a step is written 'name: expression'.",
 }
 
@@ -51,8 +48,8 @@ class Token:
         return self.start, self.start + max(1, len(self.text))
 
 
-def tokenize(text: str) -> list[Token]:
-    """The tokens of one expression, closed by an `end` token."""
+def tokenize(text: str, meant: Mapping[str, str]) -> list[Token]:
+    """The tokens of one expression, closed by an `end` token. `meant`: hints for stray characters."""
     if len(text) > limits.EXPRESSION_LENGTH:
         message = f"this text has more than {limits.EXPRESSION_LENGTH} characters."
         raise Refusal("too-large", message, "split it into several steps.", (0, 1))
@@ -61,7 +58,7 @@ def tokenize(text: str) -> list[Token]:
         match = _TOKEN.match(text, place)
         if match is None:
             shown = text[place] if text[place].isprintable() else f"U+{ord(text[place]):04X}"
-            hint = _MEANT.get(text[place], "names are ASCII letters, digits and _.")
+            hint = {**_MEANT, **meant}.get(text[place], "names are ASCII letters, digits and _.")
             raise Refusal("syntax", f"unexpected character '{shown}'.", hint, (place, place + 1))
         if match.lastgroup != "space":
             tokens.append(Token(str(match.lastgroup), match.group(), place))
@@ -72,12 +69,13 @@ def tokenize(text: str) -> list[Token]:
 class Stream:
     """A cursor over tokens, with the two moves a hand-written parser needs: look and take.
 
-    `hint` says what the text as a whole should look like; a refusal that knows no better gives it.
+    `hint` says what the text as a whole should look like; a refusal that knows no better gives it. `meant`: hints for
+    stray characters, beside those of every text.
     """
 
-    def __init__(self, text: str, hint: str):
+    def __init__(self, text: str, hint: str, meant: Mapping[str, str] | None = None):
         self.text, self.hint = text, hint
-        self.tokens = tokenize(text)
+        self.tokens = tokenize(text, meant or {})
         self.place = 0
         self.depth = 0
         self.operators = 0

@@ -15,6 +15,7 @@ from tensornet_attn.ops.maps import MAPS, Map, another_map
 from tensornet_attn.ops.masks import MASKS, Mask, another_mask
 from tensornet_attn.ops.model import BOXES, rebuild
 from tensornet_attn.ops.operation import Operation
+from tensornet_attn.ops.registered import registered
 
 __all__ = ["MAPS", "MASKS", "OPS", "Map", "Mask", "Operation", "another_map", "another_mask", "another_operation"]
 
@@ -44,13 +45,12 @@ BOXES |= {kind: operation.model for kind, operation in OPS.items() if operation.
 @contextmanager
 def another_operation(operation: Operation) -> Iterator[None]:
     """The language has one more operation, inside of `with`."""
-    OPS[operation.kind] = operation
-    if operation.model is not None:
-        BOXES[operation.kind] = operation.model
-        rebuild()
-    try:
-        yield
-    finally:
-        del OPS[operation.kind]
-        if BOXES.pop(operation.kind, None) is not None:
+    with registered(OPS, operation.kind, operation, "box"):
+        if operation.model is not None:
+            BOXES[operation.kind] = operation.model
             rebuild()
+        try:
+            yield
+        finally:
+            if BOXES.pop(operation.kind, None) is not None:
+                rebuild()

@@ -15,11 +15,8 @@ from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, over, without
 
 ROLES = ("query", "key", "value", "rate")
-PAST = (
-    "state",
-    "sum",
-    "count",
-)  # a decoding cache gives these: S, to normalize the sum of the keys, for both their number
+# A decoding cache gives these: S, to normalize the sum of the keys, for both their number.
+PAST = ("state", "sum", "count")
 # Work for each number of query, key, result. read: z.q, z + k, divide. both: z'.k and k / (z'.k + eps) as well.
 NORMALIZE = {"none": (0, 0, 0), "read": (2, 1, 1), "both": (2, 4, 1)}
 # Memory by how it is normalized: sums of keys as the queries read them, reads and their totals; for `both` also the
@@ -228,8 +225,8 @@ def fast_weights(
     def dot(a: Tensor, b: Tensor) -> Tensor:
         return (a * b).sum(tuple(range(-contracted, 0)), keepdim=True) if contracted else a * b
 
-    S, z, reads = torch.zeros_like(k[0] * v[0]), torch.zeros_like(k[0]), []
-    seen = torch.zeros_like(keep[0])
+    S, z = k.new_zeros(torch.broadcast_shapes(k.shape[1:], v.shape[1:])), k.new_zeros(k.shape[1:])
+    seen, reads = keep.new_zeros(keep.shape[1:]), []
     if past:
         S = S + past[0]
     if len(past) > 1:
@@ -249,7 +246,8 @@ def fast_weights(
             reads.append(read if mode == "none" else over(read, dot(z, q[place - first_query]) + eps))
     if q is None:
         return None, S
-    stacked = torch.stack(torch.broadcast_tensors(*reads), -1)
+    none = dot(S, q.new_zeros(q.shape[1:]))  # has the legs of a read where there is none
+    stacked = torch.stack(torch.broadcast_tensors(*reads, none), -1)[..., :-1]
     return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs are ones here
 
 

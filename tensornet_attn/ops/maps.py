@@ -6,13 +6,14 @@ Texts are templates: of PyTorch over `x` (`atom` where something may follow it) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from tensornet_attn.ir.values import ATOM, PRODUCT
+from tensornet_attn.ops.registered import registered
 
 Numbers = Sequence[float]
 _SIGMOID = "1 / (1 + exp_of(-{x}))"
@@ -37,6 +38,7 @@ class Map:
     slope: str = ""
     torch_slope: str = ""  # without numbers; empty: torch knows it
     usage: str = ""  # how it is written, with numbers that make sense; its name where it has none
+    arguments: int = 0  # how many numbers it has
     finite: bool = False
     least: float = -inf
     least_of: Callable[[Numbers], float] | None = None
@@ -45,10 +47,6 @@ class Map:
     saves: str = "of"  # or "result"
     level: int = ATOM  # how tightly its PyTorch text binds
     operations: int = 1  # for each number
-
-    @property
-    def arguments(self) -> int:
-        return self.usage.count(",") + 1 if self.usage else 0
 
 
 def _at_zero(numbers: Numbers) -> bool:
@@ -124,31 +122,26 @@ _ROWS = (
     ),
     Map(
         "softcap", lambda torch, x, cap: cap * torch.tanh(x / cap), "", "{a} * (2 / (1 + exp_of(-2 * {x} / {a})) - 1)",
-        "{d} * (1 - ({y} / {a}) * ({y} / {a}))", usage="softcap(30)", finite=True,
+        "{d} * (1 - ({y} / {a}) * ({y} / {a}))", usage="softcap(30)", arguments=1, finite=True,
         least_of=lambda numbers: -numbers[0] if numbers[0] >= 0 else -inf,
         keeps_sign=True, zero=_at_zero, saves="result",
     ),
     Map(
         "power", lambda torch, x, p: x**p, "{atom} ** {a}", "power_of({x}, {a})",
-        "tl.where({d} == 0, 0.0, {d} * {a} * power_of({x}, {a} - 1))", usage="power(2)",
+        "tl.where({d} == 0, 0.0, {d} * {a} * power_of({x}, {a} - 1))", usage="power(2)", arguments=1,
         least_of=lambda numbers: 0 if numbers[0] % 2 == 0 else -inf,
         keeps_sign=True, zero=lambda numbers: numbers[0] > 0, level=PRODUCT,
     ),
     Map(
         "clamp", lambda torch, x, a, b: x.clamp(a, b), "{atom}.clamp({a}, {b})",
         "tl.minimum(tl.maximum({x}, {a}), {b})", "tl.where(({x} >= {a}) & ({x} <= {b}), {d}, 0.0)",
-        usage="clamp(0, 1)", finite=True, least_of=lambda numbers: numbers[0],
+        usage="clamp(0, 1)", arguments=2, finite=True, least_of=lambda numbers: numbers[0],
         zero=lambda numbers: numbers[0] <= 0 <= numbers[-1],
     ),
 )  # fmt: skip
 MAPS: dict[str, Map] = {row.name: row for row in _ROWS}
 
 
-@contextmanager
-def another_map(row: Map) -> Iterator[None]:
+def another_map(row: Map) -> AbstractContextManager[None]:
     """Has one more map, inside of `with`."""
-    MAPS[row.name] = row
-    try:
-        yield
-    finally:
-        del MAPS[row.name]
+    return registered(MAPS, row.name, row, "map")

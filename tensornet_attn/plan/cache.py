@@ -1,4 +1,7 @@
-"""What was made is kept by content, the last few of it: the same request gives the same object."""
+"""What was made is kept by content, the last few of it: the same request gives the same object.
+
+Its content is that of the tables of `ops` too, to which rows may be added.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar
+
+from tensornet_attn.ops.registered import added
 
 Value = TypeVar("Value")
 
@@ -24,6 +29,7 @@ class Cache(Generic[Value]):
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """The value of the key, made where it is not kept; what `make` raises is raised, and nothing is kept."""
+        key = added(), key
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)

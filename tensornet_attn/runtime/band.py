@@ -139,5 +139,9 @@ def mask_in_spans(mask: Tensor, m: int, first: int, place: tuple[int, int, int, 
     n, start, *_ = place
     query, key = places_in_spans(first, place, mask.device)
     query = query - start
-    pairs = mask[..., query.clamp(max=n - 1)[:, :, None], key.clamp(0, m - 1)[:, None]]  # ... h blocks block span
+    if n == 0 or m == 0:  # one pair, which no query sees
+        mask = F.pad(mask, (0, int(m == 0), 0, int(n == 0)))
+    pairs = mask[
+        ..., query.clamp(max=max(n - 1, 0))[:, :, None], key.clamp(0, max(m - 1, 0))[:, None]
+    ]  # ... h blocks block span
     return pairs.unsqueeze(-3) if mask.ndim == 2 else pairs.transpose(-3, -4)

@@ -53,21 +53,23 @@ STEP: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # rotations of one p
 def rotations(positions: Tensor, base: float, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines of position * base ** (-2 i / width): [n, width / 2] each; those of a step are made once."""
     step = type(positions) is Tensor and positions.shape == (1,) and positions.device.type == "cpu"
-    if not step or torch.compiler.is_compiling():
+    traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    if not step or traced or torch._is_functional_tensor(positions):
         return angles_of(positions, base, width, dtype)
     key = (positions.item(), base, width, dtype, torch.is_inference_mode_enabled())
-    if key not in STEP:
+    found = STEP.get(key)  # another thread may clear it
+    if found is None:
         if len(STEP) >= 64:
             STEP.clear()
-        STEP[key] = angles_of(positions, base, width, dtype)
-    return STEP[key]
+        STEP[key] = found = angles_of(positions, base, width, dtype)
+    return found
 
 
 def angles_of(positions: Tensor, base: float, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines of position * base ** (-2 i / width): [n, width / 2] each."""
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64  # angles are large at late positions
-    pairs = torch.arange(width // 2, device=positions.device, dtype=exact)
-    angles = positions[:, None] * base ** (-2 * pairs / width)
+    p = exactly(positions)  # angles are large at late positions
+    pairs = torch.arange(width // 2, device=p.device, dtype=p.dtype)
+    angles = p[:, None] * base ** (-2 * pairs / width)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 

@@ -33,6 +33,8 @@ def delta_rule(
     normalize the sum of the keys [..., d], for both how many were visible [...]. They are not trained.
     """
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
+    if past and n > m:
+        raise ValueError(f"delta_rule: {n} queries for {m} keys behind a state; give no more queries than keys.")
     q, used, v, rate, z = delta_operands(k, v, rate, key_mask, normalize, eps, past, q)
     first = past[0].to(q) if past else None
     read = read_in_chunks(q, used, v, rate, chunk, first)
@@ -57,8 +59,8 @@ def delta_state(
         _, k, v, rate, _ = delta_operands(k, v, rate, key_mask, normalize, eps, past)
         operands = k, v, rate[..., None]
         batch = torch.broadcast_shapes(past[0].shape[:-2], *(x.shape[:-2] for x in operands))
-        chunk = min(chunk, k.shape[-2])
-        k, v, rate = (in_chunks(x.expand(*batch, -1, -1), -(-k.shape[-2] // chunk), chunk) for x in operands)
+        chunk = max(1, min(chunk, k.shape[-2]))
+        k, v, rate = (in_chunks(x.expand(*batch, -1, -1), chunks_of(k, chunk), chunk) for x in operands)
         with exact_products(k):
             undone, writes, _ = chunk_writes(k, v, rate)
             S = past[0].to(k).expand(*batch, -1, -1).reshape(k.shape[0], k.shape[-1], v.shape[-1])
@@ -104,7 +106,7 @@ def keys_by_sum(
 
     `before` [..., 1, d] and `count` [..., 1]: the sum and the number of visible keys before the first of these.
     """
-    shifted = F.pad(z, (0, 0, 1, -1))
+    shifted = F.pad(z, (0, 0, 1, 0))[..., :-1, :]
     if before is not None:
         shifted = torch.cat((before.expand_as(z[..., :1, :]), z[..., :-1, :]), -2)
     scale = (shifted * k).sum(-1)  # ... m
@@ -121,7 +123,7 @@ def read_in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int, fi
     given = q, k, v, rate, first_[0] if first_ else None, chunk
     if torch.compiler.is_compiling():
         return delta_reads(*given)
-    return DeltaReads.apply(*given[:-1], min(chunk, k.shape[-2]))
+    return DeltaReads.apply(*given[:-1], max(1, min(chunk, k.shape[-2])))
 
 
 @torch.library.custom_op(operation("delta_reads"), mutates_args=())
@@ -130,7 +132,7 @@ def delta_reads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | N
 
     `first`: the fast weights before the first key, [..., d, e], zeros if None.
     """
-    shape, chunks = (*q.shape[:-1], v.shape[-1]), -(-k.shape[-2] // chunk)
+    shape, chunks = (*q.shape[:-1], v.shape[-1]), chunks_of(k, chunk)
     q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (q, k, v, rate))
     with exact_products(k):
         undone, writes, _ = chunk_writes(k, v, rate)
@@ -152,7 +154,8 @@ def gradients_by_chunks(
 ) -> tuple[Tensor, ...]:
     """`delta_gradients` as plain tensor code, which has gradients of its own; `g_x` is the gradient of x."""
     shapes, width = [x.shape for x in (q, k, v, rate)], k.shape[-1]
-    g, q, k, v, rate = (in_chunks(x, -(-k.shape[-2] // chunk), chunk) for x in (g, q, k, v, rate))
+    chunks = chunks_of(k, chunk)
+    g, q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (g, q, k, v, rate))
     undone, writes, system = chunk_writes(k, v, rate)
     keeps = chunk_keeps(k, undone)
     held = held_before(keeps, k.mT @ writes, first)
@@ -197,6 +200,11 @@ def held_before(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
         held.append(S)
         S = torch.baddbmm(add, keep, S)
     return torch.stack(held, 1)
+
+
+def chunks_of(k: Tensor, chunk: int) -> int:
+    """How many chunks the keys [..., m, d] are; of no key one of zeros."""
+    return max(1, -(-k.shape[-2] // chunk))
 
 
 def in_chunks(x: Tensor, chunks: int, chunk: int) -> Tensor:

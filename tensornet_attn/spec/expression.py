@@ -14,6 +14,12 @@ from tensornet_attn.ir.tokens import Refusal, Span, Stream
 EXPRESSION = "e.g. 'x[n f] W[f d] -> n d'."
 LEGS = "legs are names separated by blanks, e.g. 'n f'."
 CALL = "a name, with its arguments in parentheses, e.g. 'band(5)'."
+JOINED = {  # what joins masks elsewhere
+    "&": "masks are joined by 'and'.",
+    "|": "masks are joined by 'or'.",
+    "!": "write 'not'.",
+    "~": "write 'not'.",
+}
 MATRICES = ("eye", "ones", "kron", "row", "column")  # calls that may stand as arguments
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
@@ -100,7 +106,7 @@ def parse_call(text: str) -> CallText:
 
 def parse_mask(text: str) -> CallText:
     """Masks joined by `and`, `or`, `not`, which are calls too: `causal and not (band(5) or prefix(2))`."""
-    stream = Stream(text, CALL)
+    stream = Stream(text, CALL, JOINED)
     mask = _joined(stream, "or")
     if stream.next.kind != "end":
         raise stream.unexpected("'and', 'or' or nothing more")

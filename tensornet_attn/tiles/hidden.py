@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Step, Tensor
+from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Step, body_graph
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.model import At, Node, Nodes, Unfit
 
@@ -15,12 +15,8 @@ New = Callable[[list[str]], dict[str, str]]
 
 def with_hiding(graph: Graph, step: Step) -> Kernel:
     """The kernel of a step, in whose body nothing hidden does harm."""
-    op = step.kernel
-    assert op is not None
-    outside = sorted({use.name for own in op.body for use in own.op.uses} & graph.step.keys() - {*op.steps})
-    given = tuple(Tensor(name, "input", graph.legs_of(name)) for name in outside)
-    body = replace(graph, tensors=graph.tensors + given, steps=op.body, output=step.name)
-    return replace(op, body=hiding(body, blocks=True).steps)
+    assert step.kernel is not None
+    return replace(step.kernel, body=hiding(body_graph(graph, step), blocks=True).steps)
 
 
 def where_seen(nodes: Nodes, box: Box, index: Mapping[str, str], look: Look, new: New) -> Node:

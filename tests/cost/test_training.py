@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -11,6 +13,9 @@ from tensornet_attn.compiler import plan_of
 from tensornet_attn.cost.report import cost
 from tensornet_attn.cost.work import training_macs
 from tensornet_attn.graph import build
+from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.target import target_from
+from tests.masked import design
 
 LENGTHS = {"n": 24, "m": 24}
 FROZEN = {
@@ -60,3 +65,34 @@ def test_fused_operations_cost_three_times_their_forward(name):
 def test_the_batch_multiplies():
     graph = build(ta.load("mhsa"))
     assert training_macs(graph, LENGTHS, batch=3) == 3 * training_macs(graph, LENGTHS)
+
+
+def planned_macs(source: dict[str, Any], backend: str) -> int:
+    lengths = {"n": 4096, "m": 4096}
+    return training_macs(make_plan(build(ta.Design(**source)), backend, target_from(**lengths)).schedule, lengths)
+
+
+def test_blocks_that_read_relative_positions_meet_all_keys_up_to_the_query():
+    def source(mask: str) -> dict[str, Any]:
+        data = design(mask, wide=True, own=False)
+        data["legs"] |= {"t": "relative", "d": "head 3"}
+        data["weights"]["u"], data["constants"] = "h d", {"P": {"legs": "t d", "value": "sinusoid"}}
+        far = {"rel_shift": "t", "to": "m", "of": "u[h d] P[t d] Q[n h d] -> h n t"}
+        scores = {"map": "tanh", "of": "0.1 * Q[n h d] K[m h d] + R[h n m] -> h n m"}
+        steps = data["diagram"] | {"R": far, "S": scores}
+        return data | {"diagram": {name: steps[name] for name in ("Q", "K", "V", "R", "S", "A", "y")}}
+
+    masks = ("causal", "window(w, 0)", "causal and (window(w, 0) or prefix(p))")
+    every, near, first = (planned_macs(source(mask), "torch") for mask in masks)
+    assert first == every > near
+
+
+def test_kernels_that_also_read_what_no_mask_hides_meet_all_keys():
+    def source(mask: str) -> dict[str, Any]:
+        data = design(mask)
+        steps = data["diagram"] | {"B": "A[h n m] + 0.1 * S[h n m] -> h n m"}
+        steps["y"] = "B[h n m] V[m h d] Wo[h d f] -> n f"
+        return data | {"diagram": {name: steps[name] for name in ("Q", "K", "V", "S", "A", "B", "y")}}
+
+    near, every = (planned_macs(source(mask), "triton") for mask in ("window(w, 0)", "causal"))
+    assert near == every

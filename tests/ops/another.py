@@ -70,16 +70,17 @@ class CumMax(Operation):
 
 CUMMAX = CumMax()
 
-FIRST = Mask(
-    "first",
-    lambda query, key, count: key < count,
-    "{key} < {a}",
-    lambda count: (Area(key=(-inf, count - 1)),),
+LATE = Mask(
+    "late",
+    lambda query, key, least, apart: (query >= least) & (query - key >= apart),
+    "({query} >= {a}) & ({distance} >= {b})",
+    lambda least, apart: (Area(distance=(apart, inf), query=(least, inf)),),
     exact=True,
-    usage="first(4)",
-    refuse=lambda count: "sees nothing: it counts no key" if count < 1 else "",
+    usage="late(4, 1)",
+    arguments=2,
+    defaults=(0,),
+    refuse=lambda least, apart: "shows all: its first argument must be at least 0" if least < 0 else "",
 )
-EVERY = Mask("every", lambda query, key, step: (query - key) % step == 0, "{distance} % {a} == 0", usage="every(2)")
 
 
 class SquaresModel(BoxModel):

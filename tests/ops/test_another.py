@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,15 @@ def test_it_is_unknown_again_afterwards() -> None:
     with another_operation(type("CumMin", (type(CUMMAX),), {"kind": "cummin", "model": None})()):
         assert "cummin" in OPS
     assert "cummin" not in OPS
+
+
+def test_names_that_are_taken_are_refused_and_stay() -> None:
+    taken = {"map 'relu'": another_map(replace(LOGSIGMOID, name="relu")), "box 'cummax'": another_operation(CUMMAX)}
+    for noun, more in taken.items():
+        with pytest.raises(ta.InputError, match=rf"there is already a {noun}; choose another name\."), more:
+            pass
+    assert "relu" in MAPS
+    assert ta.check(DESIGN) == []
 
 
 def test_the_text_form_is_read_back() -> None:

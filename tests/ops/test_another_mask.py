@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +12,10 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.ops import MASKS, another_mask
+from tensornet_attn.ops import MASKS, Mask, another_mask
 from tensornet_attn.plan.decoding import decoding_state
 from tensornet_attn.spec import json_schema
-from tests.ops.another import EVERY, FIRST
+from tests.ops.another import LATE
 from tests.random_call import F64, assert_same, results
 
 DESIGN: dict[str, Any] = {
@@ -27,36 +29,37 @@ DESIGN: dict[str, Any] = {
         "Q": "x[n f] Wq[f h d] -> n h d",
         "K": "x[m f] Wk[f h d] -> m h d",
         "V": "x[m f] Wv[f h d] -> m h d",
-        "A": {"softmax": "m", "scale": "d ** -0.5", "mask": "first(k)", "of": "Q[n h d] K[m h d] -> h n m"},
+        "A": {"softmax": "m", "scale": "d ** -0.5", "mask": "late(k)", "of": "Q[n h d] K[m h d] -> h n m"},
         "y": "A[h n m] V[m h d] Wo[h d f] -> n f",
     },
     "output": "y",
 }
-CASES: dict[str, Any] = {
-    "first(3)": lambda query, key: key < 3,
-    "every(3)": lambda query, key: (query - key) % 3 == 0,
-    "first(k), causal": lambda query, key: (key < 2) & (key <= query),
-    "every(k), window(4, 0)": lambda query, key: ((query - key) % 2 == 0) & (key <= query) & (key >= query - 4),
+CASES: dict[tuple[str, ...], Any] = {
+    ("late(3)",): lambda query, key: (query >= 3) & (key <= query),
+    ("late(3, -2)",): lambda query, key: (query >= 3) & (key <= query + 2),
+    ("late(k, 1)", "prefix(3)"): lambda query, key: (query >= 2) & (key < query) & (key < 3),
+    ("late(k)", "window(4, 0)"): lambda query, key: (query >= 2) & (key <= query) & (key >= query - 4),
+    ("causal and not late(3, 1)",): lambda query, key: (key <= query) & ((query < 3) | (key == query)),
 }
 N = 11
 
 
-def design(masks: str, kind: str = "softmax", **more: Any) -> dict[str, Any]:
-    """The design with other masks, written one after the other, in a box of another kind."""
-    box: dict[str, Any] = {kind: "m", "mask": masks.replace(", ", ";").replace("4;", "4, ").split(";"), "of": "S"}
+def design(*masks: str, kind: str = "softmax") -> dict[str, Any]:
+    """The design with other masks in a box of another kind."""
+    box: dict[str, Any] = {kind: "m", "mask": [*masks], "of": "S"}
     if kind == "normalize":
         box["of"] = {"map": "exp", "of": "S"}
-    settings = DESIGN["settings"] if "k" in masks.replace("first(3)", "") and "(k)" in masks else {}
+    settings = DESIGN["settings"] if "(k" in "".join(masks) else {}
     steps = DESIGN["diagram"] | {"S": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m", "A": box}
     order = {name: steps[name] for name in ("Q", "K", "V", "S", "A", "y")}
-    return DESIGN | {"diagram": order, "settings": settings} | more
+    return DESIGN | {"diagram": order, "settings": settings}
 
 
 @pytest.fixture(autouse=True)
 def known() -> Iterator[None]:
-    with another_mask(FIRST), another_mask(EVERY):
+    with another_mask(LATE):
         yield
-    assert not {"first", "every"} & {*MASKS}
+    assert "late" not in MASKS
 
 
 def complaints(mask: str) -> list[str]:
@@ -66,22 +69,41 @@ def complaints(mask: str) -> list[str]:
 
 def test_the_checker_knows_them() -> None:
     assert ta.check(DESIGN) == []
-    assert complaints("frist(2)") == ["unknown-mask: there is no mask 'frist'. did you mean 'first'?"]
-    assert complaints("first") == ["arguments: 'first' takes 1 argument, 0 given. e.g. 'first(4)'."]
-    assert complaints("first(0)") == ["number: 'first(0)' sees nothing: it counts no key. e.g. 'first(4)'."]
-    assert complaints("every(0.5)") == ["number: 'every(0.5)' needs whole numbers below 2 ** 31. e.g. 'every(2)'."]
+    assert complaints("lat(2)") == ["unknown-mask: there is no mask 'lat'. did you mean 'late'?"]
+    assert complaints("late") == ["arguments: 'late' takes 1 or 2 arguments, 0 given. e.g. 'late(4, 1)'."]
+    wrong = "number: 'late(-1)' shows all: its first argument must be at least 0. e.g. 'late(4, 1)'."
+    assert complaints("late(-1)") == [wrong]
+    assert complaints("late(0.5)") == ["number: 'late(0.5)' needs whole numbers below 2 ** 31. e.g. 'late(4, 1)'."]
+
+
+def test_a_name_that_is_taken_is_refused_and_stays() -> None:
+    for name in ("band", "late"):
+        wrong = f"there is already a mask '{name}'; choose another name."
+        with pytest.raises(ta.InputError, match=re.escape(wrong)), another_mask(replace(LATE, name=name)):
+            pass
+        assert name in MASKS
+
+
+def test_another_mask_of_the_same_name_has_code_of_its_own() -> None:
+    x = torch.randn(1, N, 6, dtype=F64)
+    other = Mask("soon", lambda query, key, least: query < least, "{query} < {a}", usage="soon(4)", arguments=1)
+    turned = replace(other, reference=lambda query, key, least: query >= least, sees="{query} >= {a}")
+    for row in (other, turned, other):
+        with another_mask(row):
+            oracle, module = modules(design("soon(3)"))
+            torch.testing.assert_close(module(x), oracle(x))
 
 
 def test_editors_complete_them() -> None:
-    assert {"first(4)", "every(2)", "causal"} <= {*json_schema()["$defs"]["Softmax"]["properties"]["mask"]["examples"]}
+    assert {"late(4, 1)", "causal"} <= {*json_schema()["$defs"]["Softmax"]["properties"]["mask"]["examples"]}
 
 
 def test_the_text_form_is_read_back_and_equal_masks_have_one_hash() -> None:
     graph = ta.build(ta.Design(**DESIGN))
-    assert "mask first(k)" in graph.to_text()
+    assert "mask late(k)" in graph.to_text()
     assert Graph.from_text(graph.to_text()) == graph
-    assert ta.build(ta.Design(**design("first(k)"))).hash == ta.build(ta.Design(**design("first(2)"))).hash
-    assert ta.build(ta.Design(**design("first(3)"))).hash != ta.build(ta.Design(**design("every(3)"))).hash
+    assert ta.build(ta.Design(**design("late(k)"))).hash == ta.build(ta.Design(**design("late(2)"))).hash
+    assert ta.build(ta.Design(**design("late(3)"))).hash != ta.build(ta.Design(**design("prefix(3)"))).hash
 
 
 def modules(source: dict[str, Any], backend: str = "torch", **options: Any) -> tuple[Any, Any]:
@@ -100,8 +122,8 @@ def plainly(module: Any, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("masks", CASES)
-def test_the_reference_sees_what_a_plain_mask_shows(masks: str) -> None:
-    oracle, _ = modules(design(masks))
+def test_the_reference_sees_what_a_plain_mask_shows(masks: tuple[str, ...]) -> None:
+    oracle, _ = modules(design(*masks))
     place = torch.arange(N)
     x = torch.randn(2, N, 6, dtype=F64)
     torch.testing.assert_close(oracle(x), plainly(oracle, x, CASES[masks](place[:, None], place)))
@@ -110,8 +132,8 @@ def test_the_reference_sees_what_a_plain_mask_shows(masks: str) -> None:
 @pytest.mark.parametrize("blockwise", [False, True])
 @pytest.mark.parametrize("kind", ["softmax", "normalize", "keep"])
 @pytest.mark.parametrize("masks", CASES)
-def test_code_is_the_reference_in_values_and_gradients(masks: str, kind: str, blockwise: bool) -> None:
-    source = design(masks, kind)
+def test_code_is_the_reference_in_values_and_gradients(masks: tuple[str, ...], kind: str, blockwise: bool) -> None:
+    source = design(*masks, kind=kind)
     if blockwise:  # scores of three factors are made for each block
         source["weights"] = source["weights"] | {"u": "h d"}
         source["diagram"]["S"] = "(d ** -0.5) * Q[n h d] K[m h d] u[h d] -> h n m"
@@ -125,8 +147,8 @@ def test_code_is_the_reference_in_values_and_gradients(masks: str, kind: str, bl
 
 
 def test_causality_is_what_their_areas_prove() -> None:
-    for masks, backward in (("first(2), causal", True), ("every(2), window(4, 0)", True), ("every(2)", False)):
-        module = ta.compile(design(masks), "torch", dtype=F64)
+    for masks, backward in ((("late(2)",), True), (("late(2, -1)", "window(4, 0)"), True), (("late(2, -1)",), False)):
+        module = ta.compile(design(*masks), "torch", dtype=F64)
         if backward:
             module.new_cache()
         else:
@@ -134,9 +156,9 @@ def test_causality_is_what_their_areas_prove() -> None:
                 module.new_cache()
 
 
-@pytest.mark.parametrize("masks", ["first(k), causal", "every(k), window(4, 0)"])
-def test_chunks_are_the_same_as_at_once(masks: str) -> None:
-    _, module = modules(design(masks))
+@pytest.mark.parametrize("masks", [("late(k)", "causal"), ("late(k, 1)", "window(4, 0)")])
+def test_chunks_are_the_same_as_at_once(masks: tuple[str, ...]) -> None:
+    _, module = modules(design(*masks))
     x = torch.randn(2, N, 6, dtype=F64)
     for cuts in ([1] * N, [3, 1, 7]):
         cache = module.new_cache()
@@ -146,19 +168,15 @@ def test_chunks_are_the_same_as_at_once(masks: str) -> None:
 
 
 def test_costs() -> None:
-    near, far = (ta.build(ta.Design(**design(masks))) for masks in ("every(k), window(4, 0)", "first(k), causal"))
-    assert decoding_state(near, 64) == 2 * 5 * 6  # keys and values of the window
-    assert decoding_state(far, 64) == 2 * 64 * 6  # a place is a place of all keys
-    assert (
-        ta.cost(design("every(3)"), n=16).as_dict()["written"] == ta.cost(design("causal"), n=16).as_dict()["written"]
-    )
+    assert decoding_state(ta.build(ta.Design(**design("late(k)"))), 64) == 2 * 64 * 6  # a place is a place of all keys
+    late, causal = (ta.cost(design(mask), n=16).as_dict()["written"] for mask in ("late(3)", "causal"))
+    assert late == causal
 
 
 def test_pictures() -> None:
-    assert "first(k)" in ta.compiler.picture(DESIGN, "mmd").decode()
+    assert "late(k)" in ta.compiler.picture(DESIGN, "mmd").decode()
 
 
 def test_it_is_in_kernels() -> None:
-    source = ta.emit_source(design("first(3)"), backend="triton")
-    assert "& (m[None, :] < 3)" in source
-    assert "distance % 3 == 0" in ta.emit_source(design("every(3)"), backend="triton")
+    source = ta.emit_source(design("late(3)"), backend="triton")
+    assert ">= 3) & (" in source

@@ -51,6 +51,19 @@ def same(got: Tensor, want: Tensor, leaves: list[Tensor]) -> None:
     assert all(x.isfinite().all() for x in found)
 
 
+@pytest.mark.parametrize(("n", "m"), [(5, 0), (0, 5), (0, 0)])
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_mask_of_no_key_or_no_query(n: int, m: int, first: int) -> None:
+    sees = (lambda query, key: (key <= query) & ((query - key <= 3) | (key < 2))) if first else None
+    given = operands(n, m)
+    for mask in (torch.ones(n, m, dtype=torch.bool), some(n, m)):
+        found = attend_band(*given, 3, 0, 4, mask, batch=1, sees=sees, first=first)
+        assert found.shape == (2, n, 4, 5)
+        assert not found.any()
+        leaves = [*given, *([mask] if mask.requires_grad else [])]
+        assert not any(x.any() for x in torch.autograd.grad(found.sum(), leaves))
+
+
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
 @pytest.mark.parametrize(("left", "right"), REACHES)
 @pytest.mark.parametrize("block", [4, 8])

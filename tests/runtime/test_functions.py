@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import tensornet_attn.runtime
 from tensornet_attn.emit.functions import library
@@ -243,6 +244,30 @@ def test_rotations_of_one_position_are_made_once_and_take_gradients(dtype: torch
     x = torch.randn(1, 1, 4, dtype=dtype, requires_grad=True)
     positions.rotate(x, torch.tensor([7]), -2, -1, 50, 4).sum().backward()
     assert x.grad is not None
+
+
+def test_another_thread_may_clear_the_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cleared(dict[Any, Any]):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            super().__setitem__(key, value)
+            self.clear()
+
+    monkeypatch.setattr(positions, "STEP", Cleared())
+    found, wanted = (positions.rotations(at, 50, 4, torch.float32) for at in (torch.tensor([3]), torch.tensor([3, 3])))
+    torch.testing.assert_close([*found], [x[:1] for x in wanted])
+
+
+def test_rotations_of_one_position_are_traced_and_nothing_traced_is_kept() -> None:
+    def rotated(x: Tensor) -> Tensor:
+        return positions.rotate(x, torch.arange(31, 32), -2, -1, 51, 4)
+
+    x = torch.randn(1, 1, 4)
+    for run in (torch.func.functionalize(rotated), make_fx(rotated)(x), rotated):
+        found = run(x)
+        assert not torch._is_functional_tensor(found)
+        torch.testing.assert_close(
+            found, positions.rotate(x.expand(1, 2, 4), torch.arange(30, 32), -2, -1, 51, 4)[:, 1:]
+        )
 
 
 @pytest.mark.parametrize(("n", "m"), [*SIZES, (0, 3), (3, 0)])

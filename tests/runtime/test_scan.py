@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -83,6 +84,34 @@ def test_an_operand_may_be_shared_by_the_heads(without: int) -> None:
     shared = [one if i == without else x for i, x in enumerate(operands)]
     whole = [one.expand_as(operands[without]) if i == without else x for i, x in enumerate(operands)]
     agree(delta_rule(*shared, chunk=4), delta_rule(*whole, chunk=4), shared)
+
+
+@MODES
+def test_no_key_and_no_query(mode: str) -> None:
+    torch.manual_seed(0)
+    g = graph(mode, 0.1, {"q": "h n d", "k": "h m d", "v": "h m e", "r": "h m"})
+    for n, m in ((5, 0), (0, 5), (0, 0)):
+        given = dict(zip("qkvr", drawn((), n, m), strict=True))
+        wanted = evaluate(g, given, lengths={"n": n, "m": m})["y"]
+        assert wanted.shape == (2, n, 3)
+        found = delta_rule(*given.values(), None, mode, 0.1)
+        torch.testing.assert_close(found, wanted)
+        assert not any(g.any() for g in gradients(found, [*given.values()], torch.ones_like(found)))
+
+
+@MODES
+def test_a_chunk_without_positions_leaves_the_state(mode: str) -> None:
+    q, k, v, r = drawn((2,), 0, 0)
+    past = [torch.randn(2, 2, 4, 3).to(q), torch.rand(2, 2, 4).to(q), torch.full((2, 2), 3.0)]
+    assert delta_rule(q, k, v, r, None, mode, 0.1, past=past).shape == (2, 2, 0, 3)
+    torch.testing.assert_close(delta_state(k, v, r, past, None, mode, 0.1), past[0])
+
+
+def test_more_queries_than_keys_behind_a_state_are_refused() -> None:
+    q, k, v, r = drawn((), 4, 3)
+    wrong = "delta_rule: 4 queries for 3 keys behind a state; give no more queries than keys."
+    with pytest.raises(ValueError, match=re.escape(wrong)):
+        delta_rule(q, k, v, r, past=[torch.zeros(2, 4, 3).to(q)])
 
 
 def test_all_keys_masked() -> None:

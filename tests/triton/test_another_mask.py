@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tensornet_attn.ops import another_mask
-from tests.ops.another import EVERY, FIRST
+from tests.ops.another import LATE
 from tests.ops.test_another_mask import CASES, design, modules
 from tests.random_call import assert_same, results
 from tests.triton.regions import on_triton
@@ -14,10 +14,10 @@ from tests.triton.regions import on_triton
 F64 = torch.float64
 
 
-@pytest.mark.parametrize("masks", [*CASES, "first(3), window(4, 0)"])
-def test_values_and_gradients(masks: str) -> None:
-    with another_mask(FIRST), another_mask(EVERY):
-        oracle, module = modules(design(masks), "triton")
+@pytest.mark.parametrize("masks", [*CASES, ("late(3, -1)", "window(4, 0)")])
+def test_values_and_gradients(masks: tuple[str, ...]) -> None:
+    with another_mask(LATE):
+        oracle, module = modules(design(*masks), "triton")
         assert on_triton(module)
         x = torch.randn(1, 70, 6, dtype=F64)
         assert_same(results(module, [x], {}), results(oracle, [x], {}))

@@ -36,9 +36,8 @@ class Region:
     numbers: list[Arith] = field(default_factory=list)
     live: dict[str, int] = field(default_factory=dict)  # kernel: tiles of queries x keys that it holds at once
     sums: dict[str, int] = field(default_factory=dict)  # kernel: the sums that are one number each
-    accumulators: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # kernel: the widths of the others, held all the time
+    # kernel: the widths of the others, held all the time
+    accumulators: dict[str, list[str]] = field(default_factory=dict)
     resident: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of the operands that it holds
     streamed: dict[str, list[str]] = field(default_factory=dict)  # kernel: those that it loads for each block
     temporaries: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of what it makes of them
