@@ -137,7 +137,7 @@ def reductions(graph: Graph) -> Iterator[tuple[str, Attention | Recurrence | str
 
 def erases(step: Step) -> bool:
     """Whether a step is a delta rule: what a key reads of the state is erased before it writes."""
-    return step.box is not None and {"rate", "query"} <= {role for role, _ in step.box.operands}
+    return step.box is not None and step.box.kind == "delta_rule"
 
 
 def sums(graph: Graph) -> list[Step]:

@@ -118,6 +118,11 @@ class Box:
     def uses(self) -> tuple[Use, ...]:
         return tuple(use for _, use in self.operands)
 
+    @property
+    def joins(self) -> bool:
+        """Whether it has several operands: a leg of one may meet legs of the others, so none is taken out or split."""
+        return len(self.operands) > 1
+
     def operand(self, role: str) -> Use:
         return dict(self.operands)[role]
 

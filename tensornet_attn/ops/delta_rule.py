@@ -74,20 +74,8 @@ class DeltaRuleOperation(Operation):
         return tuple(query if name == leg else name for name in box.operands["value"].legs)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        """Fast weights with legs (those of the value, then those contracted with the query)."""
-        query, key, value_legs = run.graph.query, str(box.leg), without(box.operand("value").legs, box.leg)
-        contracted = without(box.operand("key").legs, *value_legs, key)
-        legs = value_legs + contracted
-        operands = []
-        for role in ROLES:
-            use, along = box.operand(role), query if role == "query" else key
-            value = aligned(run.values[use.name], use.legs, (along, *legs))
-            operands.append(value.movedim(-len(legs) - 1, 0).expand(run.size(along), *[-1] * (value.ndim - 1)))
-        keep = aligned(run.visible_keys(key), (key,), (key, *legs)).movedim(-len(legs) - 1, 0)
-        eps = run.number(box.number("eps"))
-        past = [aligned(run.values[use.name], use.legs, legs) for use in past_of(box)]
-        reads, _ = fast_weights(*operands, keep, len(contracted), box.mode or "none", eps, past)
-        return reads, (*value_legs, query)
+        heads, _, own = legs_of(box)
+        return written(run, box)[0], (*heads, *own, run.graph.query)
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
         """With S the legs of value and key without m: twice m S, S k and the outer product that updates; n S, S q."""
@@ -113,15 +101,13 @@ class DeltaRuleOperation(Operation):
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         """Operands as [heads..., sequence, width]; the contracted legs are one width, the value's own legs another."""
-        query, key, (heads, contracted, own) = str(lines.graph.query), str(box.leg), legs_of(box)
-        q, k, v, rate = (lines.value(box.operand(role)) for role in ROLES)
-        arguments = [matrix(q, heads, query, contracted), matrix(k, heads, key, contracted), matrix(v, heads, key, own)]
-        arguments += [rate.aligned((*heads, key), whole=True).text, key_mask_of(heads), *normalized(lines, box)]
+        heads, _, own = legs_of(box)
         past = past_text(lines, box)
+        arguments = [*operand_texts(lines, box), key_mask_of(heads), *normalized(lines, box)]
         text = lines.call("delta_rule", *arguments, *([f"past={past}"] if past else []))
         if len(own) != 1:
             text += f".unflatten(-1, ({', '.join(lines.size(leg) for leg in own)}))" if own else "[..., 0]"
-        lines.bind(step.name, text, (*heads, query, *own))
+        lines.bind(step.name, text, (*heads, str(lines.graph.query), *own))
 
 
 class DeltaStateOperation(DeltaRuleOperation):
@@ -132,18 +118,8 @@ class DeltaStateOperation(DeltaRuleOperation):
     saves = ()
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        key, (heads, contracted, own) = str(box.leg), legs_of(box)
-        legs = (*heads, *own, *contracted)
-        operands = []
-        for role in ROLES[1:]:
-            use = box.operand(role)
-            value = aligned(run.values[use.name], use.legs, (key, *legs))
-            operands.append(value.movedim(-len(legs) - 1, 0).expand(run.size(key), *[-1] * (value.ndim - 1)))
-        keep = aligned(run.visible_keys(key), (key,), (key, *legs)).movedim(-len(legs) - 1, 0)
-        past = [aligned(run.values[use.name], use.legs, legs) for use in past_of(box)]
-        eps = run.number(box.number("eps"))
-        _, S = fast_weights(None, *operands, keep, len(contracted), box.mode or "none", eps, past)
-        return S, legs
+        heads, contracted, own = legs_of(box)
+        return written(run, box)[1], (*heads, *own, *contracted)
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
         return {(str(box.leg), *step.legs): 2}
@@ -155,11 +131,9 @@ class DeltaStateOperation(DeltaRuleOperation):
         return {}
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        key, (heads, contracted, own) = str(box.leg), legs_of(box)
-        k, v, rate = (lines.value(box.operand(role)) for role in ROLES[1:])
-        arguments = [matrix(k, heads, key, contracted), matrix(v, heads, key, own)]
-        arguments += [rate.aligned((*heads, key), whole=True).text, past_text(lines, box), key_mask_of(heads)]
-        text = lines.call("delta_state", *arguments, *normalized(lines, box))
+        heads, contracted, own = legs_of(box)
+        arguments = [*operand_texts(lines, box), past_text(lines, box), key_mask_of(heads), *normalized(lines, box)]
+        text = lines.call("delta_state", *arguments)
         if not contracted and not own:
             text += "[..., 0, 0]"
         elif (len(contracted), len(own)) != (1, 1):
@@ -175,6 +149,31 @@ def legs_of(box: Box) -> tuple[Legs, Legs, Legs]:
     shared = {leg for use in (*queries, box.operand("key"), box.operand("rate")) for leg in use.legs}
     heads = tuple(leg for leg in value if leg in shared)
     return heads, contracted, without(value, *heads)
+
+
+def written(run: Run, box: Box) -> tuple[Tensor | None, Tensor]:
+    """What the queries read, where there are any, and the last S [batch..., heads, own legs, contracted legs]."""
+    key, (heads, contracted, own) = str(box.leg), legs_of(box)
+    legs, operands = (*heads, *own, *contracted), dict[str, Tensor]()
+    for role, use in [(role, use) for role, use in box.operands if role in ROLES]:
+        along = run.graph.query if role == "query" else key
+        value = aligned(run.values[use.name], use.legs, (along, *legs)).movedim(-len(legs) - 1, 0)
+        operands[role] = value.expand(run.size(along), *[-1] * (value.ndim - 1))
+    q, k, v, rate = map(operands.get, ROLES)
+    keep = aligned(run.visible_keys(key), (key,), (key, *legs)).movedim(-len(legs) - 1, 0)
+    past = [aligned(run.values[use.name], use.legs, legs) for use in past_of(box)]
+    return fast_weights(q, k, v, rate, keep, len(contracted), box.mode or "none", run.number(box.number("eps")), past)
+
+
+def operand_texts(lines: Lines, box: Box) -> list[str]:
+    """The query, where there is one, the keys and the values as matrices, and the rates [heads..., sequence]."""
+    key, (heads, contracted, own) = str(box.leg), legs_of(box)
+    found = []
+    for role, use in box.operands:
+        if role in ("query", "key", "value"):
+            sequence, width = str(lines.graph.query) if role == "query" else key, own if role == "value" else contracted
+            found.append(matrix(lines.value(use), heads, sequence, width))
+    return [*found, lines.value(box.operand("rate")).aligned((*heads, key), whole=True).text]
 
 
 def past_of(box: Box) -> list[Use]:

@@ -212,7 +212,7 @@ def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> 
 
 def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int, masked: bool) -> Graph | None:
     """A box that does the same for every entry of the leg does it once; one that draws does not do the same."""
-    if len(box.uses) > 1:
+    if box.joins:
         return None
     use = box.operand("of")
     leg = use.legs[place]

@@ -112,7 +112,7 @@ class _Splits:
         if not split or step.contraction is not None:
             return not split or not (kept(self.old, step.name) and split & {*step.legs})
         box = step.box
-        if box is None or len(box.uses) > 1:
+        if box is None or box.joins:
             return False
         alone = not any(use.name in self.old.tensor for use in box.uses)  # a constant may become two
         return alone and not (split & {box.leg, box.other}) and not kept(self.old, step.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tensornet_attn.graph.attention import Softmax, weighting_of
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Binary, Negative, parse
 from tensornet_attn.ops import OPS
@@ -104,7 +105,7 @@ def _softmax(sketch: Sketch, at: Map) -> Box:
     """
     box, term = sketch.box_of(at.box), need(only(sketch.terms_of(at.scores)))
     others = [use for use in term.factors if use not in (at.query, at.key)]
-    need(not OPS[box.kind].divides_by_sum and box.uses[0].name == at.scores)
+    need(isinstance(weighting_of(sketch.step[at.box], sketch.key), Softmax) and box.uses[0].name == at.scores)
     need(not any({sketch.query, sketch.key} & {*use.legs} for use in others))
     return box
 

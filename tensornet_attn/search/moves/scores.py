@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tensornet_attn.graph.attention import Softmax, weighting_of
 from tensornet_attn.graph.model import Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, parse
 from tensornet_attn.ops import OPS
@@ -123,7 +124,7 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
     The scale becomes (number of rows) ** -0.5, and cores start with scores of variance 1; `c` is the rank, of left and
     low_rank.
     """
-    need(not OPS[sketch.box_of(at.box).kind].divides_by_sum)
+    need(isinstance(weighting_of(sketch.step[at.box], sketch.key), Softmax))
     head = side(sketch, at, need(only(head_legs(sketch, at))))
     inner = side(sketch, at, need(only(summed_legs(sketch, at))))
     need(plain_product(sketch, at) and {*sketch.step[at.scores].legs} == {head.leg, sketch.query, sketch.key})

@@ -7,7 +7,7 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import divided
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.products import exact_products
-from tensornet_attn.runtime.scan import delta_gradients_shapes, delta_rule, keys_by_sum
+from tensornet_attn.runtime.scan import delta_gradients_shapes, delta_operands, delta_rule
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.linear import Chunked, chunk_sums, read_chunks, row_sums_gradient
@@ -53,19 +53,18 @@ def triton_delta_rule(
     if k.shape[-1] > DEEPEST or past:
         return delta_rule(q, k, v, rate, key_mask, normalize, eps, chunk, past)
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
-    wide = torch.promote_types(dtype, torch.float32)
-    rate = rate.to(wide)
-    if key_mask is not None:
-        k, rate = torch.where(key_mask[..., None], k, 0), torch.where(key_mask, rate, 0)
     if normalize != "both":
+        rate = rate.to(torch.promote_types(dtype, torch.float32))
+        if key_mask is not None:
+            k, rate = torch.where(key_mask[..., None], k, 0), torch.where(key_mask, rate, 0)
         return delta_by_heads(q, k, v, rate, normalize == "read", eps).to(dtype)
-    held = torch.bfloat16 if dtype == torch.bfloat16 else wide  # gradients that are divided are too small for float16
-    q, k = q.to(wide), k.to(wide)
-    z = k.cumsum(-2)
-    used, rate = keys_by_sum(k, z, rate, key_mask, eps)
+    q, k, v, rate, z = delta_operands(k, v, rate, key_mask, normalize, eps, past, q)
+    held = (
+        torch.bfloat16 if dtype == torch.bfloat16 else q.dtype
+    )  # gradients that are divided are too small for float16
+    read = delta_by_heads(q.to(held), k.to(held), v.to(held), rate, False, 0.0)
     z = F.pad(z, (0, 0, n - m, 0))  # as the last query stands at the last key; a negative width crops
-    read = delta_by_heads(q.to(held), used.to(held), v.to(held), rate, False, 0.0)
-    return divided(read.to(wide), (z * q).sum(-1, keepdim=True) + eps).to(dtype)
+    return divided(read.to(q.dtype), (z * q).sum(-1, keepdim=True) + eps).to(dtype)
 
 
 def delta_by_heads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool, eps: float) -> Tensor:
