@@ -106,7 +106,7 @@ def keys_by_sum(
 
     `before` [..., 1, d] and `count` [..., 1]: the sum and the number of visible keys before the first of these.
     """
-    shifted = F.pad(z, (0, 0, 1, 0))[..., :-1, :]
+    shifted = F.pad(z[..., :-1, :], (0, 0, 1, 0))  # of no key one row, which broadcasts to none
     if before is not None:
         shifted = torch.cat((before.expand_as(z[..., :1, :]), z[..., :-1, :]), -2)
     scale = (shifted * k).sum(-1)  # ... m
