@@ -40,17 +40,18 @@ class ConvertedLayer(DesignCacheLayer):
             self._calls.append((copy.deepcopy(self.cache), again))
 
     def crop(self, tokens_to_remove: int) -> None:
-        length, calls = self.cache.length + tokens_to_remove, self._calls
-        self._calls = []
+        length = max(0, self.cache.length + tokens_to_remove)
+        before = [call for call in self._calls if call[0].length <= length]
         try:
             super().crop(tokens_to_remove)
         except InputError:
-            before = [call for call in calls if call[0].length <= length]
-            if not before:
+            if tokens_to_remove > 0 or not before:
                 raise
-            self.cache, again = before[-1]
-            if count := length - self.cache.length:
-                again(self.cache, count)
+            cache, again = before[-1]
+            if count := length - cache.length:
+                again(cache, count)
+            self.cache = cache
+        self._calls = []
         if self.shifts is not None and self.shifts.shape[-1] > 1:
             self.shifts = self.shifts[:, :length]
 

@@ -134,6 +134,7 @@ def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], sh
         if trained.alibi:
             place = replace(place, alibi=Alibi(family.layout.alibi, trained.weights["Wq"].shape[1]))
         place = replace(place, window=trained.window)
+    place = replace(place, backend=options[0])
     if compiled._signature.needed != 1:
         needed = ", ".join(name for name, _, default in compiled._signature.inputs if default is None)
         raise InputError(

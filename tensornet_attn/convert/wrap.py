@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tensornet_attn.convert.beside import maps
 from tensornet_attn.convert.masks import (
     Alibi,
     Rope,
@@ -46,7 +47,7 @@ class Place:
     `where`: its path and class, for errors; `parameters`: those of its forward, in order. `rope`, `alibi`: positions
     that came from it, and are compared with those of each call. `hides`: masks are true for hidden keys. `behind`:
     where a module has what lies behind its attention and stays, dropout, then LayerNorm over the sum with the input;
-    `layer`: its place in caches.
+    `layer`: its place in caches; `backend`: what the design was compiled for, as a saved model has to say.
     """
 
     where: str
@@ -56,6 +57,7 @@ class Place:
     window: Window = None
     behind: tuple[str, ...] = ()
     layer: int | None = None
+    backend: str = "auto"
     alibi: Alibi | None = None
     hides: bool = False
 
@@ -140,7 +142,7 @@ class Swapped(nn.Module):
             y = y + named["residual"]
         if hasattr(self, "LayerNorm"):
             y = self.LayerNorm(x + y)
-        return y, maps(self.design, x, masks, self.place.where) if wanted else None
+        return y, maps(self.design, (x,), masks) if wanted else None
 
 
 class SwappedTorch(Swapped):
@@ -187,17 +189,3 @@ def refuse(place: Place, named: dict[str, Any]) -> None:
             raise InputError(f"{place.where}: {reason}.")
     if named.get("is_causal") not in (None, place.causal):
         raise InputError(f"{place.where}: is_causal is {named['is_causal']}, and it was converted as {place.causal}.")
-
-
-def maps(design: CompiledDesign, x: Tensor, masks: dict[str, Tensor], where: str) -> Tensor:
-    """The design's attention maps, [batch, heads, n, n], computed as the diagram is written. Raises InputError."""
-    graph = design.plan.graph
-    steps = [name for name, kind, _ in design._signature.masks.places if kind == "softmax"]
-    if len(steps) != 1 or tuple(graph.legs_of(steps[0])[-2:]) != (graph.query, graph.key):
-        raise InputError(
-            f"{where}: '{graph.name}' has not one softmax over the keys whose maps could be returned; "
-            "ask its design.capture for a step."
-        )
-    found: Tensor = design.capture(x, steps[0], **masks)
-    heads = torch.Size(found.shape[x.dim() - 2 : -2])
-    return found.reshape(*x.shape[:-2], heads.numel(), *found.shape[-2:])
