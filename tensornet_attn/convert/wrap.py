@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensornet_attn.convert.beside import maps
+from tensornet_attn.convert.beside import maps, refuse
 from tensornet_attn.convert.masks import (
     Alibi,
     Rope,
@@ -28,15 +28,6 @@ from tensornet_attn.nn.module import CompiledDesign
 
 Output = tuple[Tensor, Tensor | None]
 
-# What a call may not ask for: argument -> what is wrong with it.
-REFUSED = {
-    "encoder_hidden_states": "it attends to one sequence; encoder_hidden_states are a second one",
-    "head_mask": "its heads are no longer those that head_mask counts",
-    "position_bias": "it takes no position_bias",
-    "softcap": "it does not cap its scores",
-    "cu_seq_lens_q": "it takes no packed sequences without a mask (cu_seq_lens_q)",
-    "cache": "it takes no paged cache",
-}
 PAST = ("past_key_values", "layer_past", "past_key_value")  # what families call the cache
 
 
@@ -78,7 +69,13 @@ class Swapped(nn.Module):
         """The attention of hidden_states [batch, n, f], and its maps [batch, heads, n, n] where they are asked for."""
         place = self.place
         named |= zip(place.parameters, given, strict=False)
-        refuse(place, named)
+        refuse(place.where, named, taken={"position_bias"} & {*place.parameters})
+        if named.get("encoder_hidden_states") is not None:
+            raise InputError(f"{place.where}: it attends to one sequence; encoder_hidden_states are a second one.")
+        if named.get("is_causal") not in (None, place.causal):
+            raise InputError(
+                f"{place.where}: is_causal is {named['is_causal']}, and it was converted as {place.causal}."
+            )
         x, mask = named["hidden_states"], named.get("attention_mask")
         past = next((named[name] for name in PAST if named.get(name) is not None), None)
         kept = None if past is None else self._kept(past)
@@ -180,12 +177,3 @@ class SwappedTorch(Swapped):
         if seen is not None and average_attn_weights:
             seen = seen.mean(-3)
         return y.transpose(0, 1) if turned else y, seen
-
-
-def refuse(place: Place, named: dict[str, Any]) -> None:
-    """Raises InputError for what a call asks and the design does not do."""
-    for name, reason in REFUSED.items():
-        if named.get(name) is not None and (name != "position_bias" or name not in place.parameters):
-            raise InputError(f"{place.where}: {reason}.")
-    if named.get("is_causal") not in (None, place.causal):
-        raise InputError(f"{place.where}: is_causal is {named['is_causal']}, and it was converted as {place.causal}.")

@@ -14,10 +14,11 @@ from typing import Any
 
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.attention import Reader, behind
+from tensornet_attn.graph.attention import Reader, attentions, behind
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.weighing import map_of
 from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ops import OPS
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.expression import SumText, parse_sum_text
 from tensornet_attn.spec.read import load
@@ -80,6 +81,27 @@ def between(design: Design) -> Between:
             f"{graph.name}: its output is [{' '.join(output)}], not its values in the heads of its queries."
         )
     return Between(inside, graph, rows, heads, tuple(width[0] for width in widths), output)  # type: ignore[arg-type]
+
+
+def scaled_by_queries(graph: Graph) -> bool:
+    """Whether queries, the first input, times a number give scores times that number.
+
+    Terms of constants alone, as ALiBi's, stay as they are.
+    """
+    query, *rest = (tensor.name for tensor in graph.of_role("input"))
+    inputs, linear = {query, *rest}, {query: True}
+    scores = {attention.of.name for attention in attentions(graph).values()}
+    for step in graph.steps:
+        if not inputs.isdisjoint(use.name for use in step.op.uses):
+            inputs.add(step.name)
+        if linear.keys().isdisjoint(use.name for use in step.op.uses):
+            continue
+        terms = [term.factors for term in step.contraction.terms] if step.contraction else [step.op.uses]
+        if step.name in scores:
+            terms = [term for term in terms if not inputs.isdisjoint(use.name for use in term)]
+        once = all([linear.get(use.name) for use in term if use.name in linear] == [True] for term in terms)
+        linear[step.name] = once and (step.box is None or OPS[step.box.kind].linear)
+    return all(linear.get(name) for name in scores)
 
 
 def _without_projections(design: Design, graph: Graph) -> Data:
