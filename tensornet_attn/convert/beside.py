@@ -13,7 +13,6 @@ from tensornet_attn.graph.weighing import map_of
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops import OPS
 
-
 # What a call may not ask for: argument -> what is wrong with it.
 REFUSED = {
     "position_bias": "it takes no position_bias",

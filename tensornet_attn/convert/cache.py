@@ -14,7 +14,7 @@ from tensornet_attn.hf.cache import DesignCacheLayer
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
 
-Again = Callable[[Cache, int], object]  # computes the first positions of a call once more, into a cache
+Replay = Callable[[Cache, int], object]  # computes the first positions of a call once more, into a cache
 REPLACED = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer", "StaticSlidingWindowLayer")
 
 
@@ -29,15 +29,15 @@ class ConvertedLayer(DesignCacheLayer):
         super().__init__(cache)
         self.shifts: Tensor | None = None
         self.records = records
-        self._calls: list[tuple[Cache, Again]] = []  # since the last crop
+        self._calls: list[tuple[Cache, Replay]] = []  # since the last crop
 
     def activate_past_recording(self) -> None:
         self.records = True
 
-    def record(self, again: Again) -> None:
+    def record(self, replay: Replay) -> None:
         """Remembers the cache before a call, and how to compute the first positions of the call once more."""
         if self.records:
-            self._calls.append((copy.deepcopy(self.cache), again))
+            self._calls.append((copy.deepcopy(self.cache), replay))
 
     def crop(self, tokens_to_remove: int) -> None:
         length = max(0, self.cache.length + tokens_to_remove)
@@ -47,9 +47,9 @@ class ConvertedLayer(DesignCacheLayer):
         except InputError:
             if tokens_to_remove > 0 or not before:
                 raise
-            cache, again = before[-1]
+            cache, replay = before[-1]
             if count := length - cache.length:
-                again(cache, count)
+                replay(cache, count)
             self.cache = cache
         self._calls = []
         if self.shifts is not None and self.shifts.shape[-1] > 1:

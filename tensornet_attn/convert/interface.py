@@ -18,7 +18,7 @@ from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec.read import Source
 from tensornet_attn.special import gain
-from tensornet_attn.special.between import Between, between, scaled_by_queries
+from tensornet_attn.special.between import AttentionCore, between, scaled_by_queries
 
 PREFIX = "tensornet:"
 
@@ -51,7 +51,7 @@ def register_attention(
 class DesignAttention:
     """A design between given queries, keys and values, compiled for each kind of call that a model makes."""
 
-    def __init__(self, made: Between):
+    def __init__(self, made: AttentionCore):
         self.made, self.name, self.fixed = made, made.graph.name, placed(made.graph)
         self.scalable = scaled_by_queries(made.graph)
         self.compiled: dict[tuple[Any, ...], CompiledDesign] = {}
@@ -104,8 +104,9 @@ class DesignAttention:
         attention_mask: Tensor | None = None,
         **given: Any,
     ) -> Tensor | None:
-        """The mask that `forward` receives: a key mask if only keys (and, in a causal call, later keys) are hidden, else
-        one per query and key.
+        """The mask that `forward` receives.
+
+        A key mask if only keys (and, in a causal call, later keys) are hidden, else one per query and key.
 
         [batch, m] of a causal call, [batch, 1, n, m] the same for each query of another, and None where no key is
         hidden; else [batch, 1, n, m]. All are boolean, true = may look.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tensornet_attn import compiler
 from tensornet_attn.convert.read import read_trained
-from tensornet_attn.convert.trained import Outside, Trained
+from tensornet_attn.convert.trained import Trained, Widths
 from tensornet_attn.convert.values import Bias, Turn, Weights, fill, lifted, lost
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
@@ -67,7 +67,7 @@ def start_from(trained: Trained, design: Source, *options: Any) -> CompiledDesig
 
 
 def fresh(
-    outside: Outside,
+    outside: Widths,
     design: Source,
     backend: str = "auto",
     legs: Mapping[str, Any] | None = None,

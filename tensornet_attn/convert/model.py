@@ -11,10 +11,10 @@ from typing import Any
 from torch import nn
 
 from tensornet_attn.convert.families import Family, family_of
+from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.make import fresh, start_from
 from tensornet_attn.convert.masks import Alibi, Rope
 from tensornet_attn.convert.read import CROSS, known, outside_of, place_of, read_trained
-from tensornet_attn.convert.settle import settle
 from tensornet_attn.convert.shared import Shared
 from tensornet_attn.convert.trained import refusal
 from tensornet_attn.convert.wrap import Place, Swapped, SwappedTorch
@@ -53,7 +53,7 @@ def convert_model(
     for one, new in made:
         for parent, name in one.places:
             setattr(parent, name, new)
-    settle(model, [new for _, new in made])
+    finish_conversion(model, [new for _, new in made])
     if "transformers" in sys.modules:
         import tensornet_attn.convert.pretrained  # noqa: F401  # from_pretrained then reads what they save
     return model

@@ -15,9 +15,9 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from tensornet_attn import compiler
+from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.masks import Alibi, Rope
 from tensornet_attn.convert.saving import KEY
-from tensornet_attn.convert.settle import settle
 from tensornet_attn.convert.shared import Shared
 from tensornet_attn.convert.wrap import Place, Swapped, SwappedTorch
 from tensornet_attn.errors import InputError
@@ -62,7 +62,7 @@ class ConvertedLoader(HfQuantizer):  # type: ignore[misc]
             weight = next(module.design.parameters(), None)
             if weight is not None:
                 module.design.to(weight.device)  # the plan may be another one there
-        settle(model, swapped)
+        finish_conversion(model, swapped)
         return model
 
 

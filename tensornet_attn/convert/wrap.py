@@ -97,14 +97,14 @@ class Swapped(nn.Module):
             (x.shape, x.device, seen, place.causal, place.rope, place.window, place.alibi),
         )
         if kept is not None and kept.records:
-            kept.record(partial(self._again, x, masks, seen))
+            kept.record(partial(self._replay, x, masks, seen))
         y, seen_maps = self._finish(x, masks, named, None if kept is None else kept.cache)
         if kept is not None:
             kept.shifts = shifts
         return y, seen_maps
 
     @torch.no_grad()
-    def _again(self, x: Tensor, masks: dict[str, Tensor], seen: int, cache: Cache, count: int) -> None:
+    def _replay(self, x: Tensor, masks: dict[str, Tensor], seen: int, cache: Cache, count: int) -> None:
         """Computes the first positions of a call once more, behind those that were seen."""
         m = seen + count
         cut = {name: mask[..., :m] if name == "key_mask" else mask[..., :count, :m] for name, mask in masks.items()}

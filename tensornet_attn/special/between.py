@@ -30,7 +30,7 @@ INSTEAD = "ta.convert_model puts a whole design into a model"
 
 
 @dataclass(frozen=True)
-class Between:
+class AttentionCore:
     """A design without weights, of queries, keys and values in this order, and what their legs are.
 
     `rows`: the legs of each input as written; `heads`: of each, those that stand on the attention map; `width`: of
@@ -49,7 +49,7 @@ class Between:
         return load(self.design, legs=dict(sizes))
 
 
-def between(design: Design) -> Between:
+def between(design: Design) -> AttentionCore:
     """A design that does no more than weigh values by scores. Raises InputError, saying what it has beside.
 
     One of three inputs and no weights is taken as it is.
@@ -80,7 +80,7 @@ def between(design: Design) -> Between:
         raise InputError(
             f"{graph.name}: its output is [{' '.join(output)}], not its values in the heads of its queries."
         )
-    return Between(inside, graph, rows, heads, tuple(width[0] for width in widths), output)  # type: ignore[arg-type]
+    return AttentionCore(inside, graph, rows, heads, tuple(width[0] for width in widths), output)  # type: ignore[arg-type]
 
 
 def scaled_by_queries(graph: Graph) -> bool:
