@@ -53,7 +53,7 @@ def split_float_mask(design: CompiledDesign, name: str, mask: Tensor) -> tuple[T
 
 def adds(design: CompiledDesign) -> bool:
     """Whether the numbers of a float mask can be added wherever masks act in a design."""
-    masks = design._signature.masks
+    masks = design.mask_places
     return not masks.maps and all(OPS[kind].takes_float_mask for _, kind, _ in masks.places)
 
 

@@ -181,7 +181,7 @@ class DesignAttention:
             return {"key_mask": mask}
         if mask.dtype == torch.bool and mask.shape[1] == 1 and (mask.stride(2) == 0 or n == 1):
             return {"key_mask": mask[:, 0, 0]}
-        others = [tuple(size or 1 for _, size in legs) for _, _, legs in design._signature.masks.places]
+        others = [tuple(size or 1 for _, size in legs) for _, _, legs in design.mask_places.places]
         mask = mask[:, 0] if mask.shape[1] == 1 else mask.unflatten(1, others[0])
         if mask.dtype == torch.bool:
             return {"mask": mask}

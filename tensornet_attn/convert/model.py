@@ -135,8 +135,9 @@ def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], sh
             place = replace(place, alibi=Alibi(family.layout.alibi, trained.weights["Wq"].shape[1]))
         place = replace(place, window=trained.window)
     place = replace(place, backend=options[0])
-    if compiled._signature.needed != 1:
-        needed = ", ".join(name for name, _, default in compiled._signature.inputs if default is None)
+    first, *rest = compiled.plan.graph.of_role("input")
+    if first.default is not None or any(one.default is None for one in rest):
+        needed = ", ".join(one.name for one in (first, *rest) if one.default is None)
         raise InputError(
             f"{place.where} cannot become '{compiled.design.name}': it takes {needed}, and is called with one input."
         )

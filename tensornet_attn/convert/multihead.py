@@ -181,7 +181,7 @@ class MultiheadAttention(nn.Module):
             shapes = "[n, m] or [batch * num_heads, n, m]"
             raise InputError(f"{self._name}: attn_mask has shape {list(mask.shape)}; give {shapes}.")
         mask = mask.unflatten(0, (-1, self.num_heads))
-        legs = {tuple(size for _, size in others) for _, _, others in self.design._signature.masks.places}
+        legs = {tuple(size for _, size in others) for _, _, others in self.design.mask_places.places}
         (own,) = legs if len(legs) == 1 else [()]
         if prod([size or 0 for size in own]) == self.num_heads:
             mask = mask.unflatten(1, own)
