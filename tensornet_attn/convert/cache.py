@@ -14,7 +14,7 @@ from tensornet_attn.hf.cache import DesignCacheLayer
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
 
-Again = Callable[[Cache, int], object]  # computes the first positions of a call once more, into a cache
+Replay = Callable[[Cache, int], object]  # computes the first positions of a call once more, into a cache
 REPLACED = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer", "StaticSlidingWindowLayer")
 
 
@@ -29,28 +29,29 @@ class ConvertedLayer(DesignCacheLayer):
         super().__init__(cache)
         self.shifts: Tensor | None = None
         self.records = records
-        self._calls: list[tuple[Cache, Again]] = []  # since the last crop
+        self._calls: list[tuple[Cache, Replay]] = []  # since the last crop
 
     def activate_past_recording(self) -> None:
         self.records = True
 
-    def record(self, again: Again) -> None:
+    def record(self, replay: Replay) -> None:
         """Remembers the cache before a call, and how to compute the first positions of the call once more."""
         if self.records:
-            self._calls.append((copy.deepcopy(self.cache), again))
+            self._calls.append((copy.deepcopy(self.cache), replay))
 
     def crop(self, tokens_to_remove: int) -> None:
-        length, calls = self.cache.length + tokens_to_remove, self._calls
-        self._calls = []
+        length = max(0, self.cache.length + tokens_to_remove)
+        before = [call for call in self._calls if call[0].length <= length]
         try:
             super().crop(tokens_to_remove)
         except InputError:
-            before = [call for call in calls if call[0].length <= length]
-            if not before:
+            if tokens_to_remove > 0 or not before:
                 raise
-            self.cache, again = before[-1]
-            if count := length - self.cache.length:
-                again(self.cache, count)
+            cache, replay = before[-1]
+            if count := length - cache.length:
+                replay(cache, count)
+            self.cache = cache
+        self._calls = []
         if self.shifts is not None and self.shifts.shape[-1] > 1:
             self.shifts = self.shifts[:, :length]
 

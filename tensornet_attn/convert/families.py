@@ -91,11 +91,10 @@ FAMILIES = (
 
 
 def family_of(module: nn.Module) -> Family | None:
-    """The row of a module's class, or of the nearest class it inherits from."""
+    """The row of a module's class, or of the nearest class it inherits from; others of the same name are others."""
     for kin in type(module).__mro__:
         for family in FAMILIES:
-            if kin.__name__ in family.classes and (
-                kin is nn.MultiheadAttention or kin.__name__ != "MultiheadAttention"
-            ):
+            theirs = kin is nn.MultiheadAttention or kin.__module__.startswith("transformers.models.")
+            if theirs and kin.__name__ in family.classes:
                 return family
     return None

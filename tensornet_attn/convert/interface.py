@@ -10,26 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.beside import apart, maps
+from tensornet_attn.convert.beside import maps, refuse, split_float_mask
+from tensornet_attn.convert.masks import shown
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.ops import OPS
 from tensornet_attn.spec.read import Source
 from tensornet_attn.special import gain
-from tensornet_attn.special.between import Between, between
+from tensornet_attn.special.between import AttentionCore, between, scaled_by_queries
 
 PREFIX = "tensornet:"
-# What a call may not ask for: argument -> what is wrong with it.
-REFUSED = {
-    "position_bias": "it takes no position_bias",
-    "softcap": "it does not cap its scores",
-    "s_aux": "it has no attention sinks",
-    "sinks": "it has no attention sinks",
-    "head_mask": "it takes no head_mask",
-    "cu_seq_lens_q": "it takes no packed sequences without a mask (cu_seq_lens_q)",
-    "cache": "it takes no paged cache",
-}
 
 
 def register_attention(
@@ -60,8 +51,9 @@ def register_attention(
 class DesignAttention:
     """A design between given queries, keys and values, compiled for each kind of call that a model makes."""
 
-    def __init__(self, made: Between):
+    def __init__(self, made: AttentionCore):
         self.made, self.name, self.fixed = made, made.graph.name, placed(made.graph)
+        self.scalable = scaled_by_queries(made.graph)
         self.compiled: dict[tuple[Any, ...], CompiledDesign] = {}
 
     def forward(
@@ -81,9 +73,7 @@ class DesignAttention:
         A mask is that of `mask`, or [batch, heads or 1, n, m], boolean (true = may look) or added. Second come maps,
         [batch, heads, n, m], with `output_attentions`.
         """
-        for argument, reason in REFUSED.items():
-            if given.get(argument) is not None:
-                raise InputError(f"{self.name}: {reason}.")
+        refuse(self.name, given)
         n, made = query.shape[2], self.made
         own = is_causal if is_causal is not None else bool(getattr(module, "is_causal", True))
         causal = n > 1 and (own if attention_mask is None else attention_mask.dim() == 2)
@@ -91,6 +81,11 @@ class DesignAttention:
         design = self._compiled(sizes, causal, dropout, module.training, query)
         masks = self._masks(design, attention_mask, causal, n)
         if scaling is not None and not isclose(factor := scaling * query.shape[-1] ** 0.5, 1):
+            if not self.scalable:
+                raise InputError(
+                    f"{self.name}: the model scales its scores by {scaling:g}, not by d ** -0.5, and those of this "
+                    "design are not linear in its queries; give a design whose are, such as mhsa."
+                )
             query = query * factor
         inputs = tuple([self._laid(side, x, sizes) for side, x in enumerate((query, key, value))])
         y = design(*inputs, **masks)
@@ -109,7 +104,9 @@ class DesignAttention:
         attention_mask: Tensor | None = None,
         **given: Any,
     ) -> Tensor | None:
-        """What the attentions of a call are given: where keys alone are hidden, beside later ones, that without pairs.
+        """The mask that `forward` receives.
+
+        A key mask if only keys (and, in a causal call, later keys) are hidden, else one per query and key.
 
         [batch, m] of a causal call, [batch, 1, n, m] the same for each query of another, and None where no key is
         hidden; else [batch, 1, n, m]. All are boolean, true = may look.
@@ -139,12 +136,7 @@ class DesignAttention:
         if kind not in self.compiled:
             design = self.made.sized(sizes)
             if dropout:
-                data = gain.with_dropout(design.as_dict(), self.made.graph, dropout)
-                if data == design.as_dict():
-                    raise InputError(
-                        f"{self.name}: it has no softmax over its keys in which attention dropout could act."
-                    )
-                design = compiler.load(data)
+                design = compiler.load(gain.with_dropout(design.as_dict(), self.made.graph, dropout))
             made = compiler.compile(design, causal=causal or None, device=like.device, dtype=like.dtype)
             self.compiled[kind] = made.train(training)
         return self.compiled[kind]
@@ -180,7 +172,7 @@ class DesignAttention:
     def _masks(self, design: CompiledDesign, mask: Tensor | None, causal: bool, n: int) -> dict[str, Tensor]:
         """A call's mask in the terms of the design."""
         if self.made.graph.causal and n > 1 and not causal:
-            visible = None if mask is None else mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+            visible = None if mask is None else shown(mask)
             if visible is None or bool(visible.triu(1 + visible.shape[-1] - n).any()):
                 raise InputError(f"{self.name}: it is causal, and this attention looks at later keys.")
         if mask is None:
@@ -189,12 +181,12 @@ class DesignAttention:
             return {"key_mask": mask}
         if mask.dtype == torch.bool and mask.shape[1] == 1 and (mask.stride(2) == 0 or n == 1):
             return {"key_mask": mask[:, 0, 0]}
-        others = [tuple(size or 1 for _, size in legs) for _, _, legs in design._signature.masks.places]
+        others = [tuple(size or 1 for _, size in legs) for _, _, legs in design.mask_places.places]
         mask = mask[:, 0] if mask.shape[1] == 1 else mask.unflatten(1, others[0])
         if mask.dtype == torch.bool:
             return {"mask": mask}
-        shown, numbers = apart(design, "the attention mask", mask)
-        return {"mask": shown if numbers is None else torch.where(shown, numbers, -torch.inf)}
+        visible, numbers = split_float_mask(design, "the attention mask", mask)
+        return {"mask": visible if numbers is None else torch.where(visible, numbers, -torch.inf)}
 
 
 def placed(graph: Graph) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tensornet_attn import compiler
 from tensornet_attn.convert.read import read_trained
-from tensornet_attn.convert.trained import Outside, Trained
+from tensornet_attn.convert.trained import Trained, Widths
 from tensornet_attn.convert.values import Bias, Turn, Weights, fill, lifted, lost
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
@@ -36,13 +36,12 @@ def convert(
 ) -> CompiledDesign:
     """A compiled design that computes what a trained attention computes, to start from.
 
-    `module`: an nn.MultiheadAttention, or an attention block of a Hugging Face BERT, RoBERTa, ALBERT, GPT-2, ViT or
-    Llama model. `design` says under `contains` how it holds multi-head attention; it gains the biases, rotary
-    positions and dropout of the module. `legs` and `settings` choose sizes that the module leaves open (ranks,
-    experts). `memory`: with a second input, for keys and values. `jitter`: Gaussian noise on every weight, relative to
-    its root mean square: what starts equal, such as experts and mixture components, else gets equal gradients and stays
-    so. The result is [batch..., n, f], on the module's device and in its dtype, and was compared with the trained
-    weights on random input, before the jitter.
+    `module`: an attention listed in docs/convert.md. `design` says under `contains` how it holds multi-head attention;
+    it gains the biases, rotary positions and dropout of the module. `legs` and `settings` choose sizes that the module
+    leaves open (ranks, experts). `memory`: with a second input, for keys and values. `jitter`: Gaussian noise on every
+    weight, relative to its root mean square: what starts equal, such as experts and mixture components, else gets equal
+    gradients and stays so. The result is [batch..., n, f], on the module's device and in its dtype, and was compared
+    with the trained weights on random input, before the jitter.
 
     Raises InputError, naming `where`, for what cannot be converted and why.
 
@@ -67,7 +66,7 @@ def start_from(trained: Trained, design: Source, *options: Any) -> CompiledDesig
 
 
 def fresh(
-    outside: Outside,
+    outside: Widths,
     design: Source,
     backend: str = "auto",
     legs: Mapping[str, Any] | None = None,

@@ -28,7 +28,7 @@ def arguments(mask: Tensor | None, causal: bool, where: str, seen: int = 0, wind
         return {}
     n = mask.shape[-2]
     mask = _of_keys(mask, seen + n, where)
-    visible = _shown(mask)
+    visible = shown(mask)
     own = None if window is None else _pairs(torch.ones_like(visible), causal, seen, window)
     if causal and bool(visible.triu(seen + 1).any()):
         raise InputError(f"{where}: the mask shows later keys, but the design that stands here now is causal.")
@@ -44,12 +44,20 @@ def arguments(mask: Tensor | None, causal: bool, where: str, seen: int = 0, wind
     return _of_visible_keys(keys)
 
 
+def shown(mask: Tensor) -> Tensor:
+    """Where a mask, boolean (true = may look) or added, lets one look; minus infinity and the least number hide.
+
+    NaN does not: the output then says that something is wrong.
+    """
+    return mask if mask.dtype == torch.bool else ~(mask <= torch.finfo(mask.dtype).min)
+
+
 def visible_pairs(
     given: dict[str, Tensor], n: int, causal: bool, device: torch.device, seen: int = 0, window: Window = None
 ) -> Tensor:
     """Which of the keys each of n queries behind `seen` positions sees, [n, m] or [batch, n, m]."""
     if "mask" in given:
-        return _pairs(_shown(given["mask"]), causal, seen, window)
+        return _pairs(shown(given["mask"]), causal, seen, window)
     keys = given.get("key_mask", torch.ones(seen + n, dtype=torch.bool, device=device))
     return _pairs(keys[..., None, :].expand(*keys.shape[:-1], n, seen + n), causal, seen, window)
 
@@ -180,10 +188,6 @@ def _of_keys(mask: Tensor, m: int, where: str) -> Tensor:
 
 def _of_visible_keys(keys: Tensor) -> dict[str, Tensor]:
     return {} if bool(keys.all()) else {"key_mask": keys}
-
-
-def _shown(mask: Tensor) -> Tensor:
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
 
 
 def _rows(keys: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ from typing import Any
 from torch import nn
 
 from tensornet_attn.convert.families import Family, family_of
+from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.make import fresh, start_from
 from tensornet_attn.convert.masks import Alibi, Rope
 from tensornet_attn.convert.read import CROSS, known, outside_of, place_of, read_trained
-from tensornet_attn.convert.settle import settle
 from tensornet_attn.convert.shared import Shared
 from tensornet_attn.convert.trained import refusal
 from tensornet_attn.convert.wrap import Place, Swapped, SwappedTorch
@@ -53,7 +53,7 @@ def convert_model(
     for one, new in made:
         for parent, name in one.places:
             setattr(parent, name, new)
-    settle(model, [new for _, new in made])
+    finish_conversion(model, [new for _, new in made])
     if "transformers" in sys.modules:
         import tensornet_attn.convert.pretrained  # noqa: F401  # from_pretrained then reads what they save
     return model
@@ -134,8 +134,10 @@ def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], sh
         if trained.alibi:
             place = replace(place, alibi=Alibi(family.layout.alibi, trained.weights["Wq"].shape[1]))
         place = replace(place, window=trained.window)
-    if compiled._signature.needed != 1:
-        needed = ", ".join(name for name, _, default in compiled._signature.inputs if default is None)
+    place = replace(place, backend=options[0])
+    first, *rest = compiled.plan.graph.of_role("input")
+    if first.default is not None or any(one.default is None for one in rest):
+        needed = ", ".join(one.name for one in (first, *rest) if one.default is None)
         raise InputError(
             f"{place.where} cannot become '{compiled.design.name}': it takes {needed}, and is called with one input."
         )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.beside import apart, maps
+from tensornet_attn.convert.beside import maps, split_float_mask
 from tensornet_attn.convert.heads import check_output, projections, sizes_for
 from tensornet_attn.convert.masks import same_for_all_heads
 from tensornet_attn.errors import InputError
@@ -171,7 +171,7 @@ class MultiheadAttention(nn.Module):
             if name == "key_padding_mask":
                 return mask != 0, None
             raise InputError(f"{self._name}: {name} is {mask.dtype}; give booleans (true = hidden) or floats (added).")
-        return apart(self.design, name, mask)
+        return split_float_mask(self.design, name, mask)
 
     def _by_heads(self, mask: Tensor, batched: bool) -> Tensor:
         """[n, m] as it is; [batch * heads, n, m] with the design's legs of heads, or without where it has others."""
@@ -181,7 +181,7 @@ class MultiheadAttention(nn.Module):
             shapes = "[n, m] or [batch * num_heads, n, m]"
             raise InputError(f"{self._name}: attn_mask has shape {list(mask.shape)}; give {shapes}.")
         mask = mask.unflatten(0, (-1, self.num_heads))
-        legs = {tuple(size for _, size in others) for _, _, others in self.design._signature.masks.places}
+        legs = {tuple(size for _, size in others) for _, _, others in self.design.mask_places.places}
         (own,) = legs if len(legs) == 1 else [()]
         if prod([size or 0 for size in own]) == self.num_heads:
             mask = mask.unflatten(1, own)
@@ -204,10 +204,5 @@ def fitted(design: Design, dropout: float, bias: bool) -> Design:
             raise InputError(f"{error} Give bias=False.") from None
         data, _ = gain.with_output_bias(data, graph, graph.legs_of(graph.output)[-1])
     if dropout:
-        dropped = gain.with_dropout(data, graph, dropout)
-        if dropped == data:
-            raise InputError(
-                f"{graph.name}: it has no softmax over its keys that dropout could act in; give dropout=0."
-            )
-        data = dropped
+        data = gain.with_dropout(data, graph, dropout)
     return compiler.load(data)

@@ -15,9 +15,9 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from tensornet_attn import compiler
+from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.masks import Alibi, Rope
 from tensornet_attn.convert.saving import KEY
-from tensornet_attn.convert.settle import settle
 from tensornet_attn.convert.shared import Shared
 from tensornet_attn.convert.wrap import Place, Swapped, SwappedTorch
 from tensornet_attn.errors import InputError
@@ -47,9 +47,10 @@ class ConvertedLoader(HfQuantizer):  # type: ignore[misc]
 
     def _process_model_before_weight_loading(self, model: Any, **given: Any) -> None:
         try:
-            put(model, self.quantization_config.designs, self.quantization_config.attentions)
+            found = read(model, self.quantization_config.designs, self.quantization_config.attentions)
         except (AttributeError, IndexError, KeyError, StopIteration, TypeError):  # a file that somebody else wrote
             raise InputError("config.json does not say what each attention of the converted model became.") from None
+        put(model, found)
 
     def _process_model_after_weight_loading(self, model: Any, **given: Any) -> Any:
         self.remove_quantization_config(model)
@@ -58,14 +59,19 @@ class ConvertedLoader(HfQuantizer):  # type: ignore[misc]
                 del module.config._is_quantized
         swapped = [module for module in model.modules() if isinstance(module, Swapped)]
         for module in swapped:
-            module.design.to(next(module.design.parameters()).device)  # the plan may be another one there
-        settle(model, swapped)
+            weight = next(module.design.parameters(), None)
+            if weight is not None:
+                module.design.to(weight.device)  # the plan may be another one there
+        finish_conversion(model, swapped)
         return model
 
 
-def put(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) -> None:
-    """Puts designs in the places of a model's attentions; it may be the inside of the saved one, or around it."""
-    shared, inside = Shared(), f"{model.base_model_prefix}."
+def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) -> list[tuple[str, Place, list[str]]]:
+    """The design of each attention, what it takes over, and where it stands in a model.
+
+    That one may be the inside of the saved model, or around it.
+    """
+    inside, found = f"{model.base_model_prefix}.", []
     known = dict(model.named_modules(remove_duplicate=False))
     for entry in attentions:
         data = {name: value for name, value in entry.items() if name not in ("paths", "design")}
@@ -75,9 +81,17 @@ def put(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) -> 
         paths = [
             next(p for p in (path, path.removeprefix(inside), inside + path) if p in known) for path in entry["paths"]
         ]
-        module = known[paths[0]]
+        found.append((designs[entry["design"]], place, paths))
+    return found
+
+
+def put(model: Any, found: list[tuple[str, Place, list[str]]]) -> None:
+    """Puts designs in the places of a model's attentions."""
+    shared = Shared()
+    for design, place, paths in found:
+        module = model.get_submodule(paths[0])
         swap = SwappedTorch if isinstance(module, nn.MultiheadAttention) else Swapped
-        new = swap(compiler.compile(designs[entry["design"]], causal=place.causal), place, module, shared)
+        new = swap(compiler.compile(design, place.backend, place.causal), place, module, shared)
         for path in paths:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, new)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, Layout, family_of
-from tensornet_attn.convert.trained import Norm, Outside, Trained, refusal
+from tensornet_attn.convert.trained import Norm, Trained, Widths, refusal
 from tensornet_attn.errors import InputError
 
 Projection = tuple[Tensor, Tensor | None]  # weight [in, out], bias [out]
@@ -60,14 +60,14 @@ def place_of(module: nn.Module, where: str) -> str:
     return f"{where} ({name})" if where else name
 
 
-def outside_of(module: Any, where: str, layout: Layout) -> Outside:
+def outside_of(module: Any, where: str, layout: Layout) -> Widths:
     """Of a module of a known family, whatever is computed in it. Raises InputError."""
     if isinstance(module, nn.MultiheadAttention):
-        return Outside(where, module.embed_dim, module.embed_dim, False, module.out_proj.weight)
+        return Widths(where, module.embed_dim, module.embed_dim, False, module.out_proj.weight)
     inner, (first, *_, last) = _inner(where, module, layout), layout.projections.split(" ")
     width = len(_linear(where, module, first)[0])
     output = _linear(where, module, last)[0].shape[1] if last else inner.all_head_size
-    return Outside(where, width, output, _causal(where, inner, layout), _part(where, module, first).weight)
+    return Widths(where, width, output, _causal(where, inner, layout), _part(where, module, first).weight)
 
 
 def read_multihead(module: Any, where: str) -> Trained:

@@ -11,6 +11,7 @@ from torch import nn
 
 from tensornet_attn.convert.wrap import Swapped
 from tensornet_attn.errors import InputError
+from tensornet_attn.files import write_whole
 
 KEY = "tensornet_attn"
 # What config.json names as the file of weights, which is not there: where this package is not asked, from_pretrained
@@ -27,19 +28,28 @@ class SavePretrained:
     def __init__(self, model: Any):
         self.model = model
 
-    def __call__(self, save_directory: Any, *given: Any, push_to_hub: bool = False, **options: Any) -> None:
+    def __call__(
+        self,
+        save_directory: Any,
+        is_main_process: bool = True,
+        *given: Any,
+        push_to_hub: bool = False,
+        **options: Any,
+    ) -> None:
         """As the model's own. Raises InputError where it is to push: `push_to_hub` of the model does both."""
         if push_to_hub:
             name = type(self.model).__name__
             raise InputError(
                 f"{name}: a converted model is pushed by model.push_to_hub(repo_id), which saves it first."
             )
+        if given or not is_main_process:  # some classes know nothing of it
+            given = (is_main_process, *given)
         type(self.model).save_pretrained(self.model, save_directory, *given, **options)
         path = Path(save_directory) / "config.json"
-        if path.exists():
+        if is_main_process and path.exists():
             config = json.loads(path.read_text(encoding="utf-8"))
             config |= {"quantization_config": described(self.model), "transformers_weights": INSTEAD}
-            path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            write_whole(path, f"{json.dumps(config, indent=2)}\n".encode())
 
 
 def described(model: nn.Module) -> dict[str, Any]:

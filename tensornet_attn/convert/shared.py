@@ -20,13 +20,14 @@ class Shared:
 
     def get(self, made: Callable[[], Any], tensors: tuple[Tensor | None, ...], others: tuple[Any, ...]) -> Any:
         """made(), or what it gave before for the same tensors and equal others."""
-        if torch.compiler.is_compiling():
+        given = [one for one in tensors if one is not None]
+        if torch.compiler.is_compiling() or any(one.is_inference() for one in given):  # these do not say when changed
             return made()
         for held, refs, value in self._last:
             if held == others and all(map(_same, refs, tensors)):
                 return value
         value = made()
-        refs = [None if one is None else (ref(one, self._forget), _version(one)) for one in tensors]
+        refs = [None if one is None else (ref(one, self._forget), one._version) for one in tensors]
         self._last = [*self._last[1 - MOST :], (others, refs, value)]
         return value
 
@@ -41,8 +42,4 @@ class Shared:
 def _same(held: Any, given: Tensor | None) -> bool:
     if held is None or given is None:
         return held is given
-    return held[0]() is given and bool(held[1] == _version(given))
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+    return held[0]() is given and bool(held[1] == given._version)

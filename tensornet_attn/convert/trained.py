@@ -46,7 +46,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Outside:
+class Widths:
     """What an attention is from outside: its widths in and out, whether it is causal, and a tensor like its own."""
 
     where: str

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tensornet_attn.convert.beside import maps, refuse
 from tensornet_attn.convert.masks import (
     Alibi,
     Rope,
@@ -27,15 +28,6 @@ from tensornet_attn.nn.module import CompiledDesign
 
 Output = tuple[Tensor, Tensor | None]
 
-# What a call may not ask for: argument -> what is wrong with it.
-REFUSED = {
-    "encoder_hidden_states": "it attends to one sequence; encoder_hidden_states are a second one",
-    "head_mask": "its heads are no longer those that head_mask counts",
-    "position_bias": "it takes no position_bias",
-    "softcap": "it does not cap its scores",
-    "cu_seq_lens_q": "it takes no packed sequences without a mask (cu_seq_lens_q)",
-    "cache": "it takes no paged cache",
-}
 PAST = ("past_key_values", "layer_past", "past_key_value")  # what families call the cache
 
 
@@ -46,7 +38,7 @@ class Place:
     `where`: its path and class, for errors; `parameters`: those of its forward, in order. `rope`, `alibi`: positions
     that came from it, and are compared with those of each call. `hides`: masks are true for hidden keys. `behind`:
     where a module has what lies behind its attention and stays, dropout, then LayerNorm over the sum with the input;
-    `layer`: its place in caches.
+    `layer`: its place in caches; `backend`: what the design was compiled for, as a saved model has to say.
     """
 
     where: str
@@ -56,6 +48,7 @@ class Place:
     window: Window = None
     behind: tuple[str, ...] = ()
     layer: int | None = None
+    backend: str = "auto"
     alibi: Alibi | None = None
     hides: bool = False
 
@@ -76,7 +69,13 @@ class Swapped(nn.Module):
         """The attention of hidden_states [batch, n, f], and its maps [batch, heads, n, n] where they are asked for."""
         place = self.place
         named |= zip(place.parameters, given, strict=False)
-        refuse(place, named)
+        refuse(place.where, named, taken={"position_bias"} & {*place.parameters})
+        if named.get("encoder_hidden_states") is not None:
+            raise InputError(f"{place.where}: it attends to one sequence; encoder_hidden_states are a second one.")
+        if named.get("is_causal") not in (None, place.causal):
+            raise InputError(
+                f"{place.where}: is_causal is {named['is_causal']}, and it was converted as {place.causal}."
+            )
         x, mask = named["hidden_states"], named.get("attention_mask")
         past = next((named[name] for name in PAST if named.get(name) is not None), None)
         kept = None if past is None else self._kept(past)
@@ -98,14 +97,14 @@ class Swapped(nn.Module):
             (x.shape, x.device, seen, place.causal, place.rope, place.window, place.alibi),
         )
         if kept is not None and kept.records:
-            kept.record(partial(self._again, x, masks, seen))
+            kept.record(partial(self._replay, x, masks, seen))
         y, seen_maps = self._finish(x, masks, named, None if kept is None else kept.cache)
         if kept is not None:
             kept.shifts = shifts
         return y, seen_maps
 
     @torch.no_grad()
-    def _again(self, x: Tensor, masks: dict[str, Tensor], seen: int, cache: Cache, count: int) -> None:
+    def _replay(self, x: Tensor, masks: dict[str, Tensor], seen: int, cache: Cache, count: int) -> None:
         """Computes the first positions of a call once more, behind those that were seen."""
         m = seen + count
         cut = {name: mask[..., :m] if name == "key_mask" else mask[..., :count, :m] for name, mask in masks.items()}
@@ -140,7 +139,7 @@ class Swapped(nn.Module):
             y = y + named["residual"]
         if hasattr(self, "LayerNorm"):
             y = self.LayerNorm(x + y)
-        return y, maps(self.design, x, masks, self.place.where) if wanted else None
+        return y, maps(self.design, (x,), masks) if wanted else None
 
 
 class SwappedTorch(Swapped):
@@ -178,26 +177,3 @@ class SwappedTorch(Swapped):
         if seen is not None and average_attn_weights:
             seen = seen.mean(-3)
         return y.transpose(0, 1) if turned else y, seen
-
-
-def refuse(place: Place, named: dict[str, Any]) -> None:
-    """Raises InputError for what a call asks and the design does not do."""
-    for name, reason in REFUSED.items():
-        if named.get(name) is not None and (name != "position_bias" or name not in place.parameters):
-            raise InputError(f"{place.where}: {reason}.")
-    if named.get("is_causal") not in (None, place.causal):
-        raise InputError(f"{place.where}: is_causal is {named['is_causal']}, and it was converted as {place.causal}.")
-
-
-def maps(design: CompiledDesign, x: Tensor, masks: dict[str, Tensor], where: str) -> Tensor:
-    """The design's attention maps, [batch, heads, n, n], computed as the diagram is written. Raises InputError."""
-    graph = design.plan.graph
-    steps = [name for name, kind, _ in design._signature.masks.places if kind == "softmax"]
-    if len(steps) != 1 or tuple(graph.legs_of(steps[0])[-2:]) != (graph.query, graph.key):
-        raise InputError(
-            f"{where}: '{graph.name}' has not one softmax over the keys whose maps could be returned; "
-            "ask its design.capture for a step."
-        )
-    found: Tensor = design.capture(x, steps[0], **masks)
-    heads = torch.Size(found.shape[x.dim() - 2 : -2])
-    return found.reshape(*x.shape[:-2], heads.numel(), *found.shape[-2:])

@@ -52,7 +52,7 @@ class DesignCacheLayer(CacheLayerMixin):
         """Forgets the last `-tokens_to_remove` positions. Raises InputError where the design cannot go back."""
         if tokens_to_remove > 0:
             raise InputError(f"{self.cache.design}: crop takes minus the positions to forget, not {tokens_to_remove}.")
-        self.cache.crop(self.cache.length + tokens_to_remove)
+        self.cache.crop(max(0, self.cache.length + tokens_to_remove))
 
     def reset(self) -> None:
         self.cache.reset()

@@ -55,6 +55,7 @@ class TensornetConfig(PreTrainedConfig):
                 raise InputError(f"the diagram has {classes} classes, not {labels} labels: give another 'classes'.")
             kwargs["num_labels"] = classes
         self.is_encoder_decoder = self.spec.kind == "seq2seq"
+        self.use_cache = self.use_cache and _decodes(str(self.diagram))
         self.tie_word_embeddings = False  # a tied model has one table, and nothing to tie
         super().__post_init__(**kwargs)
 
@@ -88,12 +89,13 @@ def config_of(source: Source | ModelSpec, *, backend: str = "auto", **options: A
     else:
         spec = load(_around(source, changes))
         spec = replace(spec, name=spec.stacks["layers"][0]["mixer"].design.name)
-    options.setdefault("use_cache", _decodes(spec))
     return TensornetConfig(diagram=spec.to_yaml(whole=True), backend=backend, **options)
 
 
-def _decodes(spec: ModelSpec) -> bool:
+@lru_cache(maxsize=16)
+def _decodes(diagram: str) -> bool:
     """Whether each design that `generate` runs can keep a cache."""
+    spec = _read(diagram)
     stack = spec.stacks["decoder" if spec.kind == "seq2seq" else "layers"]
     try:
         for part in {id(part): part for block in stack for part in block.values()}.values():

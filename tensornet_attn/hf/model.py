@@ -19,7 +19,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.hf.cache import TensornetCache, TensornetEncoderDecoderCache
-from tensornet_attn.hf.config import TensornetConfig, config_of
+from tensornet_attn.hf.config import KEYS, TensornetConfig, config_of
 from tensornet_attn.models.kinds import KINDS
 from tensornet_attn.models.model import Block, Losses, Model
 from tensornet_attn.models.read import ModelSpec
@@ -48,6 +48,7 @@ class TensornetPreTrainedModel(PreTrainedModel):
         if spec.kind != self.kind:
             raise InputError(f"the diagram is of a {spec.kind}; {type(self).__name__} takes a {self.kind}.")
         self.model = KINDS[self.kind](spec, backend=config.backend) if model is None else model
+        self._fresh: dict[str, Tensor] = {}  # first values, while a checkpoint that lacks some is read
         self._drawn = False
         self.post_init()
         self._drawn = True
@@ -56,7 +57,9 @@ class TensornetPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
         """As everywhere in transformers; designs then take the plan for the device that they were loaded on."""
         found = super().from_pretrained(*args, **options)
-        for module in (found[0] if isinstance(found, tuple) else found).modules():
+        model = found[0] if isinstance(found, tuple) else found
+        model._fresh = {}
+        for module in model.modules():
             place = next(module.parameters(recurse=False), None)
             if isinstance(module, CompiledDesign) and place is not None:
                 module.to(place.device)
@@ -68,10 +71,12 @@ class TensornetPreTrainedModel(PreTrainedModel):
         if not self._drawn:
             return
         where = next(name for name, one in self.model.named_modules() if one is module)
-        fresh = KINDS[self.kind](self.config.spec).get_submodule(where)
+        if not self._fresh:
+            made = KINDS[self.kind](self.config.spec)
+            self._fresh = {**dict(made.named_parameters()), **dict(made.named_buffers())}
         for name, value in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             if not getattr(value, "_is_hf_initialized", False):
-                value.copy_(getattr(fresh, name))
+                value.copy_(self._fresh[f"{where}.{name}" if where else name])
 
     def get_input_embeddings(self) -> nn.Module:
         """The table of the vocabulary; of an encoder and a decoder that of the source."""
@@ -134,6 +139,16 @@ def _positions(position_ids: Tensor | None, key_mask: Tensor | None, n: int) -> 
     if position_ids is not None or key_mask is None:
         return position_ids
     return (key_mask.cumsum(1) - 1).clamp(min=0)[:, -n:]
+
+
+def _check_right(key_mask: Tensor) -> None:
+    """Raises InputError for padding on the left, which would stand between the row of `pooling: cls` and the tokens."""
+    right = (key_mask[:, 0] | ~key_mask.any(1)).all()
+    sentence = "'attention_mask' has padding on the left, behind the row of 'pooling: cls': pad on the right."
+    if torch.compiler.is_compiling():
+        torch._assert_async(right, sentence)
+    elif not bool(right):
+        raise InputError(sentence)
 
 
 def _last(logits_to_keep: int | Tensor, shape: torch.Size, device: torch.device) -> Tensor | None:
@@ -246,8 +261,7 @@ class TensornetForMaskedLM(TensornetPreTrainedModel):
         _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
         asks = self._asks_losses(labels)
         mask = _key_mask("attention_mask", attention_mask)
-        positions = None if position_ids is None else _positions(position_ids, mask, input_ids.shape[1])
-        made = self.model(input_ids, mask, losses=asks, positions=positions)
+        made = self.model(input_ids, mask, losses=asks, positions=_positions(position_ids, mask, input_ids.shape[1]))
         logits, losses = made if asks else (made, {})
         loss = None
         if labels is not None:
@@ -265,6 +279,9 @@ class TensornetForSequenceClassification(TensornetPreTrainedModel):
         """The table of the vocabulary, or the projection of numbers."""
         return self.model.embedding if self.model.features is None else self.model.projection
 
+    def get_output_embeddings(self) -> None:
+        """None: the output is of classes, not of the vocabulary."""
+
     @capture_outputs
     def forward(
         self,
@@ -279,7 +296,10 @@ class TensornetForSequenceClassification(TensornetPreTrainedModel):
         """
         _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
         asks = self._asks_losses(labels)
-        made = self.model(input_ids, _key_mask("attention_mask", attention_mask), losses=asks)
+        mask = _key_mask("attention_mask", attention_mask)
+        if self.model.cls is not None and mask is not None:
+            _check_right(mask)
+        made = self.model(input_ids, mask, losses=asks, positions=_positions(None, mask, input_ids.shape[1]))
         logits, losses = made if asks else (made, {})
         loss = None
         if labels is not None:
@@ -377,9 +397,14 @@ MODELS: tuple[type[TensornetPreTrainedModel], ...] = (
 def make(source: Source | ModelSpec | Model, **options: Any) -> TensornetPreTrainedModel:
     """The model of a model file or a design, or a trained one of `ta.models`; `options` as in `config_of`.
 
-    Weights are in `dtype` where that is given. Raises DesignError, InputError and TypeError as `config_of` does.
+    Weights are in `dtype` where that is given. A trained model keeps its sizes, dtype and backend: InputError for
+    options that would change them. Raises DesignError, InputError and TypeError as `config_of` does.
     """
     trained = source if isinstance(source, Model) else None
+    if trained is not None:
+        for name in sorted(options.keys() & (KEYS | {"backend", "dtype"})):
+            raise InputError(f"a trained model has its own '{name}': leave it out.")
+        options["backend"] = trained.backend
     config = config_of(source if trained is None else trained.spec, **options)
     (cls,) = (cls for cls in MODELS if cls.kind == config.spec.kind)
     return cls._from_config(config) if trained is None else cls(config, trained)

@@ -76,23 +76,25 @@ class ModelCache(Mapping[str, Cache]):
         """What a checkpoint holds of it, by name, [batch, ...] each: numbers and dtypes once for each sequence."""
         found = dict[str, torch.Tensor]()
         for place, cache in self.items() if self.batch else ():
-            for name, value in sorted(cache.state_dict().items()):  # processes gather them in this order
-                if name == "dtype":
-                    value = torch.zeros(self.batch, dtype=value)
-                elif not isinstance(value, torch.Tensor):
-                    value = torch.full((self.batch,), value)
-                found[f"{place}/{name}"] = value
+            state = cache.state_dict()
+            found[f"{place}/dtype"] = torch.zeros(self.batch, dtype=state["dtype"])
+            for name in ("forgotten", "length"):
+                found[f"{place}/{name}"] = torch.full((self.batch,), state[name])
+            for name, value in sorted(state["kept"].items()):  # processes gather them in this order
+                found[f"{place}/kept/{name}"] = value
         return found
 
     def with_tensors(self, named: Mapping[str, torch.Tensor]) -> ModelCache:
         """This cache, holding what `tensors` gave."""
         for place, cache in self.items():
-            state = dict[str, Any]()
+            kept = dict[str, torch.Tensor]()
+            state: dict[str, Any] = {"kept": kept}
             for path, value in named.items():
-                where, _, name = path.rpartition("/")
-                if where == place:
-                    numbers = name in ("length", "forgotten")
-                    state[name] = value.dtype if name == "dtype" else int(value[0]) if numbers else value
+                where, _, name = path.partition("/")
+                if where == place and name in ("length", "forgotten", "dtype"):
+                    state[name] = value.dtype if name == "dtype" else int(value[0])
+                elif where == place:
+                    kept[name.removeprefix("kept/")] = value
             cache.load_state_dict(state)
         return self
 

@@ -252,9 +252,16 @@ class SequenceClassifier(Model):
         rows = config.length if config.pooling == "concat" else 1
         self.output = nn.Linear(rows * config.width, config.classes, **new)
 
-    def forward(self, tokens: Tensor, key_mask: Tensor | None = None, losses: bool = False) -> WithLosses:
+    def forward(
+        self,
+        tokens: Tensor,
+        key_mask: Tensor | None = None,
+        losses: bool = False,
+        positions: Tensor | None = None,
+    ) -> WithLosses:
         """tokens [batch, n] integers, or [batch, n, features] numbers, and key_mask [batch, n], true where one stands.
 
+        positions [batch, n] as in `LanguageModel`; with `pooling: cls` its row stands before all of them.
         Logits [batch, classes]; with `losses`, (logits, auxiliary losses by name, as `layers.0.mixer.balance`). Raises
         InputError; also where `pooling: concat` is given another n than its length.
         """
@@ -262,7 +269,8 @@ class SequenceClassifier(Model):
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
             key_mask = None if key_mask is None else nn.functional.pad(key_mask, (1, 0), value=True)
-        x, found = self._through("layers", self.positions(x), losses, key_mask)
+            positions = None if positions is None else nn.functional.pad(positions + 1, (1, 0))
+        x, found = self._through("layers", self.positions(x, positions=positions), losses, key_mask)
         logits = self.output(self._pooled(self.norm(x), key_mask))
         return (logits, found) if losses else logits
 

@@ -156,13 +156,24 @@ class Positions(nn.Module):
         """
         n = seen + x.shape[1]
         if self.kind == "learned":
-            if n > self.length and (positions is None or int(positions.max()) >= self.length):
+            if positions is not None:
+                self._check(positions)
+            elif n > self.length:
                 raise InputError(f"{n} positions given; the model has learned {self.length}.")
             x = x + (self.table[seen:n] if positions is None else self.table[positions])
         elif self.kind == "sinusoid":
             places = torch.arange(seen, n, device=x.device) if positions is None else positions
             x = x + sinusoid(places.flatten(), x.shape[2], x.dtype).unflatten(0, places.shape)
         return self.dropout(x)
+
+    def _check(self, positions: Tensor) -> None:
+        """Raises InputError where one was not learned; of a GPU, or while torch compiles, the program's run does."""
+        right = ((positions >= 0) & (positions < self.length)).all()
+        sentence = f"'positions' are not all from 0 to {self.length - 1}, which the model has learned."
+        if not positions.is_cpu or torch.compiler.is_compiling():
+            torch._assert_async(right, sentence)
+        elif not bool(right):
+            raise InputError(sentence)
 
 
 def check_tokens(
@@ -217,7 +228,7 @@ class Model(nn.Module, ABC):
         self.spec = load({"tensornet": 1, "model": {"kind": self.kind, **config}} if spec is None else spec)
         if self.spec.kind != self.kind:
             raise InputError(f"this is a {self.spec.kind}; {type(self).__name__} makes a {self.kind}.")
-        self.scale = self.spec.embedding_scale
+        self.scale, self.backend = self.spec.embedding_scale, backend
         new = {"device": device, "dtype": dtype}
         self._make(**new)
         for stack, blocks in self.spec.stacks.items():

@@ -146,23 +146,23 @@ class Cache:
             self._held[name].fill_(torch.finfo(self._held[name].dtype).max if name in self._levels else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The length and the dtype of what was seen, and what is kept, by name."""
-        seen = {"length": self.length, "forgotten": self.forgotten, "dtype": self._dtype}
-        return seen | {name: self[name].clone() for name in self._held}
+        """The length and the dtype of what was seen, and under `kept` what is kept, by name."""
+        kept = {name: self[name].clone() for name in self._held}
+        return {"length": self.length, "forgotten": self.forgotten, "dtype": self._dtype, "kept": kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave. Raises InputError where it is of another design."""
-        names = {*state} - {"length", "forgotten", "dtype"}
-        if names and names != {*self._kept}:
-            of, wanted = ", ".join(sorted(names)), ", ".join(self._kept)
+        kept = state["kept"]
+        if kept and {*kept} != {*self._kept}:
+            of, wanted = ", ".join(sorted(kept)), ", ".join(self._kept)
             raise InputError(f"{self.design}: the cache keeps {wanted}, and the state is of {of}.")
-        for name, one in self._kept.items() if names else ():
-            rows, wanted_rows = state[name].shape[self._axis(name)] if one.leg else 0, one.rows(int(state["length"]))
+        for name, one in self._kept.items() if kept else ():
+            rows, wanted_rows = kept[name].shape[self._axis(name)] if one.leg else 0, one.rows(int(state["length"]))
             if one.leg and rows != wanted_rows:
                 raise InputError(f"{self.design}: '{name}' has {rows:,} positions, and {wanted_rows:,} are to be kept.")
         self.length, self.forgotten = int(state["length"]), int(state.get("forgotten", 0))
         self._dtype = state["dtype"]
-        self._held = {name: state[name].clone() for name in self._kept if names}
+        self._held = {name: kept[name].clone() for name in self._kept if kept}
 
     def check(self, design: str, decoding: Decoding, batch: tuple[int, ...], like: Tensor, length: int) -> None:
         """Raises InputError where a chunk does not go on with what is kept, or goes beyond the maximum."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.nn.cache import Cache
-from tensornet_attn.nn.call import Signature
+from tensornet_attn.nn.call import Masks, Signature
 from tensornet_attn.nn.decoder import Decoder
 from tensornet_attn.nn.forward import CallSignature, named_class, plain_class
 from tensornet_attn.nn.initial import initial, initial_
@@ -115,6 +115,11 @@ class CompiledDesign(nn.Module):
             return self._cached(cache, inputs, mask, key_mask, noise, losses)
         lengths = self._signature.check(inputs, mask, key_mask, noise)
         return self._run(self, Arguments(inputs, lengths, mask, key_mask, noise, losses))
+
+    @property
+    def mask_places(self) -> Masks:
+        """Where masks act, and what can be added there."""
+        return self._signature.masks
 
     def new_cache(
         self,

@@ -14,10 +14,11 @@ from typing import Any
 
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.attention import Reader, behind
+from tensornet_attn.graph.attention import Reader, attentions, behind
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.weighing import map_of
 from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ops import OPS
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.expression import SumText, parse_sum_text
 from tensornet_attn.spec.read import load
@@ -29,7 +30,7 @@ INSTEAD = "ta.convert_model puts a whole design into a model"
 
 
 @dataclass(frozen=True)
-class Between:
+class AttentionCore:
     """A design without weights, of queries, keys and values in this order, and what their legs are.
 
     `rows`: the legs of each input as written; `heads`: of each, those that stand on the attention map; `width`: of
@@ -48,7 +49,7 @@ class Between:
         return load(self.design, legs=dict(sizes))
 
 
-def between(design: Design) -> Between:
+def between(design: Design) -> AttentionCore:
     """A design that does no more than weigh values by scores. Raises InputError, saying what it has beside.
 
     One of three inputs and no weights is taken as it is.
@@ -79,7 +80,28 @@ def between(design: Design) -> Between:
         raise InputError(
             f"{graph.name}: its output is [{' '.join(output)}], not its values in the heads of its queries."
         )
-    return Between(inside, graph, rows, heads, tuple(width[0] for width in widths), output)  # type: ignore[arg-type]
+    return AttentionCore(inside, graph, rows, heads, tuple(width[0] for width in widths), output)  # type: ignore[arg-type]
+
+
+def scaled_by_queries(graph: Graph) -> bool:
+    """Whether queries, the first input, times a number give scores times that number.
+
+    Terms of constants alone, as ALiBi's, stay as they are.
+    """
+    query, *rest = (tensor.name for tensor in graph.of_role("input"))
+    inputs, linear = {query, *rest}, {query: True}
+    scores = {attention.of.name for attention in attentions(graph).values()}
+    for step in graph.steps:
+        if not inputs.isdisjoint(use.name for use in step.op.uses):
+            inputs.add(step.name)
+        if linear.keys().isdisjoint(use.name for use in step.op.uses):
+            continue
+        terms = [term.factors for term in step.contraction.terms] if step.contraction else [step.op.uses]
+        if step.name in scores:
+            terms = [term for term in terms if not inputs.isdisjoint(use.name for use in term)]
+        once = all([linear.get(use.name) for use in term if use.name in linear] == [True] for term in terms)
+        linear[step.name] = once and (step.box is None or OPS[step.box.kind].linear)
+    return all(linear.get(name) for name in scores)
 
 
 def _without_projections(design: Design, graph: Graph) -> Data:

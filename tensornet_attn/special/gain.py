@@ -183,11 +183,10 @@ def with_alibi(data: Data, graph: Graph, heads: int) -> Data:
 
 
 def with_dropout(data: Data, graph: Graph, probability: float) -> Data:
-    """Dropout in every softmax over the key leg that has none."""
+    """Dropout in every softmax over the keys, in the place of its own. Raises InputError without one."""
     out: Data = plain(data)
-    for box in _boxes(out["diagram"]):
-        if box.get("softmax") == graph.key and graph.key is not None:
-            box.setdefault("dropout", probability)
+    for box in _softmaxes(out, graph, "dropout"):
+        box["dropout"] = probability
     return out
 
 

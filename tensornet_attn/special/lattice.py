@@ -71,13 +71,12 @@ def route(general: Design, special: str) -> list[str]:
 
     graph, start = _around(general)
     if special not in graph or not nx.has_path(graph, start, special):
-        known = nx.ancestors(graph, special) if special in graph else set()
-        near, far = nx.single_source_shortest_path_length(graph.to_undirected(), start), len(graph)
-        steps = nx.single_target_shortest_path_length(graph, special) if known else {}
-        nearest_three = sorted(known, key=lambda name: (near.get(name, far), dict(steps)[name], name))[:3]
-        listed = (
-            f"the nearest that contain it: {', '.join(nearest_three)}." if known else "no shipped design contains it."
-        )
+        listed = "no shipped design contains it."
+        if known := nx.ancestors(graph, special) if special in graph else set():
+            near, far = nx.single_source_shortest_path_length(graph.to_undirected(), start), len(graph)
+            steps = dict(nx.single_target_shortest_path_length(graph, special))
+            nearest_three = sorted(known, key=lambda name: (near.get(name, far), steps[name], name))[:3]
+            listed = f"the nearest that contain it: {', '.join(nearest_three)}."
         message = f"no weights are known at which '{general.name}' is '{special}'; {listed}"
         raise InputError(message + " A design says so under 'contains'.")
     return [general.name, *nx.shortest_path(graph, start, special)[1:]]

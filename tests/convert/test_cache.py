@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+import tensornet_attn as ta
+from tensornet_attn.convert.cache import ConvertedLayer
 from tensornet_attn.convert.model import convert_model
 from tensornet_attn.convert.wrap import Swapped
 from tests.convert import models
@@ -167,14 +169,16 @@ def test_sequences_with_padding_change_places_in_the_cache() -> None:
         torch.testing.assert_close(after, before, **CLOSE)
 
 
-def test_a_mask_that_changed_in_place_is_read_again() -> None:
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+def test_a_mask_that_changed_in_place_is_read_again(mode: Any) -> None:
     """Layers share what the first of them made of a mask, as long as it is that mask."""
     before, after = (model.transformer.h[0].attn for model in models.pair("gpt2"))
     x = torch.randn(1, 5, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
-    mask = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
-    for _ in range(2):
-        torch.testing.assert_close(after(x, attention_mask=mask)[0], before(x, attention_mask=mask)[0])
-        mask[..., 1] = False
+    with mode():
+        mask = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+        for _ in range(2):
+            torch.testing.assert_close(after(x, attention_mask=mask)[0], before(x, attention_mask=mask)[0])
+            mask[..., 1] = False
 
 
 def test_biases_of_positions_are_compared() -> None:
@@ -188,3 +192,18 @@ def test_biases_of_positions_are_compared() -> None:
     assert models.message(lambda: attention(x, x, None)) == (
         where + "'alibi' is not given; it is compared with the design's own biases."
     )
+
+
+def test_a_crop_that_is_refused_leaves_what_was_recorded() -> None:
+    """A band of two positions, behind six; the call with all of them is computed again."""
+    layer = ta.compile(ta.load("band", legs={"f": 8, "h": 2}, settings={"k": 3}), causal=True).eval()
+    kept, x = ConvertedLayer(layer.new_cache(), records=True), torch.randn(1, 6, 8)
+    with torch.no_grad():
+        kept.record(lambda cache, count: layer(x[:, :count], cache=cache))
+        layer(x, cache=kept.cache)
+        with pytest.raises(ta.InputError) as error:
+            kept.crop(2)
+        assert str(error.value) == "band: crop takes minus the positions to forget, not 2."
+        assert kept.get_seq_length() == 6
+        kept.crop(-2)
+        torch.testing.assert_close(layer(x[:, 4:], cache=kept.cache), layer(x)[:, 4:])

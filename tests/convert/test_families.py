@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from tensornet_attn.convert.families import FAMILIES
+import tensornet_attn as ta
+from tensornet_attn.convert.families import FAMILIES, family_of
 from tensornet_attn.convert.model import convert_model
 from tensornet_attn.convert.read import read_trained
+from tensornet_attn.errors import InputError
 from tests.convert import models
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # angles and norms are float32 in the models, whatever their dtype
@@ -126,3 +129,17 @@ def test_the_families_of_a_row_have_one_forward(row: Any) -> None:
     for names in kinds:
         texts = {frozenset(forwards()[name]) for name in names}
         assert len(texts) <= (2 if row.classes[0] in TWO_FORWARDS else 1)
+
+
+class LlamaAttention(nn.Module):
+    """One's own, of a name that Hugging Face has too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(24, 24)
+
+
+def test_another_class_of_the_same_name_is_not_theirs() -> None:
+    with pytest.raises(InputError, match="LlamaAttention"):
+        ta.convert(LlamaAttention(), "gqa")
+    assert family_of(LlamaAttention()) is None

@@ -223,6 +223,28 @@ def test_a_scale_of_the_model_and_heads_of_other_widths() -> None:
     assert maps is None
 
 
+def test_a_scale_where_scores_are_not_linear_in_the_queries() -> None:
+    """ALiBi's slopes are not scaled, as in models that have them; distances and feature maps would be other ones."""
+    from transformers import AttentionInterface
+
+    q, k, v = (torch.randn(1, 2, 5, 4, dtype=F64) for _ in range(3))
+    call = {"module": torch.nn.Module(), "query": q, "key": k, "value": v, "attention_mask": None, "is_causal": True}
+    slopes, places = torch.tensor([2.0**-4, 2.0**-8], dtype=F64), torch.arange(5)
+    bias = -slopes[:, None, None] * (places[:, None] - places)
+    bias = bias.masked_fill(torch.ones(5, 5, dtype=torch.bool).triu(1), -torch.inf)
+    y, _ = AttentionInterface()[ta.register_attention("alibi")](**call, scaling=0.2)
+    torch.testing.assert_close(y.transpose(1, 2), (0.2 * q @ k.mT + bias).softmax(-1) @ v)
+    for name in ("gaussian", "linear", "mhsa_poly"):
+        attention = AttentionInterface()[ta.register_attention(name)]
+        attention(**call, scaling=0.5)
+        with pytest.raises(ta.InputError) as error:
+            attention(**call, scaling=0.2)
+        assert str(error.value) == (
+            f"{name}: the model scales its scores by 0.2, not by d ** -0.5, and those of this design are not linear in "
+            "its queries; give a design whose are, such as mhsa."
+        )
+
+
 INSTEAD = "ta.convert_model puts a whole design into a model."
 REFUSED = {
     "thsa": "without its projections it still has 'C', and what stands between given queries, keys and values has no "
@@ -256,8 +278,17 @@ def test_calls_that_are_refused(design: str, model: str, options: dict[str, Any]
     assert str(error.value) == message
 
 
+def test_dropout_of_the_design_gives_way() -> None:
+    """Where the model has one too."""
+    box = {"softmax": "m", "scale": "d ** -0.5", "dropout": 0.9, "of": "Q[n h d] K[m h d] -> h n m"}
+    own = {"tensornet": 1, "name": "dropped", "extends": "mhsa", "contains": {}, "diagram": {"A": box}}
+    assert "dropout: 0.2" in ta.nn.MultiheadAttention(own, 24, 4, dropout=0.2).design.design.to_yaml()
+    model = models.made("llama", attn_implementation=ta.register_attention(own), attention_dropout=0.2).train()
+    assert model(**models.inputs("llama")).logits.isfinite().all()
+
+
 def test_dropout_needs_a_softmax() -> None:
     model = models.made("llama", attn_implementation=ta.register_attention("linear"), attention_dropout=0.1).train()
     with pytest.raises(ta.InputError) as error:
         model(**models.inputs("llama"))
-    assert str(error.value) == "linear: it has no softmax over its keys in which attention dropout could act."
+    assert str(error.value) == "'linear' has no softmax over its keys, so that dropout would have no place."

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tensornet_attn.convert.masks import arguments, of_hugging_face, of_torch, visible_pairs
+import tensornet_attn as ta
+from tensornet_attn.convert.masks import arguments, of_hugging_face, of_torch, shown, visible_pairs
 from tensornet_attn.errors import InputError
 
 KEYS = torch.tensor([[True, True, True, False], [False, True, True, True]])
@@ -61,7 +62,8 @@ def test_behind_positions_that_were_seen_and_in_a_window() -> None:
     for seen in (0, 4, 5):
         rows = BAND[seen:]
         assert arguments(rows, True, "here", seen, (2, 0)) == {}
-        assert same(arguments(rows[..., :], True, "here", seen), mask=rows) or seen == 5
+        wanted = {"key_mask": rows[0]} if seen == 5 else {"mask": rows}
+        assert same(arguments(rows, True, "here", seen), **wanted)
         kept = {"key_mask": hidden} if seen == 0 else {}
         assert same(arguments(rows & hidden, True, "here", seen, (2, 0)), **kept)
         room = torch.cat((rows, torch.zeros(6 - seen, 3, dtype=torch.bool)), 1)  # a static cache has room for more
@@ -80,6 +82,17 @@ def test_a_mask_beyond_the_window_or_of_too_few_keys() -> None:
         with pytest.raises(InputError) as error:
             arguments(mask, True, "here", 0, (2, 0))
         assert str(error.value) == f"here: {message}"
+
+
+def test_nan_is_no_hidden_place() -> None:
+    """It reaches the output, as it does elsewhere."""
+    mask = torch.zeros(4, 4)
+    mask[0, 1] = torch.nan
+    assert shown(mask).all()
+    assert arguments(mask, False, "here")["mask"].isnan().sum() == 1
+    x = torch.randn(1, 4, 12)
+    layer = ta.nn.MultiheadAttention("mhsa", 12, 3, batch_first=True)
+    assert layer(x, x, x, attn_mask=mask)[0].isnan().any(-1).tolist() == [[True, False, False, False]]
 
 
 def test_visible_pairs() -> None:

@@ -215,6 +215,17 @@ def test_torch_attention_maps(average: bool) -> None:
     torch.testing.assert_close(after(alone, alone, alone)[0], before(alone, alone, alone)[0], **CLOSE)
 
 
+def test_maps_are_those_that_weigh_the_values() -> None:
+    """Not those of the one softmax among its parts; without dropout, in training too."""
+    (after,) = convert_model(nn.ModuleList([nn.MultiheadAttention(24, 4, 0.5, batch_first=True)]), "fmm1")
+    with torch.no_grad():
+        after.design.w1.fill_(-2.0)
+        after.design.w2.fill_(2.0)
+    x = torch.randn(3, 9, 24, generator=torch.Generator().manual_seed(5))
+    maps = after.train()(x, x, x, average_attn_weights=False)[1]
+    torch.testing.assert_close(maps, after.eval().design.capture(x, "A"))
+
+
 def test_maps_of_one_swapped_attention() -> None:
     before, after = both("bert", attn_implementation="eager")
     x = torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(7))

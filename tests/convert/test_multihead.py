@@ -277,7 +277,7 @@ MADE = {
     "mhsa: kdim is 8, but its features are on leg 'f', which is 24.": ("mhsa", {"kdim": 8}),
     "mhsa: vdim is 8, but its features are on leg 'f', which is 24.": ("mhsa", {"vdim": 8}),
     "mhsa: leg 'f' has the features of an input, 24; leave it out of 'legs'.": ("mhsa", {"legs": {"f": 32}}),
-    "linear: it has no softmax over its keys that dropout could act in; give dropout=0.": ("linear", {"dropout": 0.1}),
+    "'linear' has no softmax over its keys, so that dropout would have no place.": ("linear", {"dropout": 0.1}),
     "gqa: num_heads is 4, and the legs of its heads are g 3, j 1: choose them by legs={...}.": (
         "gqa",
         {"legs": {"g": 3}},
@@ -321,6 +321,6 @@ def test_calls_that_are_refused() -> None:
         "mhsa: attn_mask is torch.int64; give booleans (true = hidden) or floats (added).",
         "mhsa: attn_mask has shape [3, 5, 5]; give [n, m] or [batch * num_heads, n, m].",
         "linear: numbers of attn_mask cannot be added in this design; give zeros and minus infinity.",
-        "lfish: it has no attention map to return; call with need_weights=False.",
+        "lfish: it has no attention map to return; call with need_weights=False or output_attentions=False.",
         "mhsa: query, key and value have 2 dimensions, or 3 with a batch.",
     ]

@@ -118,6 +118,37 @@ def test_another_process_reads_it_where_this_package_is_asked_and_stops_elsewher
     assert float(found[1].stdout) == pytest.approx(model(torch.tensor([[5, 6, 7, 8]]))[0].sum().item(), rel=1e-4)
 
 
+def test_one_process_of_several_writes(tmp_path: Path) -> None:
+    model = trained("bert", "mhsa")
+    for given, named in (((), {"is_main_process": False}), ((False,), {})):
+        model.save_pretrained(tmp_path, *given, **named)
+        assert not (tmp_path / "config.json").exists()
+    for given, named in (((), {"is_main_process": True}), ((True,), {})):
+        model.save_pretrained(tmp_path, *given, **named)
+        same(load_converted(tmp_path), model, "bert")
+
+
+def test_the_backend_is_that_of_the_conversion(tmp_path: Path) -> None:
+    trained("bert", "mhsa", backend="reference").save_pretrained(tmp_path)
+    assert load_converted(tmp_path).encoder.layer[0].attention.design.plan.backend == "reference"
+
+
+MEAN = {  # weights of its own it has none
+    "tensornet": 1,
+    "name": "mean",
+    "legs": {"n": "query", "m": "key", "f": 24},
+    "inputs": {"x": "n f"},
+    "diagram": {"A": {"softmax": "m", "of": "x[n f] x[m f] -> n m"}, "y": "A[n m] x[m f] -> n f"},
+    "output": "y",
+}
+
+
+def test_a_design_without_weights(tmp_path: Path) -> None:
+    model = trained("bert", MEAN, init="fresh")
+    model.save_pretrained(tmp_path)
+    same(load_converted(tmp_path), model, "bert")
+
+
 def test_a_state_dict_goes_into_the_same_conversion(tmp_path: Path) -> None:
     model = trained("gpt2", "thsa")
     torch.save(model.state_dict(), tmp_path / "model.pt")
@@ -141,8 +172,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
     models.made("bert").save_pretrained(tmp_path)
     no_model = f"'{tmp_path}' holds no converted model: there is no config.json that names designs."
     assert message(load_converted, tmp_path) == no_model
+    assert message(load_converted, "nobody/nothing", local_files_only=True).startswith(
+        "'nobody/nothing': its config.json cannot be read: "
+    )
     model.save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
+    text = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text[:20])
+    assert message(load_converted, tmp_path).startswith(f"'{tmp_path}': its config.json cannot be read: ")
+    config = json.loads(text)
     del config["quantization_config"]["attentions"][0]["where"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert message(load_converted, tmp_path) == (

@@ -72,13 +72,16 @@ def test_a_fresh_process_reads_it(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == (f"{wanted}\n", 0), done.stderr
 
 
-def test_weights_that_a_checkpoint_lacks_are_drawn(tmp_path: Path) -> None:
+def test_weights_that_a_checkpoint_lacks_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.of_kind("language_model")
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     del weights["model.layers.1.mixer.design.Wq"], weights["model.layers.0.mlp.norm.weight"]
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    made, init = [], ta.models.LanguageModel.__init__
+    monkeypatch.setattr(ta.models.LanguageModel, "__init__", lambda *a, **k: (made.append(1), init(*a, **k))[1])
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).model
+    assert len(made) == 2  # itself, and once for all that is lacking
     drawn, kept = again.layers[1].mixer.design.Wq, again.layers[1].mixer.design.Wk
     assert torch.equal(kept, model.model.layers[1].mixer.design.Wk)
     assert 0 < drawn.std() < 1
@@ -99,6 +102,12 @@ def test_trained_models_and_designs_become_one(tmp_path: Path) -> None:
     wrapped = ta.hf.make(trained)
     tokens = models.tokens()
     assert torch.equal(wrapped(tokens).logits, trained(tokens))
+    for name, value in {"depth": 3, "backend": "torch", "dtype": torch.float32}.items():
+        message = refused(ta.InputError, lambda name=name, value=value: ta.hf.make(trained, **{name: value}))
+        assert message == f"a trained model has its own '{name}': leave it out."
+    literal = ta.models.LanguageModel(vocabulary=9, length=8, width=16, layers=["mhsa"], backend="reference")
+    assert ta.hf.make(literal, eos_token_id=5).config.backend == "reference"
+    assert ta.hf.make(models.classifier()).get_output_embeddings() is None
     path = tmp_path / "own.yaml"
     path.write_text("tensornet: 1\nname: own\nextends: mhsa\nlegs: {h: head 2}\n")
     model = ta.hf.make(str(path), kind="masked_language_model", vocabulary=9, length=8, width=16, depth=3)
@@ -130,6 +139,26 @@ def test_padding_and_both_sides() -> None:
     later = tokens.clone()
     later[:, -1] = (later[:, -1] + 1) % tiny.VOCABULARY
     assert (model(tokens).logits[:, 0] - model(later).logits[:, 0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoid"])
+@pytest.mark.parametrize("made", [models.masked, models.classifier], ids=["masked", "classifier"])
+def test_padding_on_the_left_moves_no_position(made, positions: str) -> None:
+    model = ta.hf.make(models.spread(made(positions=positions))).eval()
+    tokens = models.tokens(2, 4)
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1]]).expand(2, 6)
+    padded, alone = model(torch.nn.functional.pad(tokens, (2, 0)), mask).logits, model(tokens).logits
+    torch.testing.assert_close(padded[:, 2:] if alone.dim() == 3 else padded, alone, rtol=1e-10, atol=1e-11)
+
+
+def test_a_cls_row_has_no_padding_behind_it() -> None:
+    """Rotary positions would count it; on the right it changes nothing."""
+    model = ta.hf.make(models.spread(models.classifier(positions="learned", pooling="cls"))).eval()
+    tokens, mask = models.tokens(2, 6), torch.tensor([[1, 1, 1, 1, 0, 0]]).expand(2, 6)
+    torch.testing.assert_close(model(tokens, mask).logits, model(tokens[:, :4]).logits, rtol=1e-10, atol=1e-11)
+    assert refused(ta.InputError, lambda: model(tokens, mask.flip(1))) == (
+        "'attention_mask' has padding on the left, behind the row of 'pooling: cls': pad on the right."
+    )
 
 
 def refused(error: type[Exception], call) -> str:

@@ -47,6 +47,9 @@ def test_it_goes_back_where_the_design_can() -> None:
     past.crop(-3)
     assert past.get_seq_length() == 4
     torch.testing.assert_close(layer(x[:, 4:], cache=past.layers[0].cache), layer(x)[:, 4:], rtol=0, atol=1e-12)
+    past.crop(-9)  # more than there are, as in transformers
+    assert past.get_seq_length() == 0
+    layer(x[:, :2], cache=past.layers[0].cache)
     past.reset()
     assert past.get_seq_length() == 0
     _, _, sums = after("linear", 7)

@@ -130,6 +130,7 @@ def test_a_long_prompt_in_chunks() -> None:
 def test_what_keeps_no_cache_generates_without() -> None:
     model, inputs = tiny.of_design("fmm_lra_release"), tiny.batch()
     assert model.config.use_cache is False
+    assert ta.hf.TensornetConfig(diagram=model.config.diagram).use_cache is False
     assert torch.equal(
         model.generate(**inputs, max_new_tokens=4), model.generate(**inputs, max_new_tokens=4, use_cache=False)
     )

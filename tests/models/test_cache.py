@@ -86,8 +86,12 @@ def test_positions_are_those_given(positions: str) -> None:
     torch.testing.assert_close(rest, whole[:, 6:], rtol=1e-10, atol=1e-10)
     learned = tiny.language(positions="learned", length=4)
     assert learned(tokens[:1, :5], positions=torch.tensor([[0, 0, 1, 2, 3]])).shape == (1, 5, tiny.VOCABULARY)
+    for row in ([[0, 1, 2, 3, 4]], [[9, 10, 11]], [[0, 1, -1]]):
+        with pytest.raises(ta.InputError) as error:
+            learned(tokens[:1, : len(row[0])], positions=torch.tensor(row))
+        assert str(error.value) == "'positions' are not all from 0 to 3, which the model has learned."
     with pytest.raises(ta.InputError) as error:
-        learned(tokens[:1, :5], positions=torch.tensor([[0, 1, 2, 3, 4]]))
+        learned(tokens[:1, :5])
     assert str(error.value) == "5 positions given; the model has learned 4."
 
 

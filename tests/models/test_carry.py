@@ -136,6 +136,30 @@ def test_keys_that_are_turned_are_not_dropped() -> None:
     assert cache.length == 5
 
 
+def test_steps_may_be_called_as_the_entries_of_a_state() -> None:
+    """Keys called length, values called forgotten: a checkpoint has them beside the numbers of that name."""
+    own = {
+        "tensornet": 1,
+        "name": "own",
+        "extends": "mhsa",
+        "contains": {},
+        "diagram": {
+            "K": None,
+            "V": None,
+            "length": "x[m f] Wk[f h d] -> m h d",
+            "forgotten": "x[m f] Wv[f h d] -> m h d",
+            "A": {"softmax": "m", "scale": "d ** -0.5", "of": "Q[n h d] length[m h d] -> h n m"},
+            "y": "A[h n m] forgotten[m h d] Wo[h d f] -> n f",
+        },
+    }
+    layers = [{"mixer": {"design": own, "legs": {"h": 2}}}]
+    model, x = tiny.language(memory=4, memory_kind="cache", layers=layers).eval(), tiny.tokens(2, 8)
+    _, memory = model(x[:, :4], memory=model.new_memory(2))
+    again = model.new_memory(2).with_tensors(memory.tensors())
+    one, two = (model(x[:, 4:], memory=kept)[0] for kept in (memory, again))
+    torch.testing.assert_close(one, two, rtol=0, atol=0)
+
+
 def _again(model, x: torch.Tensor):
     cache = model.new_cache()
     model(x[:, :6], cache=cache)

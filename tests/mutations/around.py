@@ -192,14 +192,14 @@ AROUND = (
     ),
     Mutation(
         "hf/cache.py",
-        "self.cache.crop(self.cache.length + tokens_to_remove)",
+        "self.cache.crop(max(0, self.cache.length + tokens_to_remove))",
         "self.cache.crop(-tokens_to_remove)",
         "A cache keeps as many positions as it should forget.",
         ("hf/test_cache.py::test_it_goes_back_where_the_design_can",),
     ),
     Mutation(
         "convert/shared.py",
-        "held[0]() is given and bool(held[1] == _version(given))",
+        "held[0]() is given and bool(held[1] == given._version)",
         "held[0]() is given",
         "Layers of a converted model go on with a mask that was changed in place.",
         ("convert/test_cache.py::test_a_mask_that_changed_in_place_is_read_again",),

@@ -253,7 +253,7 @@ def test_room_for_all_is_made_at_once() -> None:
     before = cache.state_dict()
     with pytest.raises(ta.InputError, match=r"^mhsa: the cache is full: it has room for 9 positions, not 10\.$"):
         module(x[:, :1], cache=cache)
-    assert all(torch.equal(before[name], cache.state_dict()[name]) for name in cache)
+    assert all(torch.equal(before["kept"][name], cache.state_dict()["kept"][name]) for name in cache)
     assert cache.length == before["length"]
 
 
@@ -290,6 +290,31 @@ def test_back_and_forth() -> None:
         ta.InputError, match=r"^band: the cache cannot go back to 4 positions: of 'K' it keeps the last 2\.$"
     ):
         ring.crop(4)
+
+
+def test_steps_may_be_called_as_the_entries_of_a_state() -> None:
+    """Keys called length, values called forgotten."""
+    text = """
+tensornet: 1
+name: own
+legs: {n: query, m: key, f: 8, h: head 2, d: 4}
+inputs: {x: n f}
+weights: {Wq: f h d, Wk: f h d, Wv: f h d, Wo: h d f}
+diagram:
+  Q: x[n f] Wq[f h d] -> n h d
+  length: x[m f] Wk[f h d] -> m h d
+  forgotten: x[m f] Wv[f h d] -> m h d
+  A: {softmax: m, of: "Q[n h d] length[m h d] -> h n m"}
+  y: A[h n m] forgotten[m h d] Wo[h d f] -> n f
+output: y
+"""
+    module, x = ta.compile(text, causal=True).eval(), torch.randn(2, 5, 8)
+    cache, again = module.new_cache(), module.new_cache()
+    with torch.no_grad():
+        module(x[:, :3], cache=cache)
+        again.load_state_dict(cache.state_dict())
+        assert (again.length, again.forgotten) == (3, 0)
+        torch.testing.assert_close(module(x[:, 3:], cache=again), module(x)[:, 3:])
 
 
 def test_what_cannot_be_decoded_says_why() -> None:

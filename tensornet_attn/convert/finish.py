@@ -11,7 +11,7 @@ from tensornet_attn.convert.wrap import Swapped
 from tensornet_attn.errors import InputError
 
 
-def settle(model: nn.Module, new: list[Swapped]) -> None:
+def finish_conversion(model: nn.Module, new: list[Swapped]) -> None:
     """Turns off what would go around the new modules: nested tensors, maps collected by class, caches where a design
     cannot keep one; and saves what they are with the model."""
     decoding = all(map(decodes, new))
