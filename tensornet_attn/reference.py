@@ -17,7 +17,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph import model
 from tensornet_attn.graph.hidden import visible_to
 from tensornet_attn.graph.model import Function, Graph, Seen, Step, Term, Visible
-from tensornet_attn.graph.shown import numbers
+from tensornet_attn.graph.visibility import numbers
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.arithmetic import evaluate as number_of
 from tensornet_attn.ir.steps import LOGIC

@@ -13,8 +13,8 @@ from math import inf, isinf
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.causal import areas_seen, looks_back
 from tensornet_attn.graph.model import FusedAttention, Graph, Step, body_graph
-from tensornet_attn.graph.shown import shown
-from tensornet_attn.ir.areas import Areas, distances, near_and_first
+from tensornet_attn.graph.visibility import visible_areas
+from tensornet_attn.ir.areas import Areas, distances, reach_and_prefix
 from tensornet_attn.ops import OPS
 
 BLOCKS = (32, 256)  # the least and the largest number of queries in a block
@@ -77,11 +77,11 @@ class Block:
 
 def reach_of(graph: Graph, box: Step) -> Reach | None:
     """How far the masks of a box let a query see; None where a side has no bound that is known before run time."""
-    return _reach(shown(graph.masks(box), graph.values))
+    return _reach(visible_areas(graph.masks(box), graph.values))
 
 
 def _reach(areas: Areas) -> Reach | None:
-    (near, far), first = near_and_first(areas)
+    (near, far), first = reach_and_prefix(areas)
     return Reach(int(far), int(-near), first) if max(far, -near) < inf else None
 
 
@@ -106,7 +106,7 @@ def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
     What is read by relative positions has all keys up to those nearby.
     """
     areas = areas_seen(graph)
-    (near, far), first = near_and_first(areas)
+    (near, far), first = reach_and_prefix(areas)
     relative = any(step.box is not None and OPS[step.box.kind].makes_leg for step in graph.steps)
     if relative or isinf(far):
         (near, far), first = distances(areas) or (0, 0), 0

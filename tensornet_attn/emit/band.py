@@ -8,7 +8,7 @@ from tensornet_attn.emit.dimensions import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import FusedAttention, Step
-from tensornet_attn.graph.shown import interval
+from tensornet_attn.graph.visibility import interval
 from tensornet_attn.ir.values import Legs, Value
 
 

@@ -9,7 +9,7 @@ from functools import partial, reduce
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.hidden import BY_KEY
 from tensornet_attn.graph.model import Function, Graph, Seen, Step, Visible
-from tensornet_attn.graph.shown import condition, given
+from tensornet_attn.graph.visibility import condition, written_numbers
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops import MASKS, OPS
 
@@ -125,7 +125,7 @@ def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:
         row = MASKS.get(mask.name)
         n, m = (writer.length(leg) for leg in (writer.graph.query, writer.graph.key))
         if row is not None and row.torch and len(mask.arguments) == row.counts[0]:
-            function, numbers = row.torch, [writer.integer(argument) for argument in given(mask)]
+            function, numbers = row.torch, [writer.integer(argument) for argument in written_numbers(mask)]
         else:
             function, numbers = "seen_mask", [sees_text(writer, [mask])]
         calls.append(writer.call(function, n, m, *numbers, f"{writer.like.text}.device"))

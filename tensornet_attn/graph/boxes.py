@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.scope import Scope
-from tensornet_attn.graph.shown import atoms, numbers, parts_of, shown
+from tensornet_attn.graph.visibility import atoms, numbers, parts_of, visible_areas
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.steps import LOGIC, Box, Function, Use
 from tensornet_attn.ir.tokens import Refusal
@@ -186,7 +186,7 @@ class _Maker:
         """Whether some query may see some key, as far as the numbers are known."""
         every = [number for mask in masks for atom in atoms(mask) for number in atom.arguments]
         unknown = any(self.scope.evaluated(number) is None for number in every)
-        return unknown or bool(shown(masks, self.scope.sizes.values))
+        return unknown or bool(visible_areas(masks, self.scope.sizes.values))
 
     def evaluated(self, masks: Sequence[Function]) -> str:
         """The text of masks with their numbers: `'window(4, -2)' and 'window(-3, 4)'`."""

@@ -12,9 +12,9 @@ from functools import reduce
 
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Box, Graph, Step, Term, Use
-from tensornet_attn.graph.shown import shown
 from tensornet_attn.graph.signs import nonnegative
-from tensornet_attn.ir.areas import EVERYWHERE, Areas, either
+from tensornet_attn.graph.visibility import visible_areas
+from tensornet_attn.ir.areas import EVERYWHERE, Areas, union
 from tensornet_attn.ops import OPS
 
 
@@ -59,7 +59,7 @@ def areas_seen(graph: Graph) -> Areas:
     recurrent = any(OPS[step.op.kind].recurrent for step in boxes)  # type: ignore[union-attr]
     if recurrent or not masked or graph.key in graph.legs_of(graph.output) or _leaks(graph):
         return EVERYWHERE
-    return reduce(either, (shown(graph.masks(step), graph.values) for step in masked), ())
+    return reduce(union, (visible_areas(graph.masks(step), graph.values) for step in masked), ())
 
 
 def _leaks(graph: Graph) -> bool:

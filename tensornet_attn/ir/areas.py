@@ -27,7 +27,7 @@ class Area:
     query: Span = ANY
     key: Span = ANY
 
-    def and_also(self, other: Area) -> Area:
+    def intersection(self, other: Area) -> Area:
         """The pairs in both, of which there may be none."""
         return Area(*map(_met, self.spans, other.spans))
 
@@ -54,11 +54,11 @@ class Area:
             return None
         return Area(distance, query, key)
 
-    def holds(self, other: Area) -> bool:
+    def contains(self, other: Area) -> bool:
         """Whether every pair of another area is in this one."""
         return all(map(_holds, self.spans, other.spans))
 
-    def outside(self) -> Iterator[Area]:
+    def complement(self) -> Iterator[Area]:
         """The pairs that are not in it, as areas that overlap."""
         for name, (least, most) in zip(("distance", "query", "key"), self.spans, strict=True):
             for span in [(-inf, least - 1)] * (least > -inf) + [(most + 1, inf)] * (most < inf):
@@ -69,10 +69,10 @@ Areas = tuple[Area, ...]
 EVERYWHERE: Areas = (Area(),)
 
 
-def simplest(areas: Iterable[Area]) -> Areas:
+def simplify(areas: Iterable[Area]) -> Areas:
     """Areas that cover the same, none without pairs, none that another one holds; one for all where they are many."""
     found = sorted(area for area in {*areas} if area.closed() is not None)
-    found = [area for area in found if not any(other.holds(area) for other in found if other != area)]
+    found = [area for area in found if not any(other.contains(area) for other in found if other != area)]
     if len(found) <= AREAS:
         return tuple(found)
     whole = found[0]
@@ -81,23 +81,23 @@ def simplest(areas: Iterable[Area]) -> Areas:
     return (whole,)
 
 
-def both(one: Areas, other: Areas) -> Areas:
+def intersect(one: Areas, other: Areas) -> Areas:
     """Where two conditions both hold."""
     if EVERYWHERE in (one, other):
         return other if one == EVERYWHERE else one
-    return simplest(a.and_also(b) for a in one for b in other)
+    return simplify(a.intersection(b) for a in one for b in other)
 
 
-def either(one: Areas, other: Areas) -> Areas:
+def union(one: Areas, other: Areas) -> Areas:
     """Where one of two conditions holds."""
-    return simplest((*one, *other))
+    return simplify((*one, *other))
 
 
-def outside(areas: Areas) -> Areas:
+def complement(areas: Areas) -> Areas:
     """Where none of these areas is."""
     found = EVERYWHERE
     for area in areas:
-        found = both(found, simplest(area.outside()))
+        found = intersect(found, simplify(area.complement()))
     return found
 
 
@@ -107,7 +107,7 @@ def distances(areas: Areas) -> Span | None:
     return (min(least for least, _ in spans), max(most for _, most in spans)) if spans else None
 
 
-def near_and_first(areas: Areas) -> tuple[Span, int]:
+def reach_and_prefix(areas: Areas) -> tuple[Span, int]:
     """The distances of all pairs, but for those of so many of the first keys, which are seen however far away."""
     first = [area for area in areas if area.key[1] < inf and (distances((area,)) or ANY)[1] == inf]
     nearby = distances(tuple(area for area in areas if area not in first)) or (0, -1)

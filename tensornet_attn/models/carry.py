@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.build import build
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.graph.shown import by_distance
+from tensornet_attn.graph.visibility import by_distance
 from tensornet_attn.models.fit import Fitted, Place
 from tensornet_attn.plan.decoding import PLACES, Decoding, decoding_of
 

@@ -23,7 +23,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
 from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
-from tensornet_attn.graph.shown import ahead, by_distance
+from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import Arith, names
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.blocks import exits, groups
@@ -202,7 +202,7 @@ def _apart(graph: Graph) -> Graph:
 def _looks_ahead(graph: Graph) -> str | None:
     """Why a design is not causal; None where it is."""
     for step in graph.steps:
-        if graph.masked(step) and graph.query in step.op.uses[0].legs and ahead(graph, step) > 0:
+        if graph.masked(step) and graph.query in step.op.uses[0].legs and lookahead(graph, step) > 0:
             return f"in '{step.name}' a query sees later keys; compile it with causal=True"
     met = any(graph.key in use.legs for step in graph.steps for use in step.op.uses)
     if met and not (graph.tied or any(graph.key in one.legs for one in graph.of_role("input"))):

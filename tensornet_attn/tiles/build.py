@@ -9,9 +9,9 @@ from functools import partial
 from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Number, evaluate
 from tensornet_attn.ops import OPS
+from tensornet_attn.tiles.conditions import MaskConditions, conditions_of
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.tiles.legs import RESERVED, made_inside, relative, sides_of
-from tensornet_attn.tiles.look import Look, look_of
 from tensornet_attn.tiles.model import (
     ROWS,
     At,
@@ -50,7 +50,7 @@ class Builder(Steps):
     operands: dict[Use, Operand] = field(default_factory=dict)
     values: dict[tuple[str, At], Node] = field(default_factory=dict)
     maps: dict[str, Node] = field(default_factory=dict)
-    masks: dict[Look, int] = field(default_factory=dict)
+    masks: dict[MaskConditions, int] = field(default_factory=dict)
     others: tuple[str, ...] | None = None
     streams: dict[str, int] = field(default_factory=dict)
 
@@ -165,7 +165,7 @@ class Builder(Steps):
 
     def visible(self, masks: Iterable[Function], place: At) -> Node:
         """Where some masks of the design, and that of the call, allow to look: numbered by what they show."""
-        number = self.masks.setdefault(look_of(self.graph, masks), len(self.masks))
+        number = self.masks.setdefault(conditions_of(self.graph, masks), len(self.masks))
         return self.nodes.node("visible", (), self.nodes.pair, "seen", (number, place))
 
     # the result

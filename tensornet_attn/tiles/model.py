@@ -16,7 +16,7 @@ from typing import Any
 
 from tensornet_attn.graph.model import Step, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Call, Name, Number
-from tensornet_attn.tiles.look import Look
+from tensornet_attn.tiles.conditions import MaskConditions
 
 Axes = tuple[str, ...]
 ROWS = ("softmax", "normalize")  # nodes that divide by a sum over the keys
@@ -256,7 +256,7 @@ class Program:
     exit: Exit
     legs: tuple[str, ...]  # of the result: heads, query, width
     maps: tuple[Node, ...]
-    masks: tuple[Look, ...]
+    masks: tuple[MaskConditions, ...]
     others: tuple[str, ...]  # legs of a run-time mask beside query and key
     nodes: Nodes
     relative: tuple[str, ...] = ()  # the leg of relative positions: a side of tiles that are shifted to keys

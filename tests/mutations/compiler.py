@@ -254,11 +254,11 @@ COMPILER = (
         (f"{PLAIN}[differential-False-torch]",),
     ),
     Mutation(
-        "graph/shown.py",
+        "graph/visibility.py",
         "outside(areas) if row.exact else EVERYWHERE",
         "outside(areas)",
         "A mask that is not is taken to hide all of where the mask may show something.",
-        ("graph/test_shown.py::test_no_pair_that_a_formula_shows_or_hides_is_outside",),
+        ("graph/test_visibility.py::test_no_pair_that_a_formula_shows_or_hides_is_outside",),
     ),
     Mutation(
         "emit/masks.py",

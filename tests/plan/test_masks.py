@@ -72,7 +72,7 @@ def test_blocks_of_queries_are_the_reference(mask: str, kind: str, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("mask", "causal", "told"),
+    ("mask", "causal", "reach"),
     [
         ("causal and (window(w, 0) or prefix(p))", False, ["reach=(3, 0, 2)"]),
         ("prefix(p)", False, ["reach=(-1, 0, 2)"]),
@@ -84,9 +84,9 @@ def test_blocks_of_queries_are_the_reference(mask: str, kind: str, monkeypatch: 
         ("block_causal(w)", False, ["reach=(None, 2, 0)"]),
     ],
 )
-def test_a_block_has_the_keys_that_its_rows_may_see(mask: str, causal: bool, told: list[str]) -> None:
+def test_a_block_has_the_keys_that_its_rows_may_see(mask: str, causal: bool, reach: list[str]) -> None:
     source = ta.emit_source(design(mask, wide=True), causal=causal, backend="torch", package=True)
-    assert re.findall(r"reach=\([^)]*\)", source) == told
+    assert re.findall(r"reach=\([^)]*\)", source) == reach
     assert "keys=(" in source
 
 

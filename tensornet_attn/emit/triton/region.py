@@ -15,7 +15,7 @@ from tensornet_attn.emit.triton.kernel import KernelText
 from tensornet_attn.emit.triton.lines import source
 from tensornet_attn.emit.triton.nodes import Scope
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.ir.areas import EVERYWHERE, Areas, distances, either
+from tensornet_attn.ir.areas import EVERYWHERE, Areas, distances, union
 from tensornet_attn.ir.arithmetic import Arith, Negative, Number
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.legs import RESERVED
@@ -198,4 +198,4 @@ class Region:
         """Pairs outside of which no part of the result reads anything."""
         if not vanishes(self.program.exit.maps):
             return EVERYWHERE
-        return reduce(either, (look.areas for look in self.program.masks), ())
+        return reduce(union, (look.areas for look in self.program.masks), ())

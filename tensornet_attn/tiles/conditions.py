@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from tensornet_attn.graph.model import Function, Graph
-from tensornet_attn.graph.shown import condition, hidden, interval, shown
+from tensornet_attn.graph.visibility import condition, hidden_areas, interval, visible_areas
 from tensornet_attn.ir.areas import Areas, distances
 from tensornet_attn.ir.arithmetic import evaluate
 
@@ -15,7 +15,7 @@ PLACES = {place: f"{{{place}}}" for place in ("query", "key", "distance")}  # fi
 
 
 @dataclass(frozen=True)
-class Look:
+class MaskConditions:
     """The masks of a box, together. `left`, `right`: the farthest key that may be seen before and after a query.
 
     `areas`: outside of these all masks together show nothing. `conditions`: those of masks that are no interval, as
@@ -29,13 +29,13 @@ class Look:
     hidden: Areas = ()
 
 
-def look_of(graph: Graph, masks: Iterable[Function]) -> Look:
+def conditions_of(graph: Graph, masks: Iterable[Function]) -> MaskConditions:
     """What a box's own masks show."""
     values, every = graph.values, tuple(dict.fromkeys(masks))
     straight = [mask for mask in every if interval([mask], values)]
-    ends = [distances(shown([mask], values)) or (1, 0) for mask in straight]
+    ends = [distances(visible_areas([mask], values)) or (1, 0) for mask in straight]
     left = min((int(far) for _, far in ends if far < inf), default=None)
     right = min((int(-near) for near, _ in ends if near > -inf), default=None)
     others = [mask for mask in every if mask not in straight]
     conditions = tuple(condition(mask, lambda tree: str(int(evaluate(tree, values))), PLACES) for mask in others)
-    return Look(left, right, shown(every, values), conditions, hidden(others, values))
+    return MaskConditions(left, right, visible_areas(every, values), conditions, hidden_areas(others, values))

@@ -10,8 +10,8 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.graph.causal import areas_seen
-from tensornet_attn.graph.shown import condition, hidden, interval, shown
-from tensornet_attn.ir.areas import Area, distances, outside
+from tensornet_attn.graph.visibility import condition, hidden_areas, interval, visible_areas
+from tensornet_attn.ir.areas import Area, complement, distances
 from tensornet_attn.ir.arithmetic import number
 from tensornet_attn.ir.steps import Function
 from tensornet_attn.limits import AREAS
@@ -60,9 +60,9 @@ def test_no_pair_that_a_formula_shows_or_hides_is_outside(seed: int) -> None:
     for _ in range(10):
         masks = [formula(draw, draw.randint(0, 3)) for _ in range(draw.randint(1, 2))]
         plain = torch.stack([sees(mask) for mask in masks]).amin(0)
-        areas = shown(masks, {})
+        areas = visible_areas(masks, {})
         assert not (plain & ~covered(areas)).any()
-        assert not (~plain & ~covered(hidden(masks, {}))).any()
+        assert not (~plain & ~covered(hidden_areas(masks, {}))).any()
         if interval(masks, {}):
             assert (plain == covered(areas)).all()
         near, far = distances(areas) or (1, 0)
@@ -86,8 +86,8 @@ PLACES = {"query": "query", "key": "key", "distance": "(query - key)"}
 def test_bounds_follow_from_bounds() -> None:
     assert Area(query=(10, inf), key=(-inf, 3)).closed() == Area((7, inf), (10, inf), (0, 3))
     assert Area(distance=(1, inf), query=(-inf, 0)).closed() is None  # no key stands before the first
-    assert outside((Area(distance=(0, inf)),)) == (Area(distance=(-inf, -1)),)
-    assert len(outside((Area(key=(0, 3)), Area(distance=(-1, 1))))) > 1
+    assert complement((Area(distance=(0, inf)),)) == (Area(distance=(-inf, -1)),)
+    assert len(complement((Area(key=(0, 3)), Area(distance=(-1, 1))))) > 1
 
 
 def test_where_a_key_counts() -> None:
@@ -104,7 +104,7 @@ def test_where_a_key_counts() -> None:
 
 def test_areas_that_are_too_many_are_no_interval() -> None:
     mask = Function("or", tuple(Function("window", (number(3 * i), number(-3 * i))) for i in range(12)))
-    assert distances(shown([mask], {})) == (0, 33)
-    assert len(shown([mask], {})) <= AREAS
+    assert distances(visible_areas([mask], {})) == (0, 33)
+    assert len(visible_areas([mask], {})) <= AREAS
     assert not interval([mask], {})
     assert interval([Function("causal"), Function("band", (number(3),))], {})

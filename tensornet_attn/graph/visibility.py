@@ -10,7 +10,7 @@ from functools import reduce
 from typing import TypeVar
 
 from tensornet_attn.graph.diagram import Diagram
-from tensornet_attn.ir.areas import EVERYWHERE, Areas, both, distances, either, outside
+from tensornet_attn.ir.areas import EVERYWHERE, Areas, complement, distances, intersect, union
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ir.steps import LOGIC, Function, Step
 from tensornet_attn.ops.masks import MASKS
@@ -19,14 +19,14 @@ T = TypeVar("T")
 Values = Mapping[str, int | float]
 
 
-def shown(masks: Iterable[Function], values: Values) -> Areas:
+def visible_areas(masks: Iterable[Function], values: Values) -> Areas:
     """Areas outside of which some of the masks hide every pair. `values`: of the names in their numbers."""
-    return reduce(both, (_areas(mask, values, True) for mask in dict.fromkeys(masks)), EVERYWHERE)
+    return reduce(intersect, (_areas(mask, values, True) for mask in dict.fromkeys(masks)), EVERYWHERE)
 
 
-def hidden(masks: Iterable[Function], values: Values) -> Areas:
+def hidden_areas(masks: Iterable[Function], values: Values) -> Areas:
     """Areas outside of which no mask hides a pair."""
-    return reduce(either, (_areas(mask, values, False) for mask in dict.fromkeys(masks)), ())
+    return reduce(union, (_areas(mask, values, False) for mask in dict.fromkeys(masks)), ())
 
 
 def _areas(mask: Function, values: Values, seen: bool) -> Areas:
@@ -34,11 +34,11 @@ def _areas(mask: Function, values: Values, seen: bool) -> Areas:
     if mask.name == "not":
         return _areas(parts_of(mask)[0], values, not seen)
     if mask.name in LOGIC:
-        joined = both if (mask.name == "and") == seen else either
+        joined = intersect if (mask.name == "and") == seen else union
         return reduce(joined, (_areas(part, values, seen) for part in parts_of(mask)))
     row = MASKS[mask.name]
     areas = row.areas(*numbers(mask, values))
-    return areas if seen else outside(areas) if row.exact else EVERYWHERE
+    return areas if seen else complement(areas) if row.exact else EVERYWHERE
 
 
 def parts_of(mask: Function) -> tuple[Function, ...]:
@@ -54,14 +54,14 @@ def atoms(mask: Function) -> Iterator[Function]:
         yield mask
 
 
-def given(mask: Function) -> tuple[Arith, ...]:
+def written_numbers(mask: Function) -> tuple[Arith, ...]:
     """The numbers of a mask as written."""
     return tuple(argument for argument in mask.arguments if not isinstance(argument, Function))
 
 
 def numbers(mask: Function, values: Values) -> tuple[int, ...]:
     """The numbers of a mask, those that are left out too."""
-    return _filled(mask, [int(evaluate(argument, values)) for argument in given(mask)])
+    return _filled(mask, [int(evaluate(argument, values)) for argument in written_numbers(mask)])
 
 
 def by_distance(masks: Iterable[Function]) -> bool:
@@ -76,9 +76,9 @@ def interval(masks: Collection[Function], values: Values) -> bool:
     return len(rows) == len(masks) and all(straight)
 
 
-def ahead(graph: Diagram, step: Step) -> float:
+def lookahead(graph: Diagram, step: Step) -> float:
     """How many positions after itself a query may see a key of a box, as its masks prove it: at most 0 if causal."""
-    found = distances(shown(graph.masks(step), graph.values))
+    found = distances(visible_areas(graph.masks(step), graph.values))
     return 0 if found is None else -found[0]
 
 
@@ -89,7 +89,8 @@ def condition(mask: Function, number: Callable[[Arith], str], places: Mapping[st
     if mask.name in LOGIC:
         sign = " & " if mask.name == "and" else " | "
         return sign.join(f"({condition(part, number, places)})" for part in parts_of(mask))
-    texts = (text if text.isdigit() else f"({text})" for text in map(str, _filled(mask, [*map(number, given(mask))])))
+    filled = map(str, _filled(mask, [*map(number, written_numbers(mask))]))
+    texts = (text if text.isdigit() else f"({text})" for text in filled)
     return MASKS[mask.name].sees.format(**places, **dict(zip("abc", texts, strict=False)))
 
 
