@@ -24,12 +24,12 @@ BLOCKS = (32, 256)  # the least and the largest number of queries in a block
 class Reach:
     """A query sees keys at most `left` positions before it and `right` after it; below 0, not even its own.
 
-    And some of the `first` keys, wherever it stands.
+    And some of the first `prefix` keys, wherever it stands.
     """
 
     left: int
     right: int
-    first: int = 0
+    prefix: int = 0
 
     @property
     def block(self) -> int:
@@ -48,7 +48,7 @@ class Reach:
         >>> Reach(9, 9).span
         50
         """
-        return self.block + self._beyond + self.first
+        return self.block + self._beyond + self.prefix
 
     @property
     def _beyond(self) -> int:
@@ -81,8 +81,8 @@ def reach_of(graph: Graph, box: Step) -> Reach | None:
 
 
 def _reach(areas: Areas) -> Reach | None:
-    (near, far), first = reach_and_prefix(areas)
-    return Reach(int(far), int(-near), first) if max(far, -near) < inf else None
+    (near, far), prefix = reach_and_prefix(areas)
+    return Reach(int(far), int(-near), prefix) if max(far, -near) < inf else None
 
 
 def keys_met(scene: Scene, step: Step) -> int | None:
@@ -93,8 +93,8 @@ def keys_met(scene: Scene, step: Step) -> int | None:
     elif isinstance(form, Block) and form.tiled:
         reach = _reach(areas_seen(body_graph(graph, step)))
     elif isinstance(form, Block):
-        left, right, first = reach_in(body_graph(graph, step))
-        reach = None if left is None or right is None else Reach(left, right, first)
+        left, right, prefix = reach_in(body_graph(graph, step))
+        reach = None if left is None or right is None else Reach(left, right, prefix)
     else:
         return None
     return None if reach is None else min(reach.span, scene.sizes[str(graph.key)])
@@ -106,12 +106,12 @@ def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
     What is read by relative positions has all keys up to those nearby.
     """
     areas = areas_seen(graph)
-    (near, far), first = reach_and_prefix(areas)
+    (near, far), prefix = reach_and_prefix(areas)
     relative = any(step.box is not None and OPS[step.box.kind].makes_leg for step in graph.steps)
     if relative or isinf(far):
-        (near, far), first = distances(areas) or (0, 0), 0
+        (near, far), prefix = distances(areas) or (0, 0), 0
     near = max(near, 0) if looks_back(graph) else near
-    return None if isinf(far) else int(far), None if isinf(near) else int(-near), first
+    return None if isinf(far) else int(far), None if isinf(near) else int(-near), prefix
 
 
 def band_of(step: Step) -> Band:

@@ -52,5 +52,5 @@ def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> l
     options += ["tied=True"] if writer.graph.tied else []
     masks = masks_of(writer, op)
     if not interval(masks, writer.graph.values):
-        options += [f"sees={sees_text(writer, masks)}", *([f"first={reach.first}"] if reach.first else [])]
+        options += [f"sees={sees_text(writer, masks)}", *([f"prefix={reach.prefix}"] if reach.prefix else [])]
     return options

@@ -46,7 +46,7 @@ class Banded(OfBoxes[Masked]):
             return (form.op,)
         if form.reach is None:
             return ("its masks let a query see keys however far away",)
-        nothing = form.reach.left + form.reach.right < 0 and not form.reach.first
+        nothing = form.reach.left + form.reach.right < 0 and not form.reach.prefix
         return ("its masks together let no query see a key",) if nothing else ()
 
     def cost(self, form: Masked, context: Context) -> Cost:
@@ -68,8 +68,8 @@ class Banded(OfBoxes[Masked]):
         body = (found.graph.step[found.of.name], found.box, Step(name, product, legs))
         uses = (Use(use, found.graph.legs_of(use)) for use in dict.fromkeys(use.name for use in op.uses))
         step = Step(name, Kernel(self.kind, tuple(uses), body, Band(op, reach)), legs)
-        first = f", the first {reach.first} among them" if reach.first else ""
-        blocks = f"blocks of {reach.block} queries meet {reach.span} keys each{first}, other scores are never made"
+        prefix = f", the first {reach.prefix} among them" if reach.prefix else ""
+        blocks = f"blocks of {reach.block} queries meet {reach.span} keys each{prefix}, other scores are never made"
         return Lowered(placed(found, step), {name: f"{self.name}: {blocks}"})
 
 

@@ -28,20 +28,20 @@ def attend_band(
     dropout: float = 0.0,
     tied: bool = False,
     sees=None,
-    first: int = 0,
+    prefix: int = 0,
 ) -> Tensor:
     """softmax(scale q k^T + mask) v, a query seeing keys at most `left` positions before it and `right` after it.
 
     q [..., n, h, d], k [..., m, g, d], v [..., m, g, e] -> [..., n, h, e]; g divides h: consecutive query heads share a
     key and value head. `mask` and its `batch` dimensions as in `run_time_mask`, key_mask [..., m]. `tied`: n is m.
-    `sees(query, key)`: which of these keys it sees, by the positions of both; and which of the `first` keys.
+    `sees(query, key)`: which of these keys it sees, by the positions of both; and which of the first `prefix` keys.
     """
     n, m = q.shape[-3], k.shape[-3]
     place = (n, 0 if tied else m - n, block, max(left, 0), max(right, 0))  # second: the position of the first query
-    keep = band_keep(k, key_mask, left, right, place) if sees is None else seen_keep(k, key_mask, sees, first, place)
+    keep = band_keep(k, key_mask, left, right, place) if sees is None else seen_keep(k, key_mask, sees, prefix, place)
     bias = None
     if mask is not None:
-        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, first, place))
+        allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, prefix, place))
         keep = keep & allowed
     some = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; a row of the last block may stand beyond the queries
     bounds = keep | ~some
@@ -49,7 +49,7 @@ def attend_band(
         bounds = torch.where(bounds, bias.to(q.dtype), float("-inf"))
     count = max(2, -(-n // block))
     q = F.pad(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
-    operands = (q, with_first(k, first, place), with_first(v, first, place), bounds)
+    operands = (q, with_prefix(k, prefix, place), with_prefix(v, prefix, place), bounds)
     batch = q.shape[:-4]
     if any(t.ndim != q.ndim or t.shape[:-4] != batch for t in operands):  # as in `fused_attention`
         batch = torch.broadcast_shapes(*(t.shape[:-4] for t in operands))
@@ -76,12 +76,12 @@ def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:
     return torch.cat(parts, -3)
 
 
-def with_first(x: Tensor, first: int, place: tuple[int, int, int, int, int]) -> Tensor:
-    """The same behind the first keys of all: [..., m, g, d] -> [..., blocks, first + span, g, d]."""
+def with_prefix(x: Tensor, prefix: int, place: tuple[int, int, int, int, int]) -> Tensor:
+    """The same behind the first keys of all: [..., m, g, d] -> [..., blocks, prefix + span, g, d]."""
     spans = key_spans(x, place)
-    if first == 0:
+    if prefix == 0:
         return spans
-    x = F.pad(x, (0, 0, 0, 0, 0, first))[..., :first, :, :].unsqueeze(-4)  # traced, a slice of fewer asks how many
+    x = F.pad(x, (0, 0, 0, 0, 0, prefix))[..., :prefix, :, :].unsqueeze(-4)  # traced, a slice of fewer asks how many
     return torch.cat((x.expand(*x.shape[:-4], spans.shape[-4], *x.shape[-3:]), spans), -3)
 
 
@@ -111,33 +111,33 @@ def seen_keep(
     k: Tensor,
     key_mask: Tensor | None,
     sees,
-    first: int,
+    prefix: int,
     place: tuple[int, int, int, int, int],
 ) -> Tensor:
-    """Where the design's masks and the key mask both allow it: [..., blocks, 1, block, first + span]."""
+    """Where the design's masks and the key mask both allow it: [..., blocks, 1, block, prefix + span]."""
     there = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    there = with_first(there[..., None, None], first, place)[..., 0, 0][..., None, None, :]
-    query, key = places_in_spans(first, place, k.device)
-    near, far = key[:, first : first + 1], key[:, -1:]
-    once = (torch.arange(key.shape[1], device=k.device) >= first) | (key < near) | (key > far)  # not first and near
+    there = with_prefix(there[..., None, None], prefix, place)[..., 0, 0][..., None, None, :]
+    query, key = places_in_spans(prefix, place, k.device)
+    near, far = key[:, prefix : prefix + 1], key[:, -1:]
+    once = (torch.arange(key.shape[1], device=k.device) >= prefix) | (key < near) | (key > far)  # not first and near
     return there & (sees(query[:, :, None], key[:, None]) & once[:, None])[:, None]
 
 
 def places_in_spans(
-    first: int, place: tuple[int, int, int, int, int], device: torch.device | None
+    prefix: int, place: tuple[int, int, int, int, int], device: torch.device | None
 ) -> tuple[Tensor, Tensor]:
-    """Where queries stand and the keys that each block meets: [blocks, block] and [blocks, first + span]."""
+    """Where queries stand and the keys that each block meets: [blocks, block] and [blocks, prefix + span]."""
     n, start, block, before, after = place
     count = max(2, -(-n // block))
     query = torch.arange(count * block, device=device).unflatten(0, (count, block)) + start
     key = query[:, :1] + torch.arange(-before, block + after, device=device)
-    return query, torch.cat((torch.arange(first, device=device).expand(count, first), key), 1) if first else key
+    return query, torch.cat((torch.arange(prefix, device=device).expand(count, prefix), key), 1) if prefix else key
 
 
-def mask_in_spans(mask: Tensor, m: int, first: int, place: tuple[int, int, int, int, int]) -> Tensor:
-    """A mask [n, m] or [..., h, n, m] at the pairs that meet in blocks: [..., blocks, h, block, first + span]."""
+def mask_in_spans(mask: Tensor, m: int, prefix: int, place: tuple[int, int, int, int, int]) -> Tensor:
+    """A mask [n, m] or [..., h, n, m] at the pairs that meet in blocks: [..., blocks, h, block, prefix + span]."""
     n, start, *_ = place
-    query, key = places_in_spans(first, place, mask.device)
+    query, key = places_in_spans(prefix, place, mask.device)
     query = query - start
     if n == 0 or m == 0:  # one pair, which no query sees
         mask = F.pad(mask, (0, int(m == 0), 0, int(n == 0)))

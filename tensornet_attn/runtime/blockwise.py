@@ -17,7 +17,7 @@ class Rows:
     """What a function of a block of rows knows beside its operands.
 
     `at`: the positions of its rows, [block]; `n`, `keys`: the queries and keys of the whole call; `m`: the keys that
-    the rows may see, `ahead` of them the first of all, the others from the position `first` on; `batch`: the block's
+    the rows may see, `prefix` of them the first of all, the others from the position `begin` on; `batch`: the block's
     batch dimensions; `sizes`: sizes that no operand shows; `random`: the generator to draw from.
     """
 
@@ -31,8 +31,8 @@ class Rows:
     ):
         _, self.n, self.keys, batch, _, self.training, self.sizes, _ = call
         _, elements, first, count = piece
-        self.ahead, self.first, near = keys
-        self.m = self.ahead + near
+        self.prefix, self.begin, near = keys
+        self.m = self.prefix + near
         self.batch = [elements, *batch[1:]] if batch else []
         self.at = torch.arange(first + self.keys - self.n, first + self.keys - self.n + count, device=device)
         self.random = random
@@ -169,11 +169,11 @@ def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> tuple[int, int, i
     These are all, or those that its first and its last row reach.
     """
     _, n, m, *_ = call
-    left, right, some = next((reach for _, _, keys, reach, _ in legs if keys), (None, None, 0))
+    left, right, prefix = next((reach for _, _, keys, reach, _ in legs if keys), (None, None, 0))
     _, _, first, count = piece
-    end = m if right is None else min(m, max(first + count + m - n + right, 1, some))
+    end = m if right is None else min(m, max(first + count + m - n + right, 1, prefix))
     begin = 0 if left is None else max(0, min(first + m - n - left, end - 1))
-    return (some, begin, end - begin) if some < begin else (0, 0, end) if some else (0, begin, end - begin)
+    return (prefix, begin, end - begin) if prefix < begin else (0, 0, end) if prefix else (0, begin, end - begin)
 
 
 def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[list[tuple[int, int, int]]]:
@@ -182,13 +182,13 @@ def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) 
     Of the first keys and those nearby apart, where keys between them are left out.
     """
     (element, elements, first, count), (rows, span, key, _, own) = piece, legs[place]
-    ahead, begin, keys = keys_seen(legs, piece, call)
+    prefix, begin, keys = keys_seen(legs, piece, call)
     found = [(rows, first, count), (span, first + call[2] - begin - keys, count + keys - 1)]
     found = [place for place in found if place[0] and x.shape[place[0]] > 1]
     found += [(-x.ndim, element, elements)] if in_batch(x, own, call[3]) else []
     if not key or x.shape[key] == 1:
         return [found]
-    return [[(key, *some), *found] for some in ([(0, ahead)] if ahead else []) + [(begin, keys)]]
+    return [[(key, *some), *found] for some in ([(0, prefix)] if prefix else []) + [(begin, keys)]]
 
 
 def seen(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:

@@ -10,8 +10,8 @@ from tensornet_attn.runtime.positions import from_table, relative_to_key
 
 def keys_of(rows: Rows) -> Tensor:
     """The positions of the keys that the rows may see: [m], integers."""
-    near = torch.arange(rows.first, rows.first + rows.m - rows.ahead, device=rows.at.device)
-    return torch.cat((torch.arange(rows.ahead, device=near.device), near)) if rows.ahead else near
+    near = torch.arange(rows.begin, rows.begin + rows.m - rows.prefix, device=rows.at.device)
+    return torch.cat((torch.arange(rows.prefix, device=near.device), near)) if rows.prefix else near
 
 
 def distance_rows(rows: Rows) -> Tensor:
@@ -46,9 +46,9 @@ def relative_rows(x: Tensor, rows: Rows, reach: int | None = None) -> Tensor:
     p runs over the block + m - 1 relative positions of these rows, or from -reach to reach.
     """
     if reach is not None and x.device.type == "cpu" and x.shape[-2] == rows.at.shape[0]:
-        return from_table(x, rows.at - rows.first, rows.m, reach)
+        return from_table(x, rows.at - rows.begin, rows.m, reach)
     if reach is not None:
-        far = torch.arange(1 - rows.m, rows.at.shape[0], device=x.device) + rows.at[:1] - rows.first
+        far = torch.arange(1 - rows.m, rows.at.shape[0], device=x.device) + rows.at[:1] - rows.begin
         x = x.index_select(-1, far.clamp(-reach, reach) + reach)
     return relative_to_key(x, rows.at.shape[0], rows.m)
 

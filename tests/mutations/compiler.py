@@ -255,8 +255,8 @@ COMPILER = (
     ),
     Mutation(
         "graph/visibility.py",
-        "outside(areas) if row.exact else EVERYWHERE",
-        "outside(areas)",
+        "complement(areas) if row.exact else EVERYWHERE",
+        "complement(areas)",
         "A mask that is not is taken to hide all of where the mask may show something.",
         ("graph/test_visibility.py::test_no_pair_that_a_formula_shows_or_hides_is_outside",),
     ),

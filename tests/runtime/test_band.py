@@ -52,12 +52,12 @@ def same(got: Tensor, want: Tensor, leaves: list[Tensor]) -> None:
 
 
 @pytest.mark.parametrize(("n", "m"), [(5, 0), (0, 5), (0, 0)])
-@pytest.mark.parametrize("first", [0, 2])
-def test_a_mask_of_no_key_or_no_query(n: int, m: int, first: int) -> None:
-    sees = (lambda query, key: (key <= query) & ((query - key <= 3) | (key < 2))) if first else None
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_a_mask_of_no_key_or_no_query(n: int, m: int, prefix: int) -> None:
+    sees = (lambda query, key: (key <= query) & ((query - key <= 3) | (key < 2))) if prefix else None
     given = operands(n, m)
     for mask in (torch.ones(n, m, dtype=torch.bool), some(n, m)):
-        found = attend_band(*given, 3, 0, 4, mask, batch=1, sees=sees, first=first)
+        found = attend_band(*given, 3, 0, 4, mask, batch=1, sees=sees, prefix=prefix)
         assert found.shape == (2, n, 4, 5)
         assert not found.any()
         leaves = [*given, *([mask] if mask.requires_grad else [])]

@@ -38,12 +38,12 @@ def bounds(areas: Areas, fixed: str, pair: tuple[str, str]) -> Bounds:
         return Bounds(begin, end)
     count, nearby = int(max(area.key[1] for area in first)) + 1, reduce(_least, near)
     before = (
-        f"first_keys = tl.cdiv({count}, {m}_block) * {m}_block",
+        f"prefix = tl.cdiv({count}, {m}_block) * {m}_block",
         f"last_key = {end}",
         f"nearby = tl.minimum({nearby} // {m}_block, tl.cdiv(last_key, {m}_block)) * {m}_block",
-        "skipped = tl.maximum(nearby - first_keys, 0)  # keys between the first ones and those nearby",
+        "skipped = tl.maximum(nearby - prefix, 0)  # keys between the first ones and those nearby",
     )
-    inside = "start = tl.where(visited < first_keys, visited, visited + skipped)"
+    inside = "start = tl.where(visited < prefix, visited, visited + skipped)"
     return Bounds("0", "last_key - skipped", before, inside)
 
 
