@@ -135,11 +135,9 @@ def cost_of(
     graph: Graph, n: int | None = None, m: int | None = None, batch: int = 1, dtype: object = "float32"
 ) -> Report:
     """`cost` of a graph. Raises InputError."""
-    from tensornet_attn.cost import report
-    from tensornet_attn.plan.decoding import decoding_state
+    from tensornet_attn.plan.decoding import priced
 
-    found = report.cost_of(graph, plan_of(graph).schedule, n, m, batch, dtype)
-    return replace(found, decoding_state=decoding_state(graph, dict(found.lengths).get(str(graph.key), 0)))
+    return priced(graph, plan_of(graph).schedule, n, m, batch, dtype)
 
 
 def match_parameters(design: Source, like: Source, leg: str = "d", multiple: int = 4) -> int:

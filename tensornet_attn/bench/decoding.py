@@ -84,14 +84,10 @@ class Compiled:
     def fill(self, n: int) -> int:
         """The first sequence is computed, the others of the batch are copies of it."""
         room = {"max_length": n + 1} if self.goes_back else {}
-        first = self.layer.new_cache(**room)  # type: ignore[operator]
-        for chunk in one_input(replace(self.case, n=n, batch=1)).split(CHUNK, 1):
-            self.layer(chunk, cache=first)
         self.cache = self.layer.new_cache(**room)  # type: ignore[operator]
-        state = first.state_dict()
-        for name in first:
-            state[name] = state[name].repeat_interleave(self.case.batch, 0)
-        self.cache.load_state_dict(state)
+        for chunk in one_input(replace(self.case, n=n, batch=1)).split(CHUNK, 1):
+            self.layer(chunk, cache=self.cache)
+        self.cache.repeat_interleave(self.case.batch)
         return int(self.cache.nbytes)
 
     def back(self, n: int) -> list[Tensor]:

@@ -120,7 +120,8 @@ def _counts(total: StepCost) -> dict[str, object]:
 class Report:
     """A design's cost as written (products multiplied left to right, every box dense) and as planned.
 
-    `decoding_state`: floats that decoding keeps of as many tokens as there are keys, for one sequence.
+    `decoding_state`: floats that decoding keeps of as many tokens as there are keys, for one sequence; None where the
+    design has no decoding cache.
     """
 
     name: str
@@ -129,7 +130,7 @@ class Report:
     dtype: str
     written: Cost
     planned: Cost | None = None
-    decoding_state: int = 0
+    decoding_state: int | None = 0
 
     @property
     def best(self) -> Cost:
@@ -183,7 +184,9 @@ class Report:
             lines.append("")
         frozen = f", and {human(self.written.frozen)} frozen" if self.written.frozen else ""
         lines.append(f"parameters: {human(self.parameters)}{frozen}")
-        if self.decoding_state:
+        if self.decoding_state is None:
+            lines.append("no decoding cache: 'explain --causal --decoding' says why")
+        elif self.decoding_state:
             tokens = self.lengths[-1][1]
             lines.append(f"decoding keeps {self.decoding_state:,} floats of {tokens:,} tokens, for one sequence")
         return "\n".join([*lines, *UNITS])

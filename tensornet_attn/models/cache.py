@@ -120,16 +120,16 @@ class ModelCache(Mapping[str, Cache]):
         return ((place, cache) for place, cache in self.items() if not place.endswith(".cross"))
 
 
-def caches_of(designs: Mapping[str, CompiledDesign], max_length: int | None, movable: bool = False) -> ModelCache:
+def caches_of(designs: Mapping[str, CompiledDesign], max_length: int | None, droppable: bool = False) -> ModelCache:
     """An empty cache for each design, by its place. Raises InputError where one can keep none, with its place.
 
-    `max_length`: positions of the target that there is room for from the first call on. `movable`: the oldest can be
+    `max_length`: positions of the target that there is room for from the first call on. `droppable`: the oldest can be
     dropped.
     """
 
     def made(place: str, new: Callable[..., Cache]) -> Cache:
         try:
-            return new() if place.endswith(".cross") else new(max_length=max_length, movable=movable)
+            return new() if place.endswith(".cross") else new(max_length=max_length, droppable=droppable)
         except InputError as error:
             raise InputError(f"{place}: {error}") from error
 

@@ -22,7 +22,7 @@ def check_carried(place: Place, part: Fitted) -> None:
 def not_carried(graph: Graph, losses: bool) -> str | None:
     """Why the cache of a design cannot be carried; None where it can, and where it keeps nothing."""
     try:
-        decoding = decoding_of(graph, movable=True)
+        decoding = decoding_of(graph, droppable=True)
     except InputError as error:
         return str(error)
     if not decoding.kept:

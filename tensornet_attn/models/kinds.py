@@ -171,7 +171,7 @@ class LanguageModel(TokenModel):
         """
         self._check_rows()
         if self.carries:
-            return caches_of(self._carried, None, movable=True)
+            return caches_of(self._carried, None, droppable=True)
         weight = self.embedding.weight  # it may be sharded, which a memory is not
         none = torch.zeros(batch, 0, weight.shape[1], dtype=weight.dtype, device=weight.device)
         return Memory((none,) * self._contexts)

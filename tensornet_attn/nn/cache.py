@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.plan.carried import HIDDEN
 from tensornet_attn.plan.decoding import Decoding
 
 Tensor = torch.Tensor
@@ -22,9 +23,9 @@ class Cache:
     that hold it. `copy.deepcopy` makes another one.
     """
 
-    def __init__(self, design: str, decoding: Decoding, max_length: int | None = None, movable: bool = False):
-        """`movable`: the decoding is one of a graph that moves, see `new_cache`."""
-        self.movable = movable
+    def __init__(self, design: str, decoding: Decoding, max_length: int | None = None, droppable: bool = False):
+        """`droppable`: the oldest positions can be dropped, see `new_cache`."""
+        self.droppable = droppable
         self.design, self.length, self.forgotten, self.max_length = design, 0, 0, max_length
         self._kept = {one.name: one for one in decoding.kept}
         self._sizes = {one.name: tuple(decoding.graph.leg[leg].size or 1 for leg in one.legs) for one in decoding.kept}
@@ -54,7 +55,7 @@ class Cache:
         if name in self._held:
             return self._held[name]
         wide = state_dtype(like.dtype)
-        first = torch.finfo(wide).max if name in self._levels else 0.0
+        first = HIDDEN if name in self._levels else 0.0
         return like.new_full((*batch, *self._sizes[name]), first, dtype=wide)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -81,7 +82,10 @@ class Cache:
         return f"Cache({self.design}: {self.length:,} positions, {self.nbytes:,} bytes in {len(self)} tensors)"
 
     def crop(self, length: int) -> None:
-        """Forgets all but the first positions; negative: as many less. Raises InputError where these are gone."""
+        """Keeps the first `length` positions; a negative length drops that many from the end.
+
+        Raises InputError where these are gone.
+        """
         length = length + self.length if length < 0 else length
         if not 0 <= length <= self.length:
             raise InputError(f"{self.design}: a cache of {self.length:,} positions cannot be cropped to {length:,}.")
@@ -98,10 +102,12 @@ class Cache:
         self.length = length
 
     def keep_last(self, positions: int) -> None:
-        """Forgets the oldest positions of what is kept of every one. States, and bands alone, stay as they are.
+        """Drops all but the last `positions` positions of results that are kept for every position.
 
-        Raises InputError where what is kept says where its position stands.
+        States and windows do not change. Raises InputError where what is kept depends on where its position stands.
         """
+        if not isinstance(positions, int) or positions < 1:
+            raise InputError(f"{self.design}: keep_last takes a number of positions, 1 or more, not {positions}.")
         rows = [name for name, one in self._kept.items() if one.leg is not None]
         if self.length <= positions or all(self._kept[name].reach is not None for name in rows):
             return
@@ -109,11 +115,15 @@ class Cache:
         if placed:
             raise InputError(
                 f"{self.design}: the oldest positions cannot be dropped: '{placed[0]}' says where a position stands; "
-                "make the cache by new_cache(movable=True)."
+                "make the cache by new_cache(droppable=True)."
             )
         for name in rows:
             count = min(positions, self._used(name))
-            self._held[name] = self._rows(name, count).clone(memory_format=torch.contiguous_format)
+            last = self._rows(name, count).clone(memory_format=torch.contiguous_format)
+            if self._stays:
+                self._held[name].narrow(self._axis(name), 0, count).copy_(last)
+            else:
+                self._held[name] = last
         self.forgotten, self.length = self.forgotten + self.length - positions, positions
 
     def reorder(self, index: Tensor) -> None:
@@ -140,10 +150,11 @@ class Cache:
     def reset(self) -> None:
         """Forgets everything; tensors that `new_cache` made for a batch stay."""
         self.length = self.forgotten = 0
+        self._written.clear()
         if not self._stays:
             self._held = {}
         for name in (name for name in self._held if self._kept[name].leg is None):
-            self._held[name].fill_(torch.finfo(self._held[name].dtype).max if name in self._levels else 0.0)
+            self._held[name].fill_(HIDDEN if name in self._levels else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         """The length and the dtype of what was seen, and under `kept` what is kept, by name."""
@@ -152,17 +163,33 @@ class Cache:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave. Raises InputError where it is of another design."""
-        kept = state["kept"]
+        kept, length = state["kept"], int(state["length"])
         if kept and {*kept} != {*self._kept}:
             of, wanted = ", ".join(sorted(kept)), ", ".join(self._kept)
             raise InputError(f"{self.design}: the cache keeps {wanted}, and the state is of {of}.")
+        if self.max_length is not None and length > self.max_length:
+            raise InputError(
+                f"{self.design}: the state is of {length:,} positions, and the cache has room for {self.max_length:,}."
+            )
         for name, one in self._kept.items() if kept else ():
-            rows, wanted_rows = kept[name].shape[self._axis(name)] if one.leg else 0, one.rows(int(state["length"]))
-            if one.leg and rows != wanted_rows:
-                raise InputError(f"{self.design}: '{name}' has {rows:,} positions, and {wanted_rows:,} are to be kept.")
-        self.length, self.forgotten = int(state["length"]), int(state.get("forgotten", 0))
-        self._dtype = state["dtype"]
-        self._held = {name: kept[name].clone() for name in self._kept if kept}
+            sizes = tuple(
+                one.rows(length) if leg == one.leg else size
+                for leg, size in zip(one.legs, self._sizes[name], strict=True)
+            )
+            own = tuple(kept[name].shape[kept[name].ndim - len(sizes) :])
+            if own != sizes:
+                legs = " ".join(one.legs)
+                raise InputError(f"{self.design}: '{name}' is [{legs}] = {[*own]} in the state, and {[*sizes]} here.")
+        self.reset()
+        self.length, self.forgotten, self._dtype = length, int(state["forgotten"]), state["dtype"]
+        for name in self._kept if kept else ():
+            if not self._stays:
+                self._held[name] = kept[name].clone()
+            elif self._kept[name].leg is None:
+                self._held[name].copy_(kept[name])
+            else:
+                axis, rows = self._axis(name), kept[name].shape[self._axis(name)]
+                self._room(name, kept[name], rows).narrow(axis, 0, rows).copy_(kept[name])
 
     def check(self, design: str, decoding: Decoding, batch: tuple[int, ...], like: Tensor, length: int) -> None:
         """Raises InputError where a chunk does not go on with what is kept, or goes beyond the maximum."""
@@ -205,7 +232,7 @@ class Cache:
         """The last positions of what is kept."""
         return self._held[name].narrow(self._axis(name), self._used(name) - count, count)
 
-    def with_chunk(self, name: str, new: Tensor | None, reach: int | None) -> Tensor:
+    def extended(self, name: str, new: Tensor | None, reach: int | None) -> Tensor:
         """The positions of a chunk, if it has any, behind those that are kept, or behind the last `reach` of these."""
         if new is None:
             return self[name]
@@ -213,6 +240,11 @@ class Cache:
         before = used if reach is None else min(used, reach)
         if before == 0:
             return new
+        if self._held[name].dtype != new.dtype:
+            raise InputError(
+                f"{self.design}: the cache holds '{name}' in {self._held[name].dtype}, and this call computes it in "
+                f"{new.dtype}: call both with autocast, or both without."
+            )
         if torch.is_grad_enabled() or self._kept[name].reach is not None:  # a backward may read what stands here now
             return torch.cat((self._rows(name, before), new), axis)
         chunk = new.shape[axis]
@@ -237,24 +269,29 @@ class Cache:
         self._held[name] = wider
         return wider
 
-    def take(self, new: Mapping[str, Tensor], chunk: int, dtype: torch.dtype) -> None:
-        """Keeps the values of a chunk of this dtype."""
-        self._dtype = dtype
+    def update(self, new: Mapping[str, Tensor], chunk: int, dtype: torch.dtype) -> None:
+        """Keeps the values of a chunk of this dtype. All room is made first: what fails leaves the cache as it was."""
+        copies: list[tuple[Tensor, Tensor]] = []
+        states: dict[str, Tensor] = {}
         for name, value in new.items():
             one, written, value = self._kept[name], self._written.pop(name, None) is value, value.detach()
             if one.leg is None:
-                stays = self._stays and name in self._held and not torch.is_grad_enabled()  # else a backward reads it
-                self._held[name] = self._held[name].copy_(value) if stays else value
+                states[name] = value
             elif one.reach is None:
                 if not written:
                     room = self._room(name, value, self.length + chunk)
-                    room.narrow(self._axis(name), self.length, chunk).copy_(value)
+                    copies.append((room.narrow(self._axis(name), self.length, chunk), value))
             else:
                 axis, count = self._axis(name), one.rows(self.length + chunk)
                 rows = torch.cat((self[name], value), axis) if name in self._held else value
-                room = self._room(name, value, count)
-                room.narrow(axis, 0, count).copy_(rows.narrow(axis, rows.shape[axis] - count, count))
-        self.length += chunk
+                room = self._room(name, value, count).narrow(axis, 0, count)
+                copies.append((room, rows.narrow(axis, rows.shape[axis] - count, count)))
+        for room, value in copies:
+            room.copy_(value)
+        for name, value in states.items():
+            stays = self._stays and name in self._held and not torch.is_grad_enabled()  # else a backward reads it
+            self._held[name] = self._held[name].copy_(value) if stays else value
+        self._dtype, self.length = dtype, self.length + chunk
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -24,14 +24,14 @@ _plans: Plans[Plan] = Plans(most=1024)  # by content: layers of one design plan 
 class Decoder:
     """The parts of a compiled design that run with a cache, all planned at once: a traced call plans nothing."""
 
-    def __init__(self, graph: Graph, make: Callable[[Plan], Made], plan: Plan, movable: bool = False):
-        self.decoding = decoding_of(graph, movable)
+    def __init__(self, graph: Graph, make: Callable[[Plan], Made], plan: Plan, droppable: bool = False):
+        self.decoding = decoding_of(graph, droppable)
         self.states = tuple(one.name for one in self.decoding.kept if one.leg is None)
         self._kept = tuple(one.name for one in self.decoding.kept)
         graph = self.decoding.graph
         self._query, self._key, self._output = str(graph.query), graph.key, graph.output
         self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
-        self._behind_kept = self._makes_kept()
+        self._behind_kept, self._limited = self._makes_kept(), plan.target.memory is not None
         self._one, self._many = (
             tuple(self._planned(part, make, plan, workload) for part in self.decoding.parts)
             for workload in ("decoding", "prefill")
@@ -43,21 +43,25 @@ class Decoder:
         """The output of a chunk, whose positions are then in the cache.
 
         `values`: the inputs by name. `given`: with the lengths of the chunk and of all keys. `whole`: the call without
-        a cache, which is the same where nothing has been seen.
+        a cache, which is the same where nothing has been seen: it keeps to a limit of memory, also of a backward, and
+        has no state to read.
         """
         memory, first = self.decoding.memory, cache.length == 0
         length, like = given.lengths[self._query], next(iter(values.values()))
         keys = given.lengths[self._key] if self._key else cache.length + length
         chunk = _Chunk(dict(values), like, length, keys, given.mask, given.key_mask)
-        out = whole() if first else None
+        alone = first and (self._limited or bool(self.states) or torch.is_grad_enabled())
+        out = whole() if alone else None
         *parts, last = self._one if length == 1 else self._many
         for part in parts:
-            if part.value in self._behind_kept if first else not (memory and part.value in self._kept):
+            if part.value in self._behind_kept if alone else first or not (memory and part.value in self._kept):
                 chunk.values[part.value] = self._run(module, cache, part, chunk)
         if out is None:
             out = self._run(module, cache, last, chunk)
         if first or not memory:
-            cache.take({name: chunk.values[name] for name in self._kept}, keys if memory else length, like.dtype)
+            batch = self._batch(chunk)
+            new = {one.name: _of_batch(chunk.values[one.name], batch, len(one.legs)) for one in self.decoding.kept}
+            cache.update(new, keys if memory else length, like.dtype)
         return out
 
     def _makes_kept(self) -> frozenset[str]:
@@ -100,7 +104,9 @@ class Decoder:
 
     def _input(self, module: Any, cache: Cache, reach: int | None, one: _Input, chunk: _Chunk, keys: int) -> Tensor:
         if one.how == "kept":
-            return cache.with_chunk(one.value, chunk.values.get(one.value), reach)
+            new = chunk.values.get(one.value)
+            new = new if new is None else _of_batch(new, self._batch(chunk), one.rank)
+            return cache.extended(one.value, new, reach)
         if one.how == "chunk":
             value = chunk.values[one.value]
             if chunk.key_mask is None or not one.hides:
@@ -126,6 +132,11 @@ class Decoder:
 
     def _batch(self, chunk: _Chunk) -> tuple[int, ...]:
         return tuple(chunk.like.shape[: chunk.like.ndim - self._ranks[next(iter(chunk.values))]])
+
+
+def _of_batch(value: Tensor, batch: tuple[int, ...], rank: int) -> Tensor:
+    """The value with the whole batch before its legs, where it was made of inputs that lack some of it."""
+    return value if value.shape[: value.ndim - rank] == batch else value.expand(*batch, *value.shape[-rank:])
 
 
 class _Chunk(NamedTuple):

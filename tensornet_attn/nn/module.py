@@ -127,22 +127,24 @@ class CompiledDesign(nn.Module):
         max_length: int | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
-        movable: bool = False,
+        droppable: bool = False,
     ) -> Cache:
         """An empty cache for `module(x, cache=cache)`. Raises InputError where the design cannot decode, with the step.
 
         `max_length`: positions that it has room for from the first call on; without, it grows. `batch`: the sequences,
         a number or a shape; its tensors are then made at once, for chunks of a dtype and on a device: if not given,
-        those of the weights. `movable`: keys are kept before they are turned by where they stand, so that
-        `cache.keep_last` can drop the oldest.
+        those of the weights. `droppable`: keys are cached before rotary embedding, so that `cache.keep_last` can drop
+        the oldest.
         """
         name = self.design.name
-        cache = Cache(name, self._decoder(movable).decoding, max_length, movable)
+        if max_length is not None and (type(max_length) is not int or max_length < 1):
+            raise InputError(f"{name}: 'max_length' is {max_length}; give a number of positions, 1 or more.")
+        cache = Cache(name, self._decoder(droppable).decoding, max_length, droppable)
         if batch is None:
             if dtype is not None or device is not None:
                 raise InputError(f"{name}: dtype and device are of tensors that are made at once: give 'batch' too.")
             return cache
-        shape = (batch,) if isinstance(batch, int) else tuple(batch)
+        shape = tuple(batch) if isinstance(batch, Sequence) else (batch,)
         if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in shape):
             raise InputError(f"{name}: 'batch' is {batch}; give a number of sequences, or a shape of such.")
         like = next(iter(self.state_dict().values()), torch.empty(0))
@@ -152,11 +154,11 @@ class CompiledDesign(nn.Module):
         cache.allocate(shape, dtype, like.device if device is None else torch.device(device))
         return cache
 
-    def _decoder(self, movable: bool) -> Decoder:
+    def _decoder(self, droppable: bool) -> Decoder:
         decoders = self.__dict__.setdefault("_decodes", {})
-        if movable not in decoders:
-            decoders[movable] = Decoder(self.plan.graph, partial(self._make, self.design), self.plan, movable)
-        return decoders[movable]
+        if droppable not in decoders:
+            decoders[droppable] = Decoder(self.plan.graph, partial(self._make, self.design), self.plan, droppable)
+        return decoders[droppable]
 
     def _cached(
         self,
@@ -168,7 +170,7 @@ class CompiledDesign(nn.Module):
         losses: bool,
     ) -> Result:
         """A call with a cache: a chunk behind the positions that were seen."""
-        name, decoder, signature = self.design.name, self._decoder(cache.movable), self._signature
+        name, decoder, signature = self.design.name, self._decoder(cache.droppable), self._signature
         if noise is not None or losses:
             raise InputError(f"{name}: a call with a cache takes no 'noise' and no 'losses'.")
         if self.training and (self.plan.graph.updates or decoder.decoding.drawn):
@@ -183,6 +185,8 @@ class CompiledDesign(nn.Module):
         length = lengths.get(str(signature.key)) or cache.length + lengths[str(signature.query)]
         cache.check(name, decoder.decoding, signature.batch(inputs), next(iter(values.values())), length)
         given = Arguments(inputs, lengths, mask, key_mask, None)
+        if lengths[str(signature.query)] == 0:  # nothing is asked, and nothing is kept
+            return self._run(self, given._replace(lengths=dict.fromkeys(lengths, 0), mask=None, key_mask=None))
         return decoder.call(self, cache, values, given, lambda: self._run(self, given))
 
     def reset_parameters(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from tensornet_attn.cost.report import cost_of
 from tensornet_attn.draw.render import to_svg
 from tensornet_attn.draw.text import diagram_text
 from tensornet_attn.errors import MissingPartError
+from tensornet_attn.plan.decoding import priced
 from tensornet_attn.plan.model import Plan
 
 
@@ -16,7 +16,7 @@ def html_of(plan: Plan, about: str) -> str:
     graph, lengths = plan.graph, dict(plan.lengths)
     queries, keys = (lengths.get(str(leg)) for leg in (graph.query, graph.key))
     target = plan.target
-    cost = cost_of(graph, plan.schedule, queries, keys, target.batch, target.dtype)
+    cost = priced(graph, plan.schedule, queries, keys, target.batch, target.dtype)
     parts = [_picture(plan, about), f"<pre>{escape(plan.explain())}</pre>", f"<pre>{escape(cost.to_text())}</pre>"]
     return f"<div>{''.join(parts)}</div>"
 

@@ -51,19 +51,19 @@ class DecodingStep(nn.Module):
         if count < 0:
             wanted = ", ".join(self.kept)
             raise InputError(f"{self.layer.design.name}: {len(others)} tensors behind x; a step needs {wanted}.")
-        cache = _Handed(self.layer.design.name, self._decoding)
+        cache = _StatelessCache(self.layer.design.name, self._decoding)
         if not self.first:
-            cache.hand(dict(zip(self.kept, others[count:], strict=True)), x.dtype)
+            cache.set(dict(zip(self.kept, others[count:], strict=True)), x.dtype)
         y = self.layer(x, *others[:count], cache=cache)
         return (y, *(cache[name] for name in self.kept))
 
 
-class _Handed(Cache):
+class _StatelessCache(Cache):
     """A cache of one call, which changes no tensor: what is kept after it is another one."""
 
-    def hand(self, kept: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    def set(self, kept: Mapping[str, Tensor], dtype: torch.dtype) -> None:
         """Takes what is kept; the longest says how many positions there are."""
-        self._held, self._dtype = dict(kept), dtype
+        self._held, self._dtype = {name: value.detach() for name, value in kept.items()}, dtype
         every = [one for one in self._kept.values() if one.leg is not None]
         longest = next((one for one in every if one.reach is None), every[0] if every else None)
         self.length = 1 if longest is None else kept[longest.name].shape[self._axis(longest.name)]
@@ -71,7 +71,7 @@ class _Handed(Cache):
     def __getitem__(self, name: str) -> Tensor:
         return self._held[name]
 
-    def with_chunk(self, name: str, new: Tensor | None, reach: int | None) -> Tensor:
+    def extended(self, name: str, new: Tensor | None, reach: int | None) -> Tensor:
         if new is None or name not in self._held:
             return self._held[name] if new is None else new
         axis, held = self._axis(name), self._held[name]
@@ -81,7 +81,7 @@ class _Handed(Cache):
         before = min(held.shape[axis], reach)
         return torch.cat((held.narrow(axis, held.shape[axis] - before, before), new), axis)
 
-    def take(self, new: Mapping[str, Tensor], chunk: int, dtype: torch.dtype) -> None:
+    def update(self, new: Mapping[str, Tensor], chunk: int, dtype: torch.dtype) -> None:
         for name, value in new.items():
             one, axis = self._kept[name], self._axis(name) if self._kept[name].leg else 0
             if one.leg is None or name not in self._held:

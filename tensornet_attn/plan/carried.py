@@ -19,7 +19,7 @@ from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps
 
 TINY = Number(1e-30)  # beside a sum that is 1 at least, where anything was seen
-HIDDEN = 3e4  # what a hidden key's exponent lies above all others: float16 holds it, and exp of minus that is 0
+HIDDEN = 1e30  # what a hidden key's exponent lies above all others, and the level before any: parts are never float16
 PLACE = "chunk.place"  # an input [n]: 1 for the first position of the chunk, 2 for the next
 VISIBLE = "chunk.visible"  # an input [n]: 1, or 0 where the key mask of the call hides a position
 
@@ -28,7 +28,7 @@ VISIBLE = "chunk.visible"  # an input [n]: 1, or 0 where the key mask of the cal
 class Carried:
     """A graph with states. `states`: the step that gives a state, by the input that holds it before.
 
-    `boxes`: the maps, sums and delta rules that are carried. `levels`: inputs that are as large as can be at first.
+    `boxes`: the maps, sums and delta rules that are carried. `levels`: inputs that are `HIDDEN` before any key.
     """
 
     graph: Graph
@@ -154,7 +154,10 @@ class _States:
         b = self.step(f"{name}.b", Contraction((*minus, Term(Number(-HIDDEN), (hidden,)))), rows)
         most = self.step(f"{name}.most", Box("max", self.query, (("of", b),)), legs)
         above = Contraction((Term(Negative(ONE), (most,)), Term(Negative(ONE), (past,))))
-        least = [Term(Negative(ONE), (use,)) for use in (most, self.map(f"{name}.above", "relu", above, legs))]
+        some = self.step(f"{name}.some", Box("max", self.query, (("of", self.visible()),)), ())
+        none = self.step(f"{name}.none", Contraction((Term(ONE, ()), Term(Negative(ONE), (some,)))), ())
+        least = [Term(Negative(ONE), (some, use)) for use in (most, self.map(f"{name}.above", "relu", above, legs))]
+        least += [Term(ONE, (none, past))]  # where the chunk shows nothing, the level is what it was
         level = self.step(f"{name}.least", Contraction(tuple(least)), legs)
         end = self.step(f"{name}.end", Box("max", self.query, (("of", Use(PLACE, (self.query,))),)), ())
         moved = [self.at(term, end) for term in of_key if self.at(term, end) != term]

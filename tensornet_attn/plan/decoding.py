@@ -19,6 +19,7 @@ from math import inf, prod
 
 from tensornet_attn.cost.band import reach_of
 from tensornet_attn.cost.decoding import cheapest
+from tensornet_attn.cost.report import Report, cost_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
@@ -117,9 +118,9 @@ class Decoding:
 
     def floats(self, n: int) -> int:
         """Floats kept of n positions, for one sequence."""
-        return sum(self.numbers(one) * (one.rows(n) if one.leg else 1) for one in self.kept)
+        return sum(self.elements(one) * (one.rows(n) if one.leg else 1) for one in self.kept)
 
-    def numbers(self, one: Kept) -> int:
+    def elements(self, one: Kept) -> int:
         """Numbers of a position, or of a state."""
         return prod(self.graph.leg[leg].size or 1 for leg in one.legs if leg != one.leg)
 
@@ -136,14 +137,14 @@ class Decoding:
         for one in self.kept:
             which = "each position" if one.reach is None else f"each of the last {one.reach + 1:,} positions"
             of = f" of {which}{' of the memory' * self.memory}" if one.leg else ", whatever the length"
-            lines.append(f"  {one.name}[{' '.join(one.legs)}]: {self.numbers(one):,} numbers{of}")
+            lines.append(f"  {one.name}[{' '.join(one.legs)}]: {self.elements(one):,} numbers{of}")
         return "\n".join([*lines, f"of a chunk it computes {', '.join(part.value for part in self.parts)}"])
 
 
-def decoding_of(graph: Graph, movable: bool = False) -> Decoding:
+def decoding_of(graph: Graph, droppable: bool = False) -> Decoding:
     """How a graph decodes: behind itself, or, where its keys are another input, against that.
 
-    `movable`: of all positions nothing is kept that says where they stand, where that can be made again.
+    `droppable`: of all positions nothing is kept that says where they stand, where that can be made again.
 
     Raises InputError where it cannot, with the step and the reason.
     """
@@ -156,9 +157,9 @@ def decoding_of(graph: Graph, movable: bool = False) -> Decoding:
         raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
     apart = plain if memory else _apart(plain)
     try:
-        found = _Derivation(Carried(plain) if memory else carried(apart), memory, movable=movable).decoding()
-    except _Gone:
-        found = _Derivation(Carried(apart), memory, everything=True, movable=movable).decoding()
+        found = _Derivation(Carried(plain) if memory else carried(apart), memory, droppable=droppable).decoding()
+    except _PositionsUnknown:
+        found = _Derivation(Carried(apart), memory, everything=True, droppable=droppable).decoding()
     always = [tensor.name for tensor in plain.of_role("noise") if tensor.always and tensor.name in found.drawn]
     if always:
         raise InputError(
@@ -167,10 +168,20 @@ def decoding_of(graph: Graph, movable: bool = False) -> Decoding:
     return found
 
 
-def decoding_state(graph: Graph, n: int) -> int:
-    """Floats that decoding keeps of n positions, for one sequence, with causality: 0 where there is no key leg.
+def as_decoder(graph: Graph) -> Decoding:
+    """How a graph decodes with causality, or, where its keys are another input, as it is. Raises InputError."""
+    memory = any(graph.key in one.legs and one.default is None for one in graph.of_role("input"))
+    return decoding_of(graph if memory else replace(graph, causal=True))
 
-    A design that has no cache keeps its inputs.
+
+def priced(graph: Graph, planned: Graph | None, n: int | None, m: int | None, batch: int, dtype: object) -> Report:
+    """The report of `cost_of`, with what decoding keeps. Raises InputError."""
+    report = cost_of(graph, planned, n, m, batch, dtype)
+    return replace(report, decoding_state=decoding_state(graph, dict(report.lengths).get(str(graph.key), 0)))
+
+
+def decoding_state(graph: Graph, n: int) -> int | None:
+    """Floats that decoding keeps of n positions, for one sequence: 0 without a key leg, None where there is no cache.
 
     >>> from tensornet_attn import build, load
     >>> decoding_state(build(load("mhsa")), 64)  # keys and values: 2 * 64 * 512
@@ -178,16 +189,13 @@ def decoding_state(graph: Graph, n: int) -> int:
     """
     if graph.key is None:
         return 0
-    memory = any(graph.key in one.legs and one.default is None for one in graph.of_role("input"))
     try:
-        return decoding_of(graph if memory else replace(graph, causal=True)).floats(n)
+        return as_decoder(graph).floats(n)
     except InputError:
-        inputs = [one for one in graph.of_role("input") if one.default is None]
-        sizes = {leg.name: leg.size or n for leg in graph.legs}
-        return sum(prod(sizes[leg] for leg in one.legs) for one in inputs)
+        return None
 
 
-class _Gone(Exception):
+class _PositionsUnknown(Exception):
     """Something asks where positions stand that a ring or a state has no more."""
 
 
@@ -247,9 +255,9 @@ class Meeting:
 class _Derivation:
     """The parts of one graph."""
 
-    def __init__(self, made: Carried, memory: bool, everything: bool = False, movable: bool = False):
-        """`everything`: of each key something is kept, however few a query sees. `movable`: see `decoding_of`."""
-        self.movable = movable
+    def __init__(self, made: Carried, memory: bool, everything: bool = False, droppable: bool = False):
+        """`everything`: of each key something is kept, however few a query sees. `droppable`: see `decoding_of`."""
+        self.droppable = droppable
         self.graph, self.states, self.boxes, self.levels = made.graph, made.states, made.boxes, made.levels
         self.memory, self.everything = memory, everything
         graph = made.graph
@@ -323,26 +331,33 @@ class _Derivation:
             by_reach.setdefault(reach, []).append(name)
         found = dict[str, Kept]()
         for reach in sorted(by_reach, reverse=True):
-            names = self._unplaced(by_reach[reach]) if self.movable and reach == inf else by_reach[reach]
+            names = self._unplaced(by_reach[reach]) if self.droppable and reach == inf else by_reach[reach]
             for name in cheapest(self.graph, names, self._before):
                 legs = self.graph.legs_of(name)
                 (leg,) = self._seq(legs)
-                found.setdefault(name, Kept(name, legs, leg, None if reach == inf else int(reach), self._told(name)))
+                found.setdefault(
+                    name, Kept(name, legs, leg, None if reach == inf else int(reach), self._depends_on_position(name))
+                )
         order = [*self.graph.tensor, *self.graph.step]
         kept = {name: found[name] for name in sorted(found, key=order.index)}
         states = self.states.values()
-        return kept | {name: Kept(name, self.graph.legs_of(name), None, None, self._told(name)) for name in states}
+        return kept | {
+            name: Kept(name, self.graph.legs_of(name), None, None, self._depends_on_position(name)) for name in states
+        }
 
-    def _told(self, name: str) -> bool:
+    def _depends_on_position(self, name: str) -> bool:
         """Whether a result says where its position stands."""
-        return any(map(self.placed, behind(self.graph, [name])))
+        graph, found = self.graph, behind(self.graph, [name])
+        rows = {one.name for role in ("weight", "state") for one in graph.of_role(role) if self._seq(one.legs)}
+        return bool(rows & found) or any(map(self.placed, found))
 
     def _unplaced(self, names: Iterable[str]) -> list[str]:
         """Results, or what they are made of before that says where its position stands."""
         found = list[str]()
         for name in names:
-            before = self._before(name) if self._told(name) else []
-            found += self._unplaced(before) if before else [name]
+            before = self._before(name) if self._depends_on_position(name) else []
+            inputs = [one for one in before if one in self.graph.tensor]  # of which nothing is a result to keep
+            found += self._unplaced(before) if before and not inputs else [name]
         return list(dict.fromkeys(found))
 
     def _differs(self, name: str) -> bool:
@@ -467,7 +482,7 @@ class _Build:
         if name in self.graph.tensor:
             return self.leaf(self.graph.tensor[name], called, own)
         if self.whole.placed(name) and self.meeting is not None and self.meeting.reach is not None:
-            raise _Gone
+            raise _PositionsUnknown
         self.copy(self.graph.step[name], called, str(self.key))
         return called
 
@@ -479,7 +494,7 @@ class _Build:
             raise self.refused(tensor.name, "is noise of keys")
         if self.whole.placed(tensor.name):
             if self.meeting is not None and self.meeting.reach is not None:
-                raise _Gone
+                raise _PositionsUnknown
             self.counts = True
         self.tensors[called] = replace(tensor, name=called, legs=legs)
         return called

@@ -49,7 +49,8 @@ def decay_attention(
         terms = [(*term[:-1], torch.where(seen, term[-1], torch.inf)) if len(term) > 2 else term for term in terms]
     if softmax:
         ((q, k, a, b),) = terms
-        least = b.detach().cummin(-2).values.clamp(max=torch.finfo(b.dtype).max) if causal else least_of(b)
+        least = b.detach().cummin(-2).values if causal else least_of(b)
+        least = torch.where(least < torch.finfo(b.dtype).max, least, 0)  # no key is seen: any finite number will do
         least = F.pad(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [(q, k, a - a.detach() + least, b)]  # no exp(a - b) that counts is above 1
     return added_reads(decay_reads, terms, v, eps, normalize, causal, chunk)

@@ -76,7 +76,8 @@ def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     """The sum of what the terms read, divided by the sum of their rows."""
     out, total = (total_of(parts) for parts in zip(*reads, strict=True))  # ... n e; ... n h
     total = total + eps
-    total = torch.where(total == 0, float("inf"), total)[..., None]  # what is divided by it is 0, in its gradient too
+    nothing = total.abs() < torch.finfo(total.dtype).tiny  # whose reciprocal may be no number
+    total = torch.where(nothing, float("inf"), total)[..., None]  # what is divided by it is 0, in its gradient too
     return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)  # cheaper than to divide
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from hashlib import sha256
-from math import isfinite, log
+from math import isfinite, log, prod
 from typing import Any
 
 from tensornet_attn import compiler
@@ -174,7 +174,11 @@ def price(graph: Graph, n: int, batch: int = 1) -> Price:
     """The price of a graph. Raises InputError where a length is above a leg's maximum."""
     report = compiler.cost_of(graph, n, n, batch)
     total = report.best.total
-    return Price(total.macs, report.parameters, total.saved_floats, report.decoding_state)
+    state = report.decoding_state
+    if state is None:  # no cache: every step reads the inputs again
+        sizes = {leg.name: leg.size or n for leg in graph.legs}
+        state = sum(prod(sizes[leg] for leg in one.legs) for one in graph.of_role("input") if one.default is None)
+    return Price(total.macs, report.parameters, total.saved_floats, state)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.plan.decoding import decoding_state
 from tensornet_attn.search import apply
+from tensornet_attn.search.space import price
 
 N = 64
 KEPT = [
@@ -58,7 +59,7 @@ def test_moves_change_what_is_kept() -> None:
     assert decoding_state(ta.build(fast), N) == 2 * N * 512 + 8 * 64 * 64 + 8 * 64
 
 
-def test_a_design_that_has_no_cache_keeps_its_inputs() -> None:
+def test_a_design_that_has_no_cache() -> None:
     design = {
         "tensornet": 1,
         "name": "laplacian",
@@ -74,4 +75,6 @@ def test_a_design_that_has_no_cache_keeps_its_inputs() -> None:
         },
         "output": "y",
     }
-    assert decoding_state(ta.build(ta.load(design)), N) == N * 4
+    assert decoding_state(ta.build(ta.load(design)), N) is None
+    assert "no decoding cache: 'explain --causal --decoding' says why" in ta.cost(design, n=N).to_text()
+    assert price(ta.build(ta.load(design)), N).decoding_state == N * 4  # the inputs

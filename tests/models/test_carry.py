@@ -131,7 +131,7 @@ def test_keys_that_are_turned_are_not_dropped() -> None:
         cache.keep_last(3)
     assert str(error.value) == (
         "mhsa_rope: the oldest positions cannot be dropped: 'K' says where a position stands; make the cache by "
-        "new_cache(movable=True)."
+        "new_cache(droppable=True)."
     )
     assert cache.length == 5
 

@@ -96,3 +96,89 @@ def test_what_can_go_back() -> None:
         "band": False,
         "linear": False,
     }
+
+
+@pytest.mark.parametrize("name", ["fmm_fast_weight1", "mhsa", "linear"])
+@pytest.mark.parametrize("batch", [None, 2])
+def test_a_call_that_fails_in_a_part_leaves_the_cache_as_it_was(
+    name: str, batch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = made(name)
+    x, cache = chunk_of(module), module.new_cache(batch=batch)
+    decoded(module, x, [3], cache)
+    before = cache.state_dict()["kept"]
+    last, decoder = module.plan.graph.output, module._decoder(False)
+    run = decoder._run
+
+    def fails(layer: Any, held: Any, planned: Any, chunk: Any) -> torch.Tensor:
+        if planned.value == last:
+            raise RuntimeError("out of memory")
+        return run(layer, held, planned, chunk)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "_run", fails)
+        with pytest.raises(RuntimeError, match=r"^out of memory$"), torch.no_grad():
+            module(x[:, 3:5], cache=cache)
+    after = cache.state_dict()["kept"]
+    assert cache.length == 3
+    assert all(torch.equal(before[one], after[one]) for one in before)
+    with torch.no_grad():
+        close(decoded(module, x, [2, 4], cache), module(x)[:, 3:])
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
+    module = made("mhsa")
+    x, cache = chunk_of(module), module.new_cache()
+    decoded(module, x, [4], cache)
+    state = cache.state_dict()
+    short = module.new_cache(max_length=2)
+    with pytest.raises(ta.InputError, match=r"^mhsa: the state is of 4 positions, and the cache has room for 2\.$"):
+        short.load_state_dict(state)
+    wrong = state | {"kept": state["kept"] | {"K": state["kept"]["K"][..., :1]}}
+    with pytest.raises(ta.InputError, match=r"^mhsa: 'K' is \[m h d\] = .* in the state, and .* here\.$"):
+        cache.load_state_dict(wrong)
+    assert cache.length == 4
+    for bad in (0, -1, 2.5):
+        with pytest.raises(ta.InputError, match=r"^mhsa: 'max_length' is .*; give a number of positions, 1 or more\.$"):
+            module.new_cache(max_length=bad)  # type: ignore[arg-type]
+        with pytest.raises(ta.InputError, match=r"^mhsa: keep_last takes a number of positions, 1 or more, not"):
+            cache.keep_last(bad)  # type: ignore[arg-type]
+    with torch.no_grad():
+        assert module(x[:, :0], cache=cache).shape == (2, 0, x.shape[-1])
+        close(decoded(module, x, [5], cache), module(x)[:, 4:])
+
+
+def test_dropping_keeps_the_tensors_that_were_made() -> None:
+    module = made("mhsa")
+    cache = module.new_cache(batch=2, max_length=64)
+    decoded(module, chunk_of(module), [6], cache)
+    where = {name: cache[name].data_ptr() for name in cache}
+    last = {name: cache[name][:, -2:].clone() for name in cache}
+    cache.keep_last(2)
+    assert where == {name: cache[name].data_ptr() for name in cache}
+    assert all(torch.equal(last[name], cache[name]) for name in cache)
+
+
+def test_learned_positions_of_keys_cannot_be_dropped() -> None:
+    data: dict[str, Any] = {"tensornet": 1, "name": "placed", "extends": "mhsa", "causal": True}
+    data |= {"legs": {"n": "query 32", "m": "key 32"}, "weights": {"P": "m f"}}
+    data["diagram"] = {"K": "memory[m f] Wk[f h d] + P[m f] Wk[f h d] -> m h d"}
+    module = ta.compile(ta.load(data, legs={"f": 8, "h": 2}), "torch", dtype=torch.float64).eval()
+    for droppable in (False, True):
+        cache = module.new_cache(droppable=droppable)
+        decoded(module, chunk_of(module), [6], cache)
+        with pytest.raises(ta.InputError, match=r"^placed: the oldest positions cannot be dropped: 'K' says where"):
+            cache.keep_last(3)
+
+
+def test_a_call_with_autocast_and_one_without() -> None:
+    module = made("mhsa").float()
+    x, cache = chunk_of(module).float(), module.new_cache()
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            module(x[:, :4], cache=cache)
+        with pytest.raises(
+            ta.InputError, match=r"the cache holds 'K' in torch\.bfloat16, and this call computes it in"
+        ):
+            module(x[:, 4:5], cache=cache)
+    assert cache.length == 4

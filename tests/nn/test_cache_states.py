@@ -67,6 +67,37 @@ def test_hidden_positions_reach_no_state(name: str) -> None:
                 close(decoded(module, hidden, cuts, key_mask=keep)[keep], wanted[keep])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["by distance", "by gates", "numbers of keys, by distance, alone"])
+def test_rows_that_see_nothing_are_finite(name: str, dtype: torch.dtype) -> None:
+    """Rows of padding, with a cache and without, and what their gradient gives the others."""
+    module = layer(FADES[name], dtype=dtype)
+    x, keep = chunk_of(module, 12).to(dtype).requires_grad_(), torch.ones(2, 12, dtype=torch.bool)
+    keep[0, :5] = False
+    y = module(x, key_mask=keep)
+    y[keep].sum().backward()
+    assert y.isfinite().all()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert decoded(module, x, [4, 4, 4], key_mask=keep).isfinite().all()
+
+
+@pytest.mark.parametrize("rate", [10.0, 200.0, 1000.0])
+@pytest.mark.parametrize("name", ["by distance", "numbers of keys, by distance, alone"])
+def test_hidden_keys_far_away_lower_no_level(name: str, rate: float) -> None:
+    """What fades fast, behind a long hidden run: the past that is left counts."""
+    module = layer(FADES[name])
+    module.wb.data.fill_(rate)
+    x, keep = chunk_of(module, 400), torch.ones(2, 400, dtype=torch.bool)
+    keep[0, 40:] = False
+    with torch.no_grad():
+        wanted = module(x, key_mask=keep)
+    assert wanted.isfinite().all()
+    rows = keep if name == "by distance" else torch.ones_like(keep)  # sums of what has faded are less than a number
+    for cuts in ([200, 200], [200, 100, 100], [39, 1, 360]):
+        close(decoded(module, x, cuts, key_mask=keep)[rows], wanted[rows])
+
+
 @pytest.mark.parametrize("name", ["by distance", "by gates", "numbers of keys, by distance, alone"])
 def test_long_sequences_in_float32(name: str) -> None:
     """Exponents grow with the position, and no exponential overflows or vanishes that counts."""
@@ -85,8 +116,7 @@ def test_states_of_half_a_precision_forget_nothing(name: str) -> None:
     x = chunk_of(module, 600, (1,)).bfloat16()
     with torch.no_grad():
         module = module.bfloat16()
-        module.double().load_state_dict(module.state_dict())
-        wanted = module(x.double())[:, -5:]
+        wanted = module.double()(x.double())[:, -5:]
         module = module.bfloat16()
         cache = module.new_cache()
         found = decoded(module, x, [300, *[1] * 300], cache)[:, -5:]

@@ -13,7 +13,6 @@ from tensornet_attn import compiler
 from tensornet_attn.cost.report import Report
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.ir.arithmetic import Number
-from tensornet_attn.plan.make import make_plan
 from tensornet_attn.spec import Design, library
 from tensornet_attn.spec.design import SECTIONS
 from tensornet_attn.spec.sources import file_document
@@ -48,10 +47,6 @@ class Entry:
     @cached_property
     def graph(self) -> Graph:
         return build(self.design)
-
-    @cached_property
-    def schedule(self) -> Graph | None:
-        return make_plan(self.graph).schedule
 
     def cost(self, n: int) -> Report:
         """The costs of one sequence in float32 at query length n, and key length n where its leg allows it."""

@@ -6,7 +6,7 @@ from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cli.generate.page import code, template
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
-from tensornet_attn.plan.decoding import Decoding, Kept, decoding_of
+from tensornet_attn.plan.decoding import Decoding, Kept, as_decoder
 
 LENGTH = 4096
 COLUMNS = ("design", "keeps", "numbers a position", "in all", f"behind {LENGTH:,}")
@@ -18,7 +18,7 @@ def decoding_page(catalogue: Catalogue) -> str:
     for family, entries in catalogue.families().items():
         for entry in entries:
             try:
-                found = decoding_of(build(entry.design, causal=True))
+                found = as_decoder(build(entry.design))
             except InputError as error:
                 refused.append((entry.name, str(error).partition("no cache can be kept: ")[2]))
             else:
@@ -28,8 +28,8 @@ def decoding_page(catalogue: Catalogue) -> str:
 
 def _row(entry: Entry, found: Decoding) -> tuple[str, ...]:
     """design, what is kept, numbers of a position, numbers whatever the length, numbers at the length of the table."""
-    growing = sum(found.numbers(one) for one in found.kept if _grows(one))
-    fixed = sum(found.numbers(one) * (one.rows(LENGTH) if one.leg else 1) for one in found.kept if not _grows(one))
+    growing = sum(found.elements(one) for one in found.kept if _grows(one))
+    fixed = sum(found.elements(one) * (one.rows(LENGTH) if one.leg else 1) for one in found.kept if not _grows(one))
     kept = ", ".join(map(_words, found.kept)) or "nothing"
     name = f"[{entry.name}](designs/{entry.name}.md)"
     return name, kept, f"{growing:,}", f"{fixed:,}", f"{found.floats(LENGTH):,}"
