@@ -254,14 +254,14 @@ def test_kept_floats_grow_linearly(causal: bool) -> None:
     kept = []
     for n in (1024, 2048, 4096):
         terms, v = plain((), n, n, dtype=torch.float32)
-        memories: dict[int, int] = {}
+        memories: dict[int, Tensor] = {}  # held: a freed one's address may be given again
 
-        def pack(tensor: Tensor, memories: dict[int, int] = memories) -> Tensor:
-            memories[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        def pack(tensor: Tensor, memories: dict[int, Tensor] = memories) -> Tensor:
+            memories[tensor.untyped_storage().data_ptr()] = tensor
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             y = linear_attention(terms, v, causal=causal, chunk=64)
-        kept.append(sum(memories.values()))
+        kept.append(sum(tensor.untyped_storage().nbytes() for tensor in memories.values()))
         del y
     assert math.log2(kept[-1] / kept[0]) / 2 < 1.05
