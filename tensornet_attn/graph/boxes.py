@@ -49,6 +49,11 @@ def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
         scope.reporter.syntax(refusal, maker.at)
 
 
+def _arithmetic(value: object) -> int | float | str:
+    """A parameter as arithmetic: of true or false 1 or 0."""
+    return int(value) if isinstance(value, bool) else value  # type: ignore[return-value]
+
+
 class _Maker:
     """Checks one box; `at` is the path of the parameter looked at. Without operands nothing is known of legs."""
 
@@ -74,7 +79,7 @@ class _Maker:
         if self.op.makes_leg:
             self.scope.used_legs |= {self.query} - {None}  # type: ignore[arg-type]
         result = self.op.result(self, leg or "", other or "")
-        mode = str(self.model.normalize) if self.op.modes else None  # type: ignore[attr-defined]
+        mode = getattr(self.model, self.op.mode_key) if self.op.modes else None
         return Box(self.op.kind, leg, tuple(self.operands.items()), numbers, masks, other, function, mode), result
 
     def parameters(
@@ -84,7 +89,8 @@ class _Maker:
         leg = self.leg(self.op.kind) if self.op.has_leg else None
         function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
         other = self.leg(self.model.second) if self.model.second else None
-        numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers)
+        given = [name for name in self.model.numbers if getattr(self.model, name) is not None]
+        numbers = tuple((name, self.checked(name, leg, other)) for name in given)
         return leg, other, function, numbers, self.masks(leg)
 
     def broken(self, *legs: str) -> bool:
@@ -103,12 +109,13 @@ class _Maker:
         return name
 
     def number(self, name: str) -> int | float | None:
-        """A parameter that is a number, if it is known now."""
-        return self.scope.number(self.written(name), f"'{name}'")[1]  # type: ignore[arg-type]
+        """A parameter that is a number, if it is given and known now."""
+        value = self.written(name)
+        return None if value is None else self.scope.number(_arithmetic(value), f"'{name}'")[1]
 
     def checked(self, name: str, leg: str | None, other: str | None) -> Arith:
         """A parameter that is a number; one that is known now must be in its range."""
-        tree, value = self.scope.number(self.written(name), f"'{name}'", lengths=name in _LENGTHS)  # type: ignore[arg-type]
+        tree, value = self.scope.number(_arithmetic(self.written(name)), f"'{name}'", lengths=name in _LENGTHS)
         if value is None:
             return tree
         fine, wanted, example = _RANGES.get(name, (lambda _: True, "", ""))

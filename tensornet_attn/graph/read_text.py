@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeVar
 
@@ -264,7 +264,7 @@ class _Parts:
             **dict.fromkeys(_numbers(), known.number),
             "map": self.map,
             "mask": self.mask,
-            "normalize": _mode,
+            **dict.fromkeys(_mode_keys(), _mode),
             "scores": known.legs_of,
             "steps": _steps,
         }
@@ -291,19 +291,21 @@ class _Parts:
 
     def box(self, kind: str) -> Box:
         model, op = BOXES[kind], OPS[kind]
-        given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
-        self.check(kind, {*model.operands, *model.numbers, *(word for word, has in given if has)})
+        given = (("over", op.has_leg), ("map", op.has_map), (op.mode_key, op.modes), ("to", model.second))
+        wanted = {*model.operands, *model.numbers, *(word for word, has in given if has)}
+        self.check(kind, wanted, {*model.optional} & wanted)
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
-        return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))
+        mode = word(op.mode_key)
+        return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), mode)
 
     def attention(self) -> FusedAttention:
         self.check("attention", {"query", "key", "value", "over", "scores", "scale", "dropout", "steps"})
         parts: dict[str, Any] = {**self.operands, **self.numbers, **self.words, "masks": tuple(self.masks)}
         return FusedAttention(leg=parts.pop("over"), **parts)
 
-    def check(self, kind: str, wanted: set[str]) -> None:
+    def check(self, kind: str, wanted: set[str], optional: Set[str] = frozenset()) -> None:
         given = {*self.operands, *self.numbers, *self.words}
-        for name in sorted(wanted - given):
+        for name in sorted(wanted - given - optional):
             refuse("missing-key", f"'{kind}' lacks '{name}'.")
         for name in sorted(given - wanted):
             refuse("unknown-key", f"'{kind}' has no '{name}'.")
@@ -326,6 +328,11 @@ def _steps(text: str) -> tuple[str, ...]:
 def _numbers() -> frozenset[str]:
     """The parameters of boxes that are numbers."""
     return frozenset(name for box in BOXES.values() for name in box.numbers)
+
+
+def _mode_keys() -> frozenset[str]:
+    """The parameters of boxes that choose between ways of one box."""
+    return frozenset(op.mode_key for op in OPS.values() if op.modes)
 
 
 def _mode(text: str) -> str:

@@ -27,6 +27,12 @@ def _arithmetic(value: Any) -> Any:
     return value
 
 
+def _flag(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise PydanticCustomError("flag", "true or false is wanted here")
+    return value
+
+
 def _text(value: Any) -> Any:
     if not isinstance(value, str):
         raise PydanticCustomError("text", "a name is wanted here")
@@ -41,6 +47,7 @@ def _masks(value: Any) -> Any:
 
 Arithmetic = Annotated[int | float | str, BeforeValidator(_arithmetic)]
 LegName = Annotated[str, BeforeValidator(_text)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
 
 
 class WithMasks:
@@ -61,6 +68,7 @@ class BoxModel(BaseModel):
     operands: ClassVar[tuple[str, ...]] = ("of",)
     numbers: ClassVar[tuple[str, ...]] = ()
     second: ClassVar[str | None] = None  # the parameter that names a second leg
+    optional: ClassVar[frozenset[str]] = frozenset()  # operands and numbers that a box may lack: None, in no Box then
 
 
 def kind_of(value: Any) -> str | None:

@@ -331,7 +331,8 @@ class _Derivation:
             by_reach.setdefault(reach, []).append(name)
         found = dict[str, Kept]()
         for reach in sorted(by_reach, reverse=True):
-            names = self._unplaced(by_reach[reach]) if self.droppable and reach == inf else by_reach[reach]
+            names = self._before_lengths(by_reach[reach])
+            names = self._unplaced(names) if self.droppable and reach == inf else names
             for name in cheapest(self.graph, names, self._before):
                 legs = self.graph.legs_of(name)
                 (leg,) = self._seq(legs)
@@ -360,6 +361,24 @@ class _Derivation:
             found += self._unplaced(before) if before and not inputs else [name]
         return list(dict.fromkeys(found))
 
+    def _before_lengths(self, names: Iterable[str]) -> list[str]:
+        """Results, or what those are made of that are others when more positions follow."""
+        found = list[str]()
+        for name in names:
+            before = self._before(name)
+            changing = [one for one in behind(self.graph, [name]) if self._by_length(one)]
+            if changing and (not before or any(one in self.graph.tensor for one in before)):
+                raise InputError(
+                    f"{self.graph.name}: no cache can be kept: '{changing[0]}' turns all positions by other angles "
+                    "at each length; compile it with another rope_type, or without positions of the call."
+                )
+            found += self._before_lengths(before) if changing else [name]
+        return list(dict.fromkeys(found))
+
+    def _by_length(self, name: str) -> bool:
+        step = self.graph.step.get(name)
+        return step is not None and step.box is not None and OPS[step.box.kind].by_length(step.box)
+
     def _differs(self, name: str) -> bool:
         """Whether a result differs from call to call: weights, constants and what is made of them do not."""
         return name in self.many
@@ -386,7 +405,7 @@ class _Derivation:
         if tensor is not None:
             return tensor.init is not None and tensor.init.name in PLACES and bool(self._seq(tensor.legs))
         box = step.box if step else None
-        return box is not None and box.leg in (self.query, self.key) and box.leg not in OPS[box.kind].legs_mixed(box)
+        return box is not None and box.leg in (self.query, self.key) and OPS[box.kind].counts_positions(box)
 
 
 class _Build:
@@ -531,7 +550,7 @@ class _Build:
 
         changed = with_uses(step, change)
         if leg is not None and changed.box is not None and changed.box.leg in (self.query, self.key):
-            if not self.whole.placed(step.name):
+            if changed.box.leg in OPS[changed.box.kind].legs_mixed(changed.box):
                 raise self.refused(step.name, f"runs along '{changed.box.leg}'")
             changed = replace(changed, op=replace(changed.box, leg=leg))
         legs = step.legs if leg is None else self.on(step.legs, leg)

@@ -305,11 +305,12 @@ def _value(step: Step, sketch: Sketch) -> Any:
     for name, text in numbers.items():
         if text != str(model.model_fields[name].default):
             tree = parse(text)
-            data[name] = tree.value if isinstance(tree, Number) else text
+            flag = model.model_fields[name].default is None and name in ("interleaved", "truncate")
+            data[name] = text == "1" if flag else tree.value if isinstance(tree, Number) else text
     if box.masks:
         data["mask"] = [call_text(mask) for mask in box.masks]
     if box.mode not in (None, "none"):
-        data["normalize"] = box.mode
+        data[OPS[box.kind].mode_key] = box.mode
     for role, use in box.operands:
         if role != "by" or use != box.operand("of"):
             nested = use.name == f"{step.name}.{role}"
