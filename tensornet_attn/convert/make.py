@@ -136,7 +136,7 @@ def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
     """
     g = trained.weights["Wk"].shape[1]
     plain = "mhsa" if g == trained.weights["Wq"].shape[1] else "gqa"
-    own = trained.rope_base == 10000 and trained.rope_fraction == 1
+    own = trained.rope_base == 10000 and trained.rope_fraction == 1 and not trained.rope_scaling
     rotary = [f"{plain}_rope"] if own and contains(general, f"{plain}_rope") else []
     name = (rotary or [plain])[0]
     f, h, d = trained.weights["Wq"].shape
@@ -183,7 +183,8 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
         values |= {names[weight]: bias.value for weight, bias in weights.biases.items()}
     if weights.turns:
         axes = {name: (turn.axis, turn.width) for name, turn in weights.turns.items()}
-        data = gain.with_rope(data, graph, axes, _plain(trained.rope_base), _plain(trained.rope_fraction))
+        base, fraction = _plain(trained.rope_base), _plain(trained.rope_fraction)
+        data = gain.with_rope(data, graph, axes, base, fraction, trained.rope_scaling)
     for weight, turn in weights.norms.items():
         norm = trained.norms[turn.letter]
         shape = tuple(norm.weight.shape)

@@ -13,7 +13,7 @@ from torch import nn
 from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.make import fresh, start_from
-from tensornet_attn.convert.masks import Alibi, Rope
+from tensornet_attn.convert.masks import Alibi, Rope, scaling_of
 from tensornet_attn.convert.read import CROSS, known, outside_of, place_of, read_trained
 from tensornet_attn.convert.shared import Shared
 from tensornet_attn.convert.trained import refusal
@@ -130,7 +130,8 @@ def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], sh
         compiled = start_from(trained, design, *options)
         place = _place(one.module, family, trained.where, trained.causal)
         if trained.rope_base is not None:
-            place = replace(place, rope=Rope(trained.rope_base, family.layout.interleaved))
+            scaling = scaling_of(trained.rope_scaling)
+            place = replace(place, rope=Rope(trained.rope_base, family.layout.interleaved, scaling))
         if trained.alibi:
             place = replace(place, alibi=Alibi(family.layout.alibi, trained.weights["Wq"].shape[1]))
         place = replace(place, window=trained.window)

@@ -76,13 +76,18 @@ def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) ->
     for entry in attentions:
         data = {name: value for name, value in entry.items() if name not in ("paths", "design")}
         for name, kind in (("rope", Rope), ("alibi", Alibi)):
-            data[name] = kind(**data[name]) if data[name] else None
-        place = Place(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+            data[name] = kind(**_tuples(data[name])) if data[name] else None
+        place = Place(**_tuples(data))
         paths = [
             next(p for p in (path, path.removeprefix(inside), inside + path) if p in known) for path in entry["paths"]
         ]
         found.append((designs[entry["design"]], place, paths))
     return found
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON has lists of."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
 def put(model: Any, found: list[tuple[str, Place, list[str]]]) -> None:

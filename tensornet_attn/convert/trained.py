@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -29,6 +30,7 @@ class Trained:
     `biases`: those there are of bq [h d], bk [g d], bv [g d], bo [f]. `norms`: of "q" and "k", before their rotary
     positions, which turn the first `rope_fraction` of queries and keys, halves paired. `window`: how far a query sees,
     keys before it and after. `softcap`: c, where scores s become c tanh(s / c). `alibi`: scores fall with the distance.
+    `rope_scaling`: rope_type and its numbers, as a box `rope` has them.
     `dropout` is on the map.
     """
 
@@ -43,6 +45,7 @@ class Trained:
     window: tuple[int, int] | None = None
     softcap: float | None = None
     alibi: bool = False
+    rope_scaling: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

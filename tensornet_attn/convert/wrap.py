@@ -123,7 +123,7 @@ class Swapped(nn.Module):
         place, n = self.place, x.shape[1]
         ids = torch.arange(seen, seen + n, device=x.device)[None] if ids is None else ids
         assert place.rope is not None
-        place.rope.check(place.where, turns, ids)
+        place.rope.check(place.where, turns, ids, seen + n)
 
         def visible() -> Tensor:
             return visible_pairs(masks, n, place.causal, x.device, seen, place.window)

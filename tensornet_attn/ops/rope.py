@@ -262,14 +262,17 @@ def axes_text(lines: Lines, box: Box) -> str:
 
 
 def scaling_text(lines: Lines, box: Box) -> str:
-    """`("llama3", 8.0, 1.0, 4.0, 8192.0)`: the kind, and its numbers as `runtime.rotary` takes them."""
+    """`("llama3", 8.0, 1.0, 4.0, 8192.0)`."""
     numbers = {name: float(evaluate(tree, lines.graph.values)) for name, tree in box.numbers}
-    if box.mode == "yarn":
-        own = [numbers["factor"], numbers[ORIGINAL], attention_factor(box.mode, numbers)]
-        own += [numbers.get(name, usual) for name, usual in USUAL.items()]
-    else:
-        own = [numbers[name] for name in SCALINGS[str(box.mode)][0]]
-    return f'("{box.mode}", {", ".join(map(repr, own))})'
+    return f"({', '.join(f'{part!r}' for part in scaling_of(str(box.mode), numbers))})".replace("'", '"')
+
+
+def scaling_of(kind: str, numbers: dict[str, float]) -> tuple[str | float, ...]:
+    """The kind, and its numbers in the order in which `runtime.positions.scaled_rates` takes them."""
+    if kind != "yarn":
+        return (kind, *(numbers[name] for name in SCALINGS[kind][0]))
+    own = (numbers["factor"], numbers[ORIGINAL], attention_factor(kind, numbers))
+    return (kind, *own, *(numbers.get(name, usual) for name, usual in USUAL.items()))
 
 
 def attention_factor(kind: str | None, numbers: dict[str, float]) -> float:

@@ -136,9 +136,7 @@ def scaled_rates(positions: Tensor, pairs: Tensor, base: float, kind: str, *numb
         turns = original * plain / (2 * math.pi)
         return torch.lerp(plain / factor, plain, ((turns - low) / (high - low)).clamp(0, 1))
     original, whole = numbers[1], numbers[5]
-    first, last = (
-        width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in numbers[3:5]
-    )
+    first, last = (width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in numbers[3:5])
     if whole:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, width - 1)

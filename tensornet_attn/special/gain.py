@@ -65,8 +65,17 @@ def with_output_bias(data: Data, graph: Graph, leg: str) -> tuple[Data, str]:
     return out, name
 
 
-def with_rope(data: Data, graph: Graph, axes: Mapping[str, tuple[int, int]], base: float, fraction: float) -> Data:
+def with_rope(
+    data: Data,
+    graph: Graph,
+    axes: Mapping[str, tuple[int, int]],
+    base: float,
+    fraction: float,
+    scaling: Mapping[str, Any] | None = None,
+) -> Data:
     """Rotary positions on what these weights give; `axes`: the axis that is turned, and the width of its blocks.
+
+    `scaling`: more keys of the box.
 
     Raises InputError where what a weight gives stands on no single sequence leg.
     """
@@ -87,7 +96,7 @@ def with_rope(data: Data, graph: Graph, axes: Mapping[str, tuple[int, int]], bas
         box = {"rope": places[0], "along": along, "base": base, "fraction": fraction}
         blocks = (graph.leg[along].size or width) // width
         kept = {key: value for key, value in box.items() if (key, value) not in (("base", 10000), ("fraction", 1))}
-        return kept | ({"blocks": blocks} if blocks > 1 else {}) | {"of": text}
+        return kept | ({"blocks": blocks} if blocks > 1 else {}) | dict(scaling or {}) | {"of": text}
 
     out: Data = edited(data, edit)
     if missing := sorted(axes.keys() - found):

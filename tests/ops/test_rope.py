@@ -38,7 +38,10 @@ SCALED: dict[str, dict[str, Any]] = {
         "fraction": 0.5,
     },
 }
-PAIRED: dict[str, dict[str, Any]] = {"neighbours": {"interleaved": True}, "of_blocks": {"interleaved": True, "blocks": 2}}
+PAIRED: dict[str, dict[str, Any]] = {
+    "neighbours": {"interleaved": True},
+    "of_blocks": {"interleaved": True, "blocks": 2},
+}
 
 
 def source(**keys: Any) -> dict[str, Any]:
