@@ -31,6 +31,7 @@ WORD = r"[A-Za-z]\w*"
 USE = rf"({WORD}(?:\.{WORD})*)\[([^\[\]]*)\]"
 _USE = re.compile(USE, re.ASCII)
 _BOX = re.compile(r"([a-z]\w*)\((.*)\)", re.ASCII)
+BETWEEN = ("to", "along", "with")  # words before the second leg of a box
 _OPERAND = re.compile(rf"(?:([a-z]+) )?({USE})", re.ASCII)
 _SIGN = re.compile(r"\s*([+-])\s*")
 _FACTOR = re.compile(rf"\s*({USE})", re.ASCII)
@@ -260,7 +261,7 @@ class _Parts:
         self.masks: list[Function] = []
         self.words: dict[str, Any] = {}
         self.readers: dict[str, Callable[[str], Any]] = {
-            **dict.fromkeys(("over", "along", "to"), known.leg),
+            **dict.fromkeys(("over", *BETWEEN), known.leg),
             **dict.fromkeys(_numbers(), known.number),
             "map": self.map,
             "mask": self.mask,
@@ -281,7 +282,7 @@ class _Parts:
         if word == "mask":
             self.masks.append(value)
         else:
-            _hoisted(self.numbers if word in _numbers() else self.words, "to" if word == "along" else word, value)
+            _hoisted(self.numbers if word in _numbers() else self.words, "to" if word in BETWEEN else word, value)
 
     def map(self, text: str) -> Function:
         return self.known.function(text, {name: (row.arguments,) for name, row in MAPS.items()})

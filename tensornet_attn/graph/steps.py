@@ -58,7 +58,7 @@ def _text(scope: Scope, value: str, path: Path, name: str) -> Use | None:
 
 def _box(scope: Scope, model: BoxModel, path: Path, name: str) -> Use | None:
     operands: dict[str, Use] = {}
-    whole = True
+    whole, model = True, model.apart()
     for role in model.operands:
         value = getattr(model, "key_" if role == "key" else role)
         if value is None:  # topk: `by` is `of`

@@ -70,6 +70,10 @@ class BoxModel(BaseModel):
     second: ClassVar[str | None] = None  # the parameter that names a second leg
     optional: ClassVar[frozenset[str]] = frozenset()  # operands and numbers that a box may lack: None, in no Box then
 
+    def apart(self) -> BoxModel:
+        """The box that this one is short for, others inside; itself, as a rule."""
+        return self
+
 
 def kind_of(value: Any) -> str | None:
     """The tag of a box or expression: pydantic picks the model by it."""

@@ -206,6 +206,14 @@ def test_positions_are_whole_numbers_or_not_and_nothing_else() -> None:
             "number: 'low_freq_factor' is 4 and 'high_freq_factor' 4. the first is below the second, as 1 and 4 are.",
         ),
         (
+            {"rope_type": "longrope"},
+            "wrong-value: the text 'longrope' is no value of 'rope_type'. one of linear, dynamic, llama3, yarn.",
+        ),
+        (
+            {"interleaved": 1},
+            "wrong-type: true or false is wanted here, 1 given. e.g. 'interleaved: true'.",
+        ),
+        (
             {"positions": "x"},
             "box-leg: 'positions' has legs n f. a number for each entry of 'm', or one for each of several axes.",
         ),
