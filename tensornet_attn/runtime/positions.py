@@ -32,6 +32,41 @@ def sinusoid(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     return torch.where(entry % 2 == 0, angle.sin(), angle.cos()).to(dtype)
 
 
+def buckets(positions: Tensor, count: int, furthest: int, both_sides: bool) -> Tensor:
+    """The bucket of each distance, query position minus key position, as T5 has them: [p], integers.
+
+    Half of the buckets hold one distance each, the others ever more, up to `furthest`. `both_sides`: keys behind the
+    query have buckets of their own, the second half; otherwise they are in the first bucket.
+    """
+    if both_sides:
+        count //= 2
+        side, distance = (positions < 0) * count, positions.abs()
+    else:
+        side, distance = torch.zeros_like(positions), positions.clamp(min=0)
+    exact = count // 2
+    # in single precision and in this order, as where trained models have their boundaries
+    grown = torch.log(distance.float() / exact) / math.log(furthest / exact) * (count - exact)
+    far = (exact + grown.clamp(min=0).to(positions.dtype)).clamp(max=count - 1)
+    return side + torch.where(distance < exact, distance, far)
+
+
+def log_buckets(positions: Tensor, count: int, furthest: int) -> Tensor:
+    """The bucket of each distance, query position minus key position, as DeBERTa has them: [p], integers.
+
+    Distance 0 is in the middle. Half of the buckets hold one distance each, the others ever more, up to `furthest`.
+    """
+    exact = count // 4
+    distance = torch.where(positions.abs() < exact, exact - 1, positions.abs())
+    grown = torch.log(distance / exact) / torch.log(torch.tensor((furthest - 1) / exact)) * (exact - 1)
+    far = (torch.ceil(grown) + exact).to(positions.dtype) * positions.sign()
+    return (torch.where(distance <= exact, positions, far) + count // 2).clamp(0, count - 1)
+
+
+def one_of(index: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """1 at an index of each, 0 elsewhere: [p, count]."""
+    return F.one_hot(index, count).to(dtype)
+
+
 def alibi_slopes(heads: int, device: torch.device | None, dtype: torch.dtype) -> Tensor:
     """2 ** (-8 i / heads), i from 1; between powers of two, filled from the next power (Press et al. 2022): [heads]."""
     power = 2 ** (heads.bit_length() - 1)
@@ -158,6 +193,14 @@ def relative_to_key(x: Tensor, n: int, m: int, reach: int | None = None) -> Tens
     # More columns, read in rows one entry shorter: each row starts one entry earlier than the row above.
     rows = x.flatten(-2)[..., n - 1 : n - 1 + n * (n + m)]
     return rows.unflatten(-1, (n, n + m))[..., :m]
+
+
+def relative_to_query(x: Tensor, n: int, m: int, reach: int | None = None) -> Tensor:
+    """y[j, i] = x[j, position(i) - position(j)] of key j and query i: [..., m or 1, p] -> [..., m, n].
+
+    Seen from the keys relative positions run the other way.
+    """
+    return relative_to_key(x.flip(-1), m, n, reach)
 
 
 def from_table(x: Tensor, at: Tensor, m: int, reach: int) -> Tensor:
