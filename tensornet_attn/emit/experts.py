@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from copy import copy
 
-from tensornet_attn.cost.experts import Product, chosen_of, experts_of
+from tensornet_attn.cost.experts import Experts, Product, chosen_of, experts_of
 from tensornet_attn.cost.kernels import unfolded
+from tensornet_attn.emit.attention import options_of
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.dimensions import split
@@ -28,6 +29,10 @@ def emit_experts(writer: Writer, step: Step) -> None:
         if part.name in products:
             value = _product(inside, products[part.name], topk)
             inside.bind(part.name, value.text, value.legs, value.level)
+        elif part.attention is not None:
+            _attention(inside, part, form, topk)
+        elif products and part.contraction is not None:  # another name of what stands before it
+            inside.values[part.name] = inside.value(part.contraction.uses[0])
         elif products:
             emit_box(inside, part)
     writer.needs_math |= inside.needs_math
@@ -67,6 +72,26 @@ def _gates(topk: Step) -> str:
 
 def _chosen(topk: Step) -> str:
     return f"{topk.name}: chosen"
+
+
+def _attention(writer: Writer, step: Step, form: Experts, topk: Step) -> None:
+    """Attention of the queries that chose each head: the leg of the heads counts the chosen ones."""
+    op, last, chosen = step.attention, form.products[-1], _chosen(topk)
+    assert op is not None
+    tokens = (last.tokens, (last.expert,))
+    q, k, v = (writer.value(use) for use in op.uses)
+    contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
+    own = tuple(leg for leg in v.legs if leg not in op.scores)
+    places = writer.values[chosen].renamed(topk.legs, last.gate.legs).grouped(tokens)
+    rows = q.grouped((*tokens, contracted))
+    if not any(product.step.name == op.query.name for product in form.products):
+        rows = writer.call("chosen_rows", rows, places)
+    sides = [
+        x.grouped(((last.expert,) if last.expert in x.legs else (), (op.leg,), width))
+        for x, width in ((k, contracted), (v, own))
+    ]
+    text = writer.call("attend_chosen", rows, *sides, places, writer.size(last.expert), *options_of(writer, op, (last.expert,)))
+    writer.bind(step.name, text + split(-1, [*map(writer.size, own)]), (*last.tokens, last.expert, *own))
 
 
 def _product(writer: Writer, product: Product, topk: Step) -> Value:
