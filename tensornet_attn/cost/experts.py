@@ -143,7 +143,9 @@ def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
     if not products:
         return {f"{topk.name}: chosen": 2 * rows}
     between, counted = step.kernel.body[:-1] if step.kernel else (), {*products[-1].gate.legs}
-    return {f"{one.name}: chosen rows": rows * scene.size(leg for leg in one.legs if leg not in counted) for one in between}
+    return {
+        f"{one.name}: chosen rows": rows * scene.size(leg for leg in one.legs if leg not in counted) for one in between
+    }
 
 
 def _ordered(scene: Scene, legs: Iterable[str]) -> Legs:

@@ -90,7 +90,9 @@ def _attention(writer: Writer, step: Step, form: Experts, topk: Step) -> None:
         x.grouped(((last.expert,) if last.expert in x.legs else (), (op.leg,), width))
         for x, width in ((k, contracted), (v, own))
     ]
-    text = writer.call("attend_chosen", rows, *sides, places, writer.size(last.expert), *options_of(writer, op, (last.expert,)))
+    text = writer.call(
+        "attend_chosen", rows, *sides, places, writer.size(last.expert), *options_of(writer, op, (last.expert,))
+    )
     writer.bind(step.name, text + split(-1, [*map(writer.size, own)]), (*last.tokens, last.expert, *own))
 
 

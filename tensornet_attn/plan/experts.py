@@ -153,7 +153,9 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
         return graph, step
     (term,) = own
     weight = [use for use in term.factors if use.name in held(graph) and {*use.legs} & {*gate.legs}]
-    apart = [use for use in term.factors if use != gate and use not in weight and {*use.legs} <= {*gate.legs} & {*step.legs}]
+    apart = [
+        use for use in term.factors if use != gate and use not in weight and {*use.legs} <= {*gate.legs} & {*step.legs}
+    ]
     rest = tuple(use for use in term.factors if use not in apart)
     if (len(terms) == 1 and not apart) or len(rest) < 3:
         return graph, step

@@ -6,7 +6,8 @@ from torch import Tensor
 from tensornet_attn.runtime.masks import both
 from tensornet_attn.runtime.softmax import attend
 
-PIECES = 8  # of the queries of a head, where these see no later keys: each piece leaves out what is behind its last one
+# The queries of a head that see no later keys, in so many pieces of so many at least: each leaves out the keys behind.
+PIECES, LEAST = 8, 128
 
 
 def chosen_rows(x: Tensor, chosen: Tensor) -> Tensor:
@@ -28,7 +29,7 @@ def attend_chosen(
     dropout: float = 0.0,
     causal: bool = False,
 ) -> Tensor:
-    """`attend` of the chosen heads: q [..., n, k, d], keys [..., h or 1, m, d], chosen [..., n, k] -> [..., n, k, e]."""
+    """`attend` of the chosen heads: q [..., n, k, d], keys [..., h or 1, m, d], chosen [..., n, k]: [..., n, k, e]."""
     lead = torch.broadcast_shapes(q.shape[:-3], chosen.shape[:-2], k.shape[:-3], v.shape[:-3])
     n, slots, m = *chosen.shape[-2:], k.shape[-2]
     q, chosen = q.expand(*lead, *q.shape[-3:]), chosen.expand(*lead, n, slots)
@@ -70,14 +71,14 @@ def attend_rows(
     """Attention of some queries [r, d] of one head, which stand `at` rising places; row i at key i + `ahead`."""
     if ahead is None:
         return attend(q[None], k[None], v[None], keep, bias, scale, dropout)[0]
-    size = max(1, -(-len(q) // PIECES))
+    size = max(LEAST, -(-len(q) // PIECES))
     parts = [q.new_empty(0, v.shape[-1])]
     for first in range(0, len(q), size):
         own, place = q[first : first + size], at[first : first + size] + ahead
         seen = max(int(place[-1]) + 1, 0)
         near = place[:, None] >= torch.arange(seen, device=q.device)
-        some = None if bias is None else bias[first : first + size, :seen]
-        shown = both(near, None if keep is None else keep[first : first + size, :seen])
+        shown, some = (None if x is None else piece(x, first, size)[:, :seen] for x in (keep, bias))
+        shown = both(near, shown)
         parts.append(attend(own[None], k[None, :seen], v[None, :seen], shown, some, scale, dropout)[0])
     return torch.cat(parts)
 
@@ -91,6 +92,11 @@ def per_group(x: Tensor, lead: tuple[int, ...], n: int, m: int) -> Tensor:
 def of_rows(x: Tensor, at: Tensor) -> Tensor:
     """The rows of a mask [n or 1, m]."""
     return x if x.shape[0] == 1 else x.index_select(0, at)
+
+
+def piece(x: Tensor, first: int, size: int) -> Tensor:
+    """So many rows of a mask that has one for each query, or one for all."""
+    return x if x.shape[0] == 1 else x[first : first + size]
 
 
 def attend_all(
