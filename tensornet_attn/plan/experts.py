@@ -120,7 +120,11 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         made = replace(step, op=kernel(self.kind, graph, joined, body, experts))
         attended = next((one.attention for one, _ in hidden if one.attention is not None), None)
         inside = f"; '{attended.steps[-1] if attended else hidden[-1][0].name}' too" if hidden else ""
-        inside += ", of the queries that chose each, but all of them where torch.compile traces it" if attended else ""
+        inside += (
+            ", of the queries that chose each; on a GPU, and where torch.compile traces it, all of them"
+            if attended
+            else ""
+        )
         how = f"rows sorted by expert, the {form.chosen} chosen of {_sizes(form, context)[form.expert]} computed"
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], made]}), {step.name: f"{self.name}: {how}{inside}"})
 

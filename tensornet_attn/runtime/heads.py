@@ -34,10 +34,9 @@ def attend_chosen(
     n, slots, m = *chosen.shape[-2:], k.shape[-2]
     q, chosen = q.expand(*lead, *q.shape[-3:]), chosen.expand(*lead, n, slots)
     k, v = (x.expand(*lead, *x.shape[-3:]) for x in (k, v))
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return attend_all(q, k, v, chosen, heads, keep, bias, scale, dropout, causal)
+    traced = torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
     groups = chosen.numel() // (n * slots) * heads if n * slots else 0
-    if not groups:
+    if traced or not groups or q.device.type != "cpu":  # a GPU would wait for the counts, and have a call for each head
         return attend_all(q, k, v, chosen, heads, keep, bias, scale, dropout, causal)
     first = torch.arange(0, groups, heads, device=q.device)[:, None, None]
     found, order = (first + chosen.reshape(-1, n, slots)).flatten().sort(stable=True)
