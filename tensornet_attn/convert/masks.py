@@ -85,6 +85,21 @@ def of_hugging_face(
     return arguments(same_for_all_heads(mask, where).expand(-1, n, -1), causal, where, seen, window)
 
 
+def of_memory(mask: Any, where: str) -> dict[str, Tensor]:
+    """What a design is called with for a mask of another sequence, [batch, heads, n or 1, m], boolean or added."""
+    if mask is None:
+        return {}
+    if not isinstance(mask, Tensor) or mask.dim() != 4:
+        raise InputError(f"{where}: the mask of the other sequence is no tensor [batch, 1, n, m].")
+    mask = same_for_all_heads(mask, where)
+    visible = shown(mask)
+    if mask.dtype != torch.bool and bool((visible & (mask != 0)).any()):
+        return {"mask": mask}
+    if torch.equal(visible, visible[:, :1].expand_as(visible)):
+        return _of_visible_keys(visible[:, 0])
+    return {"mask": visible}
+
+
 def same_for_all_heads(mask: Tensor, where: str) -> Tensor:
     """[batch, heads, n, m] as [batch, n, m]. Raises InputError where heads differ: a design's heads may be others."""
     if mask.shape[1] > 1 and not torch.equal(mask, mask[:, :1].expand_as(mask)):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, Layout, family_of
-from tensornet_attn.convert.trained import Norm, Trained, Widths, refusal
+from tensornet_attn.convert.trained import Buckets, Norm, Trained, Widths, refusal
 from tensornet_attn.errors import InputError
 from tensornet_attn.ops.rope import ORIGINAL, SCALINGS
 
@@ -66,6 +66,8 @@ def outside_of(module: Any, where: str, layout: Layout) -> Widths:
     if isinstance(module, nn.MultiheadAttention):
         return Widths(where, module.embed_dim, module.embed_dim, False, module.out_proj.weight)
     inner, (first, *_, last) = _inner(where, module, layout), layout.projections.split(" ")
+    if crosses(inner, layout):
+        raise refusal(where, CROSS)
     width = len(_linear(where, module, first)[0])
     output = _linear(where, module, last)[0].shape[1] if last else inner.all_head_size
     return Widths(where, width, output, _causal(where, inner, layout), _part(where, module, first).weight)
@@ -101,7 +103,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     for one in {id(one): one for one in (module, inner)}.values():
         _check_features(where, one, layout.features)
     config = getattr(inner, "config", None)
-    d = int(_first(where, inner, "head_dim", "attention_head_size", "head_size"))
+    d = int(_first(where, inner, "head_dim", "attention_head_size", "head_size", "key_value_proj_dim"))
     count = _first(where, inner, "num_attention_heads", "num_heads", "n_heads", "config.num_attention_heads")
     projections = _projections(where, module, layout, d, count, getattr(inner, "num_key_value_groups", 1))
     norms = {
@@ -126,12 +128,28 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
         getattr(inner, "attn_logit_softcapping", None) if "attn_logit_softcapping" in layout.features else None,
         bool(layout.alibi),
         scaling,
+        buckets_of(where, inner) if layout.buckets else None,
+        crosses(inner, layout),
     )
     if layout.interleaved:
         _pair_halves(trained)
     scale = getattr(inner, "scaling", getattr(inner, "softmax_scale", None))
     _absorb(trained, 1.0 if scale is None else scale * d**0.5)
     return trained
+
+
+def crosses(inner: Any, layout: Layout) -> bool:
+    """Whether an attention of a stack with biases by distance attends to another sequence: in decoders, not causal."""
+    return layout.buckets and bool(inner.is_decoder) and not inner.is_causal
+
+
+def buckets_of(where: str, inner: Any) -> Buckets | None:
+    """Biases of distances in buckets, where a module has them. Raises InputError."""
+    if not _part(where, inner, "has_relative_attention_bias"):
+        return None
+    weight = _copy(_real(where, "relative_attention_bias", inner.relative_attention_bias.weight, None)[0])
+    furthest = int(inner.relative_attention_max_distance)
+    return Buckets(weight, furthest, both_sides=not inner.is_decoder)
 
 
 def _inner(where: str, module: Any, layout: Layout) -> Any:

@@ -21,6 +21,19 @@ class Norm:
 
 
 @dataclass(frozen=True)
+class Buckets:
+    """Biases of distances in buckets, `weight` [buckets, heads], as the constant `bucket` of the language has them.
+
+    `given`: another attention has the weight, and gives it at each call.
+    """
+
+    weight: Tensor
+    furthest: int
+    both_sides: bool
+    given: bool = False
+
+
+@dataclass(frozen=True)
 class Trained:
     """The weights of one trained attention, read out of whatever module held them.
 
@@ -31,6 +44,7 @@ class Trained:
     positions, which turn the first `rope_fraction` of queries and keys, halves paired. `window`: how far a query sees,
     keys before it and after. `softcap`: c, where scores s become c tanh(s / c). `alibi`: scores fall with the distance.
     `rope_scaling`: rope_type and its numbers, as a box `rope` has them.
+    `cross`: keys and values are of another sequence.
     `dropout` is on the map.
     """
 
@@ -46,6 +60,8 @@ class Trained:
     softcap: float | None = None
     alibi: bool = False
     rope_scaling: dict[str, Any] = field(default_factory=dict)
+    buckets: Buckets | None = None
+    cross: bool = False
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ _LEGS_OF = {"sinusoid": 2, "distance": 2, "alibi_slopes": 1, "eye": 2, "kron": 2
 def _check_buckets(scope: Scope, function: Function, legs: list[Leg], shown: str, span: Span) -> None:
     """Buckets stand on a relative leg that reaches as far, and on one of as many entries. Raises Refusal."""
     name, example = function.name, f"e.g. '{USAGE[function.name]}'."
-    numbers = [scope.evaluated(argument) for argument in function.arguments]  # type: ignore[arg-type]
+    numbers = [scope.evaluated(argument) for argument in function.arguments]
     if None in numbers:
         return
     whole = [number for number in numbers if isinstance(number, int)]
