@@ -5,11 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def kept(x: Tensor, keep: Tensor | None) -> Tensor:
-    """x, zero where it is hidden."""
-    return x if keep is None else torch.where(keep, x, 0)
-
-
 def shifted_sum(x: Tensor, taps_dim: int, left: int, tail: int | None = None) -> Tensor:
     """y[i] = sum over j of x[j, i + j - left]: [..., taps, ..., n] -> [..., n]. `tail`: the last so many alone."""
     rows = x.unbind(taps_dim)

@@ -6,8 +6,8 @@ from torch import Tensor
 from tensornet_attn.runtime.masks import both
 from tensornet_attn.runtime.softmax import attend
 
-# The queries of a head that see no later keys, in so many pieces of so many at least: each leaves out the keys behind.
-PIECES, LEAST = 8, 128
+PIECES = 8  # of the queries of a head, where these see no later keys: each leaves out the keys behind its last one
+PIECE_ROWS = 128  # in a piece at least
 
 
 def chosen_rows(x: Tensor, chosen: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def attend_rows(
     """Attention of some queries [r, d] of one head, which stand `at` rising places; row i at key i + `ahead`."""
     if ahead is None:
         return attend(q[None], k[None], v[None], keep, bias, scale, dropout)[0]
-    size = max(LEAST, -(-len(q) // PIECES))
+    size = max(PIECE_ROWS, -(-len(q) // PIECES))
     parts = [q.new_empty(0, v.shape[-1])]
     for first in range(0, len(q), size):
         own, place = q[first : first + size], at[first : first + size] + ahead

@@ -182,8 +182,8 @@ class Attention(nn.Module):
         ),
         (
             lambda: nn.Sequential(nn.MultiheadAttention(12, 3), Attention()),
-            "1 (Attention) is no attention that can be read; the nearest that can: ViTAttention, MptAttention, "
-            "CwmAttention.",
+            "1 (Attention) is no attention that can be read; the nearest that can: T5Attention, ViTAttention, "
+            "MptAttention.",
         ),
     ],
 )
