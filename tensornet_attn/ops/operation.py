@@ -40,6 +40,7 @@ class Operation(ABC):
     only_hides: ClassVar[bool] = False  # its operand where it may look, a number elsewhere
     selects: ClassVar[bool] = False  # k entries along its leg, zeros elsewhere
     without_gradient: ClassVar[tuple[str, ...]] = ()  # operands, by role, that decide and are no part of the result
+    logarithms: ClassVar[tuple[str, ...]] = ()  # operands, by role, of which a state is multiplied by the exp
     scales: ClassVar[bool] = False  # every entry is multiplied by a number, drawn as its `dropout` says
     keeps_zeros: ClassVar[bool] = True  # zero where its operands are; those of maps say so themselves
     ignores_zeros: ClassVar[Literal["always", "nonnegative", "never"]] = "never"  # entries that are zero change nothing

@@ -8,7 +8,7 @@ exp(b - c[i]), both at most 1. A cumulative decay is never divided by: nothing o
 import torch
 from torch import Tensor
 
-FEW = 8  # rows that meet one by one
+FEW = 4  # rows that meet one by one
 
 
 def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> Tensor:
@@ -21,9 +21,12 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     if c.shape[-1] == 1:
         return (q.flatten(1, 2) @ k.mT).view(M, C, r, C) * fading(a, c, strict)
     out = q.new_zeros(M, C, r, C)
-    near = one_by_one_factors(a, c, width, strict) * k.view(M, -1, 1, width, d)
-    met = q.view(M, -1, width, r, d) @ near.mT  # M G b r b
-    diagonal(out, width).copy_(met.movedim(1, -1))
+    blocks, (rows, keys, a_, c_) = diagonal(out, width), (x.unflatten(1, (-1, width)) for x in (q, k, a, c))
+    for lag in range(int(strict), width):
+        row, key = slice(lag, None), slice(width - lag)
+        faded = (a_[:, :, row] - c_[:, :, key]).exp_() * keys[:, :, key]
+        met = (rows[:, :, row] * faded[..., None, :]).sum(-1)  # M G b r
+        blocks.diagonal(-lag, 1, 3).copy_(met.movedim(-1, 1))
     while width < C:
         row, key = across(a, c, width)
         below = later_half(q, width).mul(row).flatten(2, 3) @ first_half(k, width).mul(key).mT  # M G (b r) b
@@ -40,36 +43,31 @@ def faded_gradients(
     if c.shape[-1] == 1:
         g = (g * fading(a, c, strict)).flatten(1, 2)
         return (g @ k).view(q.shape), g.mT @ q.flatten(1, 2)
-    near = one_by_one_factors(a, c, width, strict)  # M G b b d
-    own = diagonal(g, width).movedim(-1, 1)  # M G b r b
-    g_k = (near * (own.mT @ q.view(M, -1, width, r, d))).sum(2).view(k.shape)
-    g_q = (own @ (near * k.view(M, -1, 1, width, d))).view(q.shape)
+    g_q, g_k, blocks = torch.zeros_like(q), torch.zeros_like(k), diagonal(g, width)
+    g_rows, g_keys, rows, keys, a_, c_ = (x.unflatten(1, (-1, width)) for x in (g_q, g_k, q, k, a, c))
+    for lag in range(int(strict), width):
+        row, key = slice(lag, None), slice(width - lag)
+        faded = (a_[:, :, row] - c_[:, :, key]).exp_()
+        own = blocks.diagonal(-lag, 1, 3).movedim(1, -1)[..., None]  # M G b r 1
+        g_rows[:, :, row].addcmul_(own, (faded * keys[:, :, key])[..., None, :])
+        g_keys[:, :, key].addcmul_((own * rows[:, :, row]).sum(-2), faded)
     while width < C:
         row, key = across(a, c, width)
         below = diagonal(g, 2 * width)[:, width:, :, :width].movedim(-1, 1).flatten(2, 3)  # M G (b r) b
-        more = (below @ first_half(k, width).mul(key)).view(M, -1, width, r, d).mul(row)
-        later_half(g_q, width).add_(more)
-        more = (below.mT @ later_half(q, width).mul(row).flatten(2, 3)).mul(key)
-        first_half(g_k, width).add_(more)
+        later_half(g_q, width).addcmul_((below @ first_half(k, width).mul(key)).view(M, -1, width, r, d), row)
+        first_half(g_k, width).addcmul_(below.mT @ later_half(q, width).mul(row).flatten(2, 3), key)
         width *= 2
     return g_q, g_k
 
 
 def fading(a: Tensor, c: Tensor, strict: bool) -> Tensor:
     """exp(a[t] - c[i]) of keys up to the place, zeros elsewhere: a and c [M, C, 1] -> [M, C, 1, C]."""
-    return (a - c.mT).masked_fill_(later(c.shape[1], c, strict), -torch.inf).exp_()[:, :, None]
+    return (a - c.mT).masked_fill_(later(c, strict), -torch.inf).exp_()[:, :, None]
 
 
-def one_by_one_factors(a: Tensor, c: Tensor, width: int, strict: bool) -> Tensor:
-    """exp(a[t] - c[i]) by channel in blocks: a and c [M, C, d] -> [M, C / width, width, width, d]."""
-    a, c = (x.unflatten(1, (-1, width)) for x in (a, c))
-    by = a[:, :, :, None] - c[:, :, None]
-    return by.masked_fill_(later(width, c, strict)[..., None], -torch.inf).exp_()
-
-
-def later(size: int, like: Tensor, strict: bool) -> Tensor:
-    """True where a key stands behind a place, if `strict` at it too: [size, size]."""
-    place = torch.arange(size, device=like.device)
+def later(like: Tensor, strict: bool) -> Tensor:
+    """True where a key stands behind a place, if `strict` at it too: like [M, C, .] -> [C, C]."""
+    place = torch.arange(like.shape[1], device=like.device)
     return place >= place[:, None] if strict else place > place[:, None]
 
 
