@@ -16,11 +16,12 @@ from tensornet_attn.graph.reach import (
     declare_losses,
     without_gradient,
 )
+from tensornet_attn.graph.recurrence import erases
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.steps import declare_steps
 from tensornet_attn.graph.tensors import declare_tensors
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops.model import BOXES, kinds_of
 from tensornet_attn.spec.design import SECTIONS, Design
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Path
@@ -116,7 +117,9 @@ def _hollow(reading: Reading) -> bool:
 def _has_content(value: Any) -> bool:
     if not isinstance(value, dict):
         return isinstance(value, (str, list))
-    roles = ("query", "key", "value", "rate") if "delta_rule" in value else ("of",)
+    model = next((BOXES[key] for key in kinds_of(value)), None)
+    needed = {field.alias or name for name, field in model.model_fields.items() if field.is_required()} if model else {"of"}
+    roles = [role for role in (model.operands if model else ("of",)) if role in needed]
     return all(role in value and _has_content(value[role]) for role in roles)
 
 
@@ -149,7 +152,7 @@ def _graph(design: Design, scope: Scope, causal: bool | None, losses: tuple[Loss
 
 
 def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:
-    fast_weights = [s.name for s in graph.steps if s.box is not None and OPS[s.box.kind].recurrent]
+    fast_weights = [step.name for step in graph.steps if erases(step)]
     if fast_weights and (causal is False or (causal is None and scope.design.causal is False)):
         message = f"'{fast_weights[0]}' is a delta rule, which is causal by nature."
         path: Path = ("causal",) if causal is None else scope.paths[fast_weights[0]]
