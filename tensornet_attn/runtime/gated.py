@@ -140,16 +140,19 @@ def gated_reads(
 
     `first`: the state before the first key, [..., d, e], zeros if None.
     """
+    with exact_products(k):
+        return gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed, chunk, held_before)
+
+
+def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold) -> Tensor:
+    """`gated_reads` as plain tensor code; `hold` is `held_before`, or a kernel of its arguments."""
     shape, chunk = (*q.shape[:-1], v.shape[-1]), chunk_size(k.shape[-2], chunk)
     chunks = chunks_of(k, chunk)
     q, *operands = (None if x is None else in_chunks(x, chunks, chunk) for x in (q, e, k, w, v, decay))
-    with exact_products(k):
-        made = Chunks(*operands, undecayed, q)
-        held = held_before(made.keeps, made.adds, first)
-        read = made.queries @ held + made.scores @ (made.writes - made.undone @ held)
-        if w is not None:
-            read += made.write_scores @ made.v
-        return from_chunks(read, shape)
+    made = Chunks(*operands, undecayed, q)
+    held = hold(made.keeps, made.adds, first)
+    read = made.queries @ held + made.scores @ (made.writes - made.undone @ held)
+    return from_chunks(read if w is None else read + made.write_scores @ made.v, shape)
 
 
 class Chunks:
@@ -225,10 +228,12 @@ def gated_gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of q, e, k, w (without entries, where it is None), v and decay from that of what is read."""
     with exact_products(k):
-        return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk)
+        return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk, held_before)
 
 
-def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int) -> tuple[Tensor, ...]:
+def gated_gradients_by_chunks(
+    g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold
+) -> tuple[Tensor, ...]:
     """`gated_gradients` as plain tensor code, which has gradients of its own; `g_x` is the gradient of x.
 
     exp(total) stands beside q, e, k and w, so the gradient of total is q g_q + e g_e - k g_k - w g_w.
@@ -237,10 +242,10 @@ def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, c
     chunks = chunks_of(k, chunk)
     g, q, e, k, w, v, decay = (None if x is None else in_chunks(x, chunks, chunk) for x in (g, q, e, k, w, v, decay))
     made, flat, width = Chunks(e, k, w, v, decay, undecayed, q), k.shape[:2], k.shape[-1]
-    held = held_before(made.keeps, made.adds, first)
+    held = hold(made.keeps, made.adds, first)
     written = made.writes - made.undone @ held
     g_scores, g_written = g @ written.mT, made.scores.mT @ g
-    after = held_before(made.keeps.mT.flip(1), (made.queries.mT @ g - made.undone.mT @ g_written).flip(1))
+    after = hold(made.keeps.mT.flip(1), (made.queries.mT @ g - made.undone.mT @ g_written).flip(1))
     g_after = after.flip(1)  # of what a chunk leaves
     g_writes = g_written + made.left @ g_after
     g_solved = torch.cat((-g_writes @ held.mT, g_writes), -1)
@@ -318,7 +323,7 @@ def gated_second_backward(ctx, *g):
         given = [*operands]
         for i, x in zip(trained, some, strict=True):
             given[i] = x
-        return gated_gradients_by_chunks(*given, ctx.undecayed, ctx.chunk)
+        return gated_gradients_by_chunks(*given, ctx.undecayed, ctx.chunk, held_before)
 
     with exact_products(g[0]):
         found = iter(torch.func.vjp(gradients, *(operands[i] for i in trained))[1](g))
