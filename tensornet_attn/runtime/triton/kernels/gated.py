@@ -102,7 +102,7 @@ def triton_held(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
     if held.numel():
         states_between[(lead, -(-width // config["WIDTH"]))](
             keeps, adds, before, held, chunks, features, width, GIVEN=before is not None,
-            DTYPE=tile_type(sums_of(adds)), PRECISION=precision_of(adds), FEATURES=deep, **config,
+            DTYPE=tile_type(sums_of(adds)), PRECISION="ieee" if deep <= 64 else "tf32x3", FEATURES=deep, **config,
         )  # fmt: skip
     return held.mT
 
