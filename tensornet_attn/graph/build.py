@@ -133,7 +133,8 @@ def _has_content(value: Any) -> bool:
     if not isinstance(value, dict):
         return isinstance(value, (str, list))
     model = next((BOXES[key] for key in kinds_of(value)), None)
-    needed = {field.alias or name for name, field in model.model_fields.items() if field.is_required()} if model else {"of"}
+    fields = model.model_fields.items() if model else ()
+    needed = {field.alias or name for name, field in fields if field.is_required()} if model else {"of"}
     roles = [role for role in (model.operands if model else ("of",)) if role in needed]
     return all(role in value and _has_content(value[role]) for role in roles)
 

@@ -1,4 +1,4 @@
-"""Fast weights: S += rate (v - S k) k^T, read by the query; S may fade, and be erased and written by keys of their own."""
+"""Fast weights: S += rate (v - S k) k^T, read by the query; S may fade, and have keys of its own to erase and write."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def updates(box: Box) -> int:
 
 
 def gate_texts(lines: Lines, box: Box) -> list[str]:
-    """What only a gated rule has, and the key mask, as arguments: decay [heads..., sequence, 1 or d], keys; or nothing."""
+    """What a gated rule alone has, and the key mask, as arguments: decay [heads..., sequence, 1 or d]; or nothing."""
     key, (heads, contracted, _) = str(box.leg), legs_of(box)
     found = []
     for role, use in box.operands:

@@ -71,7 +71,9 @@ class ScanStateOperation(ScanOperation):
         return scanned(run, box)[1], without(box.operand("of").legs, box.leg)
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        lines.bind(step.name, lines.call("scan_state", *scan_texts(lines, box)), without(box.operand("of").legs, box.leg))
+        lines.bind(
+            step.name, lines.call("scan_state", *scan_texts(lines, box)), without(box.operand("of").legs, box.leg)
+        )
 
 
 def past_of(box: Box) -> Use | None:

@@ -13,7 +13,18 @@ from dataclasses import dataclass, field, replace
 from tensornet_attn.graph.attention import Legs, Normalize, Reader, ScoreTerm, Softmax, attentions
 from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.graph.recurrence import CAUSAL, EXP, ONES, Decay, Recurrence, cumulative, erases, linear, scans, sums
+from tensornet_attn.graph.recurrence import (
+    CAUSAL,
+    EXP,
+    ONES,
+    Decay,
+    Recurrence,
+    cumulative,
+    erases,
+    linear,
+    scans,
+    sums,
+)
 from tensornet_attn.ir.arithmetic import ONE, Negative, Number
 from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.ops.operation import without

@@ -1,7 +1,7 @@
 """Products inside a chunk whose factors fade: sum_d q[t] k[i] exp(a[t] - c[i]) for i <= t, no exponent above 0.
 
-Where all channels fade alike, a matrix times a matrix. Else blocks of a few rows meet one by one, and the second half of
-each block of twice, four times as many meets the first half by way of the boundary b between them, exp(a[t] - b)
+Where all channels fade alike, a matrix times a matrix. Else rows of blocks of a few meet one by one, and the second half
+of each block of twice, four times as many meets the first by way of the boundary b between them, exp(a[t] - b)
 exp(b - c[i]), both at most 1. A cumulative decay is never divided by: nothing overflows however fast something fades.
 """
 
@@ -17,7 +17,7 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     a and c [M, C, w]: logarithms of what rows and keys have faded by, w being 1 or d. C is a power of
     two. `strict`: of keys before the place.
     """
-    (M, C, r, d), width = q.shape, min(FEW, q.shape[1])
+    (M, C, r, _), width = q.shape, min(FEW, q.shape[1])
     if c.shape[-1] == 1:
         return (q.flatten(1, 2) @ k.mT).view(M, C, r, C) * fading(a, c, strict)
     out = q.new_zeros(M, C, r, C)
@@ -35,9 +35,7 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     return out
 
 
-def faded_gradients(
-    g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool
-) -> tuple[Tensor, Tensor]:
+def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> tuple[Tensor, Tensor]:
     """The gradients of q and k from that of `faded_products`. Those of a and c are q and k times these."""
     (M, C, r, d), width = q.shape, min(FEW, q.shape[1])
     if c.shape[-1] == 1:

@@ -8,7 +8,6 @@ that fade; only the states between chunks are computed one after another. No exp
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.fading import faded_gradients, faded_products
@@ -32,7 +31,7 @@ def gated_delta_rule(
     chunk: int = 64,
     past: list[Tensor] | tuple[Tensor, ...] = (),
 ) -> Tensor:
-    """q [..., n, d], k, erase and write [..., m, d], v [..., m, e], rate [..., m], decay [..., m, 1 or d] -> [..., n, e].
+    """q [..., n, d], k, erase, write [..., m, d], v [..., m, e], rate [..., m], decay [..., m, 1 or d] -> [..., n, e].
 
     `decay`: logarithms, which must not be above 0. `undecayed`: erase reads the state before it fades. `past`: S before
     the first key [..., d, e], which is not trained. `chunk` keys at a time; in float32 at least, under autocast too.
@@ -136,7 +135,7 @@ def gated_reads(
     undecayed: bool,
     chunk: int,
 ) -> Tensor:
-    """What the queries read: q [..., n, d], e, k and w [..., m, d], v [..., m, e], decay [..., m, 1 or d] -> [..., n, e].
+    """What queries read: q [..., n, d], e, k and w [..., m, d], v [..., m, e], decay [..., m, 1 or d] -> [..., n, e].
 
     `first`: the state before the first key, [..., d, e], zeros if None.
     """
@@ -158,8 +157,8 @@ def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: i
 class Chunks:
     """What chunks do to the states before them: all [batch, chunks, chunk, .]; see `gated_delta_rule`.
 
-    At its keys a chunk writes `writes - undone S`, beside it `v` by w. Queries read `queries S + scores (writes - undone
-    S)`, and `write_scores v`.
+    At its keys a chunk writes `writes - undone S`, beside it `v` by w. Queries read `queries S` and `scores` times what
+    is written, and `write_scores v`.
     """
 
     def __init__(self, e, k, w, v, decay, undecayed: bool, q=None):
@@ -199,9 +198,7 @@ def products(q, e, k, total, before, undecayed: bool, flat) -> tuple[Tensor | No
 
 def products_gradients(g_scores, g_system, q, e, k, total, before, undecayed: bool, flat) -> tuple[Tensor, ...]:
     """The gradients of q, e and k from those of `products`."""
-    g_scores, g_system, q, e, k, total, before = (
-        x.flatten(0, 1) for x in (g_scores, g_system, q, e, k, total, before)
-    )
+    g_scores, g_system, q, e, k, total, before = (x.flatten(0, 1) for x in (g_scores, g_system, q, e, k, total, before))
     if undecayed:
         g_e, g_k = faded_gradients(g_system[:, :, None], e[:, :, None], k, before, total, True)
         g_q, more = faded_gradients(g_scores[:, :, None], q[:, :, None], k, total, total, False)
@@ -231,9 +228,7 @@ def gated_gradients(
         return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk, held_before)
 
 
-def gated_gradients_by_chunks(
-    g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold
-) -> tuple[Tensor, ...]:
+def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold) -> tuple[Tensor, ...]:
     """`gated_gradients` as plain tensor code, which has gradients of its own; `g_x` is the gradient of x.
 
     exp(total) stands beside q, e, k and w, so the gradient of total is q g_q + e g_e - k g_k - w g_w.

@@ -48,7 +48,11 @@ def batch_first(op):
 
     def mapped(info, dims, *given):
         moved = [
-            x if not isinstance(x, torch.Tensor) else x.movedim(dim, 0) if dim is not None else x.expand(info.batch_size, *x.shape)
+            x
+            if not isinstance(x, torch.Tensor)
+            else x.movedim(dim, 0)
+            if dim is not None
+            else x.expand(info.batch_size, *x.shape)
             for x, dim in zip(given, dims, strict=True)
         ]
         found = op(*moved)

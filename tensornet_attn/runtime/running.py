@@ -13,9 +13,7 @@ from torch import Tensor
 from tensornet_attn.runtime.operations import batch_first, eager, operation
 
 
-def scan_sums(
-    x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None, n: int
-) -> Tensor:
+def scan_sums(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor:
     """h at each of n queries, the last at the last key: x and decay [..., m, `dims` dimensions] -> [..., n, the same].
 
     `decay`: logarithms, which must not be above 0. `past`: h before the first key, which is not trained. In float32 at
@@ -109,7 +107,7 @@ def faded_sums_shape(x, decay, dims, reverse):
 
 def faded_keep(ctx, inputs, output):
     """Keeps the decays and the sums."""
-    x, decay, ctx.dims, ctx.reverse = inputs
+    _, decay, ctx.dims, ctx.reverse = inputs
     ctx.save_for_backward(decay, output)
 
 

@@ -62,7 +62,9 @@ def drawn(
     channels, separate = KINDS[kind]
     shapes = {"q": (n, 4), "k": (m, 4), "v": (m, 3), "rate": (m,)}
     shapes |= {"decay": (m, channels)} if channels else {}
-    shapes |= {name: (m, 4) for name in ("erase", "write") if name[0] in separate or ("u" in separate and name[0] == "e")}
+    shapes |= {
+        name: (m, 4) for name in ("erase", "write") if name[0] in separate or ("u" in separate and name[0] == "e")
+    }
     found = {name: torch.randn(*batch, 2, *shape, dtype=dtype) for name, shape in shapes.items()}
     found |= {name: F.normalize(found[name], dim=-1) for name in ("k", "erase", "write") if name in found}
     found["rate"] = found["rate"].sigmoid()

@@ -48,7 +48,9 @@ def test_no_key_and_no_query() -> None:
 def test_gradients_of_gradients() -> None:
     torch.manual_seed(0)
     given = drawn("by channel", (), 3, 3)
-    assert torch.autograd.gradgradcheck(lambda *x: triton_gated_delta_rule(*x, chunk=2), [*given.values()], fast_mode=True)
+    assert torch.autograd.gradgradcheck(
+        lambda *x: triton_gated_delta_rule(*x, chunk=2), [*given.values()], fast_mode=True
+    )
 
 
 def test_the_operation_as_torch_checks_it() -> None:

@@ -22,7 +22,7 @@ from tensornet_attn.runtime.operations import batch_first, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.gated_kernels import states_between
-from tensornet_attn.runtime.triton.kernels.tiles import precision_of, sums_of, tile_type
+from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
 
 WIDEST = 128  # features of a state whose rows a program holds
 STATES = ((64, 8, 2), (32, 4, 2), (32, 4, 1), (16, 4, 2), (16, 4, 1), (16, 8, 1))
@@ -91,7 +91,8 @@ def triton_held(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
     before = None if first is None else first.reshape(lead, features, width).mT.contiguous()
     held, deep, size = torch.empty_like(adds), padded(features), adds.element_size()
     candidates = [
-        {"WIDTH": min(block, padded(width)), "num_warps": warps, "num_stages": stages} for block, warps, stages in STATES
+        {"WIDTH": min(block, padded(width)), "num_warps": warps, "num_stages": stages}
+        for block, warps, stages in STATES
     ]
 
     def need(WIDTH: int, **launch: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The kernel of the states between chunks, which the chunks multiply and add to: one program goes from chunk to chunk."""
+"""The kernel of the states between chunks, which chunks multiply and add to: one program goes from chunk to chunk."""
 
 import triton
 import triton.language as tl
