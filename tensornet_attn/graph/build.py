@@ -92,8 +92,8 @@ def _warn(graph: Graph, scope: Scope) -> None:
     for step in growing_exponentials(graph):
         message = f"'{step}' is the exp of a running sum, which overflows in float32 after some tens of keys."
         hint = (
-            "write the exponent of a query and a key in one map, exp(c[n] - c[m]) under 'keep', or give the logarithms to "
-            "'decay' of a delta_rule or a scan."
+            "write the exponent of a query and a key in one map, exp(c[n] - c[m]) under 'keep', or give its logarithms "
+            "to 'decay' of a delta_rule or a scan."
         )
         scope.reporter.warning("growing-exp", message, scope.paths[step], hint=hint)
     for name in without_gradient(graph):

@@ -1,7 +1,7 @@
 """Products inside a chunk whose factors fade: sum_d q[t] k[i] exp(a[t] - c[i]) for i <= t, no exponent above 0.
 
-Where all channels fade alike, a matrix times a matrix. Else rows of blocks of a few meet one by one, and the second half
-of each block of twice, four times as many meets the first by way of the boundary b between them, exp(a[t] - b)
+Where all channels fade alike, a matrix times a matrix. Else rows of blocks of a few meet one by one, and the second
+half of each block of twice, four times as many meets the first by way of the boundary b between them, exp(a[t] - b)
 exp(b - c[i]), both at most 1. A cumulative decay is never divided by: nothing overflows however fast something fades.
 """
 
