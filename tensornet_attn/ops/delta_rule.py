@@ -207,7 +207,8 @@ def gate_texts(lines: Lines, box: Box) -> list[str]:
         if role in GATES:
             name = "erase" if role == "erase_undecayed" else role
             whole = role != "decay" or {*use.legs} & {*contracted}
-            found.append(f"{name}={matrix(lines.value(use), heads, key, contracted if whole else ())}")
+            value = widened(lines, lines.value(use), (*heads, key), contracted) if whole else lines.value(use)
+            found.append(f"{name}={matrix(value, heads, key, contracted if whole else ())}")
             found += ["undecayed=True"] if role == "erase_undecayed" else []
     return [*found, f"key_mask={key_mask_of(heads)}"] if found else []
 
@@ -353,6 +354,15 @@ def gated_weights(
     none = dot(S, q.new_zeros(q.shape[1:]))  # has the legs of a read where there is none
     stacked = torch.stack(torch.broadcast_tensors(*reads, none), -1)[..., :-1]
     return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs are ones here
+
+
+def widened(lines: Lines, value: Value, before: Legs, width: Legs) -> Value:
+    """An operand with all legs of the width, the same along those that it lacks."""
+    if {*width} <= {*value.legs}:
+        return value
+    value = value.aligned((*before, *width), whole=True)
+    sizes = ", ".join([*map(lines.size, width), ""]).strip()
+    return Value(lines.call("widened", value.text, f"({sizes})"), value.legs, value.batched)
 
 
 def matrix(value: Value, heads: Legs, sequence: str, width: Legs) -> str:

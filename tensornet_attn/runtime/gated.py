@@ -112,6 +112,11 @@ def gated_in_chunks(
     return GatedReads.apply(*operands, undecayed, chunk_size(k.shape[-2], chunk))
 
 
+def widened(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """x with its last dimensions expanded to these sizes."""
+    return x.expand(*x.shape[: x.ndim - len(sizes)], *sizes)
+
+
 def expanded(*operands: Tensor | None) -> tuple[torch.Size, list[Tensor | None]]:
     """Matrices with the batch of all of them, and this batch."""
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in operands if x is not None))
