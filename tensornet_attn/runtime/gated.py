@@ -28,7 +28,7 @@ def gated_delta_rule(
     write: Tensor | None = None,
     undecayed: bool = False,
     key_mask: Tensor | None = None,
-    chunk: int = 64,
+    chunk: int = 32,
     past: list[Tensor] | tuple[Tensor, ...] = (),
 ) -> Tensor:
     """q [..., n, d], k, erase, write [..., m, d], v [..., m, e], rate [..., m], decay [..., m, 1 or d] -> [..., n, e].
@@ -54,7 +54,7 @@ def gated_delta_state(
     write: Tensor | None = None,
     undecayed: bool = False,
     key_mask: Tensor | None = None,
-    chunk: int = 64,
+    chunk: int = 32,
 ) -> Tensor:
     """The S [..., d, e] that `gated_delta_rule` has after the last key, without a gradient."""
     with torch.no_grad():
