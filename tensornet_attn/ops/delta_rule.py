@@ -117,7 +117,12 @@ class DeltaRuleOperation(Operation):
         sizes = {role: scene.elements(box.operand(role)) for role in ("query", "key", "rate")}
         rows = batch * scene.size({*step.legs} & {*box.operand("query").legs})
         sizes |= {"result": scene.elements(step), "row": rows}
-        return {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(REMEMBERED[box.mode or "none"])}
+        found = {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(REMEMBERED[box.mode or "none"])}
+        gates = {role: scene.elements(use) for role, use in box.operands if role in GATES}
+        if gates:  # keys times the rate, and decays that are no less than a least one
+            used = {"key": sizes["key"], "decay": gates.get("decay", sizes["rate"]), "write": gates.get("write", 0)}
+            found |= {f"{step.name}: {role} used": count for role, count in used.items() if count}
+        return found
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         """Operands as [heads..., sequence, width]; the contracted legs are one width, the value's own legs another."""
