@@ -260,7 +260,7 @@ class _Parts:
         self.masks: list[Function] = []
         self.words: dict[str, Any] = {}
         self.readers: dict[str, Callable[[str], Any]] = {
-            **dict.fromkeys(("over", "along", "to"), known.leg),
+            **dict.fromkeys(("over", "along", "to", "by"), known.leg),
             **dict.fromkeys(_numbers(), known.number),
             "map": self.map,
             "mask": self.mask,
@@ -281,7 +281,7 @@ class _Parts:
         if word == "mask":
             self.masks.append(value)
         else:
-            _hoisted(self.numbers if word in _numbers() else self.words, "to" if word == "along" else word, value)
+            _hoisted(self.numbers if word in _numbers() else self.words, "to" if word in ("along", "by") else word, value)
 
     def map(self, text: str) -> Function:
         return self.known.function(text, {name: (row.arguments,) for name, row in MAPS.items()})
@@ -293,7 +293,7 @@ class _Parts:
         model, op = BOXES[kind], OPS[kind]
         given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
         wanted = {*model.operands, *model.numbers, *(word for word, has in given if has)}
-        self.check(kind, wanted, {*model.optional})
+        self.check(kind, wanted, {*model.optional, *(["to"] if model.second in model.optional else [])})
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
         return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))
 
