@@ -45,7 +45,7 @@ LINES = {  # the forms of a line, each with what takes it
     rf"(?: default ({WORD}))?(?: update (\S+))?(?: stored \(([\w, ]+)\))?(?: (std|init|value) (.+))?",
     "step": r"([^\[\]\s]+\[[^\[\]]*\]) = (.+)",
     "loss": rf"loss ({WORD})(?: step (\S+))? = (.+)",
-    "output": r"output (\S+)",
+    "output": r"output (\S+(?: \S+)*)",
 }
 AnyDiagram = TypeVar("AnyDiagram", bound=Diagram)
 
@@ -342,6 +342,7 @@ class _Reader:
         self.known = Names()
         self.name: str | None = None
         self.output: str | None = None
+        self.also: tuple[str, ...] = ()
         self.causal = False
         self.losses: dict[str, Loss] = {}
 
@@ -365,7 +366,9 @@ class _Reader:
                 refuse("unknown-name", f"there is no step '{tensor.update}' with the legs of '{tensor.name}'.", hint)
         legs, tensors, steps = (tuple(part.values()) for part in (known.legs, known.tensors, known.steps))
         settings, losses = tuple(known.settings.items()), tuple(self.losses.values())
-        return kind(self.name, legs, settings, tensors, steps, self.output, self.causal, losses)  # type: ignore[arg-type]
+        return kind(  # type: ignore[arg-type]
+            self.name, legs, settings, tensors, steps, self.output, self.causal, losses, self.also
+        )
 
     def take_graph(self, match: Match) -> None:
         problem = identifier_problem(match[1])
@@ -374,10 +377,12 @@ class _Reader:
         self.name, self.causal = match[1], match[2] is not None
 
     def take_output(self, match: Match) -> None:
-        if match[1] not in self.known.steps:
-            hint = nearest(match[1], self.known.steps)
-            refuse("unknown-name", f"there is no step '{match[1][:64]}'.", hint, match.span(1))
-        self.output = match[1]
+        self.output, *also = match[1].split(" ")
+        for name in (self.output, *also):
+            if name not in self.known.steps:
+                hint = nearest(name, self.known.steps)
+                refuse("unknown-name", f"there is no step '{name[:64]}'.", hint, match.span(1))
+        self.also = (*also,)
 
     def take_loss(self, match: Match) -> None:
         name, step = match[1], match[2] or match[1]

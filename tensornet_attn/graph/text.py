@@ -42,7 +42,7 @@ def to_text(graph: Diagram) -> str:
     lines += [_tensor(tensor) for tensor in graph.tensors]
     lines += [f"{step.name}[{' '.join(step.legs)}] = {_operation(step)}" for step in graph.steps]
     lines += [_loss(loss) for loss in graph.losses]
-    return "\n".join([*lines, f"output {graph.output}", ""])
+    return "\n".join([*lines, f"output {' '.join((graph.output, *graph.also))}", ""])
 
 
 def _leg(leg: Leg) -> str:

@@ -33,6 +33,7 @@ class Cache:
         self._held: dict[str, Tensor] = {}  # a growing one has room behind what is in use
         self._written: dict[str, Tensor] = {}  # of a call that runs: values that stand behind what is in use
         self._dtype = torch.get_default_dtype()  # of the chunks; states are of float32 at least
+        self.last: tuple[Any, ...] | None = None  # the call before, where another like it needs no checks
         self._stays = False  # whether what holds the states is written again, not replaced
 
     def allocate(self, batch: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
@@ -126,6 +127,33 @@ class Cache:
                 self._held[name] = last
         self.forgotten, self.length = self.forgotten + self.length - positions, positions
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one more position fits in the tensors that there are."""
+        return all(
+            one.leg is None or self._held[name].shape[self._axis(name)] > self.length
+            for name, one in self._kept.items()
+        )
+
+    def appended(self, name: str, new: Tensor) -> Tensor:
+        """All positions of a result with one more, written behind those in use."""
+        axis, held = self._axis(name), self._held[name]
+        held.narrow(axis, self.length, 1).copy_(new)
+        self._written[name] = new
+        return held.narrow(axis, 0, self.length + 1)
+
+    def step(self, new: Mapping[str, Tensor]) -> None:
+        """Keeps the values of one more position, for which there is room."""
+        for name, value in new.items():
+            if self._kept[name].leg is not None:
+                if self._written.pop(name, None) is not value:
+                    self._held[name].narrow(self._axis(name), self.length, 1).copy_(value)
+            elif self._stays:
+                self._held[name].copy_(value)
+            else:
+                self._held[name] = value
+        self.length += 1
+
     def reorder(self, index: Tensor) -> None:
         """Sequence i of the batch, its first dimension, becomes what index[i] was, as a beam search needs.
 
@@ -141,6 +169,7 @@ class Cache:
 
     def to(self, *args: Any, **kwargs: Any) -> Cache:
         """Moves what is kept, as `Tensor.to`; gives the cache. States stay of float32 at least."""
+        self.last = None
         for name, held in self._held.items():
             moved = held.to(*args, **kwargs)
             self._dtype = torch.empty(0, dtype=self._dtype).to(*args, **kwargs).dtype
@@ -149,7 +178,7 @@ class Cache:
 
     def reset(self) -> None:
         """Forgets everything; tensors that `new_cache` made for a batch stay."""
-        self.length = self.forgotten = 0
+        self.length, self.forgotten, self.last = 0, 0, None
         self._written.clear()
         if not self._stays:
             self._held = {}
@@ -215,6 +244,7 @@ class Cache:
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         if any(held.ndim == len(self._kept[name].legs) for name, held in self._held.items()):
             raise InputError(f"{self.design}: the cache is of one sequence, without a batch dimension.")
+        self.last = None
         for name, held in self._held.items():
             axis = self._axis(name) if self._kept[name].leg else 0
             ahead = axis < -2  # heads stay in front of positions, as `_room` puts them

@@ -171,6 +171,8 @@ class CompiledDesign(nn.Module):
     ) -> Result:
         """A call with a cache: a chunk behind the positions that were seen."""
         name, decoder, signature = self.design.name, self._decoder(cache.droppable), self._signature
+        if mask is None and key_mask is None and noise is None and not losses and decoder.repeats(self, cache, inputs):
+            return decoder.repeated(self, cache, inputs[0])
         if noise is not None or losses:
             raise InputError(f"{name}: a call with a cache takes no 'noise' and no 'losses'.")
         if self.training and (self.plan.graph.updates or decoder.decoding.drawn):

@@ -32,6 +32,7 @@ class Operation(ABC):
     reduces: ClassVar[bool] = False  # its result lacks the leg that it runs over
     is_sum: ClassVar[bool] = False  # its result is the sum along its leg, so that parts of the leg add up
     log_of_sum: ClassVar[bool] = False  # its result is the logarithm of the sum of exponentials along its leg
+    same_of_one: ClassVar[bool] = False  # along a leg of one entry, which no mask hides, its result is that entry
     linear: ClassVar[bool] = False  # of a sum it is the sum
     recurrent: ClassVar[bool] = False  # runs from key to key with a state; causal by nature, a key mask alone acts
     runs_along: ClassVar[bool] = False  # an entry needs all entries along the leg

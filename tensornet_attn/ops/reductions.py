@@ -52,7 +52,7 @@ class Mean(BoxModel):
 class Reduction(Operation):
     """A number for each row along the leg; 0 for a row that sees nothing."""
 
-    masked = reduces = runs_along = True
+    masked = reduces = runs_along = same_of_one = True
     dense: str  # the method of a tensor
     how: str  # how tiles beside each other become one: `tiles.model.Node`
 

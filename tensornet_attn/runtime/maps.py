@@ -14,7 +14,9 @@ from torch import Tensor
 
 def elu1(x: Tensor) -> Tensor:
     """elu(x) + 1 without its cancellation: exp(x) below zero, x + 1 above."""
-    return x.clamp(max=0).exp() + x.relu() if torch.compiler.is_compiling() else Elu1.apply(x)
+    if torch.compiler.is_compiling():
+        return x.clamp(max=0).exp() + x.relu()
+    return Elu1.apply(x) if torch.is_grad_enabled() else Elu1.forward(x)  # `apply` reads a signature at each call
 
 
 class Elu1(torch.autograd.Function):

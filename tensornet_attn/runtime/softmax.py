@@ -6,6 +6,8 @@ from torch import Tensor
 
 from tensornet_attn.runtime.masks import both, causal_mask
 
+LONG = 2048  # keys from which two products read them faster than the fused kernel, for one query on a CPU
+
 
 def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     """softmax(scores + bias) over the keys where `keep`, zeros elsewhere: [..., n, m]."""
@@ -85,11 +87,35 @@ def fused_attention(
         q = q.expand(-1, heads, -1, -1)
     if mask is not None and mask.ndim > 2:
         mask = four_dimensions(mask, batch)
-    grouped = {"enable_gqa": True} if q.shape[1] != heads else {}
-    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, **grouped)
+    if q.shape[-2] == 1:
+        out = one_query(q, k, v, mask, scale, dropout)
+    else:
+        grouped = {"enable_gqa": True} if q.shape[1] != heads else {}
+        out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, **grouped)
     if out_width != width:
         out = out[..., :out_width]
     return out if len(batch) == 1 else out.reshape(*batch, *out.shape[1:])
+
+
+def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float) -> Tensor:
+    """Attention of one query, q [b, h, 1, d], k and v [b, g, m, d]: keys and values are read once.
+
+    Heads that share a key are rows of one product with it. Where none do, two products read long keys of a CPU faster
+    than the fused kernel, whose blocks are made for many queries.
+    """
+    groups = k.shape[1]
+    if q.shape[1] != groups:
+        if mask is not None and mask.ndim == 4 and mask.shape[1] != 1:
+            mask = mask.expand(-1, q.shape[1], -1, -1).unflatten(1, (groups, -1)).squeeze(3)
+        rows = q.unflatten(1, (groups, -1)).squeeze(3)  # b g h/g d
+        return F.scaled_dot_product_attention(rows, k, v, mask, dropout, scale=scale).flatten(1, 2)[:, :, None]
+    wide = q.device.type == "cpu" and q.element_size() >= 4  # a product of halves would round the scores
+    if not wide or dropout or torch.compiler.is_compiling() or k.shape[-2] < LONG:
+        return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale)
+    scores = torch.matmul(k, scale * q.transpose(-1, -2)).transpose(-1, -2)  # keys read row by row
+    if mask is not None:
+        scores = torch.where(mask, scores, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    return torch.matmul(scores.softmax(-1), v)
 
 
 def over_heads(x: Tensor, *heads: int) -> Tensor:
