@@ -78,7 +78,7 @@ class Decoder:
         rows = [one for one in self.decoding.kept if one.leg is not None]
         hows = {one.how for stage in self._one for one in stage.inputs}
         whole = all(one.reach is None for one in rows) and not self.decoding.memory
-        return whole and hows <= {"chunk", "kept", "state", "level"}
+        return whole and hows <= {"chunk", "kept", "state", "level", "seen", "empty"}
 
     def repeats(self, module: Any, cache: Cache, inputs: tuple[Any, ...]) -> bool:
         """Whether a call is a step like the one before, so that all checks of that hold for it."""
@@ -96,21 +96,22 @@ class Decoder:
 
     def repeated(self, module: Any, cache: Cache, x: Tensor) -> Tensor:
         """The output of such a step."""
-        input_, *_ = (one.value for one in self._one[0].inputs if one.how == "chunk")
-        values = {input_: x}
+        name, rank = next(iter(self._ranks.items()))
+        values, batch = {name: x}, x.shape[: x.ndim - rank]
         for stage in self._one:
-            inputs = tuple(
-                [
-                    values[one.value]
-                    if one.how == "chunk"
-                    else cache.appended(one.value, values[one.value])
-                    if one.how == "kept"
-                    else cache[one.value]
-                    for one in stage.inputs
-                ]
-            )
-            lengths = {stage.legs[0]: 1, stage.legs[1]: 1 if stage.reach == 0 else cache.length + 1}
-            found = stage.made.run(module, Arguments(inputs, lengths, None, None, None))
+            query, key = stage.legs
+            lengths = {query: 1, key: 1 if stage.reach == 0 else cache.length + 1}
+            inputs: list[Tensor] = []
+            for one in stage.inputs:
+                if one.how == "chunk":
+                    inputs.append(values[one.value])
+                elif one.how == "kept":
+                    inputs.append(cache.appended(one.value, values[one.value]))
+                elif one.how in ("seen", "empty"):
+                    inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if one.how == "seen" else 1))
+                else:
+                    inputs.append(cache[one.value])
+            found = stage.made.run(module, Arguments((*inputs,), lengths, None, None, None))
             if isinstance(found, Tensor):
                 values[stage.values[0]] = found
             else:
