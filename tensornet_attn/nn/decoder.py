@@ -111,7 +111,8 @@ class Decoder:
                     inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if one.how == "seen" else 1))
                 else:
                     inputs.append(cache[one.value])
-            found = stage.made.run(module, Arguments((*inputs,), lengths, None, None, None))
+            stands = module if stage.made.source else _With(module, stage.plan, x.dtype)
+            found = stage.made.run(stands, Arguments((*inputs,), lengths, None, None, None))
             if isinstance(found, Tensor):
                 values[stage.values[0]] = found
             else:
