@@ -366,9 +366,8 @@ class _Reader:
                 refuse("unknown-name", f"there is no step '{tensor.update}' with the legs of '{tensor.name}'.", hint)
         legs, tensors, steps = (tuple(part.values()) for part in (known.legs, known.tensors, known.steps))
         settings, losses = tuple(known.settings.items()), tuple(self.losses.values())
-        return kind(  # type: ignore[arg-type]
-            self.name, legs, settings, tensors, steps, self.output, self.causal, losses, self.also
-        )
+        made = kind(self.name, legs, settings, tensors, steps, self.output, self.causal, losses)  # type: ignore[arg-type]
+        return replace(made, also=self.also)
 
     def take_graph(self, match: Match) -> None:
         problem = identifier_problem(match[1])
