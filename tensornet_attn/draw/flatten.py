@@ -197,7 +197,7 @@ class _Painter:
         first, *words = box_words(self.graph, step)
         inside = self.frame(OPS[box.kind].look, (f"{step.name}: {first}" if named else first, *words), frame, step.name)
         operands = dict(box.operands)
-        if "of" in operands:
+        if {*operands} <= {"of", "by"}:
             self.boxed(box, operands["of"], operands.get("by"), wires, inside, path)
         else:
             self.rule(box, wires, inside, path)

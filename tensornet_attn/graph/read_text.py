@@ -31,7 +31,7 @@ WORD = r"[A-Za-z]\w*"
 USE = rf"({WORD}(?:\.{WORD})*)\[([^\[\]]*)\]"
 _USE = re.compile(USE, re.ASCII)
 _BOX = re.compile(r"([a-z]\w*)\((.*)\)", re.ASCII)
-_OPERAND = re.compile(rf"(?:([a-z]+) )?({USE})", re.ASCII)
+_OPERAND = re.compile(rf"(?:([a-z_]+) )?({USE})", re.ASCII)
 _SIGN = re.compile(r"\s*([+-])\s*")
 _FACTOR = re.compile(rf"\s*({USE})", re.ASCII)
 _NUMBER = re.compile(r"[0-9][0-9.]*(?:e[+-]?[0-9]+)?")
@@ -292,7 +292,8 @@ class _Parts:
     def box(self, kind: str) -> Box:
         model, op = BOXES[kind], OPS[kind]
         given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
-        self.check(kind, {*model.operands, *model.numbers, *(word for word, has in given if has)})
+        wanted = {*model.operands, *model.numbers, *(word for word, has in given if has)}
+        self.check(kind, wanted, {*model.optional})
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
         return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))
 
@@ -301,9 +302,9 @@ class _Parts:
         parts: dict[str, Any] = {**self.operands, **self.numbers, **self.words, "masks": tuple(self.masks)}
         return FusedAttention(leg=parts.pop("over"), **parts)
 
-    def check(self, kind: str, wanted: set[str]) -> None:
+    def check(self, kind: str, wanted: set[str], optional: set[str] | None = None) -> None:
         given = {*self.operands, *self.numbers, *self.words}
-        for name in sorted(wanted - given):
+        for name in sorted(wanted - given - (optional or set())):
             refuse("missing-key", f"'{kind}' lacks '{name}'.")
         for name in sorted(given - wanted):
             refuse("unknown-key", f"'{kind}' has no '{name}'.")

@@ -11,6 +11,7 @@ from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.tensors import check_name
 from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.model import BoxModel
 from tensornet_attn.spec.expression import LegToken, SumText, TermText, UseText, parse_operand
 from tensornet_attn.spec.places import Path
@@ -74,7 +75,9 @@ def _box(scope: Scope, model: BoxModel, path: Path, name: str) -> Use | None:
     if "by" in model.operands and "by" not in operands:
         operands["by"] = operands["of"]
     box, legs = make_box(scope, model, operands, path)
-    return _add(scope, Step(name, box, legs), path)
+    steps, constants = OPS[box.kind].written_out(Step(name, box, legs), box, scope.query)
+    scope.tensors |= {tensor.name: tensor for tensor in constants}
+    return [_add(scope, step, path) for step in steps][-1]
 
 
 def _add(scope: Scope, step: Step, path: Path) -> Use:

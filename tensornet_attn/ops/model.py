@@ -59,6 +59,7 @@ class BoxModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     key: ClassVar[str]
     operands: ClassVar[tuple[str, ...]] = ("of",)
+    optional: ClassVar[tuple[str, ...]] = ()  # those that a box may lack
     numbers: ClassVar[tuple[str, ...]] = ()
     second: ClassVar[str | None] = None  # the parameter that names a second leg
 

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.steps import Tensor as Leaf
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile, Tiles
 from tensornet_attn.ops.model import BoxModel
@@ -41,6 +42,7 @@ class Operation(ABC):
     only_hides: ClassVar[bool] = False  # its operand where it may look, a number elsewhere
     selects: ClassVar[bool] = False  # k entries along its leg, zeros elsewhere
     without_gradient: ClassVar[tuple[str, ...]] = ()  # operands, by role, that decide and are no part of the result
+    logarithms: ClassVar[tuple[str, ...]] = ()  # operands, by role, of which a state is multiplied by the exp
     scales: ClassVar[bool] = False  # every entry is multiplied by a number, drawn as its `dropout` says
     keeps_zeros: ClassVar[bool] = True  # zero where its operands are; those of maps say so themselves
     ignores_zeros: ClassVar[Literal["always", "nonnegative", "never"]] = "never"  # entries that are zero change nothing
@@ -64,6 +66,10 @@ class Operation(ABC):
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         """The legs of the result. Raises Refusal where operands do not fit."""
         return tuple(name for name in box.legs or () if not (self.reduces and name == leg))
+
+    def written_out(self, step: Step, box: Box, query: str | None) -> tuple[list[Step], list[Leaf]]:
+        """The steps that it is short for, the last of its name, and the constants that they need; else itself."""
+        return [step], []
 
     def finite(self, graph: Graph, box: Box) -> bool:
         """Whether it is a number at every number, and its derivative too; but for what overflows in a sum."""

@@ -134,6 +134,16 @@ def masked_sum(x: Tensor, keep: Tensor | None = None) -> Tensor:
     return kept(x, keep).sum(-1)
 
 
+def masked_cumsum(x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The sums of the visible entries up to each one: [..., m] -> the same. They stand in float32 at least."""
+    return kept(x, keep).cumsum(-1, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)
+
+
+def masked_reverse_cumsum(x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The sums of the visible entries from each one on: [..., m] -> the same."""
+    return masked_cumsum(kept(x, keep).flip(-1)).flip(-1)
+
+
 def masked_mean(x: Tensor, keep: Tensor | None = None) -> Tensor:
     """The mean of the visible entries: [..., m] -> [...]."""
     return x.mean(-1) if keep is None else kept(x, keep).sum(-1) / keep.sum(-1).clamp(min=1)

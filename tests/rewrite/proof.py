@@ -393,6 +393,9 @@ class _Run:
             return shares(kept, self.number(box.number("eps")))
         if box.kind == "keep":
             return kept
+        if box.kind in ("cumsum", "reverse_cumsum"):
+            starts = range(len(kept))
+            return [total(kept[: i + 1] if box.kind == "cumsum" else kept[i:]) for i in starts]
         if box.kind in ("sum", "mean"):
             return times(total(kept), inverse(exact(len(some))) if box.kind == "mean" else UNIT)
         if box.kind == "logsumexp":
@@ -447,13 +450,14 @@ class _Run:
         return blocks["of"].at({**at, along: place})
 
     def remembered(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
-        """A delta rule: any function of what its operands have for one entry of the values."""
-        legs = [leg for leg in box.operand("value").legs if leg != box.leg]
+        """A delta rule or a scan: any function of what its operands have for one entry of the values."""
+        legs = [leg for leg in dict(box.operands).get("value", box.uses[0]).legs if leg != box.leg]
         masks = [self.hidden("key mask", i) for i in range(self.size(str(box.leg)))]
         own = [self.places(leg for leg in block.legs if leg not in legs) for block in blocks.values()]
         pairs = zip(blocks.values(), own, strict=True)
         values = [[block.at({**at, **place})[0] for place in places] for block, places in pairs]
-        return self.any(box.kind, box.mode, self.plain(box.number("eps")), masks, at[str(self.graph.query)], values)
+        numbers = [self.plain(number) for _, number in box.numbers]
+        return self.any(box.kind, box.mode, numbers, [*blocks], masks, at[str(self.graph.query)], values)
 
 
 ALONE: dict[str, Callable[[_Run, Box, Mapping[str, _Block], Mapping[str, int]], Value]] = {
@@ -461,6 +465,7 @@ ALONE: dict[str, Callable[[_Run, Box, Mapping[str, _Block], Mapping[str, int]], 
     "dropout": lambda run, box, blocks, at: blocks["of"].at(at),
     "rel_shift": _Run.shifted,
     "delta_rule": _Run.remembered,
+    "scan": _Run.remembered,
 }
 
 
