@@ -116,7 +116,9 @@ def _box(box: Box) -> str:
 
 
 def _attention(op: FusedAttention) -> str:
-    parts = [f"query {use_text(op.query)}", f"key {use_text(op.key)}", f"value {use_text(op.value)}", f"over {op.leg}"]
+    parts = [f"query {use_text(op.query)}", f"key {use_text(op.key)}", f"value {use_text(op.value)}"]
+    parts += [f"sink {use_text(op.sink)}"] if op.sink is not None else []
+    parts += [f"over {op.leg}"]
     parts += [f"scores {' '.join(op.scores)}", f"scale {_number(op.scale)}", f"dropout {_number(op.dropout)}"]
     parts += [f"mask {call_text(mask)}" for mask in op.masks]
     return f"attention({'; '.join([*parts, f'steps {chr(32).join(op.steps)}'])})"

@@ -44,7 +44,8 @@ def joints(step: Step) -> tuple[Joint, ...]:
     if op is None:
         return tuple(_joint("operand", WHOLE, use, use.legs) for use in step.op.uses)
     scores = [_joint(role, WHOLE, use, op.scores, 1) for role, use in (("query", op.query), ("key", op.key))]
-    return (*scores, _joint("value", WHOLE, op.value, op.value.legs))
+    sink = [] if op.sink is None else [_joint("sink", WHOLE, op.sink, op.sink.legs)]
+    return (*scores, _joint("value", WHOLE, op.value, op.value.legs), *sink)
 
 
 def wires(step: Step) -> tuple[Wire, ...]:

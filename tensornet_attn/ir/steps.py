@@ -136,7 +136,8 @@ class FusedAttention:
 
     softmax over `leg` of scale * (query . key), times value, summed over `leg`. Legs that query and key share, and the
     scores lack, are summed inside. `steps` names the steps of the diagram that it does at once. The softmax also runs
-    over the legs `beside` the key leg, which the key has and the value lacks: several keys of one position.
+    over the legs `beside` the key leg, which the key has and the value lacks: several keys of one position. `sink`: one
+    more score, of no value.
     """
 
     leg: str
@@ -149,10 +150,11 @@ class FusedAttention:
     masks: tuple[Function, ...]
     steps: tuple[str, ...]
     beside: tuple[str, ...] = ()
+    sink: Use | None = None
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        return (self.query, self.key, self.value)
+        return (self.query, self.key, self.value, *([self.sink] if self.sink else []))
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,12 @@ def _masks(value: Any) -> Any:
     raise PydanticCustomError("masks", "a list of masks is wanted here: causal, band(w) or 'window(left, right)'")
 
 
+def _as_text(value: Any) -> Any:
+    """A number as the sum that it is: `0 ->`."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{'-' * (value < 0)}{abs(_arithmetic(value))!r} ->" if number else value
+
+
 Arithmetic = Annotated[int | float | str, BeforeValidator(_arithmetic)]
 LegName = Annotated[str, BeforeValidator(_text)]
 
@@ -97,8 +103,10 @@ class AnyBox:
 
 if TYPE_CHECKING:
     Operand = str | BoxModel
+    OperandOrNumber = str | BoxModel
 else:
     Operand = Annotated[Any, AnyBox()]
+    OperandOrNumber = Annotated[Any, AnyBox(), BeforeValidator(_as_text)]
 M = TypeVar("M", bound=type[BaseModel])
 _HOLDERS: list[type[BaseModel]] = []  # models that have operands, beside the boxes
 

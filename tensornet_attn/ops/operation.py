@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from math import inf
 from typing import ClassVar, Literal
 
@@ -51,6 +52,7 @@ class Operation(ABC):
     per_element: ClassVar[int] = 0  # elementwise operations for each number of the operand
     saves: tuple[str, ...] = ()  # for the backward: operands by role, `result`, `row` (a number each), `chosen`
     gradient: ClassVar[str] = ""  # the runtime's function of what it `saves` first and of its gradient; else torch's
+    row_gradients: ClassVar[Mapping[str, str]] = {}  # beside it, of operands with a number a row: the same, by role
 
     # Pictures and code
     look: ClassVar[str] = "box"

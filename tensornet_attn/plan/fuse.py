@@ -206,7 +206,8 @@ def operation(found: Attention) -> FusedAttention | str:
         return "the values depend on the key's component"
     scale, dropout = times(term.coefficient, found.weighting.scale), found.weighting.dropout
     steps = (found.of.name, found.box.name)
-    return FusedAttention(leg, query, key, value, found.box.legs, scale, dropout, found.written, steps, tuple(beside))
+    more = {"beside": tuple(beside), "sink": found.weighting.sink}
+    return FusedAttention(leg, query, key, value, found.box.legs, scale, dropout, found.written, steps, **more)
 
 
 def fuse(graph: Graph, box: str) -> Graph:
