@@ -53,7 +53,7 @@ class Node:
     | bias | what the mask of the call adds: data = (index,) |
     | visible | where a mask allows to look: data = (number of the mask, index) |
     | both, either | where all of its arguments are true, where any is |
-    | softmax | of (x, seen) exp(x - lse) where it is seen: data = (number of the map, its index, a variable that is
+    | softmax | of (x, seen), perhaps with a sink, exp(x - lse) where it is seen: data = (number of the map, its index, a variable that is
       summed over, or empty) |
     | normalize | of (x, seen) x / (sum of x along the row + eps) where it is seen: data = (..., ..., eps) |
     | statistic | of each row of a map the log of the sum, or 1 / (sum + eps): data = (number of the map, its index) |
@@ -280,7 +280,7 @@ class Program:
 
     def divided(self, one: Node) -> Node:
         """A map, from what is known of its rows."""
-        (x, seen), (number, index, last) = one.args, one.data
+        (x, seen, *_), (number, index, last) = one.args, one.data
         rows = self.nodes.node("statistic", (), (self.query,), f"{one.name}_rows", (number, index))
         if one.op == "normalize":
             return self.nodes.node("keep", (self.nodes.mul(x, rows, one.name), seen), one.axes, one.name)
