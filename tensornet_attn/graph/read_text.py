@@ -292,20 +292,22 @@ class _Parts:
     def box(self, kind: str) -> Box:
         model, op = BOXES[kind], OPS[kind]
         given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
-        self.check(kind, {*model.operands, *model.numbers, *(word for word, has in given if has)})
+        words = (word for word, has in given if has)
+        self.check(kind, {*model.operands, *model.numbers, *words} - model.optional, model.optional)
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
         return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))
 
     def attention(self) -> FusedAttention:
-        self.check("attention", {"query", "key", "value", "over", "scores", "scale", "dropout", "steps"})
+        wanted = {"query", "key", "value", "over", "scores", "scale", "dropout", "steps"}
+        self.check("attention", wanted, frozenset({"sink"}))
         parts: dict[str, Any] = {**self.operands, **self.numbers, **self.words, "masks": tuple(self.masks)}
         return FusedAttention(leg=parts.pop("over"), **parts)
 
-    def check(self, kind: str, wanted: set[str]) -> None:
+    def check(self, kind: str, wanted: set[str], optional: frozenset[str]) -> None:
         given = {*self.operands, *self.numbers, *self.words}
         for name in sorted(wanted - given):
             refuse("missing-key", f"'{kind}' lacks '{name}'.")
-        for name in sorted(given - wanted):
+        for name in sorted(given - wanted - optional):
             refuse("unknown-key", f"'{kind}' has no '{name}'.")
 
 

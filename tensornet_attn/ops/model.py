@@ -65,6 +65,7 @@ class BoxModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     key: ClassVar[str]
     operands: ClassVar[tuple[str, ...]] = ("of",)
+    optional: ClassVar[frozenset[str]] = frozenset()  # operands that it may do without
     numbers: ClassVar[tuple[str, ...]] = ()
     second: ClassVar[str | None] = None  # the parameter that names a second leg
 

@@ -21,6 +21,7 @@ class Softmax(BoxModel):
     key = "softmax"
     numbers = ("scale", "dropout")
     operands = ("of", "sink")
+    optional = frozenset({"sink"})
     softmax: LegName
     scale: Arithmetic = 1
     mask: Masks = ()
