@@ -8,10 +8,11 @@ from dataclasses import replace
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.visibility import atoms, numbers, parts_of, visible_areas
-from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.arithmetic import Arith, Name, Negative
 from tensornet_attn.ir.steps import LOGIC, Box, Function, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import MAPS, MASKS, OPS
+from tensornet_attn.ops.maps import MEANT
 from tensornet_attn.ops.model import BoxModel
 from tensornet_attn.spec.expression import CallText, LegToken, parse_call, parse_mask
 from tensornet_attn.spec.places import Path
@@ -47,6 +48,16 @@ def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
         maker.parameters()
     except Refusal as refusal:
         scope.reporter.syntax(refusal, maker.at)
+
+
+def one_sided(call: CallText) -> CallText:
+    """`clamp(-inf, 1)` is `clamp_max(1)`, and `clamp(0, inf)` is `clamp_min(0)`."""
+    if call.name != "clamp" or len(call.arguments) != 2:
+        return call
+    low, high = call.arguments
+    if low == Negative(Name("inf")) and high != Name("inf"):
+        return CallText("clamp_max", (high,), call.span)
+    return CallText("clamp_min", (low,), call.span) if high == Name("inf") and low != Negative(high) else call
 
 
 class _Maker:
@@ -118,7 +129,7 @@ class _Maker:
         return tree
 
     def map(self, text: str) -> Function:
-        parsed = parse_call(text)
+        parsed = one_sided(parse_call(text))
         self.call(parsed, {name: ((row.arguments,), row.usage or name) for name, row in MAPS.items()}, "map")
         return self.scope.function(parsed, "a map")
 
@@ -126,7 +137,8 @@ class _Maker:
         """`softcap(30)`, `band(5)`: a known name with as many arguments as it may have; `known`: these, an example."""
         name, span = parsed.name, (parsed.span[0], parsed.span[0] + len(parsed.name))
         if name not in known:
-            hint = self.scope.reporter.nearest(name, known)
+            other = MEANT.get(name) if what == "map" else None
+            hint = f"it is '{other}' here." if other else self.scope.reporter.nearest(name, known)
             raise Refusal(f"unknown-{what}", f"there is no {what} '{name}'.", hint, span)
         counts, example = known[name]
         if len(parsed.arguments) not in counts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensornet_attn.ir.arithmetic import Arith, evaluate, names, parse
+from tensornet_attn.ir.arithmetic import Arith, evaluate, names, parse, with_constants
 from tensornet_attn.ir.steps import Function, Step, Tensor, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec.design import Design
@@ -130,6 +130,7 @@ class Scope:
     ) -> tuple[Arith, int | float | None]:
         """Arithmetic and its value; None where it depends on run-time lengths or on a broken size."""
         tree = parse(value) if isinstance(value, (str, int, float)) else value
+        tree = with_constants(tree, {*self.sizes.legs, *self.sizes.settings})
         for name in names(tree):
             self.used_legs.add(name.name)
             leg = self.sizes.legs.get(name.name)

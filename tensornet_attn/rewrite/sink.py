@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensornet_attn.graph.attention import Softmax, weighting_of
 from tensornet_attn.graph.model import Box, Function, Graph, Step, Use
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ops import OPS
-from tensornet_attn.ops.softmax import sink_of
 from tensornet_attn.rewrite.change import plain_number, read_once, settled, terms_of, times, with_steps, with_terms
 from tensornet_attn.rewrite.engine import Rule
 
@@ -62,14 +62,14 @@ def _level(graph: Graph, gate: Box) -> tuple[Step, Use] | None:
 
 def _same(graph: Graph, step: Step, level: Step) -> bool:
     """Whether a softmax runs over what the logsumexp is of, where the same masks act."""
-    box, sums = step.box, level.box
+    box, sums, found = step.box, level.box, weighting_of(step, graph.key)
     assert box is not None
     assert sums is not None
-    if box.kind != "softmax" or box.leg != sums.leg or box.other is not None or sink_of(box) is not None:
+    if not isinstance(found, Softmax) or found.sink is not None or found.legs != (sums.leg,):
         return False
     if {*graph.masks(step)} != {*graph.masks(level)}:
         return False
-    one, other, scale = box.operand("of"), sums.operand("of"), box.number("scale")
+    one, other, scale = box.operand("of"), sums.operand("of"), found.scale
     if one == other:
         return plain_number(graph, scale) and evaluate(scale, graph.values) == 1
     if one.legs != other.legs or any(graph.step[use.name].legs != use.legs for use in (one, other) if use.name in graph.step):

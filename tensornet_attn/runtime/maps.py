@@ -70,6 +70,11 @@ def softplus(x: Tensor) -> Tensor:
     return torch.logaddexp(wide, torch.zeros_like(wide)).to(x.dtype)
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 def softcap(x: Tensor, cap: float) -> Tensor:
     """cap tanh(x / cap): between -cap and cap."""
     return cap * torch.tanh(x / cap)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from tensornet_attn import limits
-from tensornet_attn.ir.arithmetic import Arith, Negative, Number, evaluate, names, parse, to_text
+from tensornet_attn.ir.arithmetic import Arith, Negative, Number, evaluate, names, parse, to_text, with_constants
 from tensornet_attn.ir.tokens import Refusal, Span
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Path
@@ -141,6 +141,8 @@ class Sizes:
 
     def _resolve(self) -> None:
         """Works out what depends on nothing open, until nothing moves; what is left goes in circles."""
+        declared = {*self.legs, *self.settings}
+        self.trees = {name: with_constants(tree, declared) for name, tree in self.trees.items()}
         waiting = {name: {n.name for n in names(tree)} for name, tree in self.trees.items()}
         self.used.update(used for uses in waiting.values() for used in uses)
         users: dict[str, list[str]] = {}
