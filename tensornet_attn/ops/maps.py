@@ -51,7 +51,7 @@ class Map:
 
 _CUBIC = "1.5957691216057308 * ({x} + 0.044715 * {x} * {x} * {x})"  # 2 sqrt(2 / pi) (x + 0.044715 x ** 3)
 _EXP20 = "exp_of(tl.minimum({x}, 20.0))"
-_MISH = f"({_EXP20} * ({_EXP20} + 2))"  # tanh(softplus(x)) is this over this and 2
+_MISH = f"({_EXP20} * ({_EXP20} + 2) / ({_EXP20} * ({_EXP20} + 2) + 2))"  # tanh(softplus(x))
 
 
 def _at_zero(numbers: Numbers) -> bool:
@@ -74,7 +74,7 @@ _ROWS = (
         "gelu_tanh", lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
         'F.gelu({x}, approximate="tanh")', f"{{x}} / (1 + exp_of(-{_CUBIC}))",
         f"{{d}} / (1 + exp_of(-{_CUBIC})) * "
-        f"(1 + {{x}} * (1.5957691216057308 + 0.21406448380950556 * {{x}} * {{x}}) / (1 + exp_of({_CUBIC})))",
+        f"(1 + {{x}} * (1.5957691216057308 + 0.21406444881780076 * {{x}} * {{x}}) / (1 + exp_of({_CUBIC})))",
         least=-0.171, keeps_sign=True, zero=_at_zero,
     ),
     Map(
@@ -84,9 +84,7 @@ _ROWS = (
     ),
     Map(
         "mish", lambda torch, x: torch.nn.functional.mish(x), "F.mish({x})",
-        f"tl.where({{x}} > 20, {{x}}, {{x}} * {_MISH} / ({_MISH} + 2))",
-        f"tl.where({{x}} > 20, {{d}}, {{d}} * ({_MISH} + {{x}} * 4 * {_EXP20} * (1 + {_EXP20}) / ({_MISH} + 2)) "
-        f"/ ({_MISH} + 2))",
+        f"{{x}} * {_MISH}", f"{{d}} * ({_MISH} + ({{x}} - {{y}} * {_MISH}) / (1 + exp_of(-{{x}})))",
         least=-0.309, keeps_sign=True, zero=_at_zero,
     ),
     Map(
@@ -96,9 +94,9 @@ _ROWS = (
         least=-0.376, keeps_sign=True, zero=_at_zero,
     ),
     Map(
-        "hardsigmoid", lambda torch, x: torch.nn.functional.hardsigmoid(x), "F.hardsigmoid({x})",
+        "hardsigmoid", lambda torch, x: (x + 3).clamp(0, 6) / 6, "({x} + 3).clamp(0, 6) / 6",  # F's slope is a float32
         "tl.minimum(tl.maximum({x} + 3, 0.0), 6.0) / 6", "tl.where(({x} > -3) & ({x} < 3), {d} / 6, 0.0)",
-        finite=True, least=0,
+        finite=True, least=0, level=PRODUCT,
     ),
     Map(
         "relu_squared", lambda torch, x: torch.relu(x).square(), "F.relu({x}).square()",
