@@ -222,8 +222,9 @@ class _Painter:
                 self.passage("pass", (inner[leg], outer[leg]), frame, path)
         if acts is None:
             return None
+        ended = [wire for leg, wire in inner.items() if leg not in outer or leg == acts]
         new = [wire for leg, wire in outer.items() if leg not in inner or leg == acts]
-        return self.passage("port", (*([inner[acts]] if acts in inner else []), *new), frame, path)
+        return self.passage("port", (*ended, *new), frame, path)
 
     def passage(self, look: str, wires: Iterable[Wire], frame: str, path: Path) -> Node:
         node = self.node(look, "", frame, (*path, LAST), border=True)

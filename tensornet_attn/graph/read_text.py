@@ -31,6 +31,7 @@ WORD = r"[A-Za-z]\w*"
 USE = rf"({WORD}(?:\.{WORD})*)\[([^\[\]]*)\]"
 _USE = re.compile(USE, re.ASCII)
 _BOX = re.compile(r"([a-z]\w*)\((.*)\)", re.ASCII)
+_MADE = ("join", "split")  # boxes that designs have without naming them
 _OPERAND = re.compile(rf"(?:([a-z]+) )?({USE})", re.ASCII)
 _SIGN = re.compile(r"\s*([+-])\s*")
 _FACTOR = re.compile(rf"\s*({USE})", re.ASCII)
@@ -241,7 +242,7 @@ def _coefficient_end(text: str, place: int) -> int:
 
 def read_box(kind: str, inside: str, known: Names) -> Box | FusedAttention:
     """`softmax(S[h n m]; over m; scale 1; dropout 0)`: a kind, and what stands between its parentheses."""
-    if kind not in BOXES and kind != "attention":
+    if kind not in BOXES and kind not in (*_MADE, "attention"):
         refuse("unknown-box", f"there is no box '{kind}'.", nearest(kind, BOXES), (0, len(kind)))
     place, parts = len(kind) + 1, _Parts(known)
     for piece in inside.split(";"):
@@ -266,6 +267,7 @@ class _Parts:
             "mask": self.mask,
             "normalize": _mode,
             "scores": known.legs_of,
+            "parts": known.legs_of,
             "steps": _steps,
         }
 
@@ -290,6 +292,9 @@ class _Parts:
         return self.known.mask(parse_mask(text))
 
     def box(self, kind: str) -> Box:
+        if kind in _MADE:
+            self.check(kind, {"of", "over", "parts"}, frozenset())
+            return Box(kind, self.words["over"], tuple(self.operands.items()), parts=self.words["parts"])
         model, op = BOXES[kind], OPS[kind]
         given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
         words = (word for word, has in given if has)

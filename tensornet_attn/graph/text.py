@@ -108,6 +108,7 @@ def _box(box: Box) -> str:
     parts = [f"{'' if role == 'of' else role + ' '}{use_text(use)}" for role, use in box.operands]
     parts += [f"over {box.leg}"] if box.leg is not None else []
     parts += [f"{OPS[box.kind].between.strip()} {box.other}"] if box.other is not None else []
+    parts += [f"parts {' '.join(box.parts)}"] if box.parts else []
     parts += [f"map {call_text(box.function)}"] if box.function is not None else []
     parts += [f"{name} {_number(value)}" for name, value in box.numbers]
     parts += [f"mask {call_text(mask)}" for mask in box.masks]

@@ -24,6 +24,7 @@ class Operation(ABC):
     masked: ClassVar[bool] = False  # whether masks act in it along the key leg
     has_leg: ClassVar[bool] = True  # whether its key names a leg
     leg_on_operand: ClassVar[bool] = True  # whether its first operand has this leg
+    splits: ClassVar[bool] = False  # whether its leg of the operand is several in the result
     makes_leg: ClassVar[bool] = False  # whether its second leg is one that the operand lacks
     has_map: ClassVar[bool] = False  # whether its key names an elementwise map
     modes: tuple[str, ...] = ()  # the values of `normalize`, where it has this key

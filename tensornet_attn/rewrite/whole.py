@@ -59,8 +59,7 @@ def _swapped(graph: Graph, step: Step, one: str, other: str) -> Step | None:
     new = {one: other, other: one}
     made = with_uses(step, lambda use: Use(use.name, tuple(new.get(leg, leg) for leg in use.legs)))
     if made.box is not None:
-        leg, along = (new.get(str(leg), leg) for leg in (made.box.leg, made.box.other))
-        made = replace(made, op=replace(made.box, leg=leg, other=along))
+        made = replace(made, op=made.box.renamed(new))
     made = replace(made, legs=tuple(new.get(leg, leg) for leg in step.legs))
     return made if seen(graph, made) == seen(graph, step) else None
 

@@ -120,7 +120,7 @@ def _mixed(step: Step) -> Iterator[str]:
     if step.contraction is not None:
         yield from (leg for use in step.op.uses for leg in use.legs if leg not in step.legs)
     elif step.box is not None and step.box.leg is not None:
-        yield step.box.leg
+        yield from (step.box.leg, *step.box.parts)
 
 
 def _renamed(op: Kernel, step: Step) -> Iterator[str]:

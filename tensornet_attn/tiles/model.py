@@ -289,7 +289,9 @@ class Program:
 
 def bound(op: str, data: tuple[Any, ...]) -> tuple[str, ...]:
     """The index variables of its arguments that a node lacks: it sums over them, or has others for them."""
-    return (data[0],) if op == "over" else (data[2],) if op in ("softmax", "box") else data[0] if op == "view" else ()
+    if op == "box":
+        return data[2]  # type: ignore[no-any-return]
+    return (data[0],) if op == "over" else (data[2],) if op == "softmax" else data[0] if op == "view" else ()
 
 
 def variables(data: tuple[Any, ...]) -> Iterator[str]:

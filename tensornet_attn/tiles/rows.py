@@ -6,7 +6,7 @@ its own name. With whole rows at hand, each box of the language is one node, whi
 | op | tile |
 | --- | --- |
 | constant | a constant that is made for each block: data = (its name, its index) |
-| box | a box of the language: data = (its step, the index of its result, the leg that it sums along or an empty one) |
+| box | a box of the language: data = (its step, the index of its result, legs that this lacks) |
 | drawn, dropped | which entries of (x) a dropout keeps: data = (its step); x with the entries (x, drawn) |
 | view | its argument under other names of legs: data = (the old ones, the new ones) |
 | spread | its argument for each entry of legs that it lacks: data = (these) |
@@ -114,7 +114,8 @@ class _Rows(Steps):
         if "scale" in numbers:
             args[0] = self.nodes.scaled(args[0], numbers["scale"], f"{step.name}.of")
             step = replace(step, op=replace(box, numbers=tuple((numbers | {"scale": ONE}).items())))
-        data = (step, self.place(step.legs), leg if leg in self.nodes.sizes and leg not in step.legs else "")
+        gone = tuple(one for one in box.acting if one in self.nodes.sizes and one not in step.legs)
+        data = (step, self.place(step.legs), gone)
         return self.nodes.node("box", args, self.axes(step.legs), step.name, data)
 
 
