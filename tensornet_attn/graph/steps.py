@@ -8,6 +8,7 @@ from tensornet_attn import limits
 from tensornet_attn.graph.boxes import check_parameters, make_box
 from tensornet_attn.graph.model import Contraction, Step, Term, Use
 from tensornet_attn.graph.scope import Scope
+from tensornet_attn.graph.several import over_several
 from tensornet_attn.graph.tensors import check_name
 from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.ir.tokens import Refusal
@@ -87,6 +88,8 @@ def _box(scope: Scope, model: BoxModel, path: Path, name: str) -> Use | None:
         return None
     if "by" in model.operands and "by" not in operands:
         operands["by"] = operands["of"]
+    if isinstance(getattr(model, model.key), tuple):
+        return over_several(scope, model, operands, path, name)
     box, legs = make_box(scope, model, operands, path)
     return _add(scope, Step(name, box, legs), path)
 

@@ -33,6 +33,15 @@ def _text(value: Any) -> Any:
     return value
 
 
+def _legs(value: Any) -> Any:
+    """A leg, or a list of several."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
+        return value if len(value) > 1 else value[0]
+    if not isinstance(value, str):
+        raise PydanticCustomError("legs of a box", "a leg or a list of legs is wanted here")
+    return value
+
+
 def _masks(value: Any) -> Any:
     if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
         return value
@@ -47,6 +56,7 @@ def _as_text(value: Any) -> Any:
 
 Arithmetic = Annotated[int | float | str, BeforeValidator(_arithmetic)]
 LegName = Annotated[str, BeforeValidator(_text)]
+LegNames = Annotated[str | tuple[str, ...], BeforeValidator(_legs)]
 
 
 class WithMasks:

@@ -11,7 +11,7 @@ from tensornet_attn.ir.steps import Box, Step, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Tensor, Tile, Tiles
-from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Masks, Operand, OperandOrNumber
+from tensornet_attn.ops.model import Arithmetic, BoxModel, LegNames, Masks, Operand, OperandOrNumber
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 
 
@@ -22,7 +22,7 @@ class Softmax(BoxModel):
     numbers = ("scale", "dropout")
     operands = ("of", "sink")
     optional = frozenset({"sink"})
-    softmax: LegName
+    softmax: LegNames
     scale: Arithmetic = 1
     mask: Masks = ()
     dropout: Arithmetic = 0

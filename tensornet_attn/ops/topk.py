@@ -6,7 +6,7 @@ from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops.given import Checker, Lines, Run, Tensor
-from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
+from tensornet_attn.ops.model import Arithmetic, BoxModel, LegNames, Operand
 from tensornet_attn.ops.operation import Operation, axis_of, dim_of
 
 
@@ -16,7 +16,7 @@ class TopK(BoxModel):
     key = "topk"
     numbers = ("k",)
     operands = ("of", "by")
-    topk: LegName
+    topk: LegNames
     k: Arithmetic
     by: Operand | None = None
     of: Operand

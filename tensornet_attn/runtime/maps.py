@@ -95,6 +95,12 @@ def layer_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], eps=eps).movedim(-1, dim)
 
 
+def group_norm(x: Tensor, dim: int, groups: int, eps: float = 1e-5) -> Tensor:
+    """`layer_norm` in each of so many blocks of neighbouring entries."""
+    x = x.movedim(dim, -1)
+    return layer_norm(x.unflatten(-1, (groups, -1)), -1, eps).flatten(-2).movedim(-1, dim)
+
+
 def l1_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
     """x / (sum of absolute values + eps); zeros stay zeros."""
     return divided(x, x.abs().sum(dim, keepdim=True) + eps)
