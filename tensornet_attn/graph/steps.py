@@ -159,10 +159,22 @@ def _check_term(scope: Scope, term: Term, text: TermText, result: tuple[str, ...
             raise Refusal("dangling", message, hint, _last(text, leg).span)
         if times > 2 and scope.sizes.legs[leg].kind != "head" and leg not in scope.sizes.broken:
             message = f"leg '{leg}' is contracted over {times} tensors at once and is no head leg."
-            sized = scope.sizes.legs[leg].size is not None
-            other = f"declare '{leg}: head ...'" if sized else "multiply two of them in a step of their own"
-            hint = f"rename it where it is another leg, or {other}."
+            hint = _apart(scope, term, leg, result)
             raise Refusal("junction", message, hint, _last(text, leg).span)
+
+
+def _apart(scope: Scope, term: Term, leg: str, result: tuple[str, ...]) -> str:
+    """What may be meant by a leg of three tensors: another leg, a product by itself, as in a gated unit, or that."""
+    met = [use for use in term.factors if leg in use.legs]
+    alike = next(((a, b) for i, a in enumerate(met) for b in met[i + 1 :] if {*a.legs} == {*b.legs}), None)
+    own = "multiply two of them in a step of their own"
+    if alike is not None and {*alike[0].legs} - {leg} <= {*result}:  # multiplied index by index
+        legs, names = " ".join(alike[0].legs), [use.name for use in alike]
+        product = " ".join(f"{use.name}[{' '.join(use.legs)}]" for use in alike)
+        own = f"multiply '{names[0]}' and '{names[1]}' in a step of their own, as in a gated unit: '{product} -> {legs}'"
+    sized = scope.sizes.legs[leg].size is not None
+    shared = f"; or declare '{leg}: shared ...', if all of them share it" if sized else ""
+    return f"rename it where it is another leg; {own}{shared}."
 
 
 def _last(text: TermText, leg: str) -> LegToken:

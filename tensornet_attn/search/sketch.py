@@ -93,7 +93,7 @@ class Sketch:
         return need(self.step[step].box)
 
     def is_head(self, leg: str) -> bool:
-        return str(self.declared[leg]).split()[0] == "head"
+        return str(self.declared[leg]).split()[0] in ("head", "shared")
 
     def size(self, *legs: str) -> int:
         """The product of the sizes of legs; 0 where one is known at run time only."""

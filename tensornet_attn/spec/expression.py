@@ -13,6 +13,7 @@ from tensornet_attn.ir.steps import LOGIC
 from tensornet_attn.ir.tokens import Refusal, Span, Stream
 
 EXPRESSION = "e.g. 'x[n f] W[f d] -> n d'."
+SUM = "parentheses hold numbers; a sum of tensors is a step: 's: x[n f] + z[n f] -> n f', and then s[n f]."
 LEGS = "legs are names separated by blanks, e.g. 'n f'."
 CALL = "a name, with its arguments in parentheses, e.g. 'band(5)'."
 JOINED = {  # what joins masks elsewhere
@@ -185,6 +186,8 @@ def _term(stream: Stream, first: bool, joined: bool) -> TermText:
             raise stream.unexpected("a tensor, '+', '-' or '->'", hint)
     elif stream.next.kind == "name":
         raise stream.unexpected("'*' after the coefficient", "e.g. '0.5 * K[m d] K[m d]'.")
+    elif stream.at("["):
+        raise stream.unexpected("'*' after the coefficient", SUM)
     value = ONE if coefficient is None else coefficient
     return TermText(Negative(value) if negative else value, tuple(factors), (start, stream.last.span[1]))
 
@@ -206,6 +209,8 @@ def _scalar(stream: Stream) -> Arith:
     if stream.at("("):
         stream.take()
         value = parse_sum(stream)
+        if stream.at("["):
+            raise stream.unexpected("')'", SUM)
         stream.expect(")", "')'")
     elif stream.next.kind == "number":
         value = literal(stream.take())

@@ -15,6 +15,7 @@ from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, words
 
 KINDS = ("query", "key", "relative", "head")
+SPELLINGS = {"shared": "head"}  # other words for a kind
 Written = int | float | str  # a size, or arithmetic of sizes
 
 
@@ -119,7 +120,8 @@ class Sizes:
         if text is not None:
             self._parse(name, text, path, shift)
         elif kind == "head":
-            self.reporter.error("bad-size", f"head leg '{name}' has no size.", path, hint=f"e.g. '{name}: head 8'.")
+            word = str(value).strip()
+            self.reporter.error("bad-size", f"{word} leg '{name}' has no size.", path, hint=f"e.g. '{name}: {word} 8'.")
             self.broken.add(name)
 
     def _parse(self, name: str, value: int | float | str, path: Path, shift: int) -> None:
@@ -262,7 +264,8 @@ def _split(value: int | float | str) -> tuple[str, int | float | str | None, int
     """`head 8` as (kind, size text, where the size starts)."""
     if not isinstance(value, str):
         return "size", value, 0
-    kind, *size = value.split(maxsplit=1) or [""]
+    word, *size = value.split(maxsplit=1) or [""]
+    kind = SPELLINGS.get(word, word)
     if kind not in KINDS:
         return "size", value, 0
-    return (kind, size[0], value.index(size[0], len(kind))) if size else (kind, None, 0)
+    return (kind, size[0], value.index(size[0], len(word))) if size else (kind, None, 0)
