@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.visibility import atoms, numbers, parts_of, visible_areas
-from tensornet_attn.ir.arithmetic import Arith, Name, Negative
+from tensornet_attn.ir.arithmetic import Arith, Name, Negative, Number
 from tensornet_attn.ir.steps import LOGIC, Box, Function, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import MAPS, MASKS, OPS
@@ -95,7 +96,7 @@ class _Maker:
         leg = self.leg(self.op.kind) if self.op.has_leg else None
         function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
         other = self.leg(self.model.second) if self.model.second else None
-        numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers)
+        numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers if self.given(name))
         return leg, other, function, numbers, self.masks(leg)
 
     def broken(self, *legs: str) -> bool:
@@ -113,13 +114,20 @@ class _Maker:
             raise Refusal("box-leg", f"what stands in this box has no leg '{name}'; {has}.", hint)
         return name
 
+    def given(self, name: str) -> bool:
+        """Whether a parameter says anything: one that may be left out has no value then."""
+        return getattr(self.model, name) is not None
+
     def number(self, name: str) -> int | float | None:
         """A parameter that is a number, if it is known now."""
-        return self.scope.number(self.written(name), f"'{name}'")[1]  # type: ignore[arg-type]
+        return self.scope.number(getattr(self.model, name), f"'{name}'")[1]
 
     def checked(self, name: str, leg: str | None, other: str | None) -> Arith:
         """A parameter that is a number; one that is known now must be in its range."""
-        tree, value = self.scope.number(self.written(name), f"'{name}'", lengths=name in _LENGTHS)  # type: ignore[arg-type]
+        written = self.written(name)
+        if written == "-inf":
+            return Negative(Number(inf))
+        tree, value = self.scope.number(written, f"'{name}'", lengths=name in _LENGTHS)  # type: ignore[arg-type]
         if value is None:
             return tree
         fine, wanted, example = _RANGES.get(name, (lambda _: True, "", ""))

@@ -263,6 +263,7 @@ class _Parts:
         self.readers: dict[str, Callable[[str], Any]] = {
             **dict.fromkeys(("over", "along", "to"), known.leg),
             **dict.fromkeys(_numbers(), known.number),
+            "fill": lambda text: Negative(Number(math.inf)) if text == "-inf" else known.number(text),
             "map": self.map,
             "mask": self.mask,
             "normalize": _mode,

@@ -54,7 +54,15 @@ def _as_text(value: Any) -> Any:
     return f"{'-' * (value < 0)}{abs(_arithmetic(value))!r} ->" if number else value
 
 
+def _fill(value: Any) -> Any:
+    """0, which says nothing, or minus infinity."""
+    if value in (0, "0", "-inf") or value == -math.inf:
+        return "-inf" if value in ("-inf", -math.inf) else None
+    raise PydanticCustomError("fill", "0 or -inf is wanted here")
+
+
 Arithmetic = Annotated[int | float | str, BeforeValidator(_arithmetic)]
+Fill = Annotated[str, BeforeValidator(_fill)]
 LegName = Annotated[str, BeforeValidator(_text)]
 LegNames = Annotated[str | tuple[str, ...], BeforeValidator(_legs)]
 

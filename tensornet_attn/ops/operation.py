@@ -79,6 +79,14 @@ class Operation(ABC):
         """A number that no value is below; `below`: one for the operand."""
         return 0 if self.keeps_sign and below >= 0 else -inf
 
+    def zeros_elsewhere(self, box: Box) -> bool:
+        """Whether it selects entries, and all others are zero."""
+        return self.selects
+
+    def nothing_elsewhere(self, box: Box) -> bool:
+        """Whether it selects entries, and all others are minus infinity, of which a softmax makes zeros."""
+        return False
+
     def legs_mixed(self, box: Box) -> set[str | None]:
         """The legs along which an entry of the result takes more than one entry of the operand."""
         return {box.leg, box.other}
