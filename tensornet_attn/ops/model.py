@@ -56,13 +56,13 @@ def _as_text(value: Any) -> Any:
 
 def _fill(value: Any) -> Any:
     """0, which says nothing, or minus infinity."""
-    if value in (0, "0", "-inf") or value == -math.inf:
+    if value in (None, 0, "0", "-inf", -math.inf):
         return "-inf" if value in ("-inf", -math.inf) else None
     raise PydanticCustomError("fill", "0 or -inf is wanted here")
 
 
 Arithmetic = Annotated[int | float | str, BeforeValidator(_arithmetic)]
-Fill = Annotated[str, BeforeValidator(_fill)]
+Fill = Annotated[str | None, BeforeValidator(_fill)]
 LegName = Annotated[str, BeforeValidator(_text)]
 LegNames = Annotated[str | tuple[str, ...], BeforeValidator(_legs)]
 

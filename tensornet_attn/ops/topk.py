@@ -31,7 +31,7 @@ class TopK(BoxModel):
     groups: Arithmetic | None = None
     k_groups: Arithmetic | None = None
     k_in_group: Arithmetic | None = None
-    fill: Fill | None = None
+    fill: Fill = None
     by: Operand | None = None
     of: Operand
 
