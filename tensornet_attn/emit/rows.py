@@ -373,7 +373,9 @@ class RowsPrinter:
             arguments.append(f"dim={place}")
         arguments += [f"eps={text}" for name, tree in box.numbers if name == "eps" for text in self.writer.eps(tree)]
         if role:
-            return Value(f"{self.writer.call(OPS[box.kind].row_gradients[role], *arguments)}[..., 0]", known.legs[:-1], True)
+            return Value(
+                f"{self.writer.call(OPS[box.kind].row_gradients[role], *arguments)}[..., 0]", known.legs[:-1], True
+            )
         return Value(self.writer.call(OPS[box.kind].gradient, *arguments), known.legs, True)
 
     def _kept(self, node: Node) -> Value:

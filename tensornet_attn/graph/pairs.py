@@ -90,8 +90,8 @@ def summed_dims(graph: Graph, weight: Tensor) -> tuple[int, ...]:
                 own = zip(use.legs, places[use.name], strict=True)
                 return tuple(dict.fromkeys(place for leg, place in own if leg not in step.legs))
             if use.name in places and step.box is not None and OPS[step.box.kind].splits:
-                own = dict(zip(use.legs, places[use.name], strict=True))
-                places[step.name] = tuple(own[leg if leg in own else str(step.box.leg)] for leg in step.legs)
+                known = dict(zip(use.legs, places[use.name], strict=True))
+                places[step.name] = tuple(known[leg if leg in known else str(step.box.leg)] for leg in step.legs)
     return ()
 
 

@@ -49,7 +49,9 @@ class Scope:
     def joined(self, token: LegToken) -> Leg:
         """The leg that several are together, as `(h d)`: one of its own, made where it is first met."""
         parts = [self.leg(part) for part in token.parts]
-        twice = next((part for i, part in enumerate(token.parts) if part.name in [p.name for p in token.parts[:i]]), None)
+        twice = next(
+            (part for i, part in enumerate(token.parts) if part.name in [p.name for p in token.parts[:i]]), None
+        )
         if twice is not None:
             hint = "name each leg once."
             raise Refusal("leg-twice", f"leg '{twice.name}' stands twice in '({token.text})'.", hint, twice.span)

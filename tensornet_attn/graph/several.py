@@ -1,8 +1,8 @@
 """Boxes over several legs, `rmsnorm: [h, d]`: they are one leg while the box runs.
 
-    N = rmsnorm over h, d of X               X' = X with h d as one leg;  N' = rmsnorm of X';  N = N' apart
-    A = softmax over r, m of S, m a key      L = logsumexp_r(S);  A = softmax_m(L) exp(S - L)
-    s = sum over h, d of X                   S = sum_h(X);  s = sum_d(S)
+N = rmsnorm over h, d of X               X' = X with h d as one leg;  N' = rmsnorm of X';  N = N' apart
+A = softmax over r, m of S, m a key      L = logsumexp_r(S);  A = softmax_m(L) exp(S - L)
+s = sum over h, d of X                   S = sum_h(X);  s = sum_d(S)
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def over_several(scope: Scope, model: BoxModel, operands: Mapping[str, Use], pat
         legs = _legs(scope, model, operands["of"])
         keys = [leg for leg in legs if scope.sizes.legs[leg].kind == "key"]
         if OPS[model.key].reduces:
-            return _one_by_one(scope, model, operands["of"], path, name, [*(leg for leg in legs if leg not in keys), *keys])
+            return _one_by_one(
+                scope, model, operands["of"], path, name, [*(leg for leg in legs if leg not in keys), *keys]
+            )
         if keys and OPS[model.key].masked:
             return _with_keys(scope, model, operands, path, name, keys[0], [leg for leg in legs if leg not in keys])
         joined = scope.joined(LegToken("_".join(legs), (0, 1), tuple(LegToken(leg, (0, 1)) for leg in legs)))
@@ -108,9 +110,7 @@ def _with_keys(
     return _step(scope, name, Box("dropout", None, (("of", whole),), (("dropout", dropout[0]),)), of.legs, path)
 
 
-def _step(
-    scope: Scope, wish: str, op: Contraction | Box, legs: tuple[str, ...], path: Path | None = None
-) -> Use:
+def _step(scope: Scope, wish: str, op: Contraction | Box, legs: tuple[str, ...], path: Path | None = None) -> Use:
     use = scope.add(Step(scope.fresh(wish), op, legs))
     if path is not None:
         scope.paths[use.name] = path

@@ -171,7 +171,9 @@ def _apart(scope: Scope, term: Term, leg: str, result: tuple[str, ...]) -> str:
     if alike is not None and {*alike[0].legs} - {leg} <= {*result}:  # multiplied index by index
         legs, names = " ".join(alike[0].legs), [use.name for use in alike]
         product = " ".join(f"{use.name}[{' '.join(use.legs)}]" for use in alike)
-        own = f"multiply '{names[0]}' and '{names[1]}' in a step of their own, as in a gated unit: '{product} -> {legs}'"
+        own = (
+            f"multiply '{names[0]}' and '{names[1]}' in a step of their own, as in a gated unit: '{product} -> {legs}'"
+        )
     sized = scope.sizes.legs[leg].size is not None
     shared = f"; or declare '{leg}: shared ...', if all of them share it" if sized else ""
     return f"rename it where it is another leg; {own}{shared}."

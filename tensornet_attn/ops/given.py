@@ -98,7 +98,8 @@ class KernelTiles(Tiles, Protocol):
     `masked`: a tile of queries x keys, and where the box may look; `seen`: where its readers look. `bias`: what a float
     mask adds; `biased`: x with that, and an empty variable, or what x is the logsumexp of and the variable over which
     exp of it is summed. `divided`: x by sums along rows, `op` being "softmax" (`last`: such a variable) or "normalize"
-    (`last`: its eps; `sink`: a number added to them). `entry`: a table of distances, which are its leg, at those of queries and keys.
+    (`last`: its eps; `sink`: one more score of each row). `entry`: a table of distances, which are its leg, at those of
+    queries and keys.
     """
 
     def masked(self, use: Use) -> tuple[Tile, Tile]: ...

@@ -1,7 +1,7 @@
 """Several legs as one, and one as several: the entries stay in their order. Made where a design writes `(h d)`.
 
-    x[n (h d)]            a leg of x is h and d:       split over h_d into h d
-    .. -> n (h d)         h and d are one leg:         join over h_d of h d
+x[n (h d)]            a leg of x is h and d:       split over h_d into h d
+.. -> n (h d)         h and d are one leg:         join over h_d of h d
 """
 
 from __future__ import annotations

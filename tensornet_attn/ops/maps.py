@@ -145,11 +145,12 @@ _ROWS = (
         "{d} * 1.1283791670955126 * exp_of(-{x} * {x})", finite=True, least=-1, keeps_sign=True, zero=_at_zero,
     ),
     Map(
-        "sin", lambda torch, x: torch.sin(x), "torch.sin({x})", "tl.sin({x})", "{d} * tl.cos({x})", finite=True, least=-1,
-        zero=_at_zero,
+        "sin", lambda torch, x: torch.sin(x), "torch.sin({x})", "tl.sin({x})", "{d} * tl.cos({x})",
+        finite=True, least=-1, zero=_at_zero,
     ),
     Map(
-        "cos", lambda torch, x: torch.cos(x), "torch.cos({x})", "tl.cos({x})", "-{d} * tl.sin({x})", finite=True, least=-1,
+        "cos", lambda torch, x: torch.cos(x), "torch.cos({x})", "tl.cos({x})", "-{d} * tl.sin({x})",
+        finite=True, least=-1,
     ),
     Map(
         "expm1", lambda torch, x: torch.expm1(x), "torch.expm1({x})", "exp_of({x}) - 1", "{d} * ({y} + 1)",

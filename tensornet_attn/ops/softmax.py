@@ -50,7 +50,9 @@ class SoftmaxOperation(Operation):
             box.written("sink")
             has = f"'sink' has leg '{beyond[0]}'"
             hint = "a sink has legs of 'of', and not the one that the softmax runs along: there is one for each row."
-            raise Refusal("box-leg", f"{has}; the rows of this softmax have {' '.join(without(legs, leg)) or 'no legs'}.", hint)
+            raise Refusal(
+                "box-leg", f"{has}; the rows of this softmax have {' '.join(without(legs, leg)) or 'no legs'}.", hint
+            )
         return legs
 
     def lower_bound(self, graph: Graph, box: Box, below: float) -> float:

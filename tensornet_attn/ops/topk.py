@@ -1,4 +1,4 @@
-"""`of` at the k entries along the leg where `by` is largest, 0 elsewhere; of the best groups of entries alone, if asked."""
+"""`of` at the k entries along the leg where `by` is largest, 0 elsewhere; of the best groups alone, if asked."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ class TopKOperation(Operation):
         if name == "k_groups" and groups and value > groups:
             raise Refusal("k-too-large", f"'k_groups' is {value} of {groups} groups.", f"at most {groups}.")
         if name == "k_in_group" and groups and value > each:
-            raise Refusal("k-too-large", f"'k_in_group' is {value}, and a group has {each} entries.", f"at most {each}.")
+            raise Refusal(
+                "k-too-large", f"'k_in_group' is {value}, and a group has {each} entries.", f"at most {each}."
+            )
         k = box.number("k")
         if name == "k_groups" and groups and k is not None and k > value * each:
             message = f"'k' is {k}, but {value} groups have {value * each} entries of '{leg}' together."
@@ -113,7 +115,9 @@ class TopKOperation(Operation):
         if numbers:
             grouped = by.movedim(axis, -1).unflatten(-1, (numbers["groups"], -1))
             best = grouped.sort(dim=-1, descending=True).values[..., : numbers.get("k_in_group", 1)].sum(-1)
-            inside = chosen(best, numbers["k_groups"], -1)[..., None].expand(grouped.shape).flatten(-2).movedim(-1, axis)
+            inside = (
+                chosen(best, numbers["k_groups"], -1)[..., None].expand(grouped.shape).flatten(-2).movedim(-1, axis)
+            )
             scores = torch.where(inside, by, -inf)
         found = chosen(scores, int(run.number(box.number("k"))), axis)
         elsewhere = torch.where(none, by, 0 if self.zeros_elsewhere(box) else -inf)  # gradients of zero for `by`

@@ -82,7 +82,8 @@ def same_for_all_keys(match: Match, scores: Step, place: int) -> Choices:
     Of numbers that grow with the length, what counts is the difference to what stands at the query: that stays.
     """
     terms = terms_of(scores)
-    if sink_of(match.steps["A"].box) is not None:  # to which their difference counts
+    box = match.steps["A"].box
+    if box is not None and sink_of(box) is not None:  # to which their difference counts
         return
     read = [term for term in terms if any(match.keys & {*use.legs} for use in term.factors)]
     large = [term for term in terms if any(grows(match.graph, use) for use in term.factors)]

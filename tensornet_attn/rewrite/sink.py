@@ -72,7 +72,9 @@ def _same(graph: Graph, step: Step, level: Step) -> bool:
     one, other, scale = box.operand("of"), sums.operand("of"), found.scale
     if one == other:
         return plain_number(graph, scale) and evaluate(scale, graph.values) == 1
-    if one.legs != other.legs or any(graph.step[use.name].legs != use.legs for use in (one, other) if use.name in graph.step):
+    if one.legs != other.legs or any(
+        graph.step[use.name].legs != use.legs for use in (one, other) if use.name in graph.step
+    ):
         return False
     scaled = [replace(term, coefficient=times(scale, term.coefficient)) for term in terms_of(graph.step.get(one.name))]
     return bool(scaled) and scaled == [*terms_of(graph.step.get(other.name))]

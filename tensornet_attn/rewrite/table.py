@@ -20,7 +20,9 @@ class Group:
     rules: tuple[Rule, ...]
 
 
-SIMPLE = Group("simpler", "done to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, sink.SINK, *structure.SPLITS))
+SIMPLE = Group(
+    "simpler", "done to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, sink.SINK, *structure.SPLITS)
+)
 CHOICES = (
     Group("weights first", "chosen by the search for the order of a product", (products.WEIGHTS,)),
     Group("values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)),

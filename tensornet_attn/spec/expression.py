@@ -264,7 +264,9 @@ def _joined_legs(stream: Stream, start: int) -> LegToken:
         parts.append(LegToken(token.text, token.span))
     end = stream.expect(")", "a leg or ')'")
     if len(parts) < 2:
-        raise Refusal("syntax", "parentheses hold several legs that are one.", "e.g. 'x[n (h d)]'.", (start, end.span[1]))
+        raise Refusal(
+            "syntax", "parentheses hold several legs that are one.", "e.g. 'x[n (h d)]'.", (start, end.span[1])
+        )
     return LegToken("_".join(token.name for token in parts), (start, end.span[1]), tuple(parts))
 
 

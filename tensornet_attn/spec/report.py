@@ -97,7 +97,6 @@ class Reporter:
         tail = Problem("too-many", more, "mend the first ones.", last.file, "", last.line, last.column)
         return [*ordered[: limits.PROBLEMS], tail]
 
-
     def _with_causes(self) -> list[Problem]:
         """The problems; those that stand in the file of a parent say which lines of the child's have to do with them.
 
@@ -108,7 +107,7 @@ class Reporter:
         if all(problem.file == own for problem in self.found):
             return self.found
         wrong = any(problem.file == own and problem.severity == "error" for problem in self.found)
-        mine = [path for path, at in self.document.keys.items() if len(path) == 2 and at.file.name == own]
+        mine: list[Path] = [path for path, at in self.document.keys.items() if len(path) == 2 and at.file.name == own]
         mine += [] if place is not None else _changed(self.document, own)
         found = []
         for problem in self.found:
@@ -120,7 +119,10 @@ class Reporter:
                 problem = replace(problem, hint=f"use it, or remove it in {own}: '{section}: {{{name}: null}}'.")
             elif inherited:
                 spoken = [path for path in mine if path[1] in words(problem.source)]
-                said = {f"{'removes' if self.document.value(path) is None else 'declares'} '{path[1]}'": 0 for path in spoken}
+                said = {
+                    f"{'removes' if self.document.value(path) is None else 'declares'} '{path[1]}'": 0
+                    for path in spoken
+                }
                 problem = replace(problem, hint=f"{problem.hint} {own} {' and '.join(said)}.") if said else problem
             found.append(problem)
         return found

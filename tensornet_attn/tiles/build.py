@@ -250,9 +250,7 @@ class _BoxTiles(BoxTiles[Builder]):
             arg, variable = x, ""
         return self.nodes.add([arg, self.bias(visible)], name), variable
 
-    def divided(
-        self, op: str, x: Node, visible: Node, last: object, name: str = "", sink: Node | None = None
-    ) -> Node:
+    def divided(self, op: str, x: Node, visible: Node, last: object, name: str = "", sink: Node | None = None) -> Node:
         maps, own = self.maker.maps, self.step.name
         number = [*maps].index(own) if own in maps else len(maps)
         data = (number, self.maker.place(self.step.legs, self.index), last)

@@ -37,7 +37,8 @@ def design(
         "weights": {
             name: {"legs": legs, "init": "normal(1)"} for name, legs in weights.items() if used[name] in spoken
         },
-        "diagram": ({"u": "x[n f] Wu[f] -> n"} if "u[" in spoken else {}) | {"A": box | ({"mask": mask} if mask else {})},
+        "diagram": ({"u": "x[n f] Wu[f] -> n"} if "u[" in spoken else {})
+        | {"A": box | ({"mask": mask} if mask else {})},
     }
 
 
@@ -194,4 +195,6 @@ def test_what_is_refused(sink: Any, said: str) -> None:
 def test_its_text_reads_back() -> None:
     graph = ta.build(ta.load(design("fused", "rows")))
     assert type(graph).from_text(graph.to_text()) == graph
-    assert ta.build(ta.load(ta.load(design("fused", "number")).to_yaml())) == ta.build(ta.load(design("fused", "number")))
+    assert ta.build(ta.load(ta.load(design("fused", "number")).to_yaml())) == ta.build(
+        ta.load(design("fused", "number"))
+    )

@@ -1,4 +1,4 @@
-"""Routers: the best groups alone, a bias that chooses and does not weigh, shares of the chosen; as plain PyTorch has it."""
+"""Routers: the best groups alone, a bias that chooses and does not weigh, shares of the chosen, as plain PyTorch."""
 
 from __future__ import annotations
 

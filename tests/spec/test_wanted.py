@@ -1,4 +1,4 @@
-"""What people wanted to write: each works and is what plain PyTorch has, or the page of the language says why not yet."""
+"""What people wanted to write: each works and is what plain PyTorch has, or the page says why not yet."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def forward(region: Region) -> str:
 
     def divided() -> str:
         most, total = (text.entry(text.scope.carried[f"{name}_i_{number}"], index_of(one)) for name in "ml")
-        if sinks := sink_of(one):
-            total = f"with_sink({most}, {total}, {text.scope.ref(*sinks, part.axes[:1])})"
+        for sink in sink_of(one):
+            total = f"with_sink({most}, {total}, {text.scope.ref(sink, part.axes[:1])})"
         whole = f"tl.where({total} > 0, {total}, 1.0)"
         return f"{text.entry(out)} / {f'({whole}){sides}' if sides else whole}"
 
