@@ -35,7 +35,7 @@ class DeltaRule(BoxModel):
 
     key = "delta_rule"
     operands = (*ROLES, *GATES)
-    optional = GATES
+    optional = frozenset(GATES)
     numbers = ("eps",)
     delta_rule: LegName
     query: Operand

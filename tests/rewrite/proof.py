@@ -334,7 +334,8 @@ class _Run:
         legs = (*op.scores, *(leg for leg in op.beside if leg not in op.scores))
         scores, weights = (Use(f"{step.name} {part}", legs) for part in ("scores", "weights"))
         numbers = (("scale", op.scale), ("dropout", op.dropout))
-        box = Box("softmax", op.leg, (("of", scores),), numbers, op.masks, other=(*op.beside, None)[0])
+        operands = (("of", scores), *([("sink", op.sink)] if op.sink else []))
+        box = Box("softmax", op.leg, operands, numbers, op.masks, other=(*op.beside, None)[0])
         self.values[scores.name] = self.sum([Term(ONE, (op.query, op.key))], legs)
         self.values[weights.name] = self.box(Step(weights.name, box, legs), box)
         return self.sum([Term(ONE, (weights, op.value))], step.legs)
@@ -388,7 +389,7 @@ class _Run:
         if box.kind == "softmax":
             scale = self.number(box.number("scale"))
             powers = [self.exp(times(scale, value)) if own else ZERO for value, own in zip(values, seen, strict=True)]
-            return shares(powers, ZERO)
+            return shares(powers, self.exp(blocks["sink"].at(at)) if "sink" in blocks else ZERO)
         if box.kind == "normalize":
             return shares(kept, self.number(box.number("eps")))
         if box.kind == "keep":
@@ -434,6 +435,9 @@ class _Run:
         exactly = {"exp": self.exp, "log": self.log, "reciprocal": inverse}.get(function.name)
         if exactly is not None:
             return exactly(value)
+        if function.name == "sigmoid" and value[2] is not None:
+            power = (value[2], None, None)
+            return times(power, inverse(plus(power, UNIT)))
         if self.signs and function.name in ("relu", "abs"):
             self.free.add(SIGN)
             share = Fraction(sign(value) + 1, 2) if function.name == "relu" else Fraction(sign(value))
