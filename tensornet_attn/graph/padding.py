@@ -1,0 +1,163 @@
+"""Whether sequences may be padded: what rows behind the last one, or before the first, change of the others.
+
+A padded sequence is exact where nothing counts its length, no result takes other rows along the query leg, and each sum
+over keys leaves out those that a key mask hides, or all that are later than the query. Rows behind a sequence move no
+position; rows before it keep distances alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.causal import leak_of_hidden, looks_back
+from tensornet_attn.graph.model import Box, Graph, Step, Use
+from tensornet_attn.graph.visibility import by_distance, lookahead
+from tensornet_attn.ir.arithmetic import names
+from tensornet_attn.ops import OPS
+
+_PLACED = ("position", "sinusoid")  # constants that say where a position stands
+_PAIRED = (*_PLACED, "distance")
+_ANYWHERE = ("ones", "zeros", "full", *_PAIRED)  # those with the same entries in a longer sequence
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What padding changes, each as the words behind a name of the design, or None where it is exact.
+
+    `behind`: rows behind a sequence; `before`: rows before it; `apart`: another number of rows behind the queries than
+    behind the keys. `key_mask`: whether hidden rows need a key mask, as those of a design that looks ahead do. `alone`:
+    whether every row of the result is made of its own row of the inputs, wherever that stands.
+    """
+
+    behind: str | None
+    before: str | None
+    apart: str | None
+    key_mask: bool
+    alone: bool
+
+
+def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
+    """What padding changes of steps of a graph."""
+    needed = behind(graph, wanted)
+    tensors = tuple(tensor for tensor in graph.tensors if tensor.name in needed)
+    steps = tuple(step for step in graph.steps if step.name in needed)
+    part = replace(graph, steps=steps, tensors=tensors, losses=())
+    back = _looks_back(part)
+    length = _counts_length(part) or (None if back else _sums_all(part))
+    place = next(filter(None, (_asks_place(part, step) for step in steps)), None) or _placed_tensor(part)
+    apart = next(filter(None, (_asks_distance(part, step) for step in steps)), None) or _paired_tensor(part)
+    alone = length is None and place is None and graph.key not in {leg for step in steps for leg in step.legs}
+    return Padding(length, length or place, length or apart, not back, alone)
+
+
+def _looks_back(graph: Graph) -> bool:
+    """Whether no query sees a later key, so that nothing behind a sequence can reach it."""
+    boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.op.uses[0].legs]
+    return all(lookahead(graph, step) <= 0 for step in boxes) and looks_back(replace(graph, causal=True))
+
+
+def _sums_all(graph: Graph) -> str | None:
+    leak = leak_of_hidden(graph)
+    if leak is None:
+        return None
+    what = "key" if leak.leg == graph.key else "query"
+    return f"'{leak.step}' {leak.verb} the {what} leg '{leak.leg}', and no mask leaves padded rows out"
+
+
+def _counts_length(graph: Graph) -> str | None:
+    """What says something else in a longer sequence, but for what it sums."""
+    unbounded = {leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None}
+    for step in graph.steps:
+        numbers = [term.coefficient for term in step.contraction.terms] if step.contraction is not None else []
+        numbers += [number for _, number in step.box.numbers] if step.box is not None else []
+        lengths = {name.name for number in numbers for name in names(number)} & {graph.query, graph.key}
+        if lengths:
+            return f"'{step.name}' has the length '{min(map(str, lengths))}' in a number"
+        summed = {leg for use in step.op.uses for leg in use.legs} - {*step.legs} if step.box is None else set()
+        along = {step.box.leg} if step.box is not None and OPS[step.box.kind].runs_along else set()
+        if found := (summed | along) & unbounded:
+            return f"'{step.name}' takes all distances on leg '{min(map(str, found))}'"
+    for tensor in graph.tensors:
+        own = tensor.init is None or tensor.role != "constant" or tensor.init.name in _ANYWHERE
+        if not own and any(_of_length(graph, leg) for leg in tensor.legs):
+            return f"the constant '{tensor.name}' has another value at another length"
+        if tensor.init is not None and tensor.init.name == "sinusoid" and _of_length(graph, tensor.legs[1]):
+            return f"the constant '{tensor.name}' is as wide as the sequence is long"
+    return None
+
+
+def _of_length(graph: Graph, leg: str) -> bool:
+    return graph.leg[leg].sequence or graph.leg[leg].size is None
+
+
+def _asks_place(graph: Graph, step: Step) -> str | None:
+    """Why a step depends on where its positions stand, not on their distances alone."""
+    masks = graph.masks(step)
+    if not by_distance(masks):
+        return f"a mask of '{step.name}' asks where positions stand"
+    box = step.box
+    if box is not None and _turned(graph, box):
+        if not all(_meets_its_like(graph, reader, use) for reader, use in graph.readers.get(step.name, ())):
+            return f"'{step.name}' is turned by its position, and not read as a product of a query and a key"
+    return None
+
+
+def _turned(graph: Graph, box: Box) -> bool:
+    """Whether each position along a sequence leg is changed by where it stands, as rotary embedding does."""
+    sequence = box.leg is not None and box.leg in (graph.query, graph.key)
+    return sequence and box.other is not None and OPS[box.kind].legs_mixed(box) == {box.other}
+
+
+def _meets_its_like(graph: Graph, reader: Step, use: Use) -> bool:
+    """Whether a step reads rows that are turned by their positions in products with others turned alike.
+
+    A product of two turned vectors, summed over the leg that is turned, depends on their distance alone.
+    """
+    box = graph.step[use.name].box
+    assert box is not None
+    for term in reader.contraction.terms if reader.contraction is not None else ():
+        if use not in term.factors:
+            continue
+        place = graph.step[use.name].legs.index(str(box.other))
+        turned = use.legs[place]
+        across = [one for one in term.factors if turned in one.legs]
+        boxes = [graph.step[one.name].box for one in across if one.name in graph.step]
+        alike = len(boxes) == len(across) == 2 and len({(one.kind, one.numbers) for one in boxes if one is not None}) == 1
+        legs = {leg for one in across for leg in one.legs}
+        ends = [one.legs[graph.step[one.name].legs.index(str(own.other))] for one, own in zip(across, boxes) if own]
+        if not (alike and turned not in reader.legs and {graph.query, graph.key} <= legs and set(ends) == {turned}):
+            return False
+    return reader.contraction is not None
+
+
+def _placed_tensor(graph: Graph) -> str | None:
+    for tensor in graph.tensors:
+        sequence = [leg for leg in tensor.legs if graph.leg[leg].sequence]
+        if sequence and tensor.role in ("weight", "state"):
+            return f"the {tensor.role} '{tensor.name}' has a row for each position of leg '{sequence[0]}'"
+        if sequence and tensor.init is not None and tensor.init.name in _PLACED and tensor.role == "constant":
+            return f"the constant '{tensor.name}' says where positions stand"
+    return None
+
+
+def _asks_distance(graph: Graph, step: Step) -> str | None:
+    """Why a step depends on how far before a query a key stands."""
+    box = step.box
+    if graph.masks(step):
+        return f"a mask of '{step.name}' compares the places of queries and keys"
+    if box is None:
+        return None
+    relative = box.leg is not None and graph.leg[box.leg].kind == "relative"
+    if OPS[box.kind].recurrent or relative or _turned(graph, box):
+        return f"'{step.name}' compares the places of queries and keys"
+    return None
+
+
+def _paired_tensor(graph: Graph) -> str | None:
+    for tensor in graph.tensors:
+        asks = tensor.role == "constant" and tensor.init is not None and tensor.init.name in _PAIRED
+        if asks and any(_of_length(graph, leg) for leg in tensor.legs):
+            return f"the constant '{tensor.name}' says where positions stand"
+    return None
