@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import leak_of_hidden, looks_back
-from tensornet_attn.graph.model import Box, Graph, Step, Use
+from tensornet_attn.graph.model import Box, Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS
@@ -26,13 +26,14 @@ _ANYWHERE = ("ones", "zeros", "full", *_PAIRED)  # those with the same entries i
 class Padding:
     """What padding changes, each as the words behind a name of the design, or None where it is exact.
 
-    `behind`: rows behind a sequence; `before`: rows before it; `apart`: another number of rows behind the queries than
-    behind the keys. `key_mask`: whether hidden rows need a key mask, as those of a design that looks ahead do. `alone`:
+    `behind`: rows behind a sequence; `before`: rows before it; `between`: rows in it, or before some of its queries;
+    `apart`: another number of rows behind the queries than behind the keys. `key_mask`: whether hidden rows need a key mask, as those of a design that looks ahead do. `alone`:
     whether every row of the result is made of its own row of the inputs, wherever that stands.
     """
 
     behind: str | None
     before: str | None
+    between: str | None
     apart: str | None
     key_mask: bool
     alone: bool
@@ -47,9 +48,12 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
     back = _looks_back(part)
     length = _counts_length(part) or (None if back else _sums_all(part))
     place = next(filter(None, (_asks_place(part, step) for step in steps)), None) or _placed_tensor(part)
-    apart = next(filter(None, (_asks_distance(part, step) for step in steps)), None) or _paired_tensor(part)
+    paired = _paired_tensor(part)
+    apart = next(filter(None, (_asks_distance(part, step, False) for step in steps)), None) or paired
+    between = next(filter(None, (_asks_distance(part, step, True) for step in steps)), None) or paired
     alone = length is None and place is None and graph.key not in {leg for step in steps for leg in step.legs}
-    return Padding(length, length or place, length or apart, not back, alone)
+    before = length or place
+    return Padding(length, before, before or between, length or apart, not back, alone)
 
 
 def _looks_back(graph: Graph) -> bool:
@@ -142,15 +146,15 @@ def _placed_tensor(graph: Graph) -> str | None:
     return None
 
 
-def _asks_distance(graph: Graph, step: Step) -> str | None:
-    """Why a step depends on how far before a query a key stands."""
+def _asks_distance(graph: Graph, step: Step, order: bool) -> str | None:
+    """Why a step depends on how far before a query a key stands; with `order`, on more than which stands first."""
     box = step.box
-    if graph.masks(step):
+    if [mask for mask in graph.masks(step) if not (order and mask == Function("causal"))]:
         return f"a mask of '{step.name}' compares the places of queries and keys"
     if box is None:
         return None
     relative = box.leg is not None and graph.leg[box.leg].kind == "relative"
-    if OPS[box.kind].recurrent or relative or _turned(graph, box):
+    if (OPS[box.kind].recurrent and not order) or relative or _turned(graph, box):
         return f"'{step.name}' compares the places of queries and keys"
     return None
 

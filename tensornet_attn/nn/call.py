@@ -88,9 +88,12 @@ class Signature:
             check_noise(self.design, dict(self.noise), noise, batch, lengths)
         return lengths
 
-    def check_row(self, inputs: tuple[Tensor, ...]) -> dict[str, int]:
-        """The lengths of the sequence legs of inputs that hold several documents. Raises InputError."""
-        return self._check_given(inputs)[0]
+    def check_row(self, inputs: tuple[Tensor, ...], behind: bool = False) -> dict[str, int]:
+        """The lengths of the sequence legs of inputs that hold several documents. Raises InputError.
+
+        `behind`: a cache has what other inputs held.
+        """
+        return self._check_given(inputs, 1 if behind else self.needed)[0]
 
     def check_cached(
         self, inputs: tuple[Tensor, ...], mask: Tensor | None, key_mask: Tensor | None, seen: int, memory: bool
@@ -159,11 +162,11 @@ class Signature:
         return ", ".join(name + default for name, default in named)
 
     def _check_inputs(self, inputs: tuple[Tensor, ...]) -> dict[str, int]:
-        return self._complete(*self._check_given(inputs))
+        return self._complete(*self._check_given(inputs, self.needed))
 
-    def _check_given(self, inputs: tuple[Tensor, ...]) -> tuple[dict[str, int], dict[str, str]]:
+    def _check_given(self, inputs: tuple[Tensor, ...], needed: int) -> tuple[dict[str, int], dict[str, str]]:
         """Lengths as inputs have them, and which input has each."""
-        if not self.needed <= len(inputs) <= len(self.inputs):
+        if not needed <= len(inputs) <= len(self.inputs):
             raise InputError(f"{self.design}: {len(inputs)} inputs given; it takes {self._takes}.")
         lengths: dict[str, int] = {}
         whose: dict[str, str] = {}

@@ -18,9 +18,10 @@ from tensornet_attn.nn.initial import initial, initial_
 from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.nn.notebook import html_of
 from tensornet_attn.nn.offsets import Packed
-from tensornet_attn.nn.packed import call_packed
+from tensornet_attn.nn.packed import call_packed, call_with_cache
 from tensornet_attn.nn.packing import Packing
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.runtime.masks import both
 from tensornet_attn.runtime.triton import target
 from tensornet_attn.spec import Design
 
@@ -130,9 +131,11 @@ class CompiledDesign(nn.Module):
             inputs = self._signature.ordered(inputs, named)
         if packed.given:
             packed.refuse(self.design.name, mask=mask, noise=noise)
-            return call_packed(self, packed, inputs, key_mask, losses)
+            if cache is None:
+                return call_packed(self, packed, inputs, key_mask, losses)
+            return call_with_cache(self, packed, inputs, key_mask, losses, cache)
         if cache is not None:
-            return self._cached(cache, inputs, mask, key_mask, noise, losses)
+            return self.call_cached(cache, inputs, mask, key_mask, noise, losses)
         lengths = self._signature.check(inputs, mask, key_mask, noise)
         return self._run(self, Arguments(inputs, lengths, mask, key_mask, noise, losses))
 
@@ -180,7 +183,7 @@ class CompiledDesign(nn.Module):
             decoders[droppable] = Decoder(self.plan.graph, partial(self._make, self.design), self.plan, droppable)
         return decoders[droppable]
 
-    def _cached(
+    def call_cached(
         self,
         cache: Cache,
         inputs: tuple[Tensor, ...],
@@ -188,8 +191,9 @@ class CompiledDesign(nn.Module):
         key_mask: Tensor | None,
         noise: Mapping[str, Tensor] | None,
         losses: bool,
+        shown: Tensor | None = None,
     ) -> Result:
-        """A call with a cache: a chunk behind the positions that were seen."""
+        """A call with a cache: a chunk behind the positions that were seen; `shown`: its keys that are no padding."""
         name, decoder, signature = self.design.name, self._decoder(cache.droppable), self._signature
         if noise is not None or losses:
             raise InputError(f"{name}: a call with a cache takes no 'noise' and no 'losses'.")
@@ -204,10 +208,13 @@ class CompiledDesign(nn.Module):
         values = {one: value for (one, *_), value in zip(signature.inputs, inputs, strict=False) if value is not None}
         length = lengths.get(str(signature.key)) or cache.length + lengths[str(signature.query)]
         cache.check(name, decoder.decoding, signature.batch(inputs), next(iter(values.values())), length)
-        given = Arguments(inputs, lengths, mask, key_mask, None)
+        own = cache.visible(shown, length)
+        given = Arguments(inputs, lengths, mask, both(key_mask, own), None)
         if lengths[str(signature.query)] == 0:  # nothing is asked, and nothing is kept
             return self._run(self, given._replace(lengths=dict.fromkeys(lengths, 0), mask=None, key_mask=None))
-        return decoder.call(self, cache, values, given, lambda: self._run(self, given))
+        out = decoder.call(self, cache, values, given, lambda: self._run(self, given))
+        cache.shown = own
+        return out
 
     def reset_parameters(self) -> None:
         """Draws weights and states again, as construction did: with the same seed, dtype and device the same values."""

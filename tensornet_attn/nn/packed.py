@@ -17,6 +17,7 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.padding import Padding
+from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.call import check_key_mask
 from tensornet_attn.nn.documents import Rows, grouped, pairs_of
 from tensornet_attn.nn.made import Arguments, Result
@@ -62,10 +63,12 @@ class Row(NamedTuple):
     own_keys: bool  # whether an input of the call stands on the key leg
 
     @staticmethod
-    def of(module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, word: str) -> Row:
+    def of(
+        module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, word: str, behind: bool = False
+    ) -> Row:
         """The row of a call. Raises InputError."""
         packing, signature = module._packing, module._signature
-        lengths = signature.check_row(inputs)
+        lengths = signature.check_row(inputs, behind)
         batch = signature.batch(inputs)
         if batch not in ((), (1,)):
             raise InputError(
@@ -166,6 +169,68 @@ def _by_length(
     return (y, means) if losses else y
 
 
+def call_with_cache(
+    module: Any, packed: Packed, inputs: tuple[Tensor, ...], key_mask: Tensor | None, losses: bool, cache: Cache
+) -> Result:
+    """The output of a packed call with a cache, whose batch are the documents. Raises InputError.
+
+    Shorter ones are padded on the left, behind what the cache has of them, and the cache knows what is padding.
+    """
+    packing: Packing = module._packing
+    design = packing.design
+    if torch.compiler.is_compiling():
+        raise InputError(f"{design}: a compiled call with a cache takes no {packed.word}: give [documents, positions, ...].")
+    if key_mask is not None:
+        raise InputError(f"{design}: a call with a cache and {packed.word} takes no 'key_mask': the cache has one.")
+    row = Row.of(module, inputs, None, packed.word, behind=cache.length > 0)
+    queries, keys = documents(row, packed)
+    along, on_keys = (_Left.of(lengths, row.device) for lengths in (queries, keys))
+    memory = module._decoder(cache.droppable).decoding.memory
+    padding, sides = packing.evaluation, (keys,) if memory else (queries,)
+    problem = padding.between if cache.length and not memory else padding.before
+    if problem is not None and any(len({*lengths}) > 1 for lengths in sides):
+        raise InputError(
+            f"{design}: documents of several lengths are padded in a cache, and {problem}: give documents of one length, "
+            "or a cache to each."
+        )
+
+    def take(value: Tensor, axis: int, query: bool) -> Tensor:
+        return (along if query else on_keys).split(value, axis)
+
+    def pairs(value: Tensor, query: int, key: int) -> Tensor:
+        raise InputError(f"{design}: a packed call with a cache takes no input of queries and keys.")
+
+    shown = None if memory and not row.own_keys else on_keys.shown
+    made = module.call_cached(cache, tuple(row.taken(take, pairs)), None, None, None, losses, shown)
+    return row.whole(row.rows(made).index_select(0, along.back))
+
+
+class _Left(NamedTuple):
+    """Documents padded on the left to the longest: as `_Padded`; `shown` is None where they are of one length."""
+
+    index: Tensor
+    shown: Tensor | None
+    back: Tensor
+
+    @staticmethod
+    def of(lengths: Sequence[int], device: torch.device) -> _Left:
+        most, size = max(lengths), torch.tensor(lengths, device=device)
+        end = size.cumsum(0)
+        place = torch.arange(most, device=device) - most + size[:, None]  # below 0 before a document
+        own = torch.repeat_interleave(size)
+        back = torch.arange(len(own), device=device) + ((torch.arange(len(lengths), device=device) + 1) * most - end)[own]
+        return _Left((end - size)[:, None] + place.clamp(min=0), place >= 0 if min(lengths) < most else None, back)
+
+    def split(self, value: Tensor, axis: int) -> Tensor:
+        return _documents(value, axis, self.index)
+
+
+def _documents(value: Tensor, axis: int, index: Tensor) -> Tensor:
+    """Rows along an axis as documents: `index` [documents, positions], which row each is."""
+    value = value.movedim(axis, 0).index_select(0, index.flatten())
+    return value.unflatten(0, index.shape).movedim(1, 1 + axis)
+
+
 class _States:
     """What a training call stores, averaged over calls of shares of its documents, which all read the old values."""
 
@@ -242,5 +307,4 @@ class _Padded(NamedTuple):
         return _Padded(index, place < size, own * most + row - offsets[own])
 
     def split(self, value: Tensor, axis: int) -> Tensor:
-        value = value.movedim(axis, 0).index_select(0, self.index.flatten())
-        return value.unflatten(0, self.index.shape).movedim(1, 1 + axis)
+        return _documents(value, axis, self.index)
