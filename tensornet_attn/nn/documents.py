@@ -43,16 +43,15 @@ def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None)
 
 
 def _padded(alike: dict[tuple[int, int], list[int]], work: Work) -> list[Group]:
+    """Lengths from the longest on: each joins the one before, with its padding, or begins a group."""
     buckets: list[list[tuple[int, int]]] = []
-    spent = 0.0
     for length in sorted(alike, key=lambda length: (length[1] - length[0], -length[0])):
-        longest = buckets[-1][0] if buckets else (0, -1)
-        if longest[1] - longest[0] == length[1] - length[0]:
-            padding = len(alike[length]) * (work(longest[0]) - work(length[0]))
-            if padding <= 1:
-                buckets[-1].append(length)
-                continue
-        buckets.append([length])
+        longest = buckets[-1][0] if buckets else None
+        steady = longest is not None and longest[1] - longest[0] == length[1] - length[0]
+        if longest is not None and steady and len(alike[length]) * (work(longest[0]) - work(length[0])) <= 1:
+            buckets[-1].append(length)
+        else:
+            buckets.append([length])
     return [
         Group(tuple(sorted(one for length in bucket for one in alike[length])), *bucket[0], len(bucket) > 1)
         for bucket in buckets

@@ -74,7 +74,7 @@ class Packed(NamedTuple):
             raise InputError(f"{design}: max_seqlen is {most}, and the longest document has {longest} positions.")
         return most
 
-    def check_positions(self, design: str, offsets: Tensor, name: str) -> None:
+    def check_positions(self, design: str, name: str, offsets: Tensor) -> None:
         """Raises InputError where `position_ids` are not those of the offsets."""
         if self.position_ids is None:
             return
