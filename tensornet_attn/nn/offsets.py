@@ -78,9 +78,8 @@ class Packed(NamedTuple):
         """Raises InputError where `position_ids` are not those of the offsets."""
         if self.position_ids is None:
             return
-        rows = torch.arange(self.position_ids.shape[-1], device=offsets.device)
-        wanted = rows - offsets[torch.searchsorted(offsets, rows, right=True) - 1]
-        own = _positions(design, self.position_ids, len(rows), offsets.device)
+        wanted = positions_in(offsets, self.position_ids.shape[-1])
+        own = _positions(design, self.position_ids, len(wanted), offsets.device)
         if torch.compiler.is_compiling():
             torch._assert_async((own == wanted).all(), f"'position_ids' do not restart where '{name}' says.")
             return
@@ -91,6 +90,12 @@ class Packed(NamedTuple):
             raise InputError(
                 f"{design}: position_ids are {int(own[at])} at position {at}, and must be {int(wanted[at])}: {why}."
             )
+
+
+def positions_in(offsets: Tensor, rows: int) -> Tensor:
+    """Where each row stands in its document, [rows]."""
+    place = torch.arange(rows, device=offsets.device)
+    return place - offsets[(torch.searchsorted(offsets.long(), place, right=True) - 1).clamp(0, len(offsets) - 1)]
 
 
 def lengths_of(design: str, name: str, offsets: Tensor, rows: int) -> list[int]:
