@@ -117,9 +117,7 @@ def _zero(graph: Graph, use: Use, facts: dict[str, Fact]) -> bool:
     return facts[use.name].zero and straight
 
 
-def _box(
-    graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: dict[str, bool], acts: Acts
-) -> Fact:
+def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: dict[str, bool], acts: Acts) -> Fact:
     data = any(facts[use.name].data for use in box.uses)
     zero = all(_zero(graph, use, facts) for use in box.uses)
     op = OPS[box.kind]

@@ -101,9 +101,10 @@ def _asks_place(graph: Graph, step: Step) -> str | None:
     masks = graph.masks(step)
     if not by_distance(masks):
         return f"a mask of '{step.name}' asks where positions stand"
-    box = step.box
-    if box is not None and _turned(graph, box):
-        if not all(_meets_its_like(graph, reader, use) for reader, use in graph.readers.get(step.name, ())):
+    if step.box is not None and _turned(graph, step.box):
+        readers = graph.readers.get(step.name, ())
+        alone = step.name == graph.output or not readers
+        if alone or not all(_meets_its_like(graph, reader, use) for reader, use in readers):
             return f"'{step.name}' is turned by its position, and not read as a product of a query and a key"
     return None
 
@@ -119,21 +120,25 @@ def _meets_its_like(graph: Graph, reader: Step, use: Use) -> bool:
 
     A product of two turned vectors, summed over the leg that is turned, depends on their distance alone.
     """
-    box = graph.step[use.name].box
-    assert box is not None
-    for term in reader.contraction.terms if reader.contraction is not None else ():
-        if use not in term.factors:
-            continue
-        place = graph.step[use.name].legs.index(str(box.other))
-        turned = use.legs[place]
-        across = [one for one in term.factors if turned in one.legs]
-        boxes = [graph.step[one.name].box for one in across if one.name in graph.step]
-        alike = len(boxes) == len(across) == 2 and len({(one.kind, one.numbers) for one in boxes if one is not None}) == 1
+    terms = [term for term in reader.contraction.terms if use in term.factors] if reader.contraction is not None else []
+    for term in terms:
+        turned = _turned_leg(graph, use)
+        across = [one for one in term.factors if turned is not None and turned[0] in one.legs]
+        ends = [_turned_leg(graph, one) for one in across]
         legs = {leg for one in across for leg in one.legs}
-        ends = [one.legs[graph.step[one.name].legs.index(str(own.other))] for one, own in zip(across, boxes) if own]
-        if not (alike and turned not in reader.legs and {graph.query, graph.key} <= legs and set(ends) == {turned}):
+        summed = turned is not None and turned[0] not in reader.legs
+        if not (summed and ends == [turned, turned] and {graph.query, graph.key} <= legs):
             return False
-    return reader.contraction is not None
+    return bool(terms)
+
+
+def _turned_leg(graph: Graph, use: Use) -> tuple[str, object] | None:
+    """The leg along which rows are turned by their positions, as the use calls it, and how; None where none are."""
+    step = graph.step.get(use.name)
+    box = step.box if step is not None else None
+    if step is None or box is None or not _turned(graph, box):
+        return None
+    return use.legs[step.legs.index(str(box.other))], (box.kind, box.numbers)
 
 
 def _placed_tensor(graph: Graph) -> str | None:

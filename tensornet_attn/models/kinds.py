@@ -81,16 +81,16 @@ def _seen(memory: Memory, key_mask: Tensor | None, batch: int, n: int) -> Tensor
     return torch.cat([before, now], 1)
 
 
-def _documents(
-    cu_seqlens: Tensor | None, max_seqlen: int | None, tokens: Tensor, name: str
-) -> Documents | None:
+def _documents(cu_seqlens: Tensor | None, max_seqlen: int | None, tokens: Tensor, name: str) -> Documents | None:
     """What packed calls are given where a row holds several documents. Raises InputError."""
     if cu_seqlens is None:
         if max_seqlen is not None:
             raise InputError(f"{name}: max_seqlen is given without 'cu_seqlens', the offsets of the documents.")
         return None
     if tokens.shape[0] != 1:
-        raise InputError(f"{name}: the batch is [{tokens.shape[0]}] with cu_seqlens: give all sequences as one row, [1, n].")
+        raise InputError(
+            f"{name}: the batch is [{tokens.shape[0]}] with cu_seqlens: give all sequences as one row, [1, n]."
+        )
     return {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen}
 
 

@@ -78,7 +78,9 @@ class Rows(NamedTuple):
         sizes = [length for count, length in shapes for _ in range(count)]
         firsts = [0, *accumulate(sizes)]
         moved = [first - starts[one] for one, first in sorted(zip(order, firsts, strict=False))]
-        rows = [[starts[one], lengths[one] - 1, first, size] for one, first, size in zip(order, firsts, sizes, strict=False)]
+        rows = [
+            [starts[one], lengths[one] - 1, first, size] for one, first, size in zip(order, firsts, sizes, strict=False)
+        ]
         start, last, first, size = torch.tensor(rows, device=device).unbind(1)
         of = torch.repeat_interleave(size, output_size=firsts[-1])
         index = start[of] + torch.minimum(torch.arange(firsts[-1], device=device) - first[of], last[of])

@@ -63,9 +63,7 @@ class Row(NamedTuple):
     own_keys: bool  # whether an input of the call stands on the key leg
 
     @staticmethod
-    def of(
-        module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, word: str, behind: bool = False
-    ) -> Row:
+    def of(module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, word: str, behind: bool = False) -> Row:
         """The row of a call. Raises InputError."""
         packing, signature = module._packing, module._signature
         lengths = signature.check_row(inputs, behind)
@@ -85,7 +83,9 @@ class Row(NamedTuple):
         own_keys = any(packing.key in legs for _, legs in given)
         return Row(packing, flat, key_mask, lengths, batch == (1,), given[0][0].device, own_keys)
 
-    def taken(self, take: Callable[[Tensor, int, bool], Any], pairs: Callable[[Tensor, int, int], Any]) -> Iterator[Any]:
+    def taken(
+        self, take: Callable[[Tensor, int, bool], Any], pairs: Callable[[Tensor, int, int], Any]
+    ) -> Iterator[Any]:
         """Each input as documents: `take` is given the axis of its sequence leg and whether it is the query leg.
 
         `pairs` is given both axes. An input without sequence legs serves all documents as it is.
@@ -135,9 +135,7 @@ def _run(module: Any, inputs: tuple[Tensor | None, ...], key_mask: Tensor | None
     return found
 
 
-def _by_length(
-    module: Any, row: Row, queries: list[int], keys: list[int], padding: Padding, losses: bool
-) -> Result:
+def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], padding: Padding, losses: bool) -> Result:
     """One call for the documents of each length, or of lengths that are near to each other."""
     packing = row.packing
     pads = padding.behind is None and (packing.keyed or padding.apart is None)
@@ -179,7 +177,9 @@ def call_with_cache(
     packing: Packing = module._packing
     design = packing.design
     if torch.compiler.is_compiling():
-        raise InputError(f"{design}: a compiled call with a cache takes no {packed.word}: give [documents, positions, ...].")
+        raise InputError(
+            f"{design}: a compiled call with a cache takes no {packed.word}: give [documents, positions, ...]."
+        )
     if key_mask is not None:
         raise InputError(f"{design}: a call with a cache and {packed.word} takes no 'key_mask': the cache has one.")
     row = Row.of(module, inputs, None, packed.word, behind=cache.length > 0)
@@ -218,7 +218,9 @@ class _Left(NamedTuple):
         end = size.cumsum(0)
         place = torch.arange(most, device=device) - most + size[:, None]  # below 0 before a document
         own = torch.repeat_interleave(size)
-        back = torch.arange(len(own), device=device) + ((torch.arange(len(lengths), device=device) + 1) * most - end)[own]
+        back = (
+            torch.arange(len(own), device=device) + ((torch.arange(len(lengths), device=device) + 1) * most - end)[own]
+        )
         return _Left((end - size)[:, None] + place.clamp(min=0), place >= 0 if min(lengths) < most else None, back)
 
     def split(self, value: Tensor, axis: int) -> Tensor:

@@ -83,12 +83,18 @@ def test_one_graph_for_all_packed_batches() -> None:
 def test_what_is_refused() -> None:
     model = tiny.of_kind("language_model")
     twice = torch.tensor([[0, 1, 2, 0, 1]] * 2)
-    with pytest.raises(ta.InputError, match="'position_ids' start anew within a row, which is one of several, or behind"):
+    with pytest.raises(
+        ta.InputError, match="'position_ids' start anew within a row, which is one of several, or behind"
+    ):
         model(plain.tokens(2, 5), position_ids=twice)
-    with pytest.raises(ta.InputError, match="packed sequences take no 'past_key_values': generate from a batch of them."):
+    with pytest.raises(
+        ta.InputError, match="packed sequences take no 'past_key_values': generate from a batch of them."
+    ):
         model(plain.tokens(1, 5), cu_seq_lens_q=torch.tensor([0, 5]), past_key_values=model.new_cache())
     inner = model.model
     with pytest.raises(ta.InputError, match="a call with cu_seqlens takes no cache: leave one of them out."):
         inner(plain.tokens(1, 5), cu_seqlens=torch.tensor([0, 5]), cache=inner.new_cache())
-    with pytest.raises(ta.InputError, match=r"the batch is \[2\] with cu_seqlens: give all sequences as one row, \[1, n\]"):
+    with pytest.raises(
+        ta.InputError, match=r"the batch is \[2\] with cu_seqlens: give all sequences as one row, \[1, n\]"
+    ):
         inner(plain.tokens(2, 5), cu_seqlens=torch.tensor([0, 5]))

@@ -309,7 +309,9 @@ def continued(name: str, first: Sequence[int], then: Sequence[int], packed: bool
     module = made(name, None if CASES[name].causal == (None,) else name != "cross")
     width = CASES[name].legs["f"]
     draw = torch.Generator().manual_seed(0)
-    documents = [torch.randn(1, a + b, width, generator=draw, dtype=F64).abs() for a, b in zip(first, then, strict=True)]
+    documents = [
+        torch.randn(1, a + b, width, generator=draw, dtype=F64).abs() for a, b in zip(first, then, strict=True)
+    ]
     others = [[torch.randn(1, n, width, generator=draw, dtype=F64)] if name == "cross" else [] for n in (2, 5, 3)]
     wanted = [module(x, *other) for x, other in zip(documents, others, strict=True)]
     starts, ends = zip(*((x[:, :a], x[:, a:]) for x, a in zip(documents, first, strict=True)), strict=True)
@@ -477,7 +479,9 @@ def test_what_no_compiled_call_takes() -> None:
 def test_document_shows_the_document_of_a_call() -> None:
     box = {"softmax": "m", "scale": "d ** -0.5", "mask": "causal and document", "of": "Q[n h d] K[m h d] -> h n m"}
     source = {"tensornet": 1, "name": "documents", "extends": "mhsa", "diagram": {"A": box}}
-    module, plain = (ta.compile(ta.load(one, legs={"f": 12, "h": 3}), causal=True, dtype=F64) for one in (source, "mhsa"))
+    module, plain = (
+        ta.compile(ta.load(one, legs={"f": 12, "h": 3}), causal=True, dtype=F64) for one in (source, "mhsa")
+    )
     plain.load_state_dict(module.state_dict())
     (x,) = rows_of(plain, LENGTHS)
     assert torch.equal(module(x), plain(x))
