@@ -18,7 +18,6 @@ from tensornet_attn.graph.visibility import visible_areas
 from tensornet_attn.ir.areas import EVERYWHERE, Areas, union
 from tensornet_attn.ops import OPS
 
-
 Acts = set[str | None]  # legs
 
 

@@ -27,8 +27,9 @@ class Padding:
     """What padding changes, each as the words behind a name of the design, or None where it is exact.
 
     `behind`: rows behind a sequence; `before`: rows before it; `between`: rows in it, or before some of its queries;
-    `apart`: another number of rows behind the queries than behind the keys. `key_mask`: whether hidden rows need a key mask, as those of a design that looks ahead do. `alone`:
-    whether every row of the result is made of its own row of the inputs, wherever that stands.
+    `apart`: another number of rows behind the queries than behind the keys. `key_mask`: whether a key mask has to hide
+    the rows: where a query sees later keys, and where keys are summed, so that hidden sums grow no larger than others.
+    `alone`: whether every row of the result is made of its own row of the inputs, wherever that stands.
     """
 
     behind: str | None
@@ -53,13 +54,22 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
     between = next(filter(None, (_asks_distance(part, step, True) for step in steps)), None) or paired
     alone = length is None and place is None and graph.key not in {leg for step in steps for leg in step.legs}
     before = length or place
-    return Padding(length, before, before or between, length or apart, not back, alone)
+    hides = not back or any(_sums(part, step) for step in steps)
+    return Padding(length, before, before or between, length or apart, hides, alone)
 
 
 def _looks_back(graph: Graph) -> bool:
     """Whether no query sees a later key, so that nothing behind a sequence can reach it."""
     boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.op.uses[0].legs]
     return all(lookahead(graph, step) <= 0 for step in boxes) and looks_back(replace(graph, causal=True))
+
+
+def _sums(graph: Graph, step: Step) -> bool:
+    """Whether it adds up keys as they are, not weighed by a softmax: a sum of many more may be infinite."""
+    op = OPS[step.box.kind] if step.box is not None else None
+    if op is None or not (graph.masked(step) or op.recurrent):
+        return False
+    return op.recurrent or op.is_sum or op.divides_by_sum or op.only_hides
 
 
 def _sums_all(graph: Graph) -> str | None:

@@ -1,4 +1,4 @@
-"""Documents of a packed row in groups, each of which is the batch of one call, and the rows of either side."""
+"""Documents of a packed row as batches: in groups of one length, or all padded to one."""
 
 from __future__ import annotations
 
@@ -106,14 +106,60 @@ class Rows(NamedTuple):
         index = torch.arange(sum(sizes), device=device) if self.index is None else self.index
         return [part.unflatten(0, shape) for part, shape in zip(index.split(sizes), self.shapes, strict=True)]
 
+    def pairs(self, keys: Rows, value: Tensor, query: int, key: int) -> list[Tensor]:
+        """A tensor with both sequence legs, at these axes, as one of pairs within each document, a group."""
+        places = zip(self.places(value.device), keys.places(value.device), strict=True)
+        return [_pairs(value, query, key, rows, columns) for rows, columns in places]
 
-def pairs_of(queries: Rows, keys: Rows) -> Callable[[Tensor, int, int], list[Tensor]]:
-    """What splits a tensor with both sequence legs, at these axes: one of pairs within each document, a group."""
 
-    def split(value: Tensor, query: int, key: int) -> list[Tensor]:
-        value = value.movedim((query, key), (0, 1))
-        places = zip(queries.places(value.device), keys.places(value.device), strict=True)
-        found = (value[rows[:, :, None], columns[:, None, :]] for rows, columns in places)
-        return [pairs.movedim((1, 2), (1 + query, 1 + key)) for pairs in found]
+class Padded(NamedTuple):
+    """All documents padded to one length, with rows of their own.
 
-    return split
+    `index`: which row of the packed ones each is, [documents, positions]; `shown`: which are no padding, None: all;
+    `back`: where in these, as one dimension, each packed row went.
+    """
+
+    index: Tensor
+    shown: Tensor | None
+    back: Tensor
+
+    @staticmethod
+    def behind(offsets: Tensor, rows: int, most: int) -> Padded:
+        """Padded behind their last row to `most`, with shapes that do not depend on the values of offsets."""
+        offsets = offsets.long()
+        start, size = offsets[:-1, None], offsets.diff()[:, None]
+        place, row = torch.arange(most, device=offsets.device), torch.arange(rows, device=offsets.device)
+        index = (start + torch.minimum(place, size - 1)).clamp(0, rows - 1)  # an empty document has any row
+        own = torch.searchsorted(offsets, row, right=True) - 1
+        return Padded(index, place < size, own * most + row - offsets[own])
+
+    @staticmethod
+    def before(lengths: Sequence[int], device: torch.device) -> Padded:
+        """Padded before their first row to the longest."""
+        most, count = max(lengths), len(lengths)
+        size = torch.tensor(lengths, device=device)
+        end = size.cumsum(0)
+        place = torch.arange(most, device=device) - most + size[:, None]  # below 0 before a document
+        own = torch.repeat_interleave(size, output_size=sum(lengths))
+        last = torch.arange(1, count + 1, device=device) * most
+        back = torch.arange(len(own), device=device) + (last - end)[own]
+        shown = place >= 0 if min(lengths) < most else None
+        return Padded((end - size)[:, None] + place.clamp(min=0), shown, back)
+
+    def split(self, value: Tensor, axis: int) -> Tensor:
+        """A tensor of the packed row as [documents, ...], with the documents' positions on the axis."""
+        value = value.movedim(axis, 0).index_select(0, self.index.flatten())
+        return value.unflatten(0, self.index.shape).movedim(1, 1 + axis)
+
+    def pairs(self, keys: Padded, value: Tensor, query: int, key: int) -> Tensor:
+        """A tensor with both sequence legs, at these axes, as pairs within each document."""
+        return _pairs(value, query, key, self.index, keys.index)
+
+    def joined(self, value: Tensor) -> Tensor:
+        """A result [documents * positions, ...] as the packed row has it."""
+        return value.index_select(0, self.back)
+
+
+def _pairs(value: Tensor, query: int, key: int, rows: Tensor, columns: Tensor) -> Tensor:
+    found = value.movedim((query, key), (0, 1))[rows[:, :, None], columns[:, None, :]]
+    return found.movedim((1, 2), (1 + query, 1 + key))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
+from weakref import ref
 
 import torch
 
@@ -10,6 +12,7 @@ from tensornet_attn.errors import InputError
 
 Tensor = torch.Tensor
 INTEGERS = (torch.int32, torch.int64)
+_last: list[tuple[ref[Tensor], int, list[int]]] = []  # the offsets that were read last: a GPU is waited for once
 
 
 class Packed(NamedTuple):
@@ -35,14 +38,14 @@ class Packed(NamedTuple):
         """Raises InputError for what no packed call takes."""
         if mask is not None:
             raise InputError(
-                f"{design}: a call with {self.word} takes no 'mask': documents do not see each other as it is; hide keys "
-                "by 'key_mask'."
+                f"{design}: a call with {self.word} takes no 'mask': documents do not see each other as it is; hide "
+                "keys by 'key_mask'."
             )
         if noise is not None:
             raise InputError(f"{design}: a call with {self.word} takes no 'noise': each document draws its own.")
 
     def offsets(self, design: str, rows: int, device: torch.device) -> tuple[str, Tensor]:
-        """The offsets of the queries with their name, int64 [documents + 1], not yet checked. Raises InputError."""
+        """The offsets of the queries with their name, [documents + 1], not yet checked. Raises InputError."""
         name = "cu_seqlens" if self.cu_seqlens_q is None else "cu_seqlens_q"
         given = self.cu_seqlens if self.cu_seqlens_q is None else self.cu_seqlens_q
         if self.cu_seqlens is not None and self.cu_seqlens_q is not None:
@@ -100,15 +103,15 @@ def positions_in(offsets: Tensor, rows: int) -> Tensor:
 
 def lengths_of(design: str, name: str, offsets: Tensor, rows: int) -> list[int]:
     """How many positions each document has. Raises InputError where the offsets are not those of so many rows."""
-    found: list[int] = offsets.tolist()
+    found = _on_host(offsets)
     if found[0] != 0:
         raise InputError(f"{design}: '{name}' begins at {found[0]}, not at 0.")
-    for place, (one, other) in enumerate(zip(found, found[1:], strict=False), 1):
+    for place, (one, other) in enumerate(pairwise(found), 1):
         if other <= one:
             raise InputError(f"{design}: '{name}' does not rise: {other} at place {place} follows {one}.")
     if found[-1] != rows:
         raise InputError(f"{design}: '{name}' ends at {found[-1]}, and there are {rows} positions.")
-    return [other - one for one, other in zip(found, found[1:], strict=False)]
+    return [other - one for one, other in pairwise(found)]
 
 
 def check_traced(design: str, name: str, offsets: Tensor, rows: int, most: int) -> None:
@@ -128,7 +131,18 @@ def _offsets(design: str, name: str, given: Tensor, device: torch.device) -> Ten
         raise InputError(f"{design}: '{name}' has shape {list(given.shape)}; give [documents + 1], at least 2.")
     if given.device != device:
         raise InputError(f"{design}: '{name}' is on {given.device}, the inputs are on {device}.")
-    return given.long()
+    return given
+
+
+def _on_host(offsets: Tensor) -> list[int]:
+    """The numbers; of a tensor that was read before, as all layers of a model are given one, those of then."""
+    if offsets.is_inference():  # it does not say when it was changed
+        return offsets.tolist()  # type: ignore[no-any-return]
+    held, version, found = _last[0] if _last else (None, 0, [])
+    if held is None or held() is not offsets or version != offsets._version:
+        found = offsets.tolist()
+        _last[:] = [(ref(offsets), offsets._version, found)]
+    return found
 
 
 def _positions(design: str, given: Tensor, rows: int, device: torch.device) -> Tensor:

@@ -9,7 +9,7 @@ shapes do not depend on the offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,12 +19,14 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.padding import Padding
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.call import check_key_mask
-from tensornet_attn.nn.documents import Rows, grouped, pairs_of
+from tensornet_attn.nn.documents import Padded, Rows, grouped
 from tensornet_attn.nn.made import Arguments, Result
 from tensornet_attn.nn.offsets import Packed, check_traced, lengths_of
 from tensornet_attn.nn.packing import Packing, work_of
+from tensornet_attn.runtime.masks import both
 
 Tensor = torch.Tensor
+Side = Any  # Rows or Padded, of one sequence leg
 
 
 def call_packed(
@@ -42,13 +44,13 @@ def call_packed(
         )
     averaged = losses or (module.training and bool(packing.states))
     padding = packing.everything if averaged else packing.evaluation
-    row = Row.of(module, inputs, key_mask, packed.word)
-    if torch.compiler.is_compiling():
-        return _traced(module, row, packed, padding, losses)
-    queries, keys = documents(row, packed)
-    if padding.alone and not averaged:  # every row by itself: what is a document does not matter
+    row, traced = Row.of(module, inputs, key_mask, packed.word), torch.compiler.is_compiling()
+    lengths = None if traced else documents(row, packed)
+    if padding.alone and not averaged:  # every row by itself, of whatever document it is
         return row.whole(_run(module, row.inputs, None, False).movedim(packing.axis, 0))  # type: ignore[union-attr]
-    return _by_length(module, row, queries, keys, padding, losses)
+    if lengths is None:
+        return _traced(module, row, packed, padding, losses)
+    return _by_length(module, row, *lengths, padding, losses)
 
 
 class Row(NamedTuple):
@@ -80,24 +82,25 @@ class Row(NamedTuple):
             keys = lengths.get(str(packing.key), lengths.get(packing.query, 0))
             check_key_mask(signature.masks, key_mask, batch, {str(packing.key): keys})
             key_mask = key_mask.reshape(-1)
-        own_keys = any(packing.key in legs for _, legs in given)
+        own_keys = not packing.tied and any(packing.key in legs for _, legs in given)
+        if packing.query not in lengths:
+            if not packing.tied:
+                raise InputError(
+                    f"{packing.design}: no input has the leg '{packing.query}', whose documents these are."
+                )
+            lengths[packing.query] = lengths[str(packing.key)]
         return Row(packing, flat, key_mask, lengths, batch == (1,), given[0][0].device, own_keys)
 
-    def taken(
-        self, take: Callable[[Tensor, int, bool], Any], pairs: Callable[[Tensor, int, int], Any]
-    ) -> Iterator[Any]:
-        """Each input as documents: `take` is given the axis of its sequence leg and whether it is the query leg.
-
-        `pairs` is given both axes. An input without sequence legs serves all documents as it is.
-        """
-        query, key = self.packing.query, self.packing.key
+    def split(self, queries: Side, keys: Side) -> Iterator[Any]:
+        """Each input as documents. One without a sequence leg serves all of them as it is."""
+        query, key = self.packing.query, str(self.packing.key)
         for value, legs in zip(self.inputs, self.packing.inputs, strict=False):
             if value is None or not {query, key} & {*legs}:
                 yield value
             elif {query, key} <= {*legs}:
-                yield pairs(value, legs.index(query), legs.index(str(key)))
+                yield queries.pairs(keys, value, legs.index(query), legs.index(key))
             else:
-                yield take(value, legs.index(query if query in legs else str(key)), query in legs)
+                yield queries.split(value, legs.index(query)) if query in legs else keys.split(value, legs.index(key))
 
     def whole(self, value: Tensor) -> Tensor:
         """A result with its positions first, in the form of the inputs."""
@@ -143,19 +146,13 @@ def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], paddi
     groups = grouped([*zip(queries, keys, strict=True)], work)
     along = Rows.of(groups, queries, "queries", row.device)
     on_keys = along if keys == queries else Rows.of(groups, keys, "keys", row.device)
-
-    def take(value: Tensor, axis: int, query: bool) -> list[Tensor]:
-        return (along if query else on_keys).split(value, axis)
-
     shown = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask, 0)
-    taken = row.taken(take, pairs_of(along, on_keys))
-    parts = [value if isinstance(value, list) else [value] * len(groups) for value in taken]
+    parts = [one if isinstance(one, list) else [one] * len(groups) for one in row.split(along, on_keys)]
     states = _States(module, packing.states if module.training and len(groups) > 1 else ())
     results, means = [], dict[str, Tensor]()
     for group, keep, *inputs in zip(groups, shown, *parts, strict=True):
         if group.padded and padding.key_mask and packing.keyed:
-            own = group.shown(keys, row.device)
-            keep = own if keep is None else keep & own
+            keep = both(keep, group.shown(keys, row.device))
         share = len(group.documents) / len(queries)
         made = _run(module, tuple(inputs), keep, losses)
         states.add(share)
@@ -182,55 +179,21 @@ def call_with_cache(
         )
     if key_mask is not None:
         raise InputError(f"{design}: a call with a cache and {packed.word} takes no 'key_mask': the cache has one.")
+    if any({packing.query, packing.key} <= {*legs} for legs in packing.inputs):
+        raise InputError(f"{design}: a call with a cache and {packed.word} takes no input of queries and keys.")
     row = Row.of(module, inputs, None, packed.word, behind=cache.length > 0)
     queries, keys = documents(row, packed)
-    along, on_keys = (_Left.of(lengths, row.device) for lengths in (queries, keys))
     memory = module._decoder(cache.droppable).decoding.memory
-    padding, sides = packing.evaluation, (keys,) if memory else (queries,)
-    problem = padding.between if cache.length and not memory else padding.before
-    if problem is not None and any(len({*lengths}) > 1 for lengths in sides):
+    problem = packing.evaluation.between if cache.length and not memory else packing.evaluation.before
+    if problem is not None and len({*(keys if memory else queries)}) > 1:
         raise InputError(
-            f"{design}: documents of several lengths are padded in a cache, and {problem}: give documents of one length, "
-            "or a cache to each."
+            f"{design}: documents of several lengths are padded in a cache, and {problem}: give documents of one "
+            "length, or a cache to each."
         )
-
-    def take(value: Tensor, axis: int, query: bool) -> Tensor:
-        return (along if query else on_keys).split(value, axis)
-
-    def pairs(value: Tensor, query: int, key: int) -> Tensor:
-        raise InputError(f"{design}: a packed call with a cache takes no input of queries and keys.")
-
+    along, on_keys = (Padded.before(lengths, row.device) for lengths in (queries, keys))
     shown = None if memory and not row.own_keys else on_keys.shown
-    made = module.call_cached(cache, tuple(row.taken(take, pairs)), None, None, None, losses, shown)
-    return row.whole(row.rows(made).index_select(0, along.back))
-
-
-class _Left(NamedTuple):
-    """Documents padded on the left to the longest: as `_Padded`; `shown` is None where they are of one length."""
-
-    index: Tensor
-    shown: Tensor | None
-    back: Tensor
-
-    @staticmethod
-    def of(lengths: Sequence[int], device: torch.device) -> _Left:
-        most, size = max(lengths), torch.tensor(lengths, device=device)
-        end = size.cumsum(0)
-        place = torch.arange(most, device=device) - most + size[:, None]  # below 0 before a document
-        own = torch.repeat_interleave(size)
-        back = (
-            torch.arange(len(own), device=device) + ((torch.arange(len(lengths), device=device) + 1) * most - end)[own]
-        )
-        return _Left((end - size)[:, None] + place.clamp(min=0), place >= 0 if min(lengths) < most else None, back)
-
-    def split(self, value: Tensor, axis: int) -> Tensor:
-        return _documents(value, axis, self.index)
-
-
-def _documents(value: Tensor, axis: int, index: Tensor) -> Tensor:
-    """Rows along an axis as documents: `index` [documents, positions], which row each is."""
-    value = value.movedim(axis, 0).index_select(0, index.flatten())
-    return value.unflatten(0, index.shape).movedim(1, 1 + axis)
+    made = module.call_cached(cache, tuple(row.split(along, on_keys)), None, None, None, losses, shown)
+    return row.whole(along.joined(row.rows(made)))
 
 
 class _States:
@@ -269,44 +232,16 @@ def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: boo
         raise InputError(f"{design}: a compiled call pads documents to one length, and {problem}: call it uncompiled.")
     check_traced(design, name, offsets, length, most)
     packed.check_positions(design, name, offsets)
-    along = _Padded.of(offsets, length, most)
-    on_keys = along
+    along = on_keys = Padded.behind(offsets, length, most)
     if apart:
         assert own is not None
-        check_traced(design, *own, row.lengths[str(packing.key)], most)
-        on_keys = _Padded.of(own[1], row.lengths[str(packing.key)], most)
-
-    def take(value: Tensor, axis: int, query: bool) -> Tensor:
-        return (along if query else on_keys).split(value, axis)
-
-    def pairs(value: Tensor, query: int, key: int) -> Tensor:
-        found = value.movedim((query, key), (0, 1))[along.index[:, :, None], on_keys.index[:, None, :]]
-        return found.movedim((1, 2), (1 + query, 1 + key))
-
+        keys = row.lengths[str(packing.key)]
+        check_traced(design, *own, keys, most)
+        on_keys = Padded.behind(own[1], keys, most)
     keep = None if row.key_mask is None else on_keys.split(row.key_mask, 0)
     if padding.key_mask and packing.keyed:
-        keep = on_keys.shown if keep is None else keep & on_keys.shown
-    made = _run(module, tuple(row.taken(take, pairs)), keep, losses)
+        keep = both(keep, on_keys.shown)
+    made = _run(module, tuple(row.split(along, on_keys)), keep, losses)
     made, means = made if isinstance(made, tuple) else (made, {})
-    y = row.whole(row.rows(made).index_select(0, along.back))
+    y = row.whole(along.joined(row.rows(made)))
     return (y, means) if losses else y
-
-
-class _Padded(NamedTuple):
-    """All documents padded to one length: `index` [documents, positions], of the packed row, and which are `shown`."""
-
-    index: Tensor
-    shown: Tensor
-    back: Tensor
-
-    @staticmethod
-    def of(offsets: Tensor, rows: int, most: int) -> _Padded:
-        start, size = offsets[:-1, None], offsets.diff()[:, None]
-        place = torch.arange(most, device=offsets.device)
-        index = (start + torch.minimum(place, size - 1)).clamp(0, rows - 1)  # an empty document has any row
-        row = torch.arange(rows, device=offsets.device)
-        own = torch.searchsorted(offsets, row, right=True) - 1
-        return _Padded(index, place < size, own * most + row - offsets[own])
-
-    def split(self, value: Tensor, axis: int) -> Tensor:
-        return _documents(value, axis, self.index)
