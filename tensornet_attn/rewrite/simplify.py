@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from tensornet_attn.graph.model import Box, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.visibility import hidden_areas
 from tensornet_attn.ir.arithmetic import ONE, Arith, Name
 from tensornet_attn.rewrite.change import (
     draws,
@@ -44,6 +45,16 @@ def merge_identical(graph: Graph, place: str) -> Graph | None:
             order = tuple(step.legs.index(theirs[leg]) for leg in other.legs)
             return read_instead(graph, place, other.name, order)
     return None
+
+
+def drop_masks(graph: Graph, place: str) -> Graph | None:
+    """A = softmax(S, mask M)   ->   A = softmax(S), where M shows every pair, as `document` does"""
+    step = graph.step[place]
+    masks = step.box.masks if step.box is not None else ()
+    hiding = tuple(mask for mask in masks if hidden_areas((mask,), graph.values))
+    if step.box is None or len(hiding) == len(masks):
+        return None
+    return with_steps(graph, {place: [replace(step, op=replace(step.box, masks=hiding))]})
 
 
 def _form(graph: Graph, step: Step) -> tuple[object, Legs]:
@@ -229,6 +240,7 @@ RULES = (
     Rule("dead step", "Z = f(X), read by nothing -> gone", drop_dead, "structural: Z is any step"),
     pattern("another name", "Z = X -> Z is X", same_legs),
     Rule("identical steps", "Z = f(X); W = f(X) -> Z = f(X); W is Z", merge_identical, "structural: two of any steps"),
+    Rule("mask of all", "A = f(S, mask M), M hides nothing -> A = f(S)", drop_masks, "structural: masks of any box"),
     pattern("like terms", "Z = .. + a * X.. + b * Y.. -> Z = .. + (a + b) * X..", alike),
     pattern("identity", "Z = .. + c * I[constant] R.. -> Z = .. + c * D..", identity),
     pattern("constant factor", FILLED, filled, then=covered),

@@ -127,6 +127,7 @@ def test_functions_of_the_runtime(kernel: bool, causal: bool, rows: int) -> None
 
 
 def test_dropout_is_of_the_weights() -> None:
+    torch.manual_seed(0)
     module = ta.compile(design(dropout=0.5), dtype=F64).train()
     x = torch.randn(1, 200, 6, dtype=F64)
     mean = torch.stack([module(x) for _ in range(200)]).mean(0)

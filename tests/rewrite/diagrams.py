@@ -54,6 +54,13 @@ def renamed(draw: Draw) -> Diagram:
     return attention(draw, before={"Z": "Q[n h d] -> h n d"}, of="Z[h n d] K[m h d] -> h n m")
 
 
+def in_documents(draw: Draw) -> Diagram:
+    mask = draw.choice(["document", "causal and document", "band(1) and (document or prefix(1))"])
+    made = attention(draw)
+    made["diagram"]["A"] = ATTEND | {"mask": mask}
+    return made
+
+
 def mixed_back(draw: Draw) -> Diagram:
     """Maps mixed over heads, the new ones read by the letter of the old ones, at once or behind a box."""
     mixed = {"M": "A[h n m] M1[h u] -> u n m"}
@@ -388,6 +395,7 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "dead step": (twice,),
     "another name": (renamed,),
     "identical steps": (twice, two_maps),
+    "mask of all": (in_documents,),
     "like terms": (alike,),
     "identity": (eye,),
     "constant factor": (uniform, spread, counted, turned),

@@ -21,8 +21,13 @@ from fractions import Fraction
 from hashlib import blake2b
 from itertools import product
 
+import torch
+
 from tensornet_attn.graph.model import Box, Function, FusedAttention, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.graph.visibility import numbers, parts_of
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Name, Negative, Number, evaluate, to_text
+from tensornet_attn.ir.steps import LOGIC
+from tensornet_attn.ops import MASKS
 
 P, Q, W = 2305811687022643439, 1152905843511321719, 4  # P = 2 Q + 1; squares have order Q
 POINTS = 2
@@ -412,12 +417,16 @@ class _Run:
         query, key = str(self.graph.query), str(self.graph.key)
         if self.hidden("key mask", at[key]) or query not in at:
             return not self.hidden("key mask", at[key])
-        distance = self.position(query, at[query]) - at[key]
-        for mask in self.graph.masks(step):
-            left, right = ([self.plain(n) for n in mask.arguments] * 2 + [float("inf"), 0])[:2]  # type: ignore[arg-type]
-            if distance < 0 if mask.name == "causal" else not -right <= distance <= left:
-                return False
-        return not self.hidden("mask", at[query], at[key])
+        pair = torch.tensor(self.position(query, at[query])), torch.tensor(at[key])
+        shown = all(self.shows(mask, *pair) for mask in self.graph.masks(step))
+        return shown and not self.hidden("mask", at[query], at[key])
+
+    def shows(self, mask: Function, query: torch.Tensor, key: torch.Tensor) -> bool:
+        """Whether a mask, or a formula of masks, shows a pair of positions."""
+        if mask.name not in LOGIC:
+            return bool(MASKS[mask.name].reference(query, key, *numbers(mask, self.graph.values)))
+        parts = [self.shows(part, query, key) for part in parts_of(mask)]
+        return not parts[0] if mask.name == "not" else all(parts) if mask.name == "and" else any(parts)
 
     def hidden(self, mask: str, *place: int) -> bool:
         return self.drawn(mask, place)[0] % 8 == 0
