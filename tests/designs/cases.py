@@ -38,7 +38,7 @@ def drawn(module: nn.Module, seed: int = 0, positive: tuple[str, ...] = ()) -> n
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def inputs_of(name: str, seed: int = 1, batch: int = 2) -> list[Tensor]:

@@ -23,14 +23,14 @@ def sigmoid_attention(w: Weights, x: Tensor, memory: Tensor, **see: object) -> T
 
 
 def laser(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
-    """log(softmax(Q K^T / sqrt(d)) exp(V)) (Duvvuri and Dhillon, eq. 5)."""
+    """log(softmax(Q K^T / sqrt(d)) exp(V)) (Duvvuri and Dhillon, eq. 5); a row that sees nothing takes log(1e-20)."""
     sight = Sight(len(x), len(memory), **see)
     Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
     h, d = Q[0].shape
     A = softmax_rows(lambda a, i, j: Q[i][a] @ K[j][a] / d**0.5, h, sight)
     out = []
     for i in range(sight.n):
-        parts = [torch.log(weighted(A[a][i], [torch.exp(v[a]) for v in V])) for a in range(h)]
+        parts = [torch.log(torch.clamp(weighted(A[a][i], [torch.exp(v[a]) for v in V]), min=1e-20)) for a in range(h)]
         out.append(sum(project(part, w["Wo"][a]) for a, part in enumerate(parts)))
     return torch.stack(out)
 
