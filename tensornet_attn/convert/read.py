@@ -30,6 +30,12 @@ def read_trained(module: nn.Module, where: str = "") -> Trained:
     >>> [f"{name} {list(value.shape)}" for name, value in trained.weights.items()]
     ['Wq [12, 3, 4]', 'Wk [12, 3, 4]', 'Wv [12, 3, 4]', 'Wo [3, 4, 12]']
     """
+    with torch.no_grad():
+        return read_traced(module, where)
+
+
+def read_traced(module: nn.Module, where: str = "") -> Trained:
+    """The same, copies through which gradients flow back to the module."""
     family, place = known(module, where)
     if isinstance(module, nn.MultiheadAttention):
         return read_multihead(module, place)
@@ -317,4 +323,4 @@ def _absorb(trained: Trained, factor: float) -> None:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
+    return tensor.clone(memory_format=torch.contiguous_format)

@@ -175,9 +175,7 @@ def deberta_v2(w: Weights, x: Tensor, **see: object) -> Tensor:
     """
     sight, furthest = Sight(len(x), len(x), **see), len(w["R"]) // 2
     Q, K, V = (biased(w, letter, x) for letter in "qkv")
-    keys, queries = (
-        [row + w[f"b{letter}"] for row in project_all(w["R"], w[f"W{letter}"])] for letter in ("p", "r")
-    )
+    keys, queries = ([row + w[f"b{letter}"] for row in project_all(w["R"], w[f"W{letter}"])] for letter in ("p", "r"))
     h, d = Q[0].shape
 
     def score(a: int, i: int, j: int) -> Tensor:
@@ -339,5 +337,3 @@ def rms(vector: Tensor, eps: float = 1e-6) -> Tensor:
 def layer_normed(vector: Tensor, eps: float = 1e-5) -> Tensor:
     centred = vector - vector.mean(-1, keepdim=True)
     return rms(centred, eps)
-
-

@@ -1,0 +1,114 @@
+"""Writes the weights of a compiled design back into a layer of the kind that it was read from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from tensornet_attn.compiler import list_designs
+from tensornet_attn.convert.known import reading_of
+from tensornet_attn.convert.make import values_of
+from tensornet_attn.convert.read import place_of, read_traced
+from tensornet_attn.convert.reading import Reading
+from tensornet_attn.errors import InputError
+from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.spec.read import Source
+
+Values = Mapping[str, Tensor]
+
+
+def export_to(layer: CompiledDesign, module: nn.Module, design: Source | None = None) -> nn.Module:
+    """The module, with the weights of a layer that `convert` made of it, or of another of its class and sizes.
+
+    What `convert` does not read, such as a LayerNorm behind the attention, stays. `design`: the one that was given to
+    `convert`, where it is not a shipped one. Raises InputError, and then the module is as it was, where training gave
+    the design weights that no module of this kind can hold, such as maps that several heads mix.
+
+    >>> from tensornet_attn.convert.make import convert
+    >>> theirs, back = nn.MultiheadAttention(16, 4), nn.MultiheadAttention(16, 4)
+    >>> ours = convert(theirs, "mhsa")
+    >>> bool(torch.equal(export_to(ours, back).in_proj_weight, theirs.in_proj_weight))
+    True
+    """
+    name = layer.design.name
+    if design is None:
+        if name not in list_designs():
+            raise InputError(f"'{name}' is no shipped design: give design=..., the one that convert was given.")
+        design = name
+    reading, place = reading_of(module, design), place_of(module, "")
+    if reading is not None:
+        return write_as(reading, layer, module)
+
+    def read(own: nn.Module) -> Values:
+        return values_of(read_traced(own), design)
+
+    return written(layer, module, read, place)
+
+
+def write_as(reading: Reading, layer: CompiledDesign, module: nn.Module) -> nn.Module:
+    """The same for a layer that was read in this way."""
+    return written(layer, module, lambda own: reading.values(own, layer.plan.graph), place_of(module, ""))
+
+
+def written(layer: CompiledDesign, module: nn.Module, read: Callable[[nn.Module], Values], where: str) -> nn.Module:
+    """The module with the weights at which `read` gives those of the layer. Raises InputError where there are none.
+
+    Each number that is read is a number of the module, times a factor and plus another. So the reading is solved as
+    it stands, backwards: its derivatives say which number came from where.
+    """
+    like = next(module.parameters())
+    target = {name: value.detach().cpu().double() for name, value in layer.state_dict().items()}
+    own = copy.deepcopy(module).cpu().double().requires_grad_()
+    parameters = list(own.parameters())
+    values = read(own)
+    for name, value in target.items():
+        if name not in values or values[name].shape != value.shape:
+            held = list(values[name].shape) if name in values else "none"
+            raise InputError(
+                f"{where} cannot take '{layer.design.name}': '{name}' is {list(value.shape)}, its own {held}."
+            )
+    names = list(target)
+    flat = torch.cat([values[name].double().reshape(-1) for name in names])
+    wanted = torch.cat([target[name].reshape(-1) for name in names])
+    solved = _solved(flat, wanted, parameters)
+    with torch.no_grad():
+        for parameter, value in zip(parameters, solved, strict=True):
+            parameter.copy_(value)
+        found = read(own)
+        for name in names:
+            apart = float((found[name] - target[name]).abs().max()) if target[name].numel() else 0.0
+            if not apart <= 1e-5 * max(1.0, float(target[name].abs().max())):
+                reason = f"its '{name}' has values that no {type(module).__name__} holds, by {apart:.1e}"
+                raise InputError(f"{where} cannot take '{layer.design.name}': {reason}.")
+        for parameter, value in zip(module.parameters(), parameters, strict=True):
+            parameter.copy_(value.to(like.device, parameter.dtype))
+    return module
+
+
+def _solved(flat: Tensor, wanted: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+    """Parameters p at which a p + b, which is what was read, is what is wanted; those that are not read as they are."""
+
+    def pull(weights: Tensor, graph: bool = False) -> list[Tensor]:
+        given = torch.autograd.grad(flat, parameters, weights, retain_graph=True, create_graph=graph, allow_unused=True)
+        return [torch.zeros_like(p) if g is None else g for g, p in zip(given, parameters, strict=True)]
+
+    zero = torch.zeros_like(flat, requires_grad=True)
+    pulled = pull(zero, graph=True)
+
+    def push(tangents: list[Tensor]) -> Tensor:
+        total = sum((g * t).sum() for g, t in zip(pulled, tangents, strict=True))
+        return torch.autograd.grad(total, zero, retain_graph=True)[0]
+
+    factor = push([torch.ones_like(p) for p in parameters])
+    rest = flat.detach() - push([p.detach() for p in parameters])
+    read = factor != 0
+    inverse = torch.where(read, 1 / torch.where(read, factor, 1), 0)
+    number = (wanted - rest) * inverse
+    sums, counts = pull(number * inverse), pull(inverse)
+    return [
+        torch.where(count > 0.5, total / count.clamp(min=1), p.detach())
+        for total, count, p in zip(sums, counts, parameters, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""Layers that other packages wrote, beside the designs that compute the same."""
