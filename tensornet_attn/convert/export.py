@@ -38,19 +38,17 @@ def export_to(layer: CompiledDesign, module: nn.Module, design: Source | None = 
         if name not in list_designs():
             raise InputError(f"'{name}' is no shipped design: give design=..., the one that convert was given.")
         design = name
-    reading, place = reading_of(module, design), place_of(module, "")
-    if reading is not None:
-        return write_as(reading, layer, module)
-
-    def read(own: nn.Module) -> Values:
-        return values_of(read_traced(own), design)
-
-    return written(layer, module, read, place)
+    return written(layer, module, reader_of(module, design, layer), place_of(module, ""))
 
 
-def write_as(reading: Reading, layer: CompiledDesign, module: nn.Module) -> nn.Module:
-    """The same for a layer that was read in this way."""
-    return written(layer, module, lambda own: reading.values(own, layer.plan.graph), place_of(module, ""))
+def reader_of(
+    module: nn.Module, design: Source, layer: CompiledDesign, reading: Reading | None = None
+) -> Callable[[nn.Module], Values]:
+    """What reads the weights of a design out of a module of this kind, through which gradients flow back."""
+    known = reading or reading_of(module, design)
+    if known is not None:
+        return lambda own: known.values(own, layer.plan.graph)
+    return lambda own: values_of(read_traced(own), design)
 
 
 def written(layer: CompiledDesign, module: nn.Module, read: Callable[[nn.Module], Values], where: str) -> nn.Module:
