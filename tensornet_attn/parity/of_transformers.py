@@ -6,7 +6,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from tensornet_attn.convert import known

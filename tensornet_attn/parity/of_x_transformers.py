@@ -38,7 +38,7 @@ def row(
     weights: Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
     numbers: Any = heads,
-    single: str = "",
+    single: str = "softmax",
     causal: bool = False,
     pairs: tuple[str, ...] = (),
 ) -> Layer:
@@ -117,7 +117,8 @@ LAYERS = (
         "qk_norm",
         "qk_l2norm",
         {"qk_norm": True},
-        HEADS | {"temperature": lambda m, _: torch.tensor(float(m.qk_norm_scale))},
+        single="",
+        weights=HEADS | {"temperature": lambda m, _: torch.tensor(float(m.qk_norm_scale))},
     ),
     row(
         "qk_rmsnorm",
@@ -158,6 +159,7 @@ LAYERS = (
         "sigmoid",
         "sigmoid_attention",
         {"sigmoid": True},
+        single="",
         extra={
             "diagram": {"A": {"keep": "m", "of": {"map": "sigmoid", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}}
         },
@@ -317,7 +319,7 @@ LAYERS = (
         causal=True,
     ),
     called(
-        row("rotary_pos_emb", "mhsa_rope", {}, single="angles", pairs=("Wq", "Wk")),
+        row("rotary_pos_emb", "mhsa_rope", {}, single="angles, softmax", pairs=("Wq", "Wk")),
         rotary_call,
     ),
     called(row("alibi", "alibi", {}, causal=True), alibi_call),

@@ -49,7 +49,7 @@ def based(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
 
 
 def gau(w: Weights, x: Tensor, **see: object) -> Tensor:
-    """U, V, Z = silu(x W); q = Z * gamma + beta, likewise k; O = (U * relu(q k^T / n)^2 V) Wo (Hua et al., eq. 3 to 6)."""
+    """U, V, Z = silu(x W); q, k = Z * gamma + beta; O = (U * relu(q k^T / n)^2 V) Wo (Hua et al., eq. 3 to 6)."""
     sight = Sight(len(x), len(x), **see)
     U, V, Z = ([silu(row) for row in project_all(x, w[name])] for name in ("Wu", "Wv", "Wz"))
     out = []
