@@ -117,14 +117,15 @@ def compare(layer: Layer) -> Agreement:
     assert not unread, f"{layer.name}: gradients of {', '.join(unread)} are on one side alone"
     back = layer.exported(ours, layer.drawn(seed=2))
     again = reader_of(back, layer.design, ours, layer.reading)(back)
-    lost = max(float((again[name] - value).abs().max()) for name, value in read.items())
+    lost = max(float((again[name] - value).detach().abs().max()) for name, value in read.items())
     return Agreement(relative(y, wanted), max(apart), lost, plan_of(ours))
 
 
 def relative(mine: Tensor | None, theirs: Tensor | None) -> float:
     """The largest difference in units of the largest number of the other."""
-    assert mine is not None and theirs is not None
-    return float((mine - theirs).abs().max() / theirs.abs().max().clamp(min=1e-12))
+    assert mine is not None
+    assert theirs is not None
+    return float(((mine - theirs).abs().max() / theirs.abs().max().clamp(min=1e-12)).detach())
 
 
 PLAIN = re.compile(r"dense|one product|one pass|two operands")
