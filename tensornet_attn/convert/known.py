@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensornet_attn.convert.calls import added_mask, alone, output, turns
+from tensornet_attn.convert.calls import output, turns
 from tensornet_attn.convert.reading import Numbers, Reading
 
 GROUPED = {
@@ -198,21 +198,23 @@ def xlnet_call(module: Any, x: Tensor) -> Tensor:
 
 
 READINGS: tuple[Reading, ...] = (
-    Reading("llama", ("LlamaAttention",), grouped, GROUPED),
-    Reading("mistral", ("MistralAttention", "MixtralAttention"), windowed, GROUPED),
-    Reading("qwen2", ("Qwen2Attention",), grouped, GROUPED | GROUPED_BIASES),
-    Reading("qwen3", ("Qwen3Attention", "Qwen3MoeAttention"), normed, GROUPED | NORMS),
+    Reading("llama", ("LlamaAttention",), grouped, GROUPED, in_models=True),
+    Reading("mistral", ("MistralAttention", "MixtralAttention"), windowed, GROUPED, in_models=True),
+    Reading("qwen2", ("Qwen2Attention",), grouped, GROUPED | GROUPED_BIASES, in_models=True),
+    Reading("qwen3", ("Qwen3Attention", "Qwen3MoeAttention"), normed, GROUPED | NORMS, in_models=True),
     Reading(
         "qwen3_next",
         ("Qwen3NextAttention",),
         lambda m: normed(m) | rope(m, "turned") | {"j": m.num_key_value_groups},
         GROUPED | NORMS | {"Wq": "q_proj.weight: (g j 0/2 d) f", "Wg": "q_proj.weight: (g j 1/2 d) f"},
+        in_models=True,
     ),
     Reading(
         "gemma2",
         ("Gemma2Attention",),
         lambda m: grouped(m) | scalar(m) | {"cap": m.attn_logit_softcapping},
         GROUPED,
+        in_models=True,
     ),
     Reading(
         "gemma2_local",
@@ -220,7 +222,7 @@ READINGS: tuple[Reading, ...] = (
         lambda m: grouped(m) | scalar(m) | local(m) | {"cap": m.attn_logit_softcapping},
         GROUPED,
     ),
-    Reading("gemma3", ("Gemma3Attention",), lambda m: normed(m) | scalar(m), GROUPED | NORMS),
+    Reading("gemma3", ("Gemma3Attention",), lambda m: normed(m) | scalar(m), GROUPED | NORMS, in_models=True),
     Reading("gemma3_local", ("Gemma3Attention",), lambda m: normed(m) | scalar(m) | local(m), GROUPED | NORMS),
     Reading(
         "cohere",
@@ -228,14 +230,16 @@ READINGS: tuple[Reading, ...] = (
         normed,
         GROUPED | {"q_norm": "q_norm.weight: (g j) d", "k_norm": "k_norm.weight: g d"},
         pairs=("Wq", "Wk", "q_norm", "k_norm"),
+        in_models=True,
     ),
     Reading(
         "olmo2",
         ("Olmo2Attention",),
         normed,
         GROUPED | {"q_norm": "q_norm.weight: (g j d)", "k_norm": "k_norm.weight: (g d)"},
+        in_models=True,
     ),
-    Reading("nemotron", ("NemotronAttention",), lambda m: grouped(m) | rope(m, "turned"), GROUPED),
+    Reading("nemotron", ("NemotronAttention",), lambda m: grouped(m) | rope(m, "turned"), GROUPED, in_models=True),
     Reading(
         "gpt2",
         ("GPT2Attention",),
@@ -248,7 +252,14 @@ READINGS: tuple[Reading, ...] = (
         },
         call=gpt2_call,
     ),
-    Reading("gpt_neox", ("GPTNeoXAttention",), lambda m: fused(m) | rope(m, "turned"), FUSED_HEADS, call=turned_call),
+    Reading(
+        "gpt_neox",
+        ("GPTNeoXAttention",),
+        lambda m: fused(m) | rope(m, "turned"),
+        FUSED_HEADS,
+        call=turned_call,
+        in_models=True,
+    ),
     Reading(
         "phi",
         ("PhiAttention",),
@@ -261,6 +272,7 @@ READINGS: tuple[Reading, ...] = (
             "Wo": "dense.weight: f (h d)",
             "bo": "dense.bias",
         },
+        in_models=True,
     ),
     Reading("bloom", ("BloomAttention",), fused, FUSED_HEADS, call=bloom_call),
     Reading(
@@ -300,6 +312,7 @@ READINGS: tuple[Reading, ...] = (
             "Wv": values_of_pairs,
             "Wo": "o_proj.weight: f (g j e)",
         },
+        in_models=True,
     ),
     Reading(
         "deepseek_v3",
@@ -317,6 +330,7 @@ READINGS: tuple[Reading, ...] = (
             "Wv": split("kv_b_proj", "d", "e", 1),
             "Wo": "o_proj.weight: f (h e)",
         },
+        in_models=True,
     ),
     Reading(
         "moonshine",
@@ -396,13 +410,15 @@ READINGS: tuple[Reading, ...] = (
 )
 
 
-def reading_of(module: nn.Module, design: Any) -> Reading | None:
-    """How a module of transformers is read as a shipped design, by the design's name; None where it is not."""
-    if not type(module).__module__.startswith("transformers.models.") or not isinstance(design, str):
-        return None
+def readings_of(module: nn.Module) -> list[Reading]:
+    """How a module of transformers is read, a row for each design that it is as it stands."""
+    if not type(module).__module__.startswith("transformers.models.") or "forward" in vars(module):
+        return []
     own = type(module).forward
     kin = {one.__name__ for one in type(module).__mro__ if getattr(one, "forward", None) is own}
-    return next((row for row in READINGS if row.design == design and kin & {*row.classes}), None)
+    return [row for row in READINGS if kin & {*row.classes}]
 
 
-__all__ = ["READINGS", "added_mask", "alone", "reading_of"]
+def reading_of(module: nn.Module, design: Any) -> Reading | None:
+    """How it is read as a shipped design, by the design's name; None where it is not that one."""
+    return next((row for row in readings_of(module) if row.design == design), None)

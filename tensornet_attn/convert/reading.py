@@ -17,8 +17,11 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
+from tensornet_attn.special import gain
 
+DROPOUTS = ("attention_dropout", "attn_dropout", "attn_dropout_p")  # where a layer has that of its map
 Numbers = dict[str, Any]  # legs and settings by name
 CLOSE = (
     1e-5  # of the check against the layer itself, relative: many turn and normalise in float32, whatever their dtype
@@ -35,6 +38,8 @@ class Reading:
     whose last leg has those entries beside each other that rotary positions turn together, and the design half the
     turned part apart. `outside`: parameters that the layer's own output does not depend on, or that stay where they
     are. `call`: its output for [batch, n, f]. `extra`: what of the design is written again.
+    `in_models`: its forward is called as that of an attention in Hugging Face's decoders, so that `convert_model` can
+    put the design in its place.
     """
 
     design: str
@@ -45,18 +50,26 @@ class Reading:
     outside: tuple[str, ...] = ()
     call: Callable[[Any, Tensor], Tensor] = alone
     extra: Mapping[str, Any] = field(default_factory=dict)
+    in_models: bool = False
 
     def source(self) -> Source:
         """The design, with what is written again."""
         child = {"tensornet": 1, "name": f"{self.design}_read", "extends": self.design}
         return {**child, **self.extra} if self.extra else self.design
 
-    def sized(self, module: Any) -> Any:
-        """The design at the sizes of a module."""
+    def sized(self, module: Any) -> Design:
+        """The design at the sizes of a module, with the window and the dropout that this has and the design has not."""
         plain, numbers = compiler.load(self.source()), self.numbers(module)
         legs = {name: number for name, number in numbers.items() if name in plain.legs}
         settings = {name: number for name, number in numbers.items() if name not in plain.legs}
-        return compiler.load(self.source(), legs=legs, settings=settings)
+        design = compiler.load(self.source(), legs=legs, settings=settings)
+        graph, window, dropout = build(design), window_of(module), dropout_of(module)
+        data = design.as_dict()
+        if window is not None and "window" not in settings:
+            data = gain.with_window(data, graph, *window)
+        if dropout:
+            data = gain.with_dropout(data, graph, dropout)
+        return compiler.load(data) if data != design.as_dict() else design
 
     def values(self, module: Any, graph: Graph) -> dict[str, Tensor]:
         """The weights of the design, not detached from those of the module."""
@@ -67,6 +80,18 @@ class Reading:
             value = laid(module, place, legs, numbers) if isinstance(place, str) else place(module, numbers)
             found[name] = halves(value, numbers.get("turned", 1.0)) if name in self.pairs else value
         return found
+
+
+def window_of(module: Any) -> tuple[int, int] | None:
+    """How many keys before and after it a query of a layer of transformers sees, its window's; None where all."""
+    window = getattr(module, "sliding_window", None)
+    return (window - 1, 0 if module.is_causal else window - 1) if window else None
+
+
+def dropout_of(module: Any) -> float:
+    """On the attention map of a layer of transformers."""
+    held = next((getattr(module, name) for name in DROPOUTS if getattr(module, name, None) is not None), 0.0)
+    return float(getattr(held, "p", held))
 
 
 def laid(module: Any, text: str, legs: list[str], sizes: Mapping[str, Any]) -> Tensor:
