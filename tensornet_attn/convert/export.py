@@ -62,12 +62,9 @@ def written(layer: CompiledDesign, module: nn.Module, read: Callable[[nn.Module]
     own = copy.deepcopy(module).cpu().double().requires_grad_()
     parameters = list(own.parameters())
     values = read(own)
-    for name, value in target.items():
-        if name not in values or values[name].shape != value.shape:
-            held = list(values[name].shape) if name in values else "none"
-            raise InputError(
-                f"{where} cannot take '{layer.design.name}': '{name}' is {list(value.shape)}, its own {held}."
-            )
+    kind = type(module).__name__
+    if reason := _misfit(target, values, kind):
+        raise InputError(f"{where} cannot take '{layer.design.name}': {reason}.")
     names = list(target)
     flat = torch.cat([values[name].double().reshape(-1) for name in names])
     wanted = torch.cat([target[name].reshape(-1) for name in names])
@@ -79,11 +76,22 @@ def written(layer: CompiledDesign, module: nn.Module, read: Callable[[nn.Module]
         for name in names:
             apart = float((found[name] - target[name]).abs().max()) if target[name].numel() else 0.0
             if not apart <= 1e-5 * max(1.0, float(target[name].abs().max())):
-                reason = f"its '{name}' has values that no {type(module).__name__} holds, by {apart:.1e}"
+                reason = f"its '{name}' has values that no {kind} holds, by {apart:.1e}"
                 raise InputError(f"{where} cannot take '{layer.design.name}': {reason}.")
         for parameter, value in zip(module.parameters(), parameters, strict=True):
             parameter.copy_(value.to(like.device, parameter.dtype))
     return module
+
+
+def _misfit(target: Values, values: Values, kind: str) -> str:
+    """Why the weights of a design are not those that a module of a kind has; empty where they are."""
+    for name, value in target.items():
+        if name not in values:
+            return f"a {kind} has nothing for its '{name}'"
+        if values[name].shape != value.shape:
+            return f"its '{name}' is {list(value.shape)}, and that of a {kind} {list(values[name].shape)}"
+    missing = next((name for name in values if name not in target), "")
+    return f"it has no '{missing}', which a {kind} has" if missing else ""
 
 
 def _solved(flat: Tensor, wanted: Tensor, parameters: list[Tensor]) -> list[Tensor]:
