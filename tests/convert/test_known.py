@@ -26,7 +26,7 @@ def test_a_model_becomes_the_design_of_its_name(name: str) -> None:
     """Local layers of Gemma are the global design and a window."""
     options = {"attention_bias": False} if name in ("llama", "qwen3") else {}
     before = models.drawn(models.ALL[name](**options)).eval().double()
-    given, after = models.inputs(name, "right"), ta.convert_model(copy.deepcopy(before), name)
+    given, after = models.inputs(name), ta.convert_model(copy.deepcopy(before), name)
     assert {module.design.name for module in after.modules() if isinstance(module, CompiledDesign)} == {name}
     torch.testing.assert_close(models.outputs(after, given), models.outputs(before, given), rtol=1e-6, atol=1e-6)
 
