@@ -101,6 +101,7 @@ def latent(module: Any) -> Numbers:
         "a": module.q_lora_rank,
         "c": module.kv_lora_rank,
         "eps": module.kv_a_layernorm.variance_epsilon,
+        "stretch": module.scaling * module.qk_head_dim**0.5,
     } | rope(module)
 
 
