@@ -20,8 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Of the slow tests of kernels, `make test` runs another slice each day; all workers run that of the day it began.
 SLICES, LONG_SLICES = 180, {"test_region_sizes.py": 720, "test_numbers.py": 720}  # some of whose tests take a minute
 PARTS = 8  # of the tests that are marked as rotated: one each day
-# Tests that ask something of every shipped design ask it of those in specs/modern on one day of as many; what is rotated
-# anyway, on one of four times as many. tests/parity and the tests of their own words ask more of them.
+# What is asked of every shipped design is asked of those in specs/modern on one day of as many, or, where it is rotated
+# anyway, on one of four times as many. tests/parity and the tests of their words ask more of them.
 MODERN = frozenset(path.stem for path in Path(__file__).resolve().parents[1].glob("specs/modern/*.yaml"))
 os.environ.setdefault("TENSORNET_TEST_SLICE", str(date.today().toordinal()))
 

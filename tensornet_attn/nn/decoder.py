@@ -78,7 +78,6 @@ class Decoder:
         rows = [one for one in self.decoding.kept if one.leg is not None]
         hows = {one.how for stage in self._one for one in stage.inputs}
         whole = all(one.reach is None for one in rows) and not self.decoding.memory
-        whole = whole and all(stage.made.source for stage in self._one)  # the reference runs the plan of its module
         return whole and hows <= {"chunk", "kept", "state", "level", "seen", "empty"}
 
     def repeats(self, module: Any, cache: Cache, inputs: tuple[Any, ...]) -> bool:

@@ -12,9 +12,9 @@ import tensornet_attn as ta
 from tensornet_attn.bench.baselines import LAYERS, layer_of
 from tensornet_attn.bench.baselines.layer import attention_map, eager, sdpa
 from tensornet_attn.bench.baselines.lfish import CHUNK
-from tests.designs.case import N
 from tensornet_attn.spec.library import family_of
 from tests.designs import cases
+from tests.designs.case import N
 from tests.designs.cases import compiled, inputs_of, normal, same
 
 CASES = {name: case for name, case in cases.CASES.items() if name in LAYERS}
