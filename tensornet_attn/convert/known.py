@@ -150,6 +150,12 @@ def rwkv(module: Any) -> Numbers:
     return {"f": module.key.in_features, "a": module.key.out_features}
 
 
+def minimax(module: Any) -> Numbers:
+    h, d = module.num_attention_heads, module.head_dim
+    speed = float(module.slope_rate.flatten()[0]) * 2 ** (8 / h)  # the first slope is 2 ** (-8 / h) times this
+    return {"f": module.qkv_proj.in_features, "h": h, "d": d, "speed": speed, "eps": module.norm.variance_epsilon}
+
+
 def bloom_call(module: Any, x: Tensor) -> Tensor:
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
@@ -372,6 +378,18 @@ READINGS: tuple[Reading, ...] = (
             "u": "time_first",
             "Wo": "output.weight: f a",
         },
+    ),
+    Reading(
+        "minimax",
+        ("MiniMaxLightningAttention",),
+        minimax,
+        {
+            **{f"W{letter}": f"qkv_proj.weight: (h {i}/3 d) f" for i, letter in enumerate("qkv")},
+            "Wg": "output_gate.weight: (h d) f",
+            "norm": "norm.weight: (h d)",
+            "Wo": "out_proj.weight: f (h d)",
+        },
+        call=lambda m, x: output(m(x, None, None)),
     ),
     Reading("swiglu", ("LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP", "Olmo2MLP", "CohereMLP"), mlp, GATED),
     Reading(

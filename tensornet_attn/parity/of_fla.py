@@ -114,6 +114,12 @@ def decays() -> Tensor:
     return -torch.log1p(-(2.0 ** (-5.0 - torch.arange(H, dtype=torch.float64))))
 
 
+def gates(s: Tensor) -> tuple[Tensor, Tensor]:
+    """What each position writes to a slot, and the logarithm of what the slot keeps."""
+    g = nnf.logsigmoid(s) / 8
+    return 1 - g.exp(), g
+
+
 LAYERS = (
     row("based", "naive_parallel_based", "based", heads_first, QKE, single=""),
     row(
@@ -127,6 +133,13 @@ LAYERS = (
     ),
     row("abc", "naive_cumsum_abc", "abc", heads_first, QKV | {"s": "r"}),
     row("abc", "naive_recurrent_abc", "abc", heads_first, QKV | {"s": "r"}),
+    row(
+        "gsa",
+        "naive_recurrent_gsa",
+        "gsa",
+        lambda run: lambda q, k, v, s: run(q, k, v, *gates(s))[0],
+        QKV | {"s": "r"},
+    ),
     row(
         "linear_attn",
         "naive_recurrent_linear_attn",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -81,6 +83,47 @@ def abc(w: Weights, x: Tensor, **see: object) -> Tensor:
             looks = share([torch.exp(Q[i][a] @ slot / d**0.5) for slot in slots])
             y = y + project(weighted(looks, values), w["Wo"][a])
         out.append(y)
+    return torch.stack(out)
+
+
+def gsa(w: Weights, x: Tensor, tau: float = 8, **see: object) -> Tensor:
+    """K~ <- Diag(a) K~ + (1 - a) k^T, V~ likewise, a = sigmoid(Ws x) ** (1 / tau); softmax(q K~) V~ (eq. 8 to 10)."""
+    sight = Sight(len(x), len(x), **see)
+    Q, K, V, S = (project_all(x, w[name]) for name in ("Wq", "Wk", "Wv", "Ws"))
+    (h, d), r = Q[0].shape, S[0].shape[-1]
+    alpha, out = [torch.sigmoid(s) ** (1 / tau) for s in S], []
+    for i in range(sight.n):
+        y = torch.zeros_like(x[i])
+        for a in range(h):
+            slots, values = [torch.zeros_like(K[0][a])] * r, [torch.zeros_like(V[0][a])] * r
+            for j in range(sight.m):
+                for b in range(r):
+                    fade = torch.ones((), dtype=torch.float64)  # of key j until query i
+                    for t in range(j + 1, i + 1):
+                        fade = fade * (alpha[t][a, b] if sight.key(t) else 1)
+                    if sight(i, j):
+                        share_ = fade * (1 - alpha[j][a, b])
+                        slots[b] = slots[b] + share_ * K[j][a]
+                        values[b] = values[b] + share_ * V[j][a]
+            looks = share([torch.exp(Q[i][a] @ slot / d**0.5) for slot in slots])
+            y = y + project(weighted(looks, values), w["Wo"][a])
+        out.append(y)
+    return torch.stack(out)
+
+
+def minimax(w: Weights, x: Tensor, speed: float = 1, **see: object) -> Tensor:
+    """o_i = sum over j of exp(-slope (i - j)) (q_i . k_j) v_j; y = (sigmoid(x Wg) * RMSNorm(o)) Wo (section 2.2)."""
+    sight = Sight(len(x), len(x), **see)
+    Q, K, V = ([silu(row) for row in project_all(x, w[name])] for name in ("Wq", "Wk", "Wv"))
+    G, h, out = project_all(x, w["Wg"]), len(Q[0]), []
+    for i in range(sight.n):
+        o = torch.zeros_like(V[0])
+        for j in range(sight.m):
+            if sight(i, j):
+                fades = [math.exp(-speed * 2 ** (-8 * (a + 1) / h) * (i - j)) for a in range(h)]
+                o = o + torch.stack([fades[a] * (Q[i][a] @ K[j][a]) * V[j][a] for a in range(h)])
+        o = torch.sigmoid(G[i]) * o / torch.sqrt((o * o).mean() + 1e-6) * w["norm"]
+        out.append(sum(project(o[a], w["Wo"][a]) for a in range(h)))
     return torch.stack(out)
 
 

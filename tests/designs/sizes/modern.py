@@ -37,6 +37,8 @@ CASES = {
     "based": Case({"f": 12, "h": 3, "d": 2}),
     "gau": Case({"f": 6, "e": 8, "s": 5}),
     "abc": Case(FH | {"r": 3}),
+    "gsa": Case(FH | {"r": 3}, {"tau": 2}, causal=(True,), masks=False),
+    "minimax": Case({"f": 12, "h": 2}, {"speed": 0.5}),
     "rwkv4": Case({"f": 6, "a": 5}),
     "nemotron_mlp": Case({"f": 6, "l": 7}, causal=(None,)),
     "swiglu": Case({"f": 6, "l": 7}, causal=(None,)),
