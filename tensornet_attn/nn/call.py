@@ -11,7 +11,7 @@ import torch
 from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.graph.recurrence import Recurrence, erases, sums
+from tensornet_attn.graph.recurrence import Recurrence, sums, unmasked
 from tensornet_attn.ops import OPS
 
 Tensor = torch.Tensor
@@ -27,7 +27,7 @@ class Masks:
     key: str
     places: tuple[tuple[str, str, Shape], ...]
     keys: bool  # whether `key_mask` acts anywhere
-    fast_weights: str | None  # a delta rule, which no mask acts in
+    recurrence: str | None  # what goes from key to key, so that no mask acts in it
     apart: tuple[str, ...] = ()  # boxes whose legs the plan took apart: their maps are no more one for each entry
     maps: tuple[str, ...] = ()  # sums over keys that the plan reads as attention maps, in which nothing can be added
 
@@ -225,8 +225,8 @@ class Signature:
 
 def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict[str, int]) -> None:
     """[n, m], [batch..., n, m] or [batch..., other legs, n, m], boolean or float. Raises InputError."""
-    if masks.fast_weights is not None:
-        raise masks.refuse(f"no mask acts in the delta rule '{masks.fast_weights}'; give a key_mask.")
+    if masks.recurrence is not None:
+        raise masks.refuse(f"no mask acts in the {masks.recurrence}; give a key_mask.")
     if not masks.places:
         raise masks.refuse("mask: no box of this design has both a query and a key leg.")
     if not isinstance(mask, torch.Tensor):
@@ -338,7 +338,8 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
     seen = [(name, box.kind, box.operand("of").legs) for name, box in masked if graph.query in box.operand("of").legs]
     pair = (graph.query, graph.key)
     places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in seen]
-    fast = next((step.name for step in graph.steps if erases(step)), None)
+    words = [f"{str(step.op.kind).replace('_', ' ')} '{step.name}'" for step in graph.steps if unmasked(step)]  # type: ignore[union-attr]
+    fast = next(iter(words), None)
     maps = tuple(step.name for step in sums(graph) if step.name not in _sums(schedule))
     apart = tuple(name for name, _, legs in seen if split & {*legs} or (name in maps and {*legs} - {*pair}))
     return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart, maps)

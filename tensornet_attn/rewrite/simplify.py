@@ -65,7 +65,7 @@ def _form(graph: Graph, step: Step) -> tuple[object, Legs]:
     new = with_uses(step, lambda use: Use(use.name, _renamed(use.legs, found)))
     op, box = new.op, new.box
     if box is not None:
-        op = replace(box, leg=found.get(str(box.leg), box.leg), other=found.get(str(box.other), box.other))
+        op = box.renamed(found)
     order = tuple(leg for leg in found if leg in step.legs)
     return (op, _renamed(order, found)), order
 
@@ -217,7 +217,7 @@ def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int, masked:
     use = box.operand("of")
     leg = use.legs[place]
     seen = graph.masked(reader) and graph.query in use.legs and not masked
-    if draws(graph, reader) or seen or leg in (box.leg, box.other) or leg not in reader.legs:
+    if draws(graph, reader) or seen or leg in box.acting or leg not in reader.legs:
         return None
     new = replace(reader, op=replace(box, operands=(("of", Use(name, _out(use.legs, place))),)))
     return _without_leg(with_steps(graph, {reader.name: [new]}), reader.name, leg, masked)

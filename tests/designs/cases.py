@@ -11,11 +11,13 @@ import tensornet_attn as ta
 
 from .case import Case
 from .plain import loops
-from .sizes import baselines, epa, fish, fmm, mgk, modern, tuformer
+from .sizes import baselines, epa, fish, fmm, mgk, modern, recurrences, tuformer
 
 BACKENDS = ("reference", "torch")
 CASES: dict[str, Case] = {
-    name: case for family in (baselines, tuformer, fish, mgk, fmm, epa, modern) for name, case in family.CASES.items()
+    name: case
+    for family in (baselines, tuformer, fish, mgk, fmm, epa, recurrences, modern)
+    for name, case in family.CASES.items()
 }
 ATTENTION = [name for name, case in CASES.items() if case.causal != (None,)]
 
