@@ -59,8 +59,8 @@ def written(layer: CompiledDesign, module: nn.Module, read: Callable[[nn.Module]
     """
     like = next(module.parameters())
     target = {name: value.detach().cpu().double() for name, value in layer.state_dict().items()}
-    own = copy.deepcopy(module).cpu().double().requires_grad_()
-    parameters = list(own.parameters())
+    own = copy.deepcopy(module).cpu().double()
+    parameters = [one.requires_grad_() for one in numbers_of(own)]
     values = read(own)
     kind = type(module).__name__
     if reason := _misfit(target, values, kind):
@@ -78,9 +78,14 @@ def written(layer: CompiledDesign, module: nn.Module, read: Callable[[nn.Module]
             if not apart <= 1e-5 * max(1.0, float(target[name].abs().max())):
                 reason = f"its '{name}' has values that no {kind} holds, by {apart:.1e}"
                 raise InputError(f"{where} cannot take '{layer.design.name}': {reason}.")
-        for parameter, value in zip(module.parameters(), parameters, strict=True):
+        for parameter, value in zip(numbers_of(module), parameters, strict=True):
             parameter.copy_(value.to(like.device, parameter.dtype))
     return module
+
+
+def numbers_of(module: nn.Module) -> list[Tensor]:
+    """The parameters of a module and its buffers, such as the biases of a router."""
+    return [*module.parameters(), *(one for one in module.buffers() if one.is_floating_point())]
 
 
 def _misfit(target: Values, values: Values, kind: str) -> str:

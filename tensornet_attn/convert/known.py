@@ -91,6 +91,12 @@ def shared(module: Any) -> Numbers:
     return experts(module) | {"s": module.shared_expert.down_proj.in_features}
 
 
+def grouped_experts(module: Any) -> Numbers:
+    gate = module.gate
+    numbers = {"groups": gate.num_group, "k_groups": gate.topk_group, "stretch": gate.routed_scaling_factor}
+    return experts(module) | numbers | {"s": module.shared_experts.down_proj.in_features}
+
+
 def latent(module: Any) -> Numbers:
     return {
         "f": module.hidden_size,
@@ -244,6 +250,13 @@ READINGS: tuple[Reading, ...] = (
         ("Olmo2Attention",),
         normed,
         GROUPED | {"q_norm": "q_norm.weight: (g j d)", "k_norm": "k_norm.weight: (g d)"},
+        in_models=True,
+    ),
+    Reading(
+        "gpt_oss",
+        ("GptOssAttention",),
+        grouped,
+        GROUPED | GROUPED_BIASES | {"sink": "sinks: (g j)", "bo": "o_proj.bias"},
         in_models=True,
     ),
     Reading("nemotron", ("NemotronAttention",), lambda m: grouped(m) | rope(m, "turned"), GROUPED, in_models=True),
@@ -410,6 +423,18 @@ READINGS: tuple[Reading, ...] = (
             "Wsu": "shared_expert.up_proj.weight: s f",
             "Wsd": "shared_expert.down_proj.weight: f s",
             "gate": "shared_expert_gate.weight: 0/1 f",
+        },
+    ),
+    Reading(
+        "deepseek_moe",
+        ("DeepseekV3MoE",),
+        grouped_experts,
+        {
+            **EXPERTS,
+            "bias": "gate.e_score_correction_bias",
+            "Wsg": "shared_experts.gate_proj.weight: s f",
+            "Wsu": "shared_experts.up_proj.weight: s f",
+            "Wsd": "shared_experts.down_proj.weight: f s",
         },
     ),
     Reading(

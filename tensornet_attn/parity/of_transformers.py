@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tensornet_attn.convert import known
@@ -68,6 +69,14 @@ def perceiver() -> nn.Module:
     config = PerceiverConfig(attention_probs_dropout_prob=0.0)
     sizes = {"qk_channels": 12, "v_channels": 12, "num_heads": 3, "q_dim": 24, "kv_dim": 24}
     return PerceiverAttention(config, is_cross_attention=True, use_query_residual=False, **sizes)  # type: ignore[no-any-return]
+
+
+def biased() -> nn.Module:
+    """Experts whose choice has biases; they are a buffer."""
+    sizes = {"num_local_experts": 6, "n_group": 3, "topk_group": 2, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    module = made("deepseek_v3", "DeepseekV3MoE", None, moe_intermediate_size=10, **sizes)()
+    module.gate.e_score_correction_bias.copy_(torch.linspace(-0.3, 0.4, 6))  # type: ignore[union-attr,operator]
+    return module
 
 
 def masked(module: Any, x: Tensor) -> Tensor:
@@ -147,6 +156,13 @@ LAYERS = (
     ),
     row("Phi3Attention, as gqa", "gqa", made("phi3", "Phi3Attention", **rope(0.5)), single=ANGLES),
     row("PhiAttention", "phi", made("phi", "PhiAttention", num_key_value_heads=4, **rope(0.5)), single=ANGLES),
+    row("GptOssAttention", "gpt_oss", made("gpt_oss", "GptOssAttention", 1, head_dim=8, **rope()), single=ANGLES),
+    row(
+        "GptOssAttention, local",
+        "gpt_oss",
+        made("gpt_oss", "GptOssAttention", 0, head_dim=8, sliding_window=4, **rope()),
+        single=ANGLES,
+    ),
     row("NemotronAttention", "nemotron", made("nemotron", "NemotronAttention", head_dim=8, **rope(0.5)), single=ANGLES),
     row("GPTNeoXAttention", "gpt_neox", made("gpt_neox", "GPTNeoXAttention", **rope(0.25)), single=ANGLES),
     row("BloomAttention", "bloom", made("bloom", "BloomAttention", 0, **BLOOM), single=SOFTMAX),
@@ -210,6 +226,7 @@ LAYERS = (
         ),
         single="router",
     ),
+    row("DeepseekV3MoE", "deepseek_moe", biased, single="router"),
     row(
         "SwitchTransformersSparseMLP",
         "switch",

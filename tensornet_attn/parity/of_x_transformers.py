@@ -250,13 +250,33 @@ LAYERS = (
         {
             "weights": {"sink": "h"},
             "diagram": {
-                "scores": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m",
-                "total": {"logsumexp": "m", "of": "scores"},
-                "share": {"map": "sigmoid", "of": "total[h n] - sink[h] -> h n"},
-                "A": {"softmax": "m", "of": "scores"},
-                "y": "share[h n] A[h n m] V[m h d] Wo[h d f] -> n f",
+                "A": {
+                    "softmax": "m",
+                    "scale": "d ** -0.5",
+                    "sink": "sink[h]",
+                    "of": "Q[n h d] K[m h d] -> h n m",
+                }
             },
         },
+    ),
+    row(
+        "sparse_topk",
+        "mhsa",
+        {"sparse_topk": 4},
+        extra={
+            "diagram": {
+                "S": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m",
+                "A": {"softmax": "m", "of": {"topk": "m", "k": 4, "fill": "-inf", "of": "S"}},
+            }
+        },
+    ),
+    row(
+        "use_cope",
+        "cope",
+        {"use_cope": True, "cope_max_pos": 6},
+        HEADS | {"E": lambda m, _: m.attend.cope.pos_emb.T},
+        numbers=lambda m: heads(m) | {"p": 6},
+        causal=True,
     ),
     row(
         "use_latent_kv",
@@ -309,10 +329,9 @@ LAYERS = (
         },
         {
             "weights": {"Wf": "f h", "bf": "h"},
-            "constants": {"one": {"legs": "n", "value": "ones"}},
             "diagram": {
                 "g": {"map": "softplus", "of": "- memory[m f] Wf[f h] - bf[h] -> m h"},
-                "c": {"sum": "m", "of": "g[m h] one[n] -> n m h"},
+                "c": {"cumsum": "m", "of": "g"},
                 "A": {"softmax": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] - c[n h] + c[m h] -> h n m"},
             },
         },

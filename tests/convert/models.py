@@ -93,13 +93,21 @@ FAMILIES |= {  # that are shipped designs as they stand
     },
     "nemotron": {"head_dim": 8, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}},
     "phi": {"num_key_value_heads": 4, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}},
+    "gpt_oss": {
+        "head_dim": 8,
+        "sliding_window": 5,
+        "num_local_experts": 4,
+        "experts_implementation": "eager",
+        "rope_parameters": PLAIN,
+    },
     "diffllama": {"num_attention_heads": 8, "num_key_value_heads": 4, "rope_parameters": PLAIN},
 }
-OWN = ("deepseek_v3", "nemotron", "phi", "diffllama")  # which become the design of their name
+OWN = ("deepseek_v3", "nemotron", "phi", "gpt_oss", "diffllama")  # which become the design of their name
 CLASSES = {
     "gpt_neox": "GPTNeoX",
     "gemma3": "Gemma3",
     "deepseek_v3": "DeepseekV3",
+    "gpt_oss": "GptOss",
     "diffllama": "DiffLlama",
 }
 

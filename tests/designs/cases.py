@@ -76,6 +76,8 @@ def check(name: str, module: nn.Module, inputs: list[Tensor], causal: bool | Non
     for place, (x, y) in enumerate(zip(mine, theirs, strict=True)):
         same(x.grad, gradient(y), f"gradient of input {place}")
     for key, parameter in module.named_parameters():
+        if not parameter.requires_grad:  # frozen
+            continue
         same(parameter.grad, gradient(weights[key]), f"gradient of {key}")
 
 

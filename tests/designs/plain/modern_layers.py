@@ -192,6 +192,23 @@ def qwen2_moe(w: Weights, x: Tensor, k: int = 2) -> Tensor:
     return torch.stack(out)
 
 
+def deepseek_moe(w: Weights, x: Tensor, k: int = 4, groups: int = 8, k_groups: int = 4, stretch: float = 2.5) -> Tensor:
+    """Gates sigmoid(x Wr); a bias added for the choice alone; a group is as good as its two best (eq. 12 to 16)."""
+    out, size = [], w["Wr"].shape[1] // groups
+    for row in x:
+        gates = torch.sigmoid(project(row, w["Wr"]))
+        worth = gates + w["bias"]
+        parts = [worth[i * size : (i + 1) * size] for i in range(groups)]
+        best = largest(torch.stack([part.sort(descending=True).values[:2].sum() for part in parts]), k_groups)
+        allowed = [e for e in largest(worth, len(worth)) if e // size in best][:k]
+        total = sum(gates[e] for e in allowed)
+        y = gated(row, w["Wsg"], w["Wsu"], w["Wsd"])
+        for e in allowed:
+            y = y + stretch * gates[e] / total * gated(row, w["Wg"][e], w["Wu"][e], w["Wd"][e])
+        out.append(y)
+    return torch.stack(out)
+
+
 def switch(w: Weights, x: Tensor) -> Tensor:
     """y = p_e(x) FFN_e(x), e the expert with the largest p (Fedus et al., eq. 1 and 2)."""
     out = []
