@@ -331,6 +331,8 @@ def reference_run(module: CompiledDesign, given: Arguments) -> Result:
             value = values[step].movedim(tuple(own.index(leg) - len(own) for leg in legs), tuple(range(-len(legs), 0)))
             if value.numel():  # the mean of an empty batch says nothing
                 store(getattr(module, state), value)
+    if graph.also:
+        return (values[graph.output], *(values[name] for name in graph.also))
     if not given.losses:
         return values[graph.output]
     means = {loss.name: values[loss.step].sum() / max(1, values[loss.step].numel()) for loss in graph.losses}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.visibility import atoms, numbers, parts_of, visible_areas
-from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.arithmetic import Arith, Name, Negative, Number
 from tensornet_attn.ir.steps import LOGIC, Box, Function, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import MAPS, MASKS, OPS
+from tensornet_attn.ops.maps import MEANT
 from tensornet_attn.ops.model import BoxModel
 from tensornet_attn.spec.expression import CallText, LegToken, parse_call, parse_mask
 from tensornet_attn.spec.places import Path
@@ -47,6 +49,16 @@ def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
         maker.parameters()
     except Refusal as refusal:
         scope.reporter.syntax(refusal, maker.at)
+
+
+def one_sided(call: CallText) -> CallText:
+    """`clamp(-inf, 1)` is `clamp_max(1)`, and `clamp(0, inf)` is `clamp_min(0)`."""
+    if call.name != "clamp" or len(call.arguments) != 2:
+        return call
+    low, high = call.arguments
+    if low == Negative(Name("inf")) and high != Name("inf"):
+        return CallText("clamp_max", (high,), call.span)
+    return CallText("clamp_min", (low,), call.span) if high == Name("inf") and low != Negative(high) else call
 
 
 class _Maker:
@@ -85,7 +97,7 @@ class _Maker:
         function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
         second = self.model.second
         other = self.leg(second) if second and getattr(self.model, second) is not None else None
-        numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers)
+        numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers if self.given(name))
         return leg, other, function, numbers, self.masks(leg)
 
     def broken(self, *legs: str) -> bool:
@@ -104,13 +116,20 @@ class _Maker:
             raise Refusal("box-leg", f"what stands in this box has no leg '{name}'; {has}.", hint)
         return name
 
+    def given(self, name: str) -> bool:
+        """Whether a parameter says anything: one that may be left out has no value then."""
+        return getattr(self.model, name) is not None
+
     def number(self, name: str) -> int | float | None:
         """A parameter that is a number, if it is known now."""
-        return self.scope.number(self.written(name), f"'{name}'")[1]  # type: ignore[arg-type]
+        return self.scope.number(getattr(self.model, name), f"'{name}'")[1]
 
     def checked(self, name: str, leg: str | None, other: str | None) -> Arith:
         """A parameter that is a number; one that is known now must be in its range."""
-        tree, value = self.scope.number(self.written(name), f"'{name}'", lengths=name in _LENGTHS)  # type: ignore[arg-type]
+        written = self.written(name)
+        if written == "-inf":
+            return Negative(Number(inf))
+        tree, value = self.scope.number(written, f"'{name}'", lengths=name in _LENGTHS)  # type: ignore[arg-type]
         if value is None:
             return tree
         fine, wanted, example = _RANGES.get(name, (lambda _: True, "", ""))
@@ -120,7 +139,7 @@ class _Maker:
         return tree
 
     def map(self, text: str) -> Function:
-        parsed = parse_call(text)
+        parsed = one_sided(parse_call(text))
         self.call(parsed, {name: ((row.arguments,), row.usage or name) for name, row in MAPS.items()}, "map")
         return self.scope.function(parsed, "a map")
 
@@ -128,7 +147,8 @@ class _Maker:
         """`softcap(30)`, `band(5)`: a known name with as many arguments as it may have; `known`: these, an example."""
         name, span = parsed.name, (parsed.span[0], parsed.span[0] + len(parsed.name))
         if name not in known:
-            hint = self.scope.reporter.nearest(name, known)
+            other = MEANT.get(name) if what == "map" else None
+            hint = f"it is '{other}' here." if other else self.scope.reporter.nearest(name, known)
             raise Refusal(f"unknown-{what}", f"there is no {what} '{name}'.", hint, span)
         counts, example = known[name]
         if len(parsed.arguments) not in counts:

@@ -306,7 +306,7 @@ def _of_keys(found: Attention) -> Recurrence | None:
     scale, score, reader = found.weighting.scale, found.scores, found.reader()
     if not found.terms or score is None or score.contraction is None or found.shared or isinstance(reader, str):
         return None
-    if found.weighting.dropout != Number(0) or any(mask != CAUSAL for mask in found.masks):
+    if found.weighting.sink or found.weighting.dropout != Number(0) or any(mask != CAUSAL for mask in found.masks):
         return None
     terms = tuple(replace(term, coefficient=times(scale, term.coefficient)) for term in score.contraction.terms)
     of = replace(score, op=Contraction(terms))

@@ -35,7 +35,7 @@ class DeltaRule(BoxModel):
 
     key = "delta_rule"
     operands = (*ROLES, *GATES)
-    optional = (*GATES, "steps")
+    optional = frozenset((*GATES, "steps"))
     second = "steps"
     numbers = ("eps",)
     delta_rule: LegName
@@ -208,7 +208,11 @@ def check_steps(box: Checker, steps: str) -> None:
         once = role in ("query", "decay")
         if once == (steps in use.legs):
             box.written(role)
-            needs = f"it may not have '{steps}', as it is one for all steps" if once else f"it needs '{steps}', one for each step"
+            needs = (
+                f"it may not have '{steps}', as it is one for all steps"
+                if once
+                else f"it needs '{steps}', one for each step"
+            )
             hint = f"'query' and 'decay' lack '{steps}', the others have it."
             raise Refusal("box-leg", f"'{role}' has legs {' '.join(use.legs)}; {needs}.", hint)
 

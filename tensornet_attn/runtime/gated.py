@@ -84,7 +84,7 @@ def gated_delta_state(
 def by_steps(
     q: Tensor | None, decay: Tensor | None, key_mask: Tensor | None, steps: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """What stands once at each position as it stands in all steps: queries read after the last, S fades at the first."""
+    """What stands once at a position, as it stands in all steps: queries read after the last, S fades at the first."""
     q = None if q is None else F.pad(q[..., None, :], (0, 0, steps - 1, 0)).flatten(-3, -2)
     decay = None if decay is None else F.pad(decay[..., None, :], (0, 0, 0, steps - 1)).flatten(-3, -2)
     return q, decay, None if key_mask is None else key_mask.repeat_interleave(steps, -1)
