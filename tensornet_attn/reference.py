@@ -190,6 +190,8 @@ def constant(run: Run, tensor: model.Tensor) -> Tensor:
         return torch.where(entry % 2 == 0, angle.sin(), angle.cos())
     if name == "position":
         return run.positions(tensor.legs[0]).double()
+    if name == "index":
+        return torch.arange(sizes[0], device=run.device, dtype=torch.float64)
     if name == "alibi_slopes":
         return torch.tensor(slopes(sizes[0]), dtype=torch.float64)
     if name in ("bucket", "log_bucket"):
@@ -355,6 +357,8 @@ def reference_run(module: CompiledDesign, given: Arguments) -> Result:
             value = values[step].movedim(tuple(own.index(leg) - len(own) for leg in legs), tuple(range(-len(legs), 0)))
             if value.numel():  # the mean of an empty batch says nothing
                 store(getattr(module, state), value)
+    if graph.also:
+        return (values[graph.output], *(values[name] for name in graph.also))
     if not given.losses:
         return values[graph.output]
     means = {loss.name: values[loss.step].sum() / max(1, values[loss.step].numel()) for loss in graph.losses}

@@ -60,7 +60,8 @@ def live(scene: Scene) -> dict[str, int]:
 def _last(scene: Scene) -> dict[str, int]:
     """The place of the last reader of each memory."""
     last = {scene.storage[use.name]: i for i, step in enumerate(scene.graph.steps) for use in step.op.uses}
-    return last | {scene.storage[scene.graph.output]: len(scene.graph.steps)}
+    ends = (scene.graph.output, *scene.graph.also)
+    return last | {scene.storage[name]: len(scene.graph.steps) for name in ends}
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,9 @@ def _forward(writer: Writer) -> list[str]:
     blocks = [*_shared(writer, parts.both), *_stored(writer, parts.states)]
     if graph.losses:
         blocks += _with_losses(writer, parts.losses)
+    elif graph.also:
+        every = [writer.result(name, graph.step[name].legs).text for name in (graph.output, *graph.also)]
+        blocks.append(_Block((), [[f"return {', '.join(every)}"]]))
     else:
         if blocks:  # the output's own line stands behind them
             writer.groups.append([])
@@ -123,6 +126,7 @@ def _forward(writer: Writer) -> list[str]:
     lines = [*_call_text(graph, writer.local), *_paragraphs(writer.groups, 2)]
     lines += [line for block in blocks for line in ["", *block.text()]]
     result = "Tensor | tuple[Tensor, dict[str, Tensor]]" if graph.losses else "Tensor"
+    result = f"tuple[{', '.join(['Tensor'] * (1 + len(graph.also)))}]" if graph.also else result
     return [*wrapped(f"def forward({arguments}) -> {result}:", len(_INDENT)), *_indented(lines)]
 
 

@@ -15,7 +15,10 @@ from tensornet_attn.spec.sizes import Leg
 
 @dataclass(frozen=True)
 class Diagram:
-    """The data of a `Graph`. Steps stand in an order in which each may be computed from what stands before it."""
+    """The data of a `Graph`. Steps stand in an order in which each may be computed from what stands before it.
+
+    `also`: steps that a call gives behind the output, in this order; a design has none, a step of decoding may.
+    """
 
     name: str
     legs: tuple[Leg, ...]
@@ -25,6 +28,7 @@ class Diagram:
     output: str
     causal: bool = False
     losses: tuple[Loss, ...] = ()
+    also: tuple[str, ...] = ()
 
     @cached_property
     def leg(self) -> dict[str, Leg]:
@@ -91,8 +95,9 @@ class Diagram:
 
     @cached_property
     def results(self) -> frozenset[str]:
-        """The steps that are wanted for themselves: the output, what a state stores, and losses."""
-        return frozenset({self.output, *(step for _, step in self.updates), *(loss.step for loss in self.losses)})
+        """The steps that are wanted for themselves: what a call gives, what a state stores, and losses."""
+        stored = (step for _, step in self.updates)
+        return frozenset({self.output, *self.also, *stored, *(loss.step for loss in self.losses)})
 
     @cached_property
     def tied(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeVar
 
@@ -31,8 +31,9 @@ WORD = r"[A-Za-z]\w*"
 USE = rf"({WORD}(?:\.{WORD})*)\[([^\[\]]*)\]"
 _USE = re.compile(USE, re.ASCII)
 _BOX = re.compile(r"([a-z]\w*)\((.*)\)", re.ASCII)
-BETWEEN = ("to", "along", "with")  # words before the second leg of a box
-_OPERAND = re.compile(rf"(?:([a-z]+) )?({USE})", re.ASCII)
+_MADE = ("join", "split")  # boxes that designs have without naming them
+BETWEEN = ("to", "along", "by", "with")  # words before the second leg of a box
+_OPERAND = re.compile(rf"(?:([a-z_]+) )?({USE})", re.ASCII)
 _SIGN = re.compile(r"\s*([+-])\s*")
 _FACTOR = re.compile(rf"\s*({USE})", re.ASCII)
 _NUMBER = re.compile(r"[0-9][0-9.]*(?:e[+-]?[0-9]+)?")
@@ -46,7 +47,7 @@ LINES = {  # the forms of a line, each with what takes it
     rf"(?: default ({WORD}))?(?: update (\S+))?(?: stored \(([\w, ]+)\))?(?: (std|init|value) (.+))?",
     "step": r"([^\[\]\s]+\[[^\[\]]*\]) = (.+)",
     "loss": rf"loss ({WORD})(?: step (\S+))? = (.+)",
-    "output": r"output (\S+)",
+    "output": r"output (\S+(?: \S+)*)",
 }
 AnyDiagram = TypeVar("AnyDiagram", bound=Diagram)
 
@@ -242,7 +243,7 @@ def _coefficient_end(text: str, place: int) -> int:
 
 def read_box(kind: str, inside: str, known: Names) -> Box | FusedAttention:
     """`softmax(S[h n m]; over m; scale 1; dropout 0)`: a kind, and what stands between its parentheses."""
-    if kind not in BOXES and kind != "attention":
+    if kind not in BOXES and kind not in (*_MADE, "attention"):
         refuse("unknown-box", f"there is no box '{kind}'.", nearest(kind, BOXES), (0, len(kind)))
     place, parts = len(kind) + 1, _Parts(known)
     for piece in inside.split(";"):
@@ -263,10 +264,12 @@ class _Parts:
         self.readers: dict[str, Callable[[str], Any]] = {
             **dict.fromkeys(("over", *BETWEEN), known.leg),
             **dict.fromkeys(_numbers(), known.number),
+            "fill": lambda text: Negative(Number(math.inf)) if text == "-inf" else known.number(text),
             "map": self.map,
             "mask": self.mask,
             **dict.fromkeys(_mode_keys(), _mode),
             "scores": known.legs_of,
+            "parts": known.legs_of,
             "steps": _steps,
         }
 
@@ -291,24 +294,33 @@ class _Parts:
         return self.known.mask(parse_mask(text))
 
     def box(self, kind: str) -> Box:
+        if kind in _MADE:
+            self.check(kind, {"of", "over", "parts"}, frozenset())
+            return Box(kind, self.words["over"], tuple(self.operands.items()), parts=self.words["parts"])
         model, op = BOXES[kind], OPS[kind]
         given = (("over", op.has_leg), ("map", op.has_map), (op.mode_key, op.modes), ("to", model.second))
-        wanted = {*model.operands, *model.numbers, *(word for word, has in given if has)}
-        self.check(kind, wanted, {*model.optional} & wanted)
+        words = [word for word, has in given if has]
+        optional = {*model.optional, *(["to"] if model.second in model.optional else [])} & {
+            *model.operands,
+            *model.numbers,
+            *words,
+        }
+        self.check(kind, {*model.operands, *model.numbers, *words} - optional, frozenset(optional))
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
         mode = word(op.mode_key)
         return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), mode)
 
     def attention(self) -> FusedAttention:
-        self.check("attention", {"query", "key", "value", "over", "scores", "scale", "dropout", "steps"})
+        wanted = {"query", "key", "value", "over", "scores", "scale", "dropout", "steps"}
+        self.check("attention", wanted, frozenset({"sink"}))
         parts: dict[str, Any] = {**self.operands, **self.numbers, **self.words, "masks": tuple(self.masks)}
         return FusedAttention(leg=parts.pop("over"), **parts)
 
-    def check(self, kind: str, wanted: set[str], optional: Set[str] = frozenset()) -> None:
+    def check(self, kind: str, wanted: set[str], optional: frozenset[str]) -> None:
         given = {*self.operands, *self.numbers, *self.words}
         for name in sorted(wanted - given - optional):
             refuse("missing-key", f"'{kind}' lacks '{name}'.")
-        for name in sorted(given - wanted):
+        for name in sorted(given - wanted - optional):
             refuse("unknown-key", f"'{kind}' has no '{name}'.")
 
 
@@ -350,6 +362,7 @@ class _Reader:
         self.known = Names()
         self.name: str | None = None
         self.output: str | None = None
+        self.also: tuple[str, ...] = ()
         self.causal = False
         self.losses: dict[str, Loss] = {}
 
@@ -373,7 +386,8 @@ class _Reader:
                 refuse("unknown-name", f"there is no step '{tensor.update}' with the legs of '{tensor.name}'.", hint)
         legs, tensors, steps = (tuple(part.values()) for part in (known.legs, known.tensors, known.steps))
         settings, losses = tuple(known.settings.items()), tuple(self.losses.values())
-        return kind(self.name, legs, settings, tensors, steps, self.output, self.causal, losses)  # type: ignore[arg-type]
+        made = kind(self.name, legs, settings, tensors, steps, self.output, self.causal, losses)  # type: ignore[arg-type]
+        return replace(made, also=self.also)
 
     def take_graph(self, match: Match) -> None:
         problem = identifier_problem(match[1])
@@ -382,10 +396,12 @@ class _Reader:
         self.name, self.causal = match[1], match[2] is not None
 
     def take_output(self, match: Match) -> None:
-        if match[1] not in self.known.steps:
-            hint = nearest(match[1], self.known.steps)
-            refuse("unknown-name", f"there is no step '{match[1][:64]}'.", hint, match.span(1))
-        self.output = match[1]
+        self.output, *also = match[1].split(" ")
+        for name in (self.output, *also):
+            if name not in self.known.steps:
+                hint = nearest(name, self.known.steps)
+                refuse("unknown-name", f"there is no step '{name[:64]}'.", hint, match.span(1))
+        self.also = (*also,)
 
     def take_loss(self, match: Match) -> None:
         name, step = match[1], match[2] or match[1]

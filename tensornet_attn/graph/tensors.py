@@ -21,11 +21,12 @@ T = TypeVar("T")
 ROLES = {"inputs": "input", "weights": "weight", "constants": "constant", "noise": "noise", "state": "state"}
 DRAWN = {"xavier": (0,), "normal": (1,), "uniform": (1,)}  # initialisers and how many arguments they take
 FIXED = {"zeros": (0,), "ones": (0, 2), "full": (1,), "eye": (0, 1), "kron": (2,)}
-VALUES = FIXED | {"sinusoid": (0,), "distance": (0,), "alibi_slopes": (0,), "bucket": (3,), "log_bucket": (2,)}
+VALUES = FIXED | {"sinusoid": (0,), "distance": (0,), "index": (0,), "alibi_slopes": (0,)}
+VALUES |= {"bucket": (3,), "log_bucket": (2,)}
 USAGE = {"normal": "normal(0.02)", "uniform": "uniform(0.1)", "full": "full(0.5)", "eye": "eye", "ones": "ones"}
 USAGE |= {"kron": "kron(eye(h), ones(d, d))"}
 USAGE |= {"bucket": "bucket(32, 128, 1)", "log_bucket": "log_bucket(512, 512)"}
-USAGE |= {name: name for name in ("xavier", "zeros", "sinusoid", "distance", "alibi_slopes")}
+USAGE |= {name: name for name in ("xavier", "zeros", "sinusoid", "distance", "index", "alibi_slopes")}
 ALLOWED = {"weight": DRAWN | FIXED, "state": FIXED, "constant": VALUES}
 
 
@@ -166,6 +167,9 @@ def _check_shape(scope: Scope, function: Function, legs: tuple[str, ...], span: 
         raise Refusal("init-shape", message, "e.g. '{legs: n m, value: distance}'.", span)
     if function.name in BUCKETS:
         _check_buckets(scope, function, sizes, shown, span)
+    if function.name == "index" and any(leg.size is None for leg in sizes):
+        message = f"'index' stands on a leg with a size, not on {shown}."
+        raise Refusal("init-shape", message, "on query and key, 'distance' says how far they are apart.", span)
     if function.name in ("eye", "ones", "kron") and function.arguments:
         shape = _matrix(scope, function, span)
         if shape is not None and shape != tuple(leg.stored for leg in sizes):
@@ -174,7 +178,8 @@ def _check_shape(scope: Scope, function: Function, legs: tuple[str, ...], span: 
 
 
 BUCKETS = ("bucket", "log_bucket")
-_LEGS_OF = {"sinusoid": 2, "distance": 2, "alibi_slopes": 1, "eye": 2, "kron": 2, "bucket": 2, "log_bucket": 2}
+_LEGS_OF = {"sinusoid": 2, "distance": 2, "index": 1, "alibi_slopes": 1, "eye": 2, "kron": 2}
+_LEGS_OF |= dict.fromkeys(BUCKETS, 2)
 
 
 def _check_buckets(scope: Scope, function: Function, legs: list[Leg], shown: str, span: Span) -> None:

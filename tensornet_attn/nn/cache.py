@@ -32,7 +32,9 @@ class Cache:
         self._levels = {one.value for part in decoding.parts for one in part.inputs if one.how == "level"}
         self._held: dict[str, Tensor] = {}  # a growing one has room behind what is in use
         self._written: dict[str, Tensor] = {}  # of a call that runs: values that stand behind what is in use
+        self.shown: Tensor | None = None  # of packed documents: which positions are no padding, [batch, positions]
         self._dtype = torch.get_default_dtype()  # of the chunks; states are of float32 at least
+        self.last: tuple[Any, ...] | None = None  # the call before, where another like it needs no checks
         self._stays = False  # whether what holds the states is written again, not replaced
 
     def allocate(self, batch: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
@@ -99,7 +101,7 @@ class Cache:
                     f"{self.design}: the cache cannot go back to {length:,} positions: of '{name}' it keeps the last "
                     f"{rows:,}."
                 )
-        self.length = length
+        self.length, self.shown = length, None if self.shown is None else self.shown[..., :length]
 
     def keep_last(self, positions: int) -> None:
         """Drops all but the last `positions` positions of results that are kept for every position.
@@ -125,6 +127,34 @@ class Cache:
             else:
                 self._held[name] = last
         self.forgotten, self.length = self.forgotten + self.length - positions, positions
+        self.shown = None if self.shown is None else self.shown[..., -positions:]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more position fits in the tensors that there are."""
+        return all(
+            one.leg is None or self._held[name].shape[self._axis(name)] > self.length
+            for name, one in self._kept.items()
+        )
+
+    def appended(self, name: str, new: Tensor) -> Tensor:
+        """All positions of a result with one more, written behind those in use."""
+        axis, held = self._axis(name), self._held[name]
+        held.narrow(axis, self.length, 1).copy_(new)
+        self._written[name] = new
+        return held.narrow(axis, 0, self.length + 1)
+
+    def step(self, new: Mapping[str, Tensor]) -> None:
+        """Keeps the values of one more position, for which there is room."""
+        for name, value in new.items():
+            if self._kept[name].leg is not None:
+                if self._written.pop(name, None) is not value:
+                    self._held[name].narrow(self._axis(name), self.length, 1).copy_(value)
+            elif self._stays:
+                self._held[name].copy_(value)
+            else:
+                self._held[name] = value
+        self.length += 1
 
     def reorder(self, index: Tensor) -> None:
         """Sequence i of the batch, its first dimension, becomes what index[i] was, as a beam search needs.
@@ -141,15 +171,17 @@ class Cache:
 
     def to(self, *args: Any, **kwargs: Any) -> Cache:
         """Moves what is kept, as `Tensor.to`; gives the cache. States stay of float32 at least."""
+        self.last = None
         for name, held in self._held.items():
             moved = held.to(*args, **kwargs)
             self._dtype = torch.empty(0, dtype=self._dtype).to(*args, **kwargs).dtype
             self._held[name] = moved if self._kept[name].leg else moved.to(state_dtype(moved.dtype))
+            self.shown = None if self.shown is None else self.shown.to(moved.device)
         return self
 
     def reset(self) -> None:
         """Forgets everything; tensors that `new_cache` made for a batch stay."""
-        self.length = self.forgotten = 0
+        self.length, self.forgotten, self.last, self.shown = 0, 0, None, None
         self._written.clear()
         if not self._stays:
             self._held = {}
@@ -159,7 +191,8 @@ class Cache:
     def state_dict(self) -> dict[str, Any]:
         """The length and the dtype of what was seen, and under `kept` what is kept, by name."""
         kept = {name: self[name].clone() for name in self._held}
-        return {"length": self.length, "forgotten": self.forgotten, "dtype": self._dtype, "kept": kept}
+        shown = {} if self.shown is None else {"shown": self.shown.clone()}
+        return {"length": self.length, "forgotten": self.forgotten, "dtype": self._dtype, "kept": kept, **shown}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave. Raises InputError where it is of another design."""
@@ -182,6 +215,7 @@ class Cache:
                 raise InputError(f"{self.design}: '{name}' is [{legs}] = {[*own]} in the state, and {[*sizes]} here.")
         self.reset()
         self.length, self.forgotten, self._dtype = length, int(state["forgotten"]), state["dtype"]
+        self.shown = state.get("shown")
         for name in self._kept if kept else ():
             if not self._stays:
                 self._held[name] = kept[name].clone()
@@ -215,10 +249,24 @@ class Cache:
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         if any(held.ndim == len(self._kept[name].legs) for name, held in self._held.items()):
             raise InputError(f"{self.design}: the cache is of one sequence, without a batch dimension.")
+        self.last = None
         for name, held in self._held.items():
             axis = self._axis(name) if self._kept[name].leg else 0
             ahead = axis < -2  # heads stay in front of positions, as `_room` puts them
             self._held[name] = change(held.movedim(axis, -2)).movedim(-2, axis) if ahead else change(held)
+        self.shown = None if self.shown is None else change(self.shown)
+
+    def visible(self, chunk: Tensor | None, length: int) -> Tensor | None:
+        """Which of so many keys are no padding of packed documents, [batch, keys]; None: all of them.
+
+        `chunk`: the same of those that are new.
+        """
+        known = [part for part in (self.shown, chunk) if part is not None]
+        if not known:
+            return None
+        old = self.length if self.shown is None else self.shown.shape[-1]
+        before, now = (known[0].new_ones(len(known[0]), count) for count in (old, length - old))
+        return torch.cat((before if self.shown is None else self.shown, now if chunk is None else chunk), -1)
 
     def _axis(self, name: str) -> int:
         one = self._kept[name]

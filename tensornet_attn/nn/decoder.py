@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -13,11 +14,13 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.nn.cache import Cache, state_dtype
 from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.plan.cache import Cache as Plans
-from tensornet_attn.plan.decoding import Part, decoding_of
+from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.stages import Stage, merged, single
 
 Tensor = torch.Tensor
+_serials = count()
 _plans: Plans[Plan] = Plans(most=1024)  # by content: layers of one design plan once
 
 
@@ -25,17 +28,20 @@ class Decoder:
     """The parts of a compiled design that run with a cache, all planned at once: a traced call plans nothing."""
 
     def __init__(self, graph: Graph, make: Callable[[Plan], Made], plan: Plan, droppable: bool = False):
-        self.decoding = decoding_of(graph, droppable)
+        self.decoding, self.serial = decoding_of(graph, droppable), next(_serials)
         self.states = tuple(one.name for one in self.decoding.kept if one.leg is None)
         self._kept = tuple(one.name for one in self.decoding.kept)
         graph = self.decoding.graph
         self._query, self._key, self._output = str(graph.query), graph.key, graph.output
         self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
         self._behind_kept, self._limited = self._makes_kept(), plan.target.memory is not None
-        self._one, self._many = (
-            tuple(self._planned(part, make, plan, workload) for part in self.decoding.parts)
-            for workload in ("decoding", "prefill")
+        self._many = tuple(self._planned(stage, make, plan, "prefill") for stage in single(self.decoding))
+        self._one, self._one_apart = (
+            tuple(self._planned(stage, make, plan, "decoding") for stage in merged(self.decoding, apart))
+            for apart in (False, True)
         )
+        self._most = min((leg.maximum for leg in graph.legs if leg.sequence and leg.maximum), default=None)
+        self._repeats = self._can_repeat()
 
     def call(
         self, module: Any, cache: Cache, values: Mapping[str, Tensor], given: Arguments, whole: Callable[[], Result]
@@ -52,17 +58,79 @@ class Decoder:
         chunk = _Chunk(dict(values), like, length, keys, given.mask, given.key_mask)
         alone = first and (self._limited or bool(self.states) or torch.is_grad_enabled())
         out = whole() if alone else None
-        *parts, last = self._one if length == 1 else self._many
-        for part in parts:
-            if part.value in self._behind_kept if alone else first or not (memory and part.value in self._kept):
-                chunk.values[part.value] = self._run(module, cache, part, chunk)
+        for stage in self._stages(alone, chunk):
+            if not (stage.values[0] in self._behind_kept if alone else first or not (memory and stage.once)):
+                continue
+            found = self._run(module, cache, stage, chunk)
+            chunk.values.update(zip(stage.values, found, strict=True))
         if out is None:
-            out = self._run(module, cache, last, chunk)
+            out = chunk.values[self._output]
         if first or not memory:
+            if self._usual(alone, chunk) and self._repeats and len(values) == 1 and not torch.compiler.is_compiling():
+                cache.last = self.serial, like.shape, like.dtype, like.device
             batch = self._batch(chunk)
             new = {one.name: _of_batch(chunk.values[one.name], batch, len(one.legs)) for one in self.decoding.kept}
             cache.update(new, keys if memory else length, like.dtype)
         return out
+
+    def _can_repeat(self) -> bool:
+        """Whether all that a step of one position reads is the chunk, rows behind each other and states."""
+        rows = [one for one in self.decoding.kept if one.leg is not None]
+        hows = {one.how for stage in self._one for one in stage.inputs}
+        whole = all(one.reach is None for one in rows) and not self.decoding.memory
+        return whole and hows <= {"chunk", "kept", "state", "level", "seen", "empty"}
+
+    def repeats(self, module: Any, cache: Cache, inputs: tuple[Any, ...]) -> bool:
+        """Whether a call is a step like the one before, so that all checks of that hold for it."""
+        if torch.compiler.is_compiling() or cache.last is None or len(inputs) != 1 or torch.is_grad_enabled():
+            return False
+        x = inputs[0]
+        return (
+            isinstance(x, Tensor)
+            and cache.last == (self.serial, x.shape, x.dtype, x.device)
+            and cache.shown is None
+            and cache.has_room
+            and not module.training
+            and (self._most is None or cache.length < self._most)
+            and not torch.is_autocast_enabled(x.device.type)
+        )
+
+    def repeated(self, module: Any, cache: Cache, x: Tensor) -> Tensor:
+        """The output of such a step."""
+        name, rank = next(iter(self._ranks.items()))
+        values, batch = {name: x}, x.shape[: x.ndim - rank]
+        for stage in self._one:
+            query, key = stage.legs
+            lengths = {query: 1, key: 1 if stage.reach == 0 else cache.length + 1}
+            inputs: list[Tensor] = []
+            for one in stage.inputs:
+                if one.how == "chunk":
+                    inputs.append(values[one.value])
+                elif one.how == "kept":
+                    inputs.append(cache.appended(one.value, values[one.value]))
+                elif one.how in ("seen", "empty"):
+                    inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if one.how == "seen" else 1))
+                else:
+                    inputs.append(cache[one.value])
+            stands = module if stage.made.source else _With(module, stage.plan, x.dtype)
+            found = stage.made.run(stands, Arguments((*inputs,), lengths, None, None, None))
+            if isinstance(found, Tensor):
+                values[stage.values[0]] = found
+            else:
+                values.update(zip(stage.values, found, strict=True))
+        cache.step({name: values[name] for name in self._kept})
+        return values[self._output]
+
+    def _stages(self, alone: bool, chunk: _Chunk) -> tuple[_Planned, ...]:
+        """What runs for a chunk."""
+        if alone or chunk.length != 1:
+            return self._many
+        return self._one if self._usual(alone, chunk) else self._one_apart
+
+    def _usual(self, alone: bool, chunk: _Chunk) -> bool:
+        """Whether a chunk is one position that no mask hides from states, all computed in one dtype."""
+        wide = state_dtype(chunk.like.dtype) == chunk.like.dtype
+        return not alone and chunk.length == 1 and (not self.states or (chunk.key_mask is None and wide))
 
     def _makes_kept(self) -> frozenset[str]:
         """The values that what is kept is made of."""
@@ -72,21 +140,21 @@ class Decoder:
                 found |= {one.value for one in part.inputs if one.how == "chunk"}
         return frozenset(found)
 
-    def _planned(self, part: Part, make: Callable[[Plan], Made], whole: Plan, workload: str) -> _Planned:
+    def _planned(self, stage: Stage, make: Callable[[Plan], Made], whole: Plan, workload: str) -> _Planned:
         target = replace(whole.target, workload=workload, n=None, m=None, memory=None)
-        made_by = partial(make_plan, part.graph, whole.backend, target)
-        plan = _plans.get((part.graph.to_text(), whole.backend, target), made_by)
-        graph, state = part.graph, part.value in self.states
+        made_by = partial(make_plan, stage.graph, whole.backend, target)
+        plan = _plans.get((stage.graph.to_text(), whole.backend, target), made_by)
+        graph = stage.graph
         inputs = tuple(
-            _Input(one.how, one.value, one.axis, len(legs), state and graph.query in legs, graph.key in legs)
-            for one in part.inputs
+            _Input(one.how, one.value, one.axis, len(legs), one.hides, graph.key in legs)
+            for one in stage.inputs
             for legs in [graph.legs_of(one.name)]
         )
-        legs = str(graph.query), str(graph.key)
-        return _Planned(part.value, inputs, part.reach, part.carried, legs, plan, make(plan))
+        legs, once = (str(graph.query), str(graph.key)), stage.values[0] in self._kept
+        return _Planned(stage.values, inputs, stage.reach, stage.carried, once, legs, plan, make(plan))
 
-    def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Tensor:
-        """The value of a part."""
+    def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Sequence[Tensor]:
+        """The values of a stage."""
         keys, like = chunk.keys, chunk.like
         if planned.reach is not None:
             keys = min(keys, planned.reach + chunk.length)
@@ -98,9 +166,12 @@ class Decoder:
             inputs = tuple(value.to(own) for value in inputs)
         lengths = dict(zip(planned.legs, (chunk.length, keys), strict=True))
         stands = module if own == dtype and planned.made.source else _With(module, planned.plan, own)
-        value = planned.made.run(stands, Arguments(inputs, lengths, mask, key_mask, None))
-        assert isinstance(value, torch.Tensor)
-        return value.to(dtype) if wide != dtype and planned.value == self._output else value
+        found = planned.made.run(stands, Arguments(inputs, lengths, mask, key_mask, None))
+        values: Sequence[Any] = (found,) if isinstance(found, torch.Tensor) else found
+        if wide == dtype:
+            return values
+        pairs = zip(planned.values, values, strict=True)
+        return [value.to(dtype) if name == self._output else value for name, value in pairs]
 
     def _input(self, module: Any, cache: Cache, reach: int | None, one: _Input, chunk: _Chunk, keys: int) -> Tensor:
         if one.how == "kept":
@@ -162,12 +233,16 @@ class _Input(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    """A part with its plan; `legs`: of queries and keys. Plain data, which torch.compile can read."""
+    """A stage with its plan; `legs`: of queries and keys. Plain data, which torch.compile can read.
 
-    value: str
+    `once`: it gives what is kept, of a memory by the first call alone.
+    """
+
+    values: tuple[str, ...]
     inputs: tuple[_Input, ...]
     reach: int | None
     carried: bool
+    once: bool
     legs: tuple[str, str]
     plan: Plan
     made: Made

@@ -22,7 +22,7 @@ class Arguments(NamedTuple):
     losses: bool = False
 
 
-Result = Tensor | tuple[Tensor, dict[str, Tensor]]
+Result = Tensor | tuple[Tensor, dict[str, Tensor]] | tuple[Tensor, ...]  # with losses; of several outputs
 Run = Callable[[Any, Arguments], Result]  # of the module, or of what stands in its place
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn.ir.steps import Box, Step
@@ -24,8 +24,16 @@ def _legs(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _widths(value: object, info: ValidationInfo) -> object:
+    found, of = _legs(value), info.data.get("conv")
+    if of is not None and isinstance(of, str) != isinstance(found, str):
+        raise PydanticCustomError("as many", "a width for each leg is wanted here")
+    return found
+
+
 LEGS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}]}
 OneOrTwo = Annotated[Any, BeforeValidator(_legs), WithJsonSchema(LEGS)]
+Widths = Annotated[Any, BeforeValidator(_widths), WithJsonSchema(LEGS)]
 
 
 class Conv(BoxModel):
@@ -34,15 +42,9 @@ class Conv(BoxModel):
     key = "conv"
     second = "width"
     conv: OneOrTwo
-    width: OneOrTwo
+    width: Widths
     mask: Masks = ()
     of: Operand
-
-    @model_validator(mode="after")
-    def _as_many(self) -> Conv:
-        if isinstance(self.conv, str) != isinstance(self.width, str):
-            raise PydanticCustomError("as many", "a width for each leg is wanted here")
-        return self
 
     def apart(self) -> BoxModel:
         """Along one leg after the other; masks act along the second, the keys."""

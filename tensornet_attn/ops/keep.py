@@ -21,7 +21,7 @@ class MaskedScores(BoxModel):
 class Keep(Operation):
     kind = "keep"
     model = MaskedScores
-    masked = zero_where_hidden = only_hides = keeps_sign = linear = True
+    masked = zero_where_hidden = only_hides = keeps_sign = linear = same_of_one = True
     ignores_zeros = "always"
     takes_float_mask = False
     per_element = 0  # its mask alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union
 
 from pydantic import (
@@ -39,15 +40,39 @@ def _text(value: Any) -> Any:
     return value
 
 
+def _legs(value: Any) -> Any:
+    """A leg, or a list of several."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
+        return value if len(value) > 1 else value[0]
+    if not isinstance(value, str):
+        raise PydanticCustomError("legs of a box", "a leg or a list of legs is wanted here")
+    return value
+
+
 def _masks(value: Any) -> Any:
     if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
         return value
     raise PydanticCustomError("masks", "a list of masks is wanted here: causal, band(w) or 'window(left, right)'")
 
 
+def _as_text(value: Any) -> Any:
+    """A number as the sum that it is: `0 ->`."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{'-' * (value < 0)}{abs(_arithmetic(value))!r} ->" if number else value
+
+
+def _fill(value: Any) -> Any:
+    """0, which says nothing, or minus infinity."""
+    if value in (None, 0, "0", "-inf", -math.inf):
+        return "-inf" if value in ("-inf", -math.inf) else None
+    raise PydanticCustomError("fill", "0 or -inf is wanted here")
+
+
 Arithmetic = Annotated[int | float | str, BeforeValidator(_arithmetic)]
+Fill = Annotated[str | None, BeforeValidator(_fill)]
 LegName = Annotated[str, BeforeValidator(_text)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
+LegNames = Annotated[str | tuple[str, ...], BeforeValidator(_legs)]
 
 
 class WithMasks:
@@ -97,20 +122,29 @@ def kinds_of(data: dict[str, Any]) -> list[str]:
 BOXES: dict[str, type[BoxModel]] = {}  # by the key that opens it
 
 
+FRAMES = 200  # that pydantic takes for a kind of box, several times over
+
+
 class AnyBox:
     """The schema of an operand: a text, or a box of one of the kinds that are known when it is built."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         members = (Annotated[model, Tag(f"box:{model.key}")] for model in BOXES.values())
-        return handler.generate_schema(
-            Annotated[Union[(Annotated[str, Tag("text")], *members)], Discriminator(kind_of)]
-        )
+        union = Annotated[Union[(Annotated[str, Tag("text")], *members)], Discriminator(kind_of)]
+        before = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(before, FRAMES * len(BOXES)))  # pydantic goes from each kind into the next
+        try:
+            return handler.generate_schema(union)
+        finally:
+            sys.setrecursionlimit(before)
 
 
 if TYPE_CHECKING:
     Operand = str | BoxModel
+    OperandOrNumber = str | BoxModel
 else:
     Operand = Annotated[Any, AnyBox()]
+    OperandOrNumber = Annotated[Any, AnyBox(), BeforeValidator(_as_text)]
 M = TypeVar("M", bound=type[BaseModel])
 _HOLDERS: list[type[BaseModel]] = []  # models that have operands, beside the boxes
 

@@ -70,13 +70,14 @@ class Given:
     `how`: of the `chunk`; `kept`, with the chunk's; a `state` of the past, or a `level`, which is as large as can be
     before anything was seen; a weight's `rows`; `visible`, 1 where the key mask of the call shows a position, and its
     `place` in the chunk, from 1; `seen` and `empty`, which only say how many positions there are in all, and
-    in the chunk.
+    in the chunk. `hides`: it makes a state, and hidden positions of it are cleared.
     """
 
     name: str
     value: str
     how: str
     axis: int  # of the sequence leg, from the end
+    hides: bool = False
 
 
 @dataclass(frozen=True)
@@ -473,7 +474,8 @@ class _Build:
     def give(self, name: str, value: str, how: str, legs: tuple[str, ...]) -> str:
         """An input of the part."""
         axis = next((i - len(legs) for i, leg in enumerate(legs) if leg in (self.query, self.key)), 0)
-        self.inputs[name], self.tensors[name] = Given(name, value, how, axis), Tensor(name, "input", legs)
+        hides = how == "chunk" and self.query in legs and self.value in self.whole.states.values()
+        self.inputs[name], self.tensors[name] = Given(name, value, how, axis, hides), Tensor(name, "input", legs)
         return name
 
     def present(self, name: str, legs: tuple[str, ...]) -> str:

@@ -16,8 +16,8 @@ from tensornet_attn.rewrite.engine import Rule
 
 
 def beside_output(graph: Graph) -> set[str]:
-    """The steps without which the output would be the same: for states and losses alone."""
-    return {step.name for step in graph.steps} - behind(graph, [graph.output])
+    """The steps without which a call would give the same: for states and losses alone."""
+    return {step.name for step in graph.steps} - behind(graph, [graph.output, *graph.also])
 
 
 def state_apart(graph: Graph, place: str) -> Graph | None:
@@ -25,7 +25,7 @@ def state_apart(graph: Graph, place: str) -> Graph | None:
     step, readers = graph.step[place], {reader.name for reader, _ in graph.readers.get(place, ())}
     if graph.query not in step.legs or graph.key not in step.legs or draws(graph, step):
         return None
-    if len(readers) + (place == graph.output) < 2:
+    if len(readers) + (place in (graph.output, *graph.also)) < 2:
         return None  # one makes the output, another does not
     apart = beside_output(graph)
     if place in apart or not readers & apart:

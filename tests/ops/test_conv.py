@@ -191,7 +191,7 @@ def test_scores_of_earlier_queries_are_in_no_cache() -> None:
         ),
         (
             {"conv": ["n", "m"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
-            "wrong-type: a width for each leg is wanted here, a mapping given. e.g. 'conv: [n, m]' and 'width: "
+            "wrong-type: a width for each leg is wanted here, the text 'w' given. e.g. 'conv: [n, m]' and 'width: "
             "[i, j]'.",
         ),
         (

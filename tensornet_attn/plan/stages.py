@@ -1,0 +1,188 @@
+"""Stages of a step of decoding: parts that run in one call, as one diagram with several outputs.
+
+# K of x;  V of x;  y of x, all of K and V   ->   K and V of x;  y of x, all of K and V
+# k of x;  v of x;  read of x, k, v, S;  S of k, v, S;  y of read   ->   y and S of x and S
+# A[n m] = Q[n d] K[m d];  r[n d] = A[n m] V[m d]   ->   A[n] = Q[n d] K[n d];  r[n d] = A[n] V[n d]
+
+A part that reads what is kept of a position runs behind that which gives it for the chunk: the cache stands between
+them. What several parts have in common is one step. Keys of a chunk of one position are that position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.recurrence import ONES
+from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.steps import with_uses
+from tensornet_attn.ops import OPS
+from tensornet_attn.plan.decoding import Decoding, Given, Part
+
+AT_ONE = ("visible", "place")  # what is 1 at the one position of a chunk that no mask hides
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Values of a chunk that one diagram gives: its output, then those that it gives `also`."""
+
+    values: tuple[str, ...]
+    graph: Graph
+    inputs: tuple[Given, ...]
+    reach: int | None
+    carried: bool
+
+
+def single(decoding: Decoding) -> tuple[Stage, ...]:
+    """Each part as a stage of its own."""
+    return tuple(Stage((one.value,), one.graph, one.inputs, one.reach, one.carried) for one in decoding.parts)
+
+
+def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
+    """The stages of a chunk of one position.
+
+    `apart`: what reads states stands by itself, as it is computed in another dtype, or where a mask of the call hides
+    positions from states. Otherwise no mask does.
+    """
+    found: list[_Group] = []
+    place: dict[str, int] = {}
+    for part in decoding.parts:
+        least = 0
+        for one in part.inputs:
+            if one.value in place and one.how in ("chunk", "kept"):
+                least = max(least, place[one.value] + (one.how == "kept" or (apart and one.hides)))
+        once = decoding.memory and part.value in {one.name for one in decoding.kept}
+        kind = (once, apart and part.carried)
+        own = next((i for i in range(least, len(found)) if found[i].takes(part, kind)), len(found))
+        if own == len(found):
+            found.append(_Group(decoding, kind))
+        found[own].parts.append(part)
+        place[part.value] = own
+    return tuple(one.stage(set(place) - {part.value for part in one.parts}, found, apart) for one in found)
+
+
+@dataclass
+class _Group:
+    """Parts that become a stage."""
+
+    decoding: Decoding
+    kind: tuple[bool, bool]
+    parts: list[Part] = field(default_factory=list)
+
+    def takes(self, part: Part, kind: tuple[bool, bool]) -> bool:
+        """Whether a part is of the same kind, and its keys, if it has some, are those of the others."""
+        own = {one.reach for one in self.parts if _has_keys(one)}
+        return kind == self.kind and (not own or not _has_keys(part) or own == {part.reach})
+
+    def stage(self, others: set[str], groups: list[_Group], apart: bool) -> Stage:
+        """The parts as one diagram."""
+        kept = {one.name for one in self.decoding.kept} | {self.decoding.graph.output}
+        read = {given.value for one in groups if one is not self for part in one.parts for given in part.inputs}
+        made = _Merge(apart)
+        outputs = {part.value: made.add(part) for part in self.parts}
+        wanted = [value for value in outputs if value in kept | read]
+        last = wanted[-1]
+        first = self.parts[-1].graph
+        graph = replace(
+            first,
+            legs=tuple(made.legs.values()),
+            tensors=tuple(made.tensors.values()),
+            steps=tuple(made.steps.values()),
+            output=outputs[last],
+            also=tuple(outputs[value] for value in wanted[:-1]),
+        )
+        reach = next((one.reach for one in self.parts if _has_keys(one)), None)
+        graph = _at_one(graph) if reach == 0 and not apart else graph
+        carried = any(one.carried for one in self.parts)
+        return Stage((last, *wanted[:-1]), graph, tuple(made.inputs.values()), reach, carried)
+
+
+def _has_keys(part: Part) -> bool:
+    """Whether a part speaks of the key leg."""
+    graph = part.graph
+    legs = {leg for tensor in graph.tensors for leg in tensor.legs} | {leg for step in graph.steps for leg in step.legs}
+    return graph.key in legs | {leg for _, use in graph.uses() for leg in use.legs}
+
+
+def _at_one(graph: Graph) -> Graph:
+    """The diagram where queries and keys are the same one position; as it was, where a box along keys needs them."""
+    query, key = str(graph.query), str(graph.key)
+    if any(key in one.legs for one in graph.tensors if one.role != "constant" or query in one.legs):
+        return graph
+    pairs = {step.name: step.legs.index(key) for step in graph.steps if {query, key} <= {*step.legs}}
+
+    def on(legs: tuple[str, ...], place: int | None) -> tuple[str, ...]:
+        return tuple(query if leg == key else leg for i, leg in enumerate(legs) if i != place)
+
+    def change(use: Use) -> Use:
+        return Use(use.name, on(use.legs, pairs.get(use.name)))
+
+    steps: list[Step] = []
+    for step in graph.steps:
+        new, box = with_uses(step, change), step.box
+        legs = on(step.legs, pairs.get(step.name))
+        if box is not None and key in (box.leg, box.other):
+            if not OPS[box.kind].same_of_one or box.numbers:
+                return graph
+            new = replace(new, op=Contraction((Term(ONE, (new.op.uses[0],)),)))
+        steps.append(replace(new, legs=legs))
+    tensors = tuple(replace(one, legs=on(one.legs, None)) for one in graph.tensors)
+    return replace(graph, steps=tuple(steps), tensors=tensors)
+
+
+class _Merge:
+    """One diagram of several; what is alike in two of them is there once."""
+
+    def __init__(self, apart: bool):
+        self.apart = apart
+        self.legs, self.tensors = dict[str, Leg](), dict[str, Tensor]()
+        self.steps, self.inputs = dict[str, Step](), dict[str, Given]()
+        self.made = dict[str, str]()  # the step that gives a value
+
+    def add(self, part: Part) -> str:
+        """Takes in a part; the name of its output here."""
+        names: dict[str, str] = {}
+        graph = part.graph
+        self.legs |= {leg.name: leg for leg in graph.legs}
+        given = {one.name: one for one in part.inputs}
+        for tensor in graph.tensors:
+            names[tensor.name] = self._tensor(tensor, given.get(tensor.name))
+
+        def change(use: Use) -> Use:
+            return Use(names[use.name], use.legs)
+
+        for step in graph.steps:
+            names[step.name] = self._step(with_uses(step, change))
+        self.made[part.value] = names[graph.output]
+        return names[graph.output]
+
+    def _tensor(self, tensor: Tensor, given: Given | None) -> str:
+        if given is None:
+            own = self._free(tensor.name, lambda name: self.tensors.get(name) == replace(tensor, name=name))
+            self.tensors[own] = replace(tensor, name=own)
+            return own
+        if given.how == "chunk" and given.value in self.made and not (self.apart and given.hides):
+            return self.made[given.value]
+        if given.how in AT_ONE and not self.apart:
+            return self._tensor(Tensor(tensor.name, "constant", tensor.legs, ONES), None)
+        own = self._free(
+            tensor.name,
+            lambda name: self.inputs.get(name) == replace(given, name=name) and self.tensors[name].legs == tensor.legs,
+        )
+        self.inputs[own], self.tensors[own] = replace(given, name=own), replace(tensor, name=own)
+        return own
+
+    def _step(self, step: Step) -> str:
+        own = self._free(step.name, lambda name: self.steps.get(name) == replace(step, name=name))
+        self.steps[own] = replace(step, name=own)
+        return own
+
+    def _free(self, name: str, same: Callable[[str], bool]) -> str:
+        """The name, or one like it, that nothing else has."""
+        return next(one for one in _like(name) if same(one) or not (one in self.tensors or one in self.steps))
+
+
+def _like(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}{i}" for i in range(2, 1000))
