@@ -133,6 +133,20 @@ def test_queries_and_keys_decode() -> None:
         torch.testing.assert_close(torch.cat(found, 1), layer(x, key_mask=keys), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_documents_of_a_packed_call_do_not_meet(causal: bool) -> None:
+    """Nor does what pads the shorter ones."""
+    layer = drawn(ta.compile(attention(causal), dtype=F64)).eval()
+    parts = [torch.randn(length, 6, dtype=F64) for length in (3, 5, 3, 1, 4)]
+    offsets = torch.tensor([0, 3, 8, 11, 12, 16])
+    with torch.no_grad():
+        y = layer(torch.cat(parts)[None], cu_seqlens=offsets)
+        torch.testing.assert_close(y, torch.cat([layer(part) for part in parts])[None], rtol=0, atol=1e-12)
+    if causal:  # padding before a document would be read
+        with pytest.raises(ta.InputError, match="'Q' reads the positions before each one"):
+            layer(torch.cat(parts)[None], cu_seqlens=offsets, cache=layer.new_cache())
+
+
 TWO = {
     "S": "Q[n h d] K[m h d] -> h n m",
     "T": {"conv": ["n", "m"], "width": ["a", "w"], "of": "S[h n m] T2[a w h] -> h n m a w"},

@@ -166,6 +166,15 @@ def test_a_cache_goes_on_behind_positions_of_the_call() -> None:
         torch.testing.assert_close(torch.cat(found, 1), layer(x, places), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["llama3", "yarn", "dynamic"])
+def test_documents_of_a_packed_call_are_turned_each_by_itself(name: str) -> None:
+    layer = ta.compile(source(**SCALED[name]), dtype=F64).eval()
+    parts = [torch.randn(length, 12, dtype=F64) for length in (3, 9, 7)]
+    with torch.no_grad():
+        y = layer(torch.cat(parts)[None], cu_seqlens=torch.tensor([0, 3, 12, 19]))
+        torch.testing.assert_close(y, torch.cat([layer(part) for part in parts])[None], rtol=0, atol=1e-12)
+
+
 def test_a_cache_that_cannot_be_kept_says_why() -> None:
     design = source(positions="position_ids[SEQ]", inputs="n", **SCALED["dynamic"])
     agree(design, torch.randn(1, LENGTH, 12, dtype=F64), torch.arange(LENGTH))
