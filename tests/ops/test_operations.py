@@ -19,8 +19,12 @@ F64 = torch.float64
 N, M = 3, 4
 OF = "S[h n m]"
 BOXES: dict[str, dict[str, Any]] = {
-    **{kind: {kind: "m", "of": OF} for kind in "softmax normalize keep logsumexp max sum mean cumsum reverse_cumsum".split()},
+    **{
+        kind: {kind: "m", "of": OF}
+        for kind in "softmax normalize keep logsumexp max sum mean cumsum reverse_cumsum".split()
+    },
     **{kind: {kind: "h", "of": OF} for kind in "rmsnorm layernorm l1norm l2norm".split()},
+    "groupnorm": {"groupnorm": "h", "groups": 2, "of": OF},
     "map": {"map": "relu", "of": OF},
     "topk": {"topk": "h", "k": 1, "of": OF},
     "rope": {"rope": "n", "along": "h", "of": OF},
@@ -29,11 +33,15 @@ BOXES: dict[str, dict[str, Any]] = {
     "delta_rule": {"delta_rule": "m", "query": "Q[n h]", "key": "K[m h]", "value": "K[m h]", "rate": "b[m h]"},
     "scan": {"scan": "m", "decay": "b[m h]", "of": "K[m h]"},
 }
-MADE = ("delta_state", "hide", "scan_state")  # by decoding and by rewriting, and no design has them
+MADE = ("delta_state", "hide", "join", "scan_state", "split")  # by decoding, rewriting, `(h d)`: no design names them
 KINDS = sorted({*OPS} - {*MADE})
 
 
-REDUCED = {"delta_rule": "n h", "scan": "n h", **dict.fromkeys("logsumexp max sum mean".split(), "h n")}  # legs of the result
+REDUCED = {
+    "delta_rule": "n h",
+    "scan": "n h",
+    **dict.fromkeys("logsumexp max sum mean".split(), "h n"),
+}  # legs of the result
 
 
 def design_of(kind: str) -> dict[str, Any]:
