@@ -76,7 +76,9 @@ class Call:
             forms.append((*self.batch, *(self.size(leg) for leg in min(others))))
         shape = (*self.draw.choice(forms), *(self.lengths[leg] for leg in pair))
         keep = torch.rand(shape, generator=self.generator) < 0.6
-        if not all(OPS[box.kind].takes_float_mask for box in boxes) or self.draw.random() < 0.5:
+        running = any(step.name.endswith(".each") for step in self.graph.steps)  # sums that may be planned as attention
+        boolean = running or not all(OPS[box.kind].takes_float_mask for box in boxes)
+        if boolean or self.draw.random() < 0.5:
             return keep
         return torch.where(keep, torch.randn(shape, generator=self.generator, dtype=F64), -torch.inf)
 

@@ -329,17 +329,21 @@ class Growth:
         inner = self.some([leg for leg in self.sizes if leg not in legs])[:2]
         query, key = self.mixed([n, *self.some(rest), *inner]), self.mixed([m, *self.some(rest), *inner])
         mode = self.one_of(["none", "none", "read", "both"])
-        grown = {}
+        grown: dict[str, Any] = {}
+        spare = [leg for leg in self.sizes if leg not in (*legs, *inner)]
+        step = [self.one_of(spare)] if spare and mode == "none" and self.chance(0.2) else []
+        key, value = (self.mixed([*own, *step]) for own in (key, value)) if step else (key, value)
         for role, own in (
             ("query", query),
             ("key", key),
             ("value", value),
-            ("rate", self.mixed([m, *self.some(rest)])),
+            ("rate", self.mixed([m, *self.some(rest), *step])),
         ):
             of = self.of(own, depth)
             grown[role] = {"map": "sigmoid", "of": of} if role == "rate" or mode != "none" else of
         if mode == "none":
             grown |= self.gates(key, (m, *self.some(rest), *self.some(inner)), depth)
+            grown |= {"steps": step[0]} if step else {}
         return {"delta_rule": m, **grown, "normalize": mode, "eps": 0.1}
 
     def gates(self, key: Legs, decay: Legs, depth: int) -> dict[str, Any]:

@@ -95,7 +95,8 @@ class _Maker:
         """The leg, the second leg, the map, the numbers and the masks."""
         leg = self.leg(self.op.kind) if self.op.has_leg else None
         function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
-        other = self.leg(self.model.second) if self.model.second else None
+        second = self.model.second
+        other = self.leg(second) if second and getattr(self.model, second) is not None else None
         numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers if self.given(name))
         return leg, other, function, numbers, self.masks(leg)
 
@@ -107,7 +108,8 @@ class _Maker:
         """The leg a parameter names; it must be on `of` unless the box makes it."""
         name = str(self.written(parameter))
         self.scope.leg(LegToken(name, (0, len(name))))
-        makes = self.op.makes_leg if parameter == self.model.second else not self.op.leg_on_operand
+        elsewhere = not self.op.leg_on_operand  # it stands on other operands than the first
+        makes = elsewhere or (parameter == self.model.second and self.op.makes_leg)
         if self.legs is not None and not makes and name not in self.legs:
             has = f"its legs are {' '.join(self.legs)}" if self.legs else "it has no legs"
             hint = "name one of them." if self.legs else "put something with a leg into the box."

@@ -261,7 +261,7 @@ class _Parts:
         self.masks: list[Function] = []
         self.words: dict[str, Any] = {}
         self.readers: dict[str, Callable[[str], Any]] = {
-            **dict.fromkeys(("over", "along", "to"), known.leg),
+            **dict.fromkeys(("over", "along", "to", "by"), known.leg),
             **dict.fromkeys(_numbers(), known.number),
             "fill": lambda text: Negative(Number(math.inf)) if text == "-inf" else known.number(text),
             "map": self.map,
@@ -284,7 +284,9 @@ class _Parts:
         if word == "mask":
             self.masks.append(value)
         else:
-            _hoisted(self.numbers if word in _numbers() else self.words, "to" if word == "along" else word, value)
+            _hoisted(
+                self.numbers if word in _numbers() else self.words, "to" if word in ("along", "by") else word, value
+            )
 
     def map(self, text: str) -> Function:
         return self.known.function(text, {name: (row.arguments,) for name, row in MAPS.items()})
@@ -299,7 +301,8 @@ class _Parts:
         model, op = BOXES[kind], OPS[kind]
         given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
         words = (word for word, has in given if has)
-        self.check(kind, {*model.operands, *model.numbers, *words} - model.optional, model.optional)
+        optional = model.optional | ({"to"} if model.second in model.optional else set())
+        self.check(kind, {*model.operands, *model.numbers, *words} - optional, optional)
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
         return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))
 

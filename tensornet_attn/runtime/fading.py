@@ -15,7 +15,7 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     """Products [M, C, r, C] of r rows at each place, q [M, C, r, d], with keys k [M, C, d] up to it, zeros elsewhere.
 
     a and c [M, C, w]: logarithms of what rows and keys have faded by, w being 1 or d. C is a power of
-    two. `strict`: of keys before the place.
+    two. `strict`: of keys before the place; else a is c.
     """
     (M, C, r, _), width = q.shape, min(FEW, q.shape[1])
     if c.shape[-1] == 1:
@@ -24,7 +24,7 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     blocks, (rows, keys, a_, c_) = diagonal(out, width), (x.unflatten(1, (-1, width)) for x in (q, k, a, c))
     for lag in range(int(strict), width):
         row, key = slice(lag, None), slice(width - lag)
-        faded = (a_[:, :, row] - c_[:, :, key]).exp_() * keys[:, :, key]
+        faded = keys[:, :, key] if lag == 0 else (a_[:, :, row] - c_[:, :, key]).exp_() * keys[:, :, key]
         met = (rows[:, :, row] * faded[..., None, :]).sum(-1)  # M G b r
         blocks.diagonal(-lag, 1, 3).copy_(met.movedim(-1, 1))
     while width < C:
@@ -45,8 +45,12 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
     g_rows, g_keys, rows, keys, a_, c_ = (x.unflatten(1, (-1, width)) for x in (g_q, g_k, q, k, a, c))
     for lag in range(int(strict), width):
         row, key = slice(lag, None), slice(width - lag)
-        faded = (a_[:, :, row] - c_[:, :, key]).exp_()
         own = blocks.diagonal(-lag, 1, 3).movedim(1, -1)[..., None]  # M G b r 1
+        if lag == 0:
+            g_rows.addcmul_(own, keys[..., None, :])
+            g_keys.add_((own * rows).sum(-2))
+            continue
+        faded = (a_[:, :, row] - c_[:, :, key]).exp_()
         g_rows[:, :, row].addcmul_(own, (faded * keys[:, :, key])[..., None, :])
         g_keys[:, :, key].addcmul_((own * rows[:, :, row]).sum(-2), faded)
     while width < C:

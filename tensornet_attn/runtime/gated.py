@@ -8,6 +8,7 @@ that fade; only the states between chunks are computed one after another. No exp
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.fading import faded_gradients, faded_products
@@ -28,14 +29,20 @@ def gated_delta_rule(
     write: Tensor | None = None,
     undecayed: bool = False,
     key_mask: Tensor | None = None,
-    chunk: int = 64,
+    chunk: int = 32,
     past: list[Tensor] | tuple[Tensor, ...] = (),
+    steps: int = 1,
 ) -> Tensor:
     """q [..., n, d], k, erase, write [..., m, d], v [..., m, e], rate [..., m], decay [..., m, 1 or d] -> [..., n, e].
 
     `decay`: logarithms, which must not be above 0. `undecayed`: erase reads the state before it fades. `past`: S before
     the first key [..., d, e], which is not trained. `chunk` keys at a time; in float32 at least, under autocast too.
+    `steps`: so many keys, erase, write, v and rate stand at each position, one after another.
     """
+    if steps > 1:
+        q, decay, key_mask = by_steps(q, decay, key_mask, steps)
+        read = gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past)
+        return read[..., steps - 1 :: steps, :]
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
     if past and n > m:
         raise ValueError(f"gated_delta_rule: {n} queries for {m} keys behind a state; give no more queries than keys.")
@@ -54,9 +61,12 @@ def gated_delta_state(
     write: Tensor | None = None,
     undecayed: bool = False,
     key_mask: Tensor | None = None,
-    chunk: int = 64,
+    chunk: int = 32,
+    steps: int = 1,
 ) -> Tensor:
     """The S [..., d, e] that `gated_delta_rule` has after the last key, without a gradient."""
+    if steps > 1:
+        _, decay, key_mask = by_steps(None, decay, key_mask, steps)
     with torch.no_grad():
         operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
         batch, given = expanded(*operands, past[0].to(operands[0]))
@@ -69,6 +79,15 @@ def gated_delta_state(
             for keep, add in zip(made.keeps.unbind(1), made.adds.unbind(1), strict=True):
                 S = torch.baddbmm(add, keep, S)
     return S.reshape(*batch, *S.shape[-2:]).to(past[0].dtype)
+
+
+def by_steps(
+    q: Tensor | None, decay: Tensor | None, key_mask: Tensor | None, steps: int
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """What stands once at a position, as it stands in all steps: queries read after the last, S fades at the first."""
+    q = None if q is None else F.pad(q[..., None, :], (0, 0, steps - 1, 0)).flatten(-3, -2)
+    decay = None if decay is None else F.pad(decay[..., None, :], (0, 0, 0, steps - 1)).flatten(-3, -2)
+    return q, decay, None if key_mask is None else key_mask.repeat_interleave(steps, -1)
 
 
 def gated_operands(

@@ -19,7 +19,10 @@ F64 = torch.float64
 N, M = 3, 4
 OF = "S[h n m]"
 BOXES: dict[str, dict[str, Any]] = {
-    **{kind: {kind: "m", "of": OF} for kind in "softmax normalize keep logsumexp max sum mean cumsum reverse_cumsum".split()},
+    **{
+        kind: {kind: "m", "of": OF}
+        for kind in "softmax normalize keep logsumexp max sum mean cumsum reverse_cumsum".split()
+    },
     **{kind: {kind: "h", "of": OF} for kind in "rmsnorm layernorm l1norm l2norm".split()},
     "map": {"map": "relu", "of": OF},
     "topk": {"topk": "h", "k": 1, "of": OF},
@@ -33,7 +36,11 @@ MADE = ("delta_state", "hide", "scan_state")  # by decoding and by rewriting, an
 KINDS = sorted({*OPS} - {*MADE})
 
 
-REDUCED = {"delta_rule": "n h", "scan": "n h", **dict.fromkeys("logsumexp max sum mean".split(), "h n")}  # legs of the result
+REDUCED = {
+    "delta_rule": "n h",
+    "scan": "n h",
+    **dict.fromkeys("logsumexp max sum mean".split(), "h n"),
+}  # legs of the result
 
 
 def design_of(kind: str) -> dict[str, Any]:

@@ -254,3 +254,20 @@ def test_traced_for_any_length() -> None:
     for length in (9, 70, 130):
         given = drawn("by channel", (2,), length, length)
         agree(traced(**given), gated_delta_rule(**given), [*given.values()])
+
+
+def test_several_steps_at_each_position() -> None:
+    """As so many positions, of which the last is read and the first fades."""
+    torch.manual_seed(0)
+    for undecayed in (False, True):
+        given = drawn("erase and write, by channel", (2,), 18, 18)
+        keep = torch.rand(2, 1, 6) < 0.7
+        decay = given["decay"].detach()[:, :, ::3].clone().requires_grad_()
+        once = given | {"q": given["q"][..., ::3, :], "decay": decay}
+        spread = torch.zeros_like(given["decay"])
+        spread[:, :, ::3] = decay
+        every = given | {"q": given["q"][..., ::3, :].repeat_interleave(3, -2), "decay": spread}
+        found = gated_delta_rule(**once, undecayed=undecayed, key_mask=keep, chunk=4, steps=3)
+        wanted = loop(**every, undecayed=undecayed, key_mask=keep.repeat_interleave(3, -1))[..., 2::3, :]
+        leaves = [decay, *(x for name, x in given.items() if name != "decay")]
+        agree(found, wanted, leaves)

@@ -60,8 +60,9 @@ def test_behind_what_came_before() -> None:
         masks = [None if key_mask is None else key_mask[:, part] for part in (slice(9), slice(9, None))]
         state = scan_state(x[:, :9], decay[:, :9], 1, torch.zeros(2, 3, dtype=torch.float64), masks[0])
         wanted = scan_sums(x, decay, 1, None, key_mask, 11)
-        agree(scan_sums(x[:, 9:], decay[:, 9:], 1, state, masks[1], 11), loop(x[:, 9:], decay[:, 9:], 1, state, masks[1], 11), [x, decay])  # fmt: skip
-        torch.testing.assert_close(scan_sums(x[:, 9:], decay[:, 9:], 1, state, masks[1], 11), wanted)
+        given = x[:, 9:], decay[:, 9:], 1, state, masks[1], 11
+        agree(scan_sums(*given), loop(*given), [x, decay])
+        torch.testing.assert_close(scan_sums(*given), wanted)
     torch.testing.assert_close(scan_state(x[:, :0], decay[:, :0], 1, state, None), state)
     wrong = "scan_sums: 4 queries for 3 keys behind a state; give no more queries than keys."
     with pytest.raises(ValueError, match=re.escape(wrong)):

@@ -82,6 +82,32 @@ def comba(w: Weights, x: Tensor, **see: object) -> Tensor:
     )
 
 
+def gated_deltaproduct(w: Weights, x: Tensor, **see: object) -> Tensor:
+    """S_t = alpha_t S_{t-1}, then S_t = (1 - beta_tr k_tr k_tr^T) S_t + beta_tr k_tr v_tr^T for each step r (eq. 4)."""
+    sight = Sight(len(x), len(x), **see)
+    out = [torch.zeros_like(row) for row in x]
+    for a in range(w["Wq"].shape[1]):
+        q = [unit(F.silu(project(row, w["Wq"][:, a])), 1e-6) for row in x]
+        k = [[unit(F.silu(one), 1e-6) for one in project(row, w["Wk"][:, :, a])] for row in x]
+        v = [F.silu(project(row, w["Wv"][:, :, a])) for row in x]
+        beta = [2 * torch.sigmoid(project(row, w["Wb"][:, :, a])) for row in x]
+        speed = torch.exp(w["speed"][a])
+        alpha = [torch.exp(-speed * F.softplus(project(row, w["Wa"])[a] + w["step"][a])) for row in x]
+
+        def change(t: int, S: Tensor, k=k, v=v, beta=beta, alpha=alpha) -> Tensor:
+            S = alpha[t] * S
+            for r in range(len(k[t])):
+                S = S - beta[t][r] * torch.outer(k[t][r], k[t][r] @ S) + beta[t][r] * torch.outer(k[t][r], v[t][r])
+            return S
+
+        states = along(change, torch.zeros(len(q[0]), v[0].shape[-1], dtype=x.dtype), sight)
+        for i in range(sight.n):
+            gate = F.silu(project(x[i], w["Wg"])[a])
+            read = rms(q[i] @ states[i] / len(q[i]) ** 0.5) * w["norm"] * gate
+            out[i] = out[i] + project(read, w["Wo"][a])
+    return torch.stack(out)
+
+
 def kda(w: Weights, x: Tensor, **see: object) -> Tensor:
     """alpha of a channel, by a projection of low rank; a sigmoid gate of low rank (Kimi Linear)."""
     return _delta_net(

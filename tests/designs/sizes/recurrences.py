@@ -8,6 +8,7 @@ CASES = {
     "gated_deltanet": Case(RULE, **STATEFUL),
     "kda": Case(RULE | {"r": 2}, **STATEFUL),
     "comba": Case(RULE, **STATEFUL),
+    "gated_deltaproduct": Case(RULE | {"r": 3}, **STATEFUL),
     "rwkv7": Case(RULE | {"r": 2}, **STATEFUL),
     "retnet": Case(RULE, causal=(True,), masks=False),
     "gla": Case({"f": 12, "h": 2, "d": 3, "e": 4, "r": 2}, {"tau": 4}, causal=(True,), masks=False),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.gated import (
+    by_steps,
     expanded,
     gated_delta_rule,
     gated_gradients_by_chunks,
@@ -40,13 +41,16 @@ def triton_gated_delta_rule(
     key_mask: Tensor | None = None,
     chunk: int = 64,
     past: list[Tensor] | tuple[Tensor, ...] = (),
+    steps: int = 1,
 ) -> Tensor:
     """`gated_delta_rule` of the same arguments, which itself takes wider keys, and what stands before the first."""
     if k.shape[-1] > WIDEST or past:
-        return gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past)
+        return gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past, steps)
+    if steps > 1:
+        q, decay, key_mask = by_steps(q, decay, key_mask, steps)
     e, rated, w, value, decay = gated_operands(k, v, rate, decay, erase, write, key_mask)
     _, operands = expanded(q.to(value), e, rated, w, value, decay)
-    return triton_gated(*operands, None, undecayed, chunk).to(v.dtype)
+    return triton_gated(*operands, None, undecayed, chunk)[..., steps - 1 :: steps, :].to(v.dtype)
 
 
 @torch.library.custom_op(operation("triton_gated"), mutates_args=())
