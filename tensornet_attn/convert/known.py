@@ -258,6 +258,7 @@ READINGS: tuple[Reading, ...] = (
         grouped,
         GROUPED | GROUPED_BIASES | {"sink": "sinks: (g j)", "bo": "o_proj.bias"},
         in_models=True,
+        once=True,
     ),
     Reading("nemotron", ("NemotronAttention",), lambda m: grouped(m) | rope(m, "turned"), GROUPED, in_models=True),
     Reading(

@@ -134,15 +134,21 @@ def of_torch(attn_mask: Tensor | None, padding: Tensor | None, heads: int, where
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions that a design has: their base, and whether the model's angles stand for neighbours."""
+    """Rotary positions that a design has: their base, and whether the model's angles stand for neighbours.
+
+    `once`: the model gives the angle of a pair once, not for each of its two entries.
+    """
 
     base: float
     interleaved: bool = False
+    once: bool = False
 
     def check(self, where: str, turns: tuple[Tensor, Tensor] | None, ids: Tensor) -> None:
         """Raises InputError unless cosines and sines, [batch, n, width], are those of positions [batch, n]."""
         if turns is None:
             raise InputError(f"{where}: position_embeddings are not given; they are compared with the design's own.")
+        if self.once:
+            turns = torch.cat((turns[0], turns[0]), -1), torch.cat((turns[1], turns[1]), -1)
         angles = ids[..., None].float() * _frequencies(self.base, turns[0].shape[-1], ids.device)  # batch n pairs
         tolerance = 1e-4 if turns[0].dtype in (torch.float32, torch.float64) else 2e-2
         pairs, one = ((-1, 2), -1) if self.interleaved else ((2, -1), -2)

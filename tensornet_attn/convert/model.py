@@ -135,7 +135,7 @@ def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], sh
         compiled = made_of(one.module, design, *options, where=one.path)
         place = _place(one.module, family, place_of(one.module, one.path), bool(compiled.plan.graph.causal))
         base = reading.numbers(one.module).get("base")
-        rope = None if base is None else Rope(base, family.layout.interleaved)
+        rope = None if base is None else Rope(base, family.layout.interleaved, reading.once)
         place = replace(place, rope=rope, window=window_of(one.module))
     else:
         trained = read_trained(one.module, one.path)

@@ -39,7 +39,7 @@ class Reading:
     turned part apart. `outside`: parameters that the layer's own output does not depend on, or that stay where they
     are. `call`: its output for [batch, n, f]. `extra`: what of the design is written again.
     `in_models`: its forward is called as that of an attention in Hugging Face's decoders, so that `convert_model` can
-    put the design in its place.
+    put the design in its place; `once`: these give the angle of a pair once.
     """
 
     design: str
@@ -51,6 +51,7 @@ class Reading:
     call: Callable[[Any, Tensor], Tensor] = alone
     extra: Mapping[str, Any] = field(default_factory=dict)
     in_models: bool = False
+    once: bool = False
 
     def source(self) -> Source:
         """The design, with what is written again."""

@@ -61,7 +61,8 @@ def _padded(alike: dict[tuple[int, int], list[int]], work: Work) -> list[Group]:
 class Rows(NamedTuple):
     """The rows of all groups along one sequence leg; what is padding repeats the last row of its document.
 
-    `index`: which row of the packed ones each is, and `back` where each packed one went; None where they are the same.
+    `index`: which row of the packed ones each is, [documents, positions]; `shown`: which are no padding; `back`: where
+    in these, as one dimension, each packed row went.
     """
 
     shapes: tuple[tuple[int, int], ...]  # of each group: documents, positions
@@ -115,36 +116,26 @@ class Rows(NamedTuple):
 class Padded(NamedTuple):
     """All documents padded to one length, with rows of their own.
 
-    `index`: which row of the packed ones each is, [documents, positions]; `shown`: which are no padding, None: all;
-    `back`: where in these, as one dimension, each packed row went.
+    `index`: which row of the packed ones each is, [documents, positions]; `shown`: which are no padding; `back`: where
+    in these, as one dimension, each packed row went.
     """
 
     index: Tensor
-    shown: Tensor | None
+    shown: Tensor
     back: Tensor
 
     @staticmethod
-    def behind(offsets: Tensor, rows: int, most: int) -> Padded:
-        """Padded behind their last row to `most`, with shapes that do not depend on the values of offsets."""
+    def of(offsets: Tensor, rows: int, most: int, before: bool) -> Padded:
+        """Padded to `most` behind their last row, or `before` their first; shapes do not depend on the offsets."""
         offsets = offsets.long()
         start, size = offsets[:-1, None], offsets.diff()[:, None]
         place, row = torch.arange(most, device=offsets.device), torch.arange(rows, device=offsets.device)
-        index = (start + torch.minimum(place, size - 1)).clamp(0, rows - 1)  # an empty document has any row
+        place = place - (most - size) if before else place
+        inside = torch.minimum(place.clamp(min=0), (size - 1).clamp(min=0))
+        index = (start + inside).clamp(max=rows - 1)  # an empty document at the end has the last row
         own = torch.searchsorted(offsets, row, right=True) - 1
-        return Padded(index, place < size, own * most + row - offsets[own])
-
-    @staticmethod
-    def before(lengths: Sequence[int], device: torch.device) -> Padded:
-        """Padded before their first row to the longest."""
-        most, count = max(lengths), len(lengths)
-        size = torch.tensor(lengths, device=device)
-        end = size.cumsum(0)
-        place = torch.arange(most, device=device) - most + size[:, None]  # below 0 before a document
-        own = torch.repeat_interleave(size, output_size=sum(lengths))
-        last = torch.arange(1, count + 1, device=device) * most
-        back = torch.arange(len(own), device=device) + (last - end)[own]
-        shown = place >= 0 if min(lengths) < most else None
-        return Padded((end - size)[:, None] + place.clamp(min=0), shown, back)
+        back = own * most + row - offsets[own]
+        return Padded(index, (place >= 0) & (place < size), back + (most - size[own, 0]) if before else back)
 
     def split(self, value: Tensor, axis: int) -> Tensor:
         """A tensor of the packed row as [documents, ...], with the documents' positions on the axis."""

@@ -135,7 +135,7 @@ class CompiledDesign(nn.Module):
                 return call_packed(self, packed, inputs, key_mask, losses)
             return call_with_cache(self, packed, inputs, key_mask, losses, cache)
         if cache is not None:
-            return self.call_cached(cache, inputs, mask, key_mask, noise, losses)
+            return self._cached(cache, inputs, mask, key_mask, noise, losses)
         lengths = self._signature.check(inputs, mask, key_mask, noise)
         return self._run(self, Arguments(inputs, lengths, mask, key_mask, noise, losses))
 
@@ -183,7 +183,7 @@ class CompiledDesign(nn.Module):
             decoders[droppable] = Decoder(self.plan.graph, partial(self._make, self.design), self.plan, droppable)
         return decoders[droppable]
 
-    def call_cached(
+    def _cached(
         self,
         cache: Cache,
         inputs: tuple[Tensor, ...],

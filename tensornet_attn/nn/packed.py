@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -190,10 +191,14 @@ def call_with_cache(
             f"{design}: documents of several lengths are padded in a cache, and {problem}: give documents of one "
             "length, or a cache to each."
         )
-    along, on_keys = (Padded.before(lengths, row.device) for lengths in (queries, keys))
-    shown = None if memory and not row.own_keys else on_keys.shown
-    made = module.call_cached(cache, tuple(row.split(along, on_keys)), None, None, None, losses, shown)
+    along, on_keys = (Padded.of(_offsets(own, row.device), sum(own), max(own), True) for own in (queries, keys))
+    shown = on_keys.shown if min(keys) < max(keys) and (row.own_keys or not memory) else None
+    made = module._cached(cache, tuple(row.split(along, on_keys)), None, None, None, losses, shown)
     return row.whole(along.joined(row.rows(made)))
+
+
+def _offsets(lengths: list[int], device: torch.device) -> Tensor:
+    return torch.tensor([0, *accumulate(lengths)], device=device)
 
 
 class _States:
@@ -228,18 +233,19 @@ def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: boo
     if most is None:
         raise InputError(f"{design}: a compiled call with '{name}' needs 'max_seqlen', an int: the longest document.")
     problem = padding.apart if apart or not packing.keyed else padding.behind
-    if problem is not None:
+    before = problem is not None and apart and padding.before is None  # the last query stands at the last key
+    if problem is not None and not before:
         raise InputError(f"{design}: a compiled call pads documents to one length, and {problem}: call it uncompiled.")
     check_traced(design, name, offsets, length, most)
     packed.check_positions(design, name, offsets)
-    along = on_keys = Padded.behind(offsets, length, most)
+    along = on_keys = Padded.of(offsets, length, most, before)
     if apart:
         assert own is not None
         keys = row.lengths[str(packing.key)]
         check_traced(design, *own, keys, most)
-        on_keys = Padded.behind(own[1], keys, most)
+        on_keys = Padded.of(own[1], keys, most, before)
     keep = None if row.key_mask is None else on_keys.split(row.key_mask, 0)
-    if padding.key_mask and packing.keyed:
+    if before or (padding.key_mask and packing.keyed):
         keep = both(keep, on_keys.shown)
     made = _run(module, tuple(row.split(along, on_keys)), keep, losses)
     made, means = made if isinstance(made, tuple) else (made, {})

@@ -74,8 +74,9 @@ def row(
     extra: Mapping[str, Any] | None = None,
     single: str = SINGLE,
     fixed: Mapping[str, Callable[[], Tensor]] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Layer:
-    """`legs`: the leg of each projection's entries, 1 where a head has one number."""
+    """`legs`: the leg of each projection's entries, 1 where a head has one number; `names`: of its weight there."""
     sizes = {"d": D, "e": E, "r": 3, "1": 1}
     widths = {name: sizes[leg] for name, leg in legs.items()}
 
@@ -83,7 +84,8 @@ def row(
         return Projected(widths, run(naive(folder, function)))
 
     weights: dict[str, Any] = {
-        WEIGHTS[name]: f"{name}.weight: (h {'0/1' if leg == '1' else leg}) f" for name, leg in legs.items()
+        (WEIGHTS | dict(names or {}))[name]: f"{name}.weight: (h {'0/1' if leg == '1' else leg}) f"
+        for name, leg in legs.items()
     }
     weights["Wo"] = f"out.weight: f (h {legs['v']})"
     for name, value in (fixed or {}).items():
@@ -118,6 +120,24 @@ def gates(s: Tensor) -> tuple[Tensor, Tensor]:
     """What each position writes to a slot, and the logarithm of what the slot keeps."""
     g = nnf.logsigmoid(s) / 8
     return 1 - g.exp(), g
+
+
+def rate(beta: Tensor) -> Tensor:
+    return beta.squeeze(-1).sigmoid()
+
+
+def gated(legs: str, **more: str) -> dict[str, Any]:
+    """The delta rule whose state fades, at a rate with these legs; `more`: other operands."""
+    own = legs.removeprefix("m ")
+    erased = {"erase": "memory[m f] Wa[f h d] -> m h d"} if more else {}
+    steps = {
+        "u": {"map": "softplus", "of": f"-1 * memory[m f] Wg[f {own}] -> {legs}"},
+        "g": f"-1 * u[{legs}] -> {legs}",
+        "A": DELTA["diagram"]["A"] | {"decay": "g"} | more,
+    }
+    weights = DELTA["weights"] | {"Wg": f"f {own}"} | ({"Wa": "f h d"} if more else {})
+    diagram = {name: step for name, step in DELTA["diagram"].items() if name not in ("A", "y")} | erased | steps
+    return DELTA | {"weights": weights, "diagram": diagram | {"y": DELTA["diagram"]["y"]}}
 
 
 LAYERS = (
@@ -176,19 +196,43 @@ LAYERS = (
     row(
         "forgetting_attn",
         "naive_forgetting_attn",
-        "mhsa",
+        "fox",
         lambda run: lambda q, k, v, g: run(q, k, v, nnf.logsigmoid(g.squeeze(-1))),
         QKV | {"g": "1"},
-        {
-            "causal": True,
-            "weights": {"Wg": "f h"},
-            "constants": {"one": {"legs": "n", "value": "ones"}},
-            "diagram": {
-                "g": {"map": "softplus", "of": "- memory[m f] Wg[f h] -> m h"},
-                "c": {"sum": "m", "of": "g[m h] one[n] -> n m h"},
-                "A": {"softmax": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] - c[n h] + c[m h] -> h n m"},
-            },
-        },
+        fixed={"bf": lambda: torch.zeros(H, dtype=torch.float64)},
+        names={"g": "Wf"},
+    ),
+    row(
+        "stickbreaking_attn",
+        "naive_stickbreaking_attn",
+        "stick_breaking",
+        lambda run: lambda **qkv: run(**qkv)[0],
+        QKV,
+        single="",
+    ),
+    row(
+        "gated_delta_rule",
+        "naive_recurrent_gated_delta_rule",
+        "mhsa",
+        lambda run: lambda q, k, v, beta, g: run(q, k, v, rate(beta), nnf.logsigmoid(g.squeeze(-1)))[0],
+        QKE | {"beta": "1", "g": "1"},
+        gated("m h"),
+    ),
+    row(
+        "kda",
+        "naive_recurrent_kda",
+        "mhsa",
+        lambda run: lambda q, k, v, beta, g: run(q, k, v, nnf.logsigmoid(g), rate(beta))[0],
+        QKE | {"beta": "1", "g": "d"},
+        gated("m h d"),
+    ),
+    row(
+        "comba",
+        "naive_recurrent_comba",
+        "mhsa",
+        lambda run: lambda q, k, v, beta, g, a: run(q, k, v, a, rate(beta), nnf.logsigmoid(g.squeeze(-1)))[0],
+        QKE | {"beta": "1", "g": "1", "a": "d"},
+        gated("m h", erase="erase"),
     ),
     row(
         "gla",
@@ -200,10 +244,9 @@ LAYERS = (
             "causal": True,
             "legs": {"d": "head f / h"},
             "weights": {"Wg": "f h d"},
-            "constants": {"one": {"legs": "n", "value": "ones"}},
             "diagram": {
                 "g": {"map": "softplus", "of": "- memory[m f] Wg[f h d] -> m h d"},
-                "c": {"sum": "m", "of": "g[m h d] one[n] -> n m h d"},
+                "c": {"cumsum": "m", "of": "g"},
                 "D": {"map": "exp", "of": "c[m h d] - c[n h d] -> n m h d"},
                 "A": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] D[n m h d] -> h n m"},
             },

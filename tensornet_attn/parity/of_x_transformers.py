@@ -275,6 +275,7 @@ LAYERS = (
         "cope",
         {"use_cope": True, "cope_max_pos": 6},
         HEADS | {"E": lambda m, _: m.attend.cope.pos_emb.T},
+        {"diagram": {"gate": {"map": "sigmoid", "of": "(d ** -0.5) * S[h n m] -> h n m"}}},
         numbers=lambda m: heads(m) | {"p": 6},
         causal=True,
     ),
@@ -320,20 +321,12 @@ LAYERS = (
     ),
     row(
         "data_dependent_alibi",
-        "mhsa",
+        "fox",
         {"data_dependent_alibi": True},
         HEADS
         | {
             "Wf": "data_dependent_alibi.to_forget_gates.0.weight: h f",
             "bf": "data_dependent_alibi.to_forget_gates.0.bias",
-        },
-        {
-            "weights": {"Wf": "f h", "bf": "h"},
-            "diagram": {
-                "g": {"map": "softplus", "of": "- memory[m f] Wf[f h] - bf[h] -> m h"},
-                "c": {"cumsum": "m", "of": "g"},
-                "A": {"softmax": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] - c[n h] + c[m h] -> h n m"},
-            },
         },
         causal=True,
     ),

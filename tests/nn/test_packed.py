@@ -113,6 +113,13 @@ def test_packed_is_one_call_a_document_in_some(name: str, causal: bool | None) -
     compare(made(name, causal))
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.compile looks at inputs that are views
+@pytest.mark.parametrize(("name", "causal"), [("mhsa_rope", True), ("linear", False), ("fmm_fast_weight1", True)])
+def test_packed_is_one_call_a_document_for_inductor(name: str, causal: bool) -> None:
+    compare(made(name, causal, "inductor"))
+
+
 @pytest.mark.parametrize(("name", "causal"), [("thsa", True), ("linear", True), ("mgk", False)])
 @pytest.mark.parametrize("lengths", [(6,), (4, 4, 4), (1, 1, 2), (7, 2, 7, 2, 7), (2, 7, 2)])
 def test_documents_in_every_order(name: str, causal: bool, lengths: tuple[int, ...]) -> None:
