@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
+<<<<<<< HEAD
+=======
+from collections.abc import Iterator
+from contextlib import contextmanager
+>>>>>>> delta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union
 
 from pydantic import (
@@ -146,13 +151,27 @@ else:
     Operand = Annotated[Any, AnyBox()]
     OperandOrNumber = Annotated[Any, AnyBox(), BeforeValidator(_as_text)]
 M = TypeVar("M", bound=type[BaseModel])
+DEPTH = 10_000  # some 35 calls for each kind of box
 _HOLDERS: list[type[BaseModel]] = []  # models that have operands, beside the boxes
 
 
 def holds_operands(model: M) -> M:
-    """Marks a model with operands: it is built again where another kind of box becomes known."""
+    """Marks a model with operands, and builds it; it is built again where another kind of box becomes known."""
     _HOLDERS.append(model)
+    with deep_recursion():
+        model.model_rebuild(force=True)
     return model
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Lets calls nest deeper: pydantic goes from kind to kind of box, each inside of the one before."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, DEPTH))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def rebuild() -> None:
@@ -162,5 +181,6 @@ def rebuild() -> None:
         for built in ("__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"):
             if built in model.__dict__:
                 delattr(model, built)
-    for model in models:
-        model.model_rebuild(force=True)
+    with deep_recursion():
+        for model in models:
+            model.model_rebuild(force=True)

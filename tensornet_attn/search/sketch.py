@@ -237,7 +237,15 @@ def sketch_of(design: Design) -> Sketch:
     sizes = {**dict(graph.settings), **{leg.name: leg.size for leg in graph.legs}}
     losses = {name: (made.get("step", name), made["weight"]) for name, made in data.get("losses", {}).items()}
     legs, settings, ends = dict(data["legs"]), dict(data.get("settings", {})), (graph.query, graph.key)
-    return Sketch(head, legs, settings, sizes, tensors, dict(graph.step), graph.output, losses, *ends)
+    made = Sketch(head, legs, settings, sizes, tensors, dict(graph.step), graph.output, losses, *ends)
+    new = dict[str, str]()
+    for tensor in graph.tensors:
+        if tensor.name not in tensors and tensor.init is not None:  # of what a box is short for
+            new[tensor.name] = made.name(tensor.name.replace(".", "_"))
+            made.tensors[new[tensor.name]] = Declared("constants", tensor.legs, {"value": call_text(tensor.init)})
+    if new:
+        made.rename(new)
+    return made
 
 
 def data_of(sketch: Sketch) -> dict[str, Any]:
