@@ -11,7 +11,7 @@ from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.dimensions import split
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Kernel, Step
-from tensornet_attn.ir.values import ATOM, Legs, Value
+from tensornet_attn.ir.values import ATOM, SUM, Legs, Value
 from tensornet_attn.ops.topk import ranks
 
 
@@ -29,6 +29,8 @@ def emit_experts(writer: Writer, step: Step) -> None:
         if part.name in products:
             value = _product(inside, products[part.name], topk)
             inside.bind(part.name, value.text, value.legs, value.level)
+        elif part.contraction is not None:
+            _add_biases(inside, part, next(iter(products.values())), topk)
         elif products:
             emit_box(inside, part)
     writer.needs_math |= inside.needs_math
@@ -89,6 +91,21 @@ def _product(writer: Writer, product: Product, topk: Step) -> Value:
         text = writer.call("expert_rows", rows, weight, chosen)
     value = _apart(writer, text, product)
     return scaled(writer, product.step.op.terms[0].coefficient, value)  # type: ignore[union-attr]
+
+
+def _add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None:
+    """A step between two products that adds biases: those of the chosen experts."""
+    assert step.contraction is not None
+    legs = (*product.tokens, product.expert, *product.own)
+    chosen = writer.values[_chosen(topk)].renamed(topk.legs, product.gate.legs).arranged(legs[: 1 + len(product.tokens)])
+    texts = []
+    for use in step.op.uses:
+        value = writer.value(use)
+        if use.legs and use.name in writer.graph.tensor and product.expert in use.legs:
+            value = value.arranged((product.expert, *(leg for leg in product.own if leg in use.legs)))
+            value = Value(f"{value.atom}[{chosen.text}]", (*chosen.legs, *value.legs[1:]), True)
+        texts.append(value.aligned(legs).text)
+    writer.bind(step.name, " + ".join(texts), legs, SUM)
 
 
 def _groups(product: Product, *last: Legs) -> tuple[Legs, ...]:
