@@ -237,7 +237,14 @@ def sketch_of(design: Design) -> Sketch:
     sizes = {**dict(graph.settings), **{leg.name: leg.size for leg in graph.legs}}
     losses = {name: (made.get("step", name), made["weight"]) for name, made in data.get("losses", {}).items()}
     legs, settings, ends = dict(data["legs"]), dict(data.get("settings", {})), (graph.query, graph.key)
-    return Sketch(head, legs, settings, sizes, tensors, dict(graph.step), graph.output, losses, *ends)
+    sketch = Sketch(head, legs, settings, sizes, tensors, dict(graph.step), graph.output, losses, *ends)
+    made_up = [tensor for tensor in graph.tensors if tensor.role == "constant" and tensor.name not in tensors]
+    new = {tensor.name: sketch.name(tensor.name.replace(".", "_")) for tensor in made_up}  # ones of a running sum
+    for tensor in made_up:
+        assert tensor.init is not None
+        tensors[new[tensor.name]] = Declared("constants", tensor.legs, {"value": call_text(tensor.init)})
+    sketch.change_uses(lambda use: Use(new.get(use.name, use.name), use.legs))
+    return sketch
 
 
 def data_of(sketch: Sketch) -> dict[str, Any]:
