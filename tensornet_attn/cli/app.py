@@ -13,7 +13,6 @@ app = typer.Typer(
     name="tensornet-attn",
     help="Compile YAML tensor diagrams of attention layers to PyTorch modules.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
