@@ -32,7 +32,10 @@ def analyse(
     settings: Settings = None,
     length: Annotated[
         Number,
-        length_option("Bytes of a window; 128, or the design's largest. Of a language model's run: tokens of a sample; all.", least=1),
+        length_option(
+            "Bytes of a window; 128, or the design's largest. Of a language model's run: tokens of a sample; all.",
+            least=1,
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Windows of the text, or samples of a run's task, at most.")] = 8,
     band: Annotated[int, typer.Option(min=1, help="Diagonals removed before a rank is counted.")] = 5,

@@ -10,14 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensornet_attn.cli import options
-from tensornet_attn.cli.options import Causal, DesignName, Json, Legs, Output, Settings, Text, flag
+from tensornet_attn.cli.options import (
+    Causal,
+    DesignName,
+    Json,
+    Legs,
+    Number,
+    Output,
+    Settings,
+    Text,
+    flag,
+    length_option,
+)
 from tensornet_attn.cli.output import as_json_text, print_json, print_table, write
 
 if TYPE_CHECKING:
     from tensornet_attn.runtime.triton.survey import Used
     from tensornet_attn.spec import Design
 
-PICTURES = ("svg", "png", "dot", "mmd", "txt")
+PICTURES = ("svg", "png", "dot", "tex", "mmd", "txt")
 LATTICES = ("svg", "png", "dot", "txt")
 KERNEL_DTYPES = ("bfloat16", "float16", "float32")
 
@@ -99,14 +110,24 @@ def draw(
     ] = None,
     causal: Causal = None,
     cache: Annotated[bool, flag("--cache", "Mark what a decoding cache keeps.")] = False,
+    theme: Annotated[str, typer.Option(help="light, dark or print (no colours, no background).")] = "light",
+    plan: Annotated[bool, flag("--plan", "Colour the regions of the plan by their implementation.")] = False,
+    cost: Annotated[bool, flag("--cost", "Colour steps by their share of the work; wires are wide as legs.")] = False,
+    n: Annotated[Number, length_option("Of --plan and --cost: length of the query leg; 1024.")] = None,
+    m: Annotated[Number, length_option("Of --plan and --cost: length of the key leg; n.")] = None,
     legs: Legs = None,
     settings: Settings = None,
 ) -> None:
-    """Draw a design as SVG, PNG, DOT, Mermaid or text."""
+    """Draw a design as SVG, PNG, DOT, TikZ, Mermaid or text."""
     from tensornet_attn import compiler
 
+    if plan and cost:
+        raise typer.BadParameter("choose one of --plan and --cost.")
+    if not (plan or cost) and (n, m) != (None, None):
+        raise typer.BadParameter("lengths are for --plan and --cost.", param_hint="'--n'")
     suffix = _format(output, form, PICTURES, f"'{output}' has no ending that names a format")
-    write(output, compiler.picture(options.load(design, legs, settings), suffix, causal, cache))
+    overlay = "plan" if plan else "cost" if cost else None
+    write(output, compiler.picture(options.load(design, legs, settings), suffix, causal, cache, theme, overlay, n, m))
 
 
 def _format(output: str, form: str | None, known: Sequence[str], unnamed: str = "'' is no format") -> str:

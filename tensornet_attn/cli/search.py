@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, length_option, option, overrides, source_of
+from tensornet_attn.cli.options import (
+    Json,
+    Number,
+    Pairs,
+    Real,
+    TaskOptions,
+    Text,
+    length_option,
+    option,
+    overrides,
+    source_of,
+)
 from tensornet_attn.cli.output import print_json, show
 
 OTHER = ("out", "config", "workers", "storage", "name", "as_json", "objective", "bound", "rates", "space")

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, flag, length_option, option, overrides
+from tensornet_attn.cli.options import (
+    Json,
+    Number,
+    Pairs,
+    Real,
+    TaskOptions,
+    Text,
+    flag,
+    length_option,
+    option,
+    overrides,
+)
 from tensornet_attn.cli.output import print_json, show
 
 PAIRS = {

@@ -51,4 +51,7 @@ def test_floats_kept_are_those_that_autograd_keeps(mode: str, n: int, m: int) ->
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         y = scan.delta_rule(*operands(n, m), normalize=mode, eps=0.1)
     assert y.shape == (H, n, E)
-    assert sum(tensor.untyped_storage().nbytes() // 4 for tensor in kept.values()) == cost(graph(mode), {"n": n, "m": m}).total.saved_floats
+    assert (
+        sum(tensor.untyped_storage().nbytes() // 4 for tensor in kept.values())
+        == cost(graph(mode), {"n": n, "m": m}).total.saved_floats
+    )

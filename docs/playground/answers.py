@@ -1,0 +1,133 @@
+"""What the playground's page asks of the package: text in, JSON out; nothing here needs torch.
+
+The page's worker imports this module in Pyodide and calls `answer` with one request at a time. `tests/playground` call
+the same function in CPython.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from tensornet_attn import compiler
+from tensornet_attn.draw import to_dot
+from tensornet_attn.draw.render import description
+from tensornet_attn.errors import DesignError, InputError, Problem, TensornetError
+from tensornet_attn.graph import build
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.plan.target import Target, TargetOptions, current, target_from
+from tensornet_attn.rewrite.table import firings
+from tensornet_attn.spec import Design
+
+FILE = "design.yaml"  # what the text in the editor is called in messages
+Request = dict[str, Any]
+Answer = dict[str, Any]
+
+
+def answer(request: str) -> str:
+    """The answer to one request, both as JSON. `want` names one of ANSWERS; `text` is the design, `legs` other sizes.
+
+    What is wrong with the text, with a size or with a length comes back as `problems` or `error`, never as an exception.
+    """
+    asked = json.loads(request)
+    try:
+        found = ANSWERS[asked["want"]](asked)
+    except DesignError as error:
+        found = {"problems": [told(problem) for problem in error.problems]}
+    except TensornetError as error:
+        found = {"error": str(error)}
+    return json.dumps(found)
+
+
+def told(problem: Problem) -> Answer:
+    """A problem with its text as the command line prints it."""
+    return problem.as_dict() | {"text": str(problem).replace("<text>", FILE)}
+
+
+@lru_cache(maxsize=8)
+def _loaded(text: str, legs: str) -> tuple[Design, Graph]:
+    design = compiler.load(f"{text}\n", json.loads(legs))  # with a line end it is text, never a shipped name
+    return design, build(design)
+
+
+def loaded(asked: Request) -> tuple[Design, Graph]:
+    """The design of a request and its graph. Raises DesignError."""
+    return _loaded(asked["text"], json.dumps(asked.get("legs", {})))
+
+
+def check(asked: Request) -> Answer:
+    """All problems; without errors among them also the picture as DOT and the legs that have sliders."""
+    problems = compiler.check(f"{asked['text']}\n", asked.get("legs", {}))
+    found: Answer = {"problems": [told(problem) for problem in problems]}
+    if any(problem.severity == "error" for problem in problems):
+        return found
+    design, graph = loaded(asked)
+    return found | {
+        "name": design.name,
+        "about": design.about,
+        "dot": to_dot(graph, design.name, theme=asked.get("theme", "light")),
+        "description": description(graph, design.about),
+        "legs": sliders(design, graph),
+    }
+
+
+def sliders(design: Design, graph: Graph) -> list[Answer]:
+    """The sequence legs, called n and m as in commands, and the legs whose size is a plain number in the file."""
+    longest = {leg.name: leg.maximum for leg in graph.legs}
+    ends = [("n", graph.query), ("m", graph.key)]
+    found: list[Answer] = [
+        {"name": name, "leg": leg, "most": longest[leg], "sequence": True} for name, leg in ends if leg is not None
+    ]
+    for name, declared in design.declared_legs.items():
+        if str(declared).split()[-1].isdigit() and graph.leg[name].size is not None:
+            found.append({"name": name, "leg": name, "size": graph.leg[name].size, "sequence": False})
+    return found
+
+
+def cost(asked: Request) -> Answer:
+    _, graph = loaded(asked)
+    return compiler.cost_of(graph, asked.get("n"), asked.get("m"), asked.get("batch", 1)).as_dict()
+
+
+def plan(asked: Request) -> Answer:
+    _, graph = loaded(asked)
+    found = compiler.plan_of(graph, asked.get("backend", "auto"), _target(asked))
+    return {"plan": found.as_dict(), "text": found.explain()}
+
+
+def _target(asked: Request) -> Target:
+    wanted = TargetOptions(workload=asked.get("workload", "training"), n=asked.get("n"), m=asked.get("m"))
+    return target_from(**current(wanted))
+
+
+def rewrites(asked: Request) -> Answer:
+    """Each rewrite that fits, in order, with the picture of the diagram after it where one can be drawn."""
+    _, graph = loaded(asked)
+    found = []
+    for one in firings(graph):
+        try:
+            dot = to_dot(one.firing.graph, f"{graph.name} after '{one.firing.rule.name}'", theme=asked.get("theme"))
+        except TypeError:  # joined weights have no picture
+            dot = None
+        found.append(one.as_dict() | {"dot": dot})
+    return {"rewrites": found}
+
+
+def source(asked: Request) -> Answer:
+    """The module's text for torch or triton."""
+    if asked["backend"] not in ("torch", "triton"):
+        raise InputError(f"no source is shown for '{asked['backend']}'; ask for 'torch' or 'triton'.")
+    design, _ = loaded(asked)
+    wanted = TargetOptions(workload=asked.get("workload", "training"), n=asked.get("n"), m=asked.get("m"))
+    return {"source": compiler.emit_source(design, backend=asked["backend"], package=True, **wanted)}
+
+
+ANSWERS: dict[str, Callable[[Request], Answer]] = {
+    "check": check,
+    "cost": cost,
+    "plan": plan,
+    "rewrites": rewrites,
+    "source": source,
+}
