@@ -182,7 +182,7 @@ def draw(
 
     design = _design(design)
     graph = build(design, causal)
-    kept, shown = _marks(graph, cache), _overlay(graph, overlay, n, m)
+    kept, shown = _marks(graph, cache), overlay_of(graph, overlay, n, m)
     write_picture(
         graph, path, format, title=design.name, about=design.about or None, kept=kept, theme=theme, overlay=shown
     )
@@ -203,7 +203,7 @@ def picture(
 
     design = _design(design)
     graph = build(design, causal)
-    kept, shown = _marks(graph, cache), _overlay(graph, overlay, n, m)
+    kept, shown = _marks(graph, cache), overlay_of(graph, overlay, n, m)
     return content(graph, format, design.name, design.about or None, kept, theme, shown)
 
 
@@ -213,7 +213,7 @@ def _marks(graph: Graph, cache: bool) -> Marks:
     return kept_marks(graph) if cache else NOTHING
 
 
-def _overlay(graph: Graph, name: str | None, n: int | None, m: int | None) -> Overlay:
+def overlay_of(graph: Graph, name: str | None, n: int | None, m: int | None) -> Overlay:
     """What a picture shows besides. Raises InputError, also for an unknown name."""
     from tensornet_attn.draw.overlay import NONE, cost_overlay, plan_overlay
 

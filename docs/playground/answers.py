@@ -1,7 +1,7 @@
 """What the playground's page asks of the package: text in, JSON out; nothing here needs torch.
 
-The page's worker imports this module in Pyodide and calls `answer` with one request at a time. `tests/playground` call
-the same function in CPython.
+The page's worker imports this module in Pyodide and calls `answer`, one request after another. Tests call the same
+function in CPython.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 from tensornet_attn import compiler
 from tensornet_attn.draw import to_dot
 from tensornet_attn.draw.render import description
+from tensornet_attn.draw.themes import theme_named
 from tensornet_attn.errors import DesignError, InputError, Problem, TensornetError
-from tensornet_attn.graph import build
+from tensornet_attn.graph import examine
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.target import Target, TargetOptions, current, target_from
 from tensornet_attn.rewrite.table import firings
-from tensornet_attn.spec import Design
+from tensornet_attn.spec import Design, read
+from tensornet_attn.special.lattice import check_contains
 
 FILE = "design.yaml"  # what the text in the editor is called in messages
 Request = dict[str, Any]
@@ -47,27 +50,36 @@ def told(problem: Problem) -> Answer:
 
 
 @lru_cache(maxsize=8)
-def _loaded(text: str, legs: str) -> tuple[Design, Graph]:
-    design = compiler.load(f"{text}\n", json.loads(legs))  # with a line end it is text, never a shipped name
-    return design, build(design)
+def _examined(text: str, legs: str) -> tuple[Design | None, Graph | None, list[Problem]]:
+    """The design and its graph, both None where there is an error, and all problems. Read once for all requests."""
+    reading = read(f"{text}\n", json.loads(legs), None, compiler.Design)  # with a line end it is text, never a name
+    graph = examine(reading)
+    check_contains(reading)
+    problems = reading.reporter.problems()
+    wrong = any(problem.severity == "error" for problem in problems)
+    return (None, None, problems) if wrong else (reading.design, graph, problems)
 
 
 def loaded(asked: Request) -> tuple[Design, Graph]:
     """The design of a request and its graph. Raises DesignError."""
-    return _loaded(asked["text"], json.dumps(asked.get("legs", {})))
+    design, graph, problems = _examined(asked["text"], json.dumps(asked.get("legs", {})))
+    if design is None or graph is None:
+        raise DesignError(problems)
+    return design, graph
 
 
 def check(asked: Request) -> Answer:
     """All problems; without errors among them also the picture as DOT and the legs that have sliders."""
-    problems = compiler.check(f"{asked['text']}\n", asked.get("legs", {}))
+    design, graph, problems = _examined(asked["text"], json.dumps(asked.get("legs", {})))
     found: Answer = {"problems": [told(problem) for problem in problems]}
-    if any(problem.severity == "error" for problem in problems):
+    if design is None or graph is None:
         return found
-    design, graph = loaded(asked)
+    overlay = compiler.overlay_of(graph, asked.get("overlay"), asked.get("n"), asked.get("m"))
+    theme = theme_named(asked.get("theme", "light"))
     return found | {
         "name": design.name,
         "about": design.about,
-        "dot": to_dot(graph, design.name, theme=asked.get("theme", "light")),
+        "dot": to_dot(graph, design.name, theme=theme, overlay=overlay),
         "description": description(graph, design.about),
         "legs": sliders(design, graph),
     }
@@ -105,10 +117,10 @@ def _target(asked: Request) -> Target:
 def rewrites(asked: Request) -> Answer:
     """Each rewrite that fits, in order, with the picture of the diagram after it where one can be drawn."""
     _, graph = loaded(asked)
-    found = []
+    theme, found = theme_named(asked.get("theme", "light")), []
     for one in firings(graph):
         try:
-            dot = to_dot(one.firing.graph, f"{graph.name} after '{one.firing.rule.name}'", theme=asked.get("theme"))
+            dot = to_dot(one.firing.graph, f"{graph.name} after '{one.firing.rule.name}'", theme=theme)
         except TypeError:  # joined weights have no picture
             dot = None
         found.append(one.as_dict() | {"dot": dot})
@@ -124,10 +136,25 @@ def source(asked: Request) -> Answer:
     return {"source": compiler.emit_source(design, backend=asked["backend"], package=True, **wanted)}
 
 
+def warm(asked: Request) -> Answer:
+    """Imports one module that a later answer needs; `left` are still to come."""
+    import_module(LATER[asked["part"]])
+    return {"left": len(LATER) - asked["part"] - 1}
+
+
+LATER = (
+    "networkx",
+    "tensornet_attn.cost.report",
+    "tensornet_attn.plan.decoding",
+    "tensornet_attn.plan.implementations",
+    "tensornet_attn.emit.module",
+    "tensornet_attn.emit.triton",
+)
 ANSWERS: dict[str, Callable[[Request], Answer]] = {
     "check": check,
     "cost": cost,
     "plan": plan,
     "rewrites": rewrites,
     "source": source,
+    "warm": warm,
 }

@@ -1,6 +1,7 @@
 """A picture as a `tikzpicture` for LaTeX, with the places and looks of the other pictures.
 
-It needs the package tikz alone. `\\input` it, inside `\\resizebox` where a column is narrower. Lengths are in bp, points of 1/72 inch.
+It needs the package tikz alone. `\\input` it, inside `\\resizebox` where a column is narrower. Lengths are in bp, of
+which 72 are an inch.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.draw import to_svg
-from tensornet_attn.draw.dot import WIDTH
+from tensornet_attn.draw.picture import WIDTH
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.layout import layout_of
 from tensornet_attn.draw.scene import edges
