@@ -62,7 +62,9 @@ function alternatives(schema, root) {
   if (!schema || schema === true) return [];
   if (schema.$ref) return alternatives(root.$defs[schema.$ref.split("/").pop()], root);
   const several = schema.anyOf ?? schema.oneOf;
-  return several ? several.flatMap((one) => alternatives(one, root)) : [schema];
+  if (!several) return [schema];
+  const { examples } = schema; // stand beside the alternatives
+  return [...several.flatMap((one) => alternatives(one, root)), ...(examples ? [{ examples }] : [])];
 }
 
 /** The schemas that stand at a path of keys. */
@@ -85,8 +87,7 @@ export function suggestions(root, text, position) {
       ...("const" in one ? [one.const] : []),
       ...(one.type === "boolean" ? ["true", "false"] : []),
     ]);
-    const own = at.flatMap((one) => one.properties?.[value]?.examples ?? []);
-    return [...new Set([...words, ...own].map(String))].map((label) => ({ label, type: "constant" }));
+    return [...new Set(words.map(String))].map((label) => ({ label, type: "constant" }));
   }
   const fitting = at.filter((one) => one.properties && [...beside].every((key) => key in one.properties || one.additionalProperties));
   const keys = new Map();

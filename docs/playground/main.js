@@ -16,8 +16,7 @@ const state = {
   sizes: shared.sizes, // by slider: n, m and legs that are not as in the file
   tab: shared.tab in views ? shared.tab : "picture",
   overlay: "",
-  legs: [],
-  checked: null,
+  workload: "training",
 };
 
 // -- Python in a worker ------------------------------------------------------------------------------------------------
@@ -65,13 +64,12 @@ async function update() {
 
 async function look() {
   const { n, m, ...legs } = state.sizes;
-  const request = { text: text.text(), legs, theme: dark() ? "dark" : "light", n, m };
+  const request = { text: text.text(), legs, theme: dark() ? "dark" : "light", n, m, workload: state.workload };
   const overlay = state.tab === "picture" && state.overlay ? { overlay: state.overlay } : {};
   const checked = await ask({ want: "check", ...request, ...overlay });
   problems(checked.problems ?? [], checked.error);
   find("#view").classList.toggle("stale", !checked.svg);
   if (!checked.svg) return;
-  state.checked = checked;
   sliders(checked.legs);
   const wants = { torch: { want: "source", backend: "torch" }, triton: { want: "source", backend: "triton" } };
   const found = state.tab === "picture" ? checked : await ask({ ...(wants[state.tab] ?? { want: state.tab }), ...request });
@@ -82,14 +80,15 @@ async function look() {
 function show(found) {
   const into = el("div");
   if (found.error) into.append(el("pre", { class: "lines" }, found.error));
-  else views[state.tab](into, found, { dark: dark(), overlay: state.overlay, choose });
+  else views[state.tab](into, found, choices());
   find("#view").replaceChildren(into);
 }
 
-function choose(overlay) {
-  state.overlay = overlay;
+const chosen = (name) => (value) => {
+  state[name] = value;
   soon(0);
-}
+};
+const choices = () => ({ ...state, dark: dark(), choose: chosen("overlay"), plan: chosen("workload") });
 
 function problems(found, error) {
   text.mark(found.filter((one) => one.line));
@@ -102,7 +101,6 @@ function problems(found, error) {
 function sliders(legs) {
   const same = JSON.stringify(legs.map(({ name, most }) => [name, most]));
   const panel = find("#sliders");
-  panel.hidden = ["rewrites"].includes(state.tab);
   if (panel.dataset.legs === same) return;
   panel.dataset.legs = same;
   panel.replaceChildren(...legs.map(slider));

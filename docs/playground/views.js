@@ -12,11 +12,11 @@ export function el(name, attributes = {}, ...children) {
 }
 
 /** A number for people: 276 G. Powers of 1000, as in the command's tables. */
-export function human(number) {
+export function human(number, unit = "") {
   const units = ["", " k", " M", " G", " T", " P"];
   let power = 0;
   while (Math.abs(number) >= 999.5 && power < units.length - 1) [number, power] = [number / 1000, power + 1];
-  return (power ? number.toPrecision(3) : String(number)) + units[power];
+  return (power ? number.toPrecision(3) : String(number)) + (units[power] || (unit && " ")) + unit;
 }
 
 /** An SVG as an element; parsed as XML, so that nothing in it runs. */
@@ -49,7 +49,7 @@ function cost(into, answer) {
     const table = el("table", { "data-cost": words }, el("tr", {}, el("th", {}, words), ...COLUMNS.map(([head]) => el("th", { class: "number" }, head))));
     for (const row of [...one.steps, { ...one.total, step: "total", fused: [] }]) {
       const name = row.fused.length ? `${row.step} (with ${row.fused.join(", ")})` : row.step;
-      const cells = COLUMNS.map(([, key, unit]) => el("td", { class: "number" }, human(row[key]) + (unit && ` ${unit}`).replace(/(?<=\d [kMGTP]) /, "")));
+      const cells = COLUMNS.map(([, key, unit]) => el("td", { class: "number" }, human(row[key], unit)));
       table.append(el("tr", row.step === "total" ? { class: "total" } : {}, el("td", {}, name), ...cells));
     }
     into.append(table, el("p", { class: "pale" }, `MACs of one sequence: ${one.formula}`));
@@ -61,7 +61,15 @@ function cost(into, answer) {
   );
 }
 
-function plan(into, { plan: found }) {
+/** A select of what a plan is for. */
+function workloads(into, { workload, plan }) {
+  const select = el("select", { id: "workload", change: (event) => plan(event.target.value) });
+  for (const name of ["training", "prefill", "decoding"]) select.append(new Option(name, name, false, name === workload));
+  into.append(el("p", { class: "choice" }, el("label", {}, "Plan for ", select)));
+}
+
+function plan(into, { plan: found }, choices) {
+  workloads(into, choices);
   const lengths = Object.entries(found.lengths).map(([leg, size]) => `${leg} = ${size}`).join(", ");
   into.append(el("p", {}, `Planned for ${found.workload} on ${found.device}, at ${lengths || "the sizes of the design"}.`));
   for (const region of found.regions) {
@@ -99,6 +107,9 @@ function rewrites(into, { rewrites: found }) {
   show(0);
 }
 
-function source(into, answer, { dark }) {
-  listing(into, answer.source, dark);
+function source(into, answer, choices) {
+  workloads(into, choices);
+  const code = el("div");
+  into.append(code);
+  listing(code, answer.source, choices.dark);
 }

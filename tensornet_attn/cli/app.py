@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli import analyse, bench, check, cost, designs, doctor, search, train
+from tensornet_attn.cli import analyse, bench, check, cost, designs, doctor, playground, search, train
 
 # Plain help: rich's costs 70 ms at every start and breaks lines at boxes where it is piped.
 app = typer.Typer(
@@ -52,4 +52,5 @@ app.command("sample")(train.sample)
 app.command("compare")(train.compare)
 app.command("space")(search.space)
 app.command("search")(search.search)
+app.command("playground")(playground.playground)
 app.command("doctor")(doctor.doctor)
