@@ -47,9 +47,7 @@ def test_it_opens_a_browser(page: Path, run: Run, monkeypatch: pytest.MonkeyPatc
     assert run("playground", "--folder", str(page), "--port", "0").out.count(opened[0]) == 1
 
 
-def test_without_a_page_it_says_how_to_build_one(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_page_it_says_how_to_build_one(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(playground, "BUILT", tmp_path / "none")
     found = run("playground", "--no-browser")
     assert found.code == 3

@@ -53,7 +53,7 @@ def test_dark_has_no_colour_of_light_and_print_has_none_at_all() -> None:
         assert len({colour[1:3], colour[3:5], colour[5:7]}) == 1
 
 
-@pytest.mark.parametrize("theme", THEMES.values(), ids=str)
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
 def test_text_can_be_read_on_every_fill(theme: Theme) -> None:
     ink = theme.colour("black")
     for fill in (theme.ground, *map(theme.colour, ("white", "#dddddd", "#f6b26b", *REGIONS, *SHARES))):
