@@ -32,7 +32,7 @@ Answer = dict[str, Any]
 def answer(request: str) -> str:
     """The answer to one request, both as JSON. `want` names one of ANSWERS; `text` is the design, `legs` other sizes.
 
-    What is wrong with the text, with a size or with a length comes back as `problems` or `error`, never as an exception.
+    What is wrong with the text, a size or a length comes back as `problems` or `error`, never as an exception.
     """
     asked = json.loads(request)
     try:

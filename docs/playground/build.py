@@ -1,8 +1,8 @@
 """Builds the playground's page: `python docs/playground/build.py [FOLDER]`, by default `build/playground`.
 
 The folder then holds all that the page needs, so that any file server can serve it: the page itself, CodeMirror and
-Graphviz in two scripts, Pyodide, and Python's packages with their byte code. npm's and PyPI's packages are downloaded, at
-the versions of `package-lock.json` and `requirements.txt`, and nothing of them is committed.
+Graphviz in two scripts, Pyodide, and Python's packages with their byte code. Packages of npm and PyPI are downloaded at
+the versions of `package-lock.json` and `requirements.txt`; nothing of them is committed.
 """
 
 from __future__ import annotations
