@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         reference,
         rewrites,
     )
+    from tensornet_attn.convert.export import export_to
     from tensornet_attn.convert.interface import register_attention
     from tensornet_attn.convert.loading import load_converted
     from tensornet_attn.convert.make import convert
@@ -92,7 +93,7 @@ __all__ = [
     "Call", "Checkpoint", "Design", "DesignError", "Eigenvalues", "Graph", "HeadDistances", "InputError", "Maps",
     "MissingPartError", "Problem", "Section", "Selections", "TensornetError", "__version__", "attention_maps",
     "attention_scores", "build", "check", "compare", "compile", "convert", "convert_model", "cost",
-    "decoding_step", "draw", "effective_heads", "emit_source", "expert_selections", "explain",
+    "decoding_step", "draw", "effective_heads", "emit_source", "expert_selections", "explain", "export_to",
     "hash_of", "head_distances",
     "induction_scores", "json_schema", "kernels", "list_designs", "load", "load_converted", "map_eigenvalues",
     "map_entropy", "map_rank", "map_reach", "match_parameters", "max_maps", "mean_maps", "model_sections",
@@ -114,6 +115,7 @@ _PLACES = {
     "compare.report": "compare",
     "compiler": "Design check compile cost draw emit_source explain hash_of kernels list_designs load match_parameters "
     "reference rewrites",
+    "convert.export": "export_to",
     "convert.interface": "register_attention",
     "convert.loading": "load_converted",
     "convert.make": "convert",

@@ -239,7 +239,14 @@ def explain(design: Source, backend: str = "auto", causal: bool | None = None, *
     >>> explain("mhsa", workload="decoding").splitlines()[0]
     'mhsa: backend torch, for decoding on generic, orders searched at n 1, m 4096'
     """
-    return plan_of(build(_design(design), causal), backend, target_from(**current(wanted))).explain()
+    return plan_for(design, backend, causal, **wanted).explain()
+
+
+def plan_for(
+    design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]
+) -> Plan:
+    """The plan that `explain` tells; `plan.as_dict()` is the same as data. Raises as `explain` does."""
+    return plan_of(build(_design(design), causal), backend, target_from(**current(wanted)))
 
 
 def rewrites(design: Source, causal: bool | None = None) -> str:

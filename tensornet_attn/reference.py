@@ -190,6 +190,8 @@ def constant(run: Run, tensor: model.Tensor) -> Tensor:
         return torch.where(entry % 2 == 0, angle.sin(), angle.cos())
     if name == "position":
         return run.positions(tensor.legs[0]).double()
+    if name == "index":
+        return torch.arange(sizes[0], device=run.device, dtype=torch.float64)
     if name == "alibi_slopes":
         return torch.tensor(slopes(sizes[0]), dtype=torch.float64)
     if name == "distance":

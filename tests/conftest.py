@@ -8,6 +8,7 @@ import socket
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Of the slow tests of kernels, `make test` runs another slice each day; all workers run that of the day it began.
 SLICES, LONG_SLICES = 180, {"test_region_sizes.py": 720, "test_numbers.py": 720}  # some of whose tests take a minute
 PARTS = 8  # of the tests that are marked as rotated: one each day
+# What is asked of every shipped design is asked of those in specs/modern on one day of as many, or, where it is rotated
+# anyway, on one of four times as many. tests/parity and the tests of their words ask more of them.
+MODERN = frozenset(path.stem for path in Path(__file__).resolve().parents[1].glob("specs/modern/*.yaml"))
 os.environ.setdefault("TENSORNET_TEST_SLICE", str(date.today().toordinal()))
 
 # Derandomized: a failure seen once is seen again. No deadline: a loaded machine is no failure.
@@ -39,8 +43,18 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         slices = LONG_SLICES.get(item.path.name, SLICES)
         if item.nodeid.startswith("tests/triton/") and (zlib.crc32(item.nodeid.encode()) - today) % slices == 0:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "slow"]
-        elif item.get_closest_marker("rotated") and (zlib.crc32(item.nodeid.encode()) - today) % PARTS:
+        elif (zlib.crc32(item.nodeid.encode()) - today) % parts_of(item):
             item.add_marker(pytest.mark.slow)
+
+
+def parts_of(item: pytest.Item) -> int:
+    """On one day of how many `make test` runs it."""
+    rotated = item.get_closest_marker("rotated") is not None
+    given = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+    modern = item.path.parent.name != "convert" and any(isinstance(value, str) and value in MODERN for value in given)
+    if modern:
+        return 4 * PARTS if rotated else PARTS
+    return PARTS if rotated else 1
 
 
 def pytest_collection() -> None:

@@ -33,11 +33,14 @@ MASKS: dict[str, Sees] = {  # with settings w = 3 and p = 2
     "block(w) and causal(1)": lambda q, k: (q // 3 == k // 3) & (k < q) & (q >= 0),
     "block(4) and not dilated(w)": lambda q, k: (q // 4 == k // 4) & ((q - k) % 3 != 0) & (q >= 0),
     MANY: lambda q, k: (k <= q) & (q - k <= 33) & ((q - k) % 3 == 0),
+    "document": lambda q, k: q - k == q - k,
+    "causal and document": lambda q, k: k <= q,
+    "not document or band(1)": lambda q, k: (q - k).abs() <= 1,
     "causal or block(w)": lambda q, k: (k <= q) | ((q // 3 == k // 3) & (q >= 0)),
 }
 CAUSAL = (  # those that let no query see a later key
     "causal(1)", "window(1, -1)", "causal and (window(w, 0) or prefix(p))", "window(2 * w, 0) and dilated(2)",
-    "block(w) and causal(1)", MANY,
+    "block(w) and causal(1)", "causal and document", MANY,
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.graph.model import Box, Graph
+from tensornet_attn.ops import OPS
 
 F64 = torch.float64
 
@@ -55,7 +56,7 @@ class Call:
 
     def masks(self) -> dict[str, Any]:
         boxes = [(step, step.op) for step in self.graph.steps if isinstance(step.op, Box)]
-        fast = any(box.kind == "delta_rule" for _, box in boxes)
+        fast = any(box.kind in ("delta_rule", "scan") for _, box in boxes)
         masked = [box for step, box in boxes if self.graph.masked(step)]
         pairs = [box for box in masked if self.graph.query in box.operand("of").legs]
         found: dict[str, Any] = {}
@@ -75,7 +76,9 @@ class Call:
             forms.append((*self.batch, *(self.size(leg) for leg in min(others))))
         shape = (*self.draw.choice(forms), *(self.lengths[leg] for leg in pair))
         keep = torch.rand(shape, generator=self.generator) < 0.6
-        if any(box.kind in ("normalize", "keep") for box in boxes) or self.draw.random() < 0.5:
+        running = any(step.name.endswith(".each") for step in self.graph.steps)  # sums that may be planned as attention
+        boolean = running or not all(OPS[box.kind].takes_float_mask for box in boxes)
+        if boolean or self.draw.random() < 0.5:
             return keep
         return torch.where(keep, torch.randn(shape, generator=self.generator, dtype=F64), -torch.inf)
 

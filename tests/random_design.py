@@ -203,6 +203,8 @@ class Growth:
         boxes += ["attention"] * 3 if both else []
         boxes += ["shift"] * 2 if both and self.relative else []
         boxes += ["delta"] * 2 if self.query in legs and self.key not in legs else []
+        boxes += ["scan", "cumsum"] if self.query in legs and self.key not in legs else []
+        boxes += ["cumsum"] if both else []
         boxes += ["heads"] * 4 if self.query in legs and self.key not in legs else []
         boxes += ["rope"] * 2 if {self.query, self.key} & set(legs) and self.even(legs) else []
         return getattr(self, f"box_{self.one_of(boxes)}")(legs, depth - 1)
@@ -327,16 +329,50 @@ class Growth:
         inner = self.some([leg for leg in self.sizes if leg not in legs])[:2]
         query, key = self.mixed([n, *self.some(rest), *inner]), self.mixed([m, *self.some(rest), *inner])
         mode = self.one_of(["none", "none", "read", "both"])
-        grown = {}
+        grown: dict[str, Any] = {}
+        spare = [leg for leg in self.sizes if leg not in (*legs, *inner)]
+        step = [self.one_of(spare)] if spare and mode == "none" and self.chance(0.2) else []
+        key, value = (self.mixed([*own, *step]) for own in (key, value)) if step else (key, value)
         for role, own in (
             ("query", query),
             ("key", key),
             ("value", value),
-            ("rate", self.mixed([m, *self.some(rest)])),
+            ("rate", self.mixed([m, *self.some(rest), *step])),
         ):
             of = self.of(own, depth)
             grown[role] = {"map": "sigmoid", "of": of} if role == "rate" or mode != "none" else of
+        if mode == "none":
+            grown |= self.gates(key, (m, *self.some(rest), *self.some(inner)), depth)
+            grown |= {"steps": step[0]} if step else {}
         return {"delta_rule": m, **grown, "normalize": mode, "eps": 0.1}
+
+    def gates(self, key: Legs, decay: Legs, depth: int) -> dict[str, Any]:
+        """Some of what a gated delta rule has."""
+        found = {}
+        if self.chance(0.4):
+            found["decay"] = self.decay(self.mixed([*decay]), depth)
+        for role in (self.one_of(["erase", "erase_undecayed"]), "write"):
+            if self.chance(0.3):
+                found[role] = self.of(self.mixed([*key]), depth)
+        return found
+
+    def decay(self, legs: Legs, depth: int) -> Any:
+        """A logarithm that is below 0."""
+        self.budget -= 1
+        name = self.name()
+        self.steps[name], self.made[name] = {"map": "sigmoid", "of": self.of(legs, depth)}, legs
+        return f"-1 * {name}[{' '.join(legs)}] -> {' '.join(legs)}"
+
+    def box_scan(self, legs: Legs, depth: int) -> Any:
+        own = tuple(self.key if leg == self.query else leg for leg in legs)
+        fading = self.mixed([self.key, *self.some([leg for leg in own if leg != self.key])])
+        return {"scan": self.key, "decay": self.decay(fading, depth), "of": self.of(own, depth)}
+
+    def box_cumsum(self, legs: Legs, depth: int) -> Any:
+        if self.key in legs:
+            return {self.one_of(["cumsum", "reverse_cumsum"]): self.key, **self.masks(), "of": self.of(legs, depth)}
+        own = tuple(self.key if leg == self.query else leg for leg in legs)
+        return {"cumsum": self.key, "of": self.of(own, depth)}
 
 
 def random_design(draw: random.Random, prefix: str = "") -> dict[str, Any]:

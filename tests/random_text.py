@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 ROLES = ("inputs", "weights", "constants", "noise", "state")
-OPERANDS = ("of", "by", "query", "key", "value", "rate")
+OPERANDS = ("of", "by", "query", "key", "value", "rate", "decay", "erase", "erase_undecayed", "write")
 FUNCTIONS = re.compile(r"\b(sqrt|log|exp|min|max)\(")
 
 

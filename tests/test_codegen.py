@@ -121,4 +121,6 @@ def test_a_missing_file_and_an_edited_one_are_told(checkout: Path) -> None:
 
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check", "pages"]) == 2
-    assert capsys.readouterr().err == "error: there is no part 'pages'; one of codegen, docs, schema, resources.\n"
+    assert (
+        capsys.readouterr().err == "error: there is no part 'pages'; one of codegen, docs, schema, resources, parity.\n"
+    )

@@ -38,6 +38,7 @@ LAYERS = (
     "checkpoint",
     "hf",
     "convert",
+    "parity",
     "analyse",
     "bench",
     "train",

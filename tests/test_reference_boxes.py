@@ -211,6 +211,23 @@ MAPS: dict[str, Callable[[float], float]] = {
     "softcap(2 * f)": lambda x: 8 * math.tanh(x / 8),
     "power(3)": lambda x: x**3,
     "clamp(-1, 1/2)": lambda x: min(max(x, -1), 0.5),
+    "clamp(-inf, 1/2)": lambda x: min(x, 0.5),
+    "clamp(-1, inf)": lambda x: max(x, -1),
+    "clamp_min(-1)": lambda x: max(x, -1),
+    "clamp_max(0)": lambda x: min(x, 0),
+    "gelu_tanh": lambda x: x * (1 + math.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3))) / 2,
+    "quick_gelu": lambda x: x / (1 + math.exp(-1.702 * x)),
+    "mish": lambda x: x * math.tanh(math.log(1 + math.exp(x))),
+    "hardswish": lambda x: x * min(max(x + 3, 0), 6) / 6,
+    "hardsigmoid": lambda x: min(max(x + 3, 0), 6) / 6,
+    "relu_squared": lambda x: max(x, 0) ** 2,
+    "leaky_relu(0.2)": lambda x: x if x > 0 else 0.2 * x,
+    "logsigmoid": lambda x: -math.log(1 + math.exp(-x)),
+    "erf": math.erf,
+    "sin": math.sin,
+    "cos": math.cos,
+    "expm1": math.expm1,
+    "softcap(2 * pi)": lambda x: 2 * math.pi * math.tanh(x / 2 / math.pi),
 }
 
 
@@ -225,6 +242,7 @@ def test_maps_of_positive_numbers() -> None:
     x = torch.rand(2, 5, 4, dtype=torch.float64) + 0.1
     torch.testing.assert_close(alone({"map": "log"}, x), x.log())
     torch.testing.assert_close(alone({"map": "sqrt"}, x), x**0.5)
+    torch.testing.assert_close(alone({"map": "log1p"}, x), (1 + x).log())
 
 
 def test_topk_keeps_exactly_k_and_the_smaller_index_wins() -> None:

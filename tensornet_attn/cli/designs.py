@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -197,9 +197,10 @@ def explain(
     from tensornet_attn import compiler
     from tensornet_attn.graph import build
     from tensornet_attn.plan.decoding import decoding_of
-    from tensornet_attn.plan.target import TargetOptions, current, target_from
+    from tensornet_attn.plan.target import TargetOptions
     from tensornet_attn.rewrite.table import firings, shown
 
+    data: Any
     loaded = options.load(design, legs, settings)
     if kernels:
         used = _kernels(loaded, dtype, causal)
@@ -213,7 +214,7 @@ def explain(
     else:
         sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
         wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
-        plan = compiler.plan_of(build(loaded, causal), backend, target_from(**current(wanted)))
+        plan = compiler.plan_for(loaded, backend, causal, **wanted)
         told, data = plan.explain(), plan.as_dict()
     if as_json:
         print_json(data)
@@ -236,7 +237,7 @@ def _kernels(design: Design, dtype: str, causal: bool | None) -> list[Used]:
     return [one for target in TARGETS for one in compiler.kernels(design, target, getattr(torch, dtype), causal)]
 
 
-def _kernels_text(name: str, used: Sequence[Used]) -> str:
+def _kernels_text(name: str, used: list[Used]) -> str:
     """The same as Markdown."""
     from tensornet_attn.runtime.triton.survey import head, table
 

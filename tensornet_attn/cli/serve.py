@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 HOST = "127.0.0.1"
 
@@ -18,7 +17,7 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
 class _Handler(SimpleHTTPRequestHandler):
     """Files with the types that browsers ask of scripts and WebAssembly; it logs nothing."""
 
-    extensions_map: ClassVar[dict[str, str]] = SimpleHTTPRequestHandler.extensions_map | {
+    extensions_map = SimpleHTTPRequestHandler.extensions_map | {  # noqa: RUF012
         ".js": "text/javascript",
         ".mjs": "text/javascript",
         ".wasm": "application/wasm",

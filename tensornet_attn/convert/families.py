@@ -63,6 +63,8 @@ def named(stems: str, end: str = "Attention") -> tuple[str, ...]:
 
 # Families whose modules have one forward stand in one row.
 BERT = "Bert Roberta BertGeneration Camembert Data2VecText Electra Ernie XLMRoberta"
+BEFORE = "RobertaPreLayerNorm RoCBert XLMRobertaXL Xmod"  # whose LayerNorm stands before, or elsewhere
+LLAMA = "Llama Arcee Csm Emu3 EuroBert Gemma Granite GraniteMoe GraniteMoeShared HyperCLOVAX Jais2 Phimoe Qwen2Moe"
 NORMS, WINDOW = ("q_norm", "k_norm"), ("sliding_window",)
 FAMILIES = (
     Family(("MultiheadAttention",)),
@@ -71,14 +73,17 @@ FAMILIES = (
         Layout("self.query self.key self.value output.dense", inside="self"),
         ("output.dropout", "output.LayerNorm"),
     ),
-    Family((*named(BERT, "SelfAttention"), *named(BERT, "CrossAttention")), Layout("query key value ")),
+    Family(
+        (*named(f"{BERT} {BEFORE}", "SelfAttention"), *named(f"{BERT} {BEFORE}", "CrossAttention")),
+        Layout("query key value "),
+    ),
     Family(("AlbertAttention",), Layout("query key value dense"), ("output_dropout", "LayerNorm")),
     Family(("DistilBertSelfAttention",), Layout("q_lin k_lin v_lin out_lin")),
     Family(("GPT2Attention",), Layout("c_attn c_proj", "qkv", causal=True), ("resid_dropout",)),
     Family(named("ViT AST DeiT Dinov2 Dinov2WithRegisters IJepa ViTMAE ViTMSN Vivit")),
-    Family(named("Llama Arcee EuroBert Gemma Granite GraniteMoe Qwen2Moe"), Layout(rope="whole")),
-    Family(named("Mistral Mixtral Qwen2 Cwm Ministral"), Layout(rope="whole", features=WINDOW)),
-    Family(named("Qwen3 Qwen3Moe Dots1 Gemma3"), Layout(rope="whole", features=(*NORMS, *WINDOW))),
+    Family(named(f"{LLAMA} SolarOpen"), Layout(rope="whole")),
+    Family(named("Mistral Mixtral Qwen2 Cwm MiniMax Ministral"), Layout(rope="whole", features=WINDOW)),
+    Family(named("Qwen3 Qwen3Moe Dots1 Gemma3 Mellum"), Layout(rope="whole", features=(*NORMS, *WINDOW))),
     Family(named("Gemma2 VaultGemma"), Layout(rope="whole", features=(*WINDOW, "attn_logit_softcapping"))),
     Family(named("Olmo2 FlexOlmo"), Layout(rope="whole", features=NORMS)),
     Family(named("Cohere"), Layout(rope="whole", interleaved=True, features=NORMS)),

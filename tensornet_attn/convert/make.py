@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.read import read_trained
+from tensornet_attn.convert.known import reading_of
+from tensornet_attn.convert.read import place_of, read_trained
+from tensornet_attn.convert.reading import read_as
 from tensornet_attn.convert.trained import Trained, Widths
 from tensornet_attn.convert.values import Bias, Turn, Weights, fill, lifted, lost
 from tensornet_attn.errors import InputError
@@ -50,10 +52,35 @@ def convert(
     >>> bool((new(x) - layer(x, x, x)[0]).abs().max() < 1e-5), list(new.C.shape)
     (True, [16, 16])
     """
-    made = start_from(read_trained(module, where), design, backend, legs, settings, memory).train(module.training)
+    made = made_of(module, design, backend, legs, settings, memory, where).train(module.training)
     with torch.no_grad():
         for weight in made.parameters() if jitter else ():
             weight += jitter * weight.square().mean().sqrt() * torch.randn_like(weight)
+    return made
+
+
+def made_of(
+    module: nn.Module,
+    design: Source,
+    backend: str = "auto",
+    legs: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    memory: bool = False,
+    where: str = "",
+) -> CompiledDesign:
+    """A module as the design that it is, where it is one that ships, or as one that contains its attention."""
+    reading = reading_of(module, design)
+    if reading is None:
+        return start_from(read_trained(module, where), design, backend, legs, settings, memory)
+    made, place = read_as(reading, module, place_of(module, where), backend), place_of(module, where)
+    for name, asked in {**(legs or {}), **(settings or {})}.items():
+        if made.plan.graph.values.get(name) != asked:
+            held = made.plan.graph.values.get(name)
+            raise InputError(
+                f"{place} cannot become {name_of(design)}: '{name}' was asked to be {asked}, and is {held}."
+            )
+    if memory and len(made.plan.graph.of_role("input")) < 2:
+        raise InputError(f"{place} cannot become {name_of(design)}: it takes no second input.")
     return made
 
 
@@ -126,6 +153,12 @@ def made_from(
     fill(out, values)
     agree(final, values, *gained(source, below, trained, False), trained.causal, trained.window)
     return out
+
+
+def values_of(trained: Trained, design: Source) -> dict[str, Tensor]:
+    """The values of the design that holds these weights, not detached from them."""
+    source, below = base_of(trained, compiler.load(design))
+    return gained(*carried(compiler.load(design), source, below, trained.causal), trained, False)[1]
 
 
 def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:

@@ -16,13 +16,16 @@ from tensornet_attn.runtime.positions import alibi_slopes
 Window = tuple[int, int] | None  # how far a query sees, keys before it and after
 
 
-def arguments(mask: Tensor | None, causal: bool, where: str, seen: int = 0, window: Window = None) -> dict[str, Tensor]:
+def arguments(
+    mask: Tensor | None, causal: bool, where: str, seen: int = 0, window: Window = None, packs: bool = False
+) -> dict[str, Tensor]:
     """What a causal or bidirectional design is called with for a mask of [n, m] or [batch, n, m].
 
     `mask`: boolean (true = may look) or a float that is added. Where it does no more than hide keys, beside what
     `causal` and the design's window hide, it becomes a `key_mask`, which acts in every design; a float mask of zeros
-    and of hidden places becomes boolean. `seen`: positions before the n queries, the first of the m keys. Raises
-    InputError where a design would have to look ahead, or beyond its window.
+    and of hidden places becomes boolean. `seen`: positions before the n queries, the first of the m keys. `packs`: a
+    mask of documents that do not see each other becomes `cu_seqlens`, which acts in every design too. Raises InputError
+    where a design would have to look ahead, or beyond its window.
     """
     if mask is None:
         return {}
@@ -40,8 +43,29 @@ def arguments(mask: Tensor | None, causal: bool, where: str, seen: int = 0, wind
     if own is not None:
         keys = keys | ~own.any(-2)  # keys that no query of the call reaches are not hidden
     if not torch.equal(visible, _pairs(keys[..., None, :].expand_as(visible), causal, seen, window)):
-        return {"mask": visible}
+        offsets = _offsets(visible, causal, window) if packs and seen == 0 else None
+        return {"mask": visible} if offsets is None else {"cu_seqlens": offsets}
     return _of_visible_keys(keys)
+
+
+def _offsets(visible: Tensor, causal: bool, window: Window) -> Tensor | None:
+    """Where documents of one row begin, if positions see all of their own and nothing else: int32 [documents + 1]."""
+    n = visible.shape[-1]
+    if visible.shape[:-2].numel() != 1 or visible.shape[-2] != n:
+        return None
+    visible = visible.reshape(n, n)
+    first = torch.ones(n, dtype=torch.bool, device=visible.device)
+    first[1:] = ~visible.diagonal(-1)  # a position that does not see the one before it
+    same = _same_document(first.cumsum(0))
+    if not torch.equal(visible, _pairs(same, causal, 0, window)):
+        return None
+    starts = first.nonzero()[:, 0]
+    return torch.cat((starts, starts.new_tensor([n]))).int()
+
+
+def _same_document(numbers: Tensor) -> Tensor:
+    """Which positions are of one document, [n, n]."""
+    return numbers[:, None] == numbers
 
 
 def shown(mask: Tensor) -> Tensor:
@@ -58,12 +82,16 @@ def visible_pairs(
     """Which of the keys each of n queries behind `seen` positions sees, [n, m] or [batch, n, m]."""
     if "mask" in given:
         return _pairs(shown(given["mask"]), causal, seen, window)
+    if "cu_seqlens" in given:
+        sizes = given["cu_seqlens"].diff()
+        numbers = torch.arange(len(sizes), device=device).repeat_interleave(sizes)
+        return _pairs(_same_document(numbers), causal, seen, window)
     keys = given.get("key_mask", torch.ones(seen + n, dtype=torch.bool, device=device))
     return _pairs(keys[..., None, :].expand(*keys.shape[:-1], n, seen + n), causal, seen, window)
 
 
 def of_hugging_face(
-    mask: Any, n: int, causal: bool, where: str, seen: int = 0, window: Window = None
+    mask: Any, n: int, causal: bool, where: str, seen: int = 0, window: Window = None, packs: bool = False
 ) -> dict[str, Tensor]:
     """`arguments` for an `attention_mask` of n queries, [batch, m], 1 = may look, or [batch, heads, n, m], boolean or
     added."""
@@ -81,7 +109,7 @@ def of_hugging_face(
             f"{where}: the attention mask is {mask.dtype} of shape {list(mask.shape)}; give [batch, m], or boolean "
             "or float [batch, 1, n, m]."
         )
-    return arguments(same_for_all_heads(mask, where).expand(-1, n, -1), causal, where, seen, window)
+    return arguments(same_for_all_heads(mask, where).expand(-1, n, -1), causal, where, seen, window, packs)
 
 
 def same_for_all_heads(mask: Tensor, where: str) -> Tensor:
@@ -106,15 +134,21 @@ def of_torch(attn_mask: Tensor | None, padding: Tensor | None, heads: int, where
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions that a design has: their base, and whether the model's angles stand for neighbours."""
+    """Rotary positions that a design has: their base, and whether the model's angles stand for neighbours.
+
+    `once`: the model gives the angle of a pair once, not for each of its two entries.
+    """
 
     base: float
     interleaved: bool = False
+    once: bool = False
 
     def check(self, where: str, turns: tuple[Tensor, Tensor] | None, ids: Tensor) -> None:
         """Raises InputError unless cosines and sines, [batch, n, width], are those of positions [batch, n]."""
         if turns is None:
             raise InputError(f"{where}: position_embeddings are not given; they are compared with the design's own.")
+        if self.once:
+            turns = torch.cat((turns[0], turns[0]), -1), torch.cat((turns[1], turns[1]), -1)
         angles = ids[..., None].float() * _frequencies(self.base, turns[0].shape[-1], ids.device)  # batch n pairs
         tolerance = 1e-4 if turns[0].dtype in (torch.float32, torch.float64) else 2e-2
         pairs, one = ((-1, 2), -1) if self.interleaved else ((2, -1), -2)

@@ -12,9 +12,11 @@ from torch import nn
 
 from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.finish import finish_conversion
-from tensornet_attn.convert.make import fresh, start_from
+from tensornet_attn.convert.known import reading_of, readings_of
+from tensornet_attn.convert.make import fresh, made_of, start_from
 from tensornet_attn.convert.masks import Alibi, Rope
 from tensornet_attn.convert.read import CROSS, known, outside_of, place_of, read_trained
+from tensornet_attn.convert.reading import window_of
 from tensornet_attn.convert.shared import Shared
 from tensornet_attn.convert.trained import refusal
 from tensornet_attn.convert.wrap import Place, Swapped, SwappedTorch
@@ -72,13 +74,13 @@ def attentions(model: nn.Module) -> list[Found]:
     """The attentions of a model, each once. Raises InputError where there are none, or one that cannot be taken out."""
     if not isinstance(model, nn.Module):
         raise InputError(f"a {type(model).__name__} is no model: give an nn.Module.")
-    if family_of(model) is not None:
+    if swappable(model):
         raise InputError(f"{place_of(model, '')} is itself an attention; ta.convert makes a design of it.")
     found: dict[int, Found] = {}
     for path, parent, name, module in _candidates(model, ""):
         if isinstance(parent, nn.TransformerDecoderLayer) and name == "multihead_attn":
             raise refusal(place_of(module, path), CROSS)
-        if family_of(module) is None:
+        if not swappable(module):
             read_trained(module, path)  # refuses it by name
         found.setdefault(id(module), Found(module, path)).places.append((parent, name))
     if not found:
@@ -88,13 +90,18 @@ def attentions(model: nn.Module) -> list[Found]:
     return list(found.values())
 
 
+def swappable(module: nn.Module) -> bool:
+    """Whether a design can stand in its place: one that contains its attention, or one that it is."""
+    return family_of(module) is not None or any(row.in_models for row in readings_of(module))
+
+
 def _candidates(parent: nn.Module, path: str) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
     """(path, parent, attribute, module) of each attention, known or by its name alone."""
     for name, module in parent._modules.items():  # named_children leaves out what is there twice
         here = f"{path}.{name}" if path else name
         if module is None or any(isinstance(one, CompiledDesign) for one in (module, getattr(module, "design", None))):
             continue
-        known = family_of(module) is not None
+        known = swappable(module)
         inside = [] if known else list(_candidates(module, here))
         if inside or not (known or "Attention" in type(module).__name__):
             yield from inside
@@ -119,12 +126,17 @@ def _check_alone(one: Found, model: nn.Module) -> None:
 
 def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], shared: Shared) -> Swapped:
     """The new module, on the old one's device, in its dtype and mode, trainable where that was."""
-    family = family_of(one.module)
-    assert family is not None
+    family, reading = family_of(one.module) or Family(()), reading_of(one.module, design)
     if init == "fresh":
         outside = outside_of(one.module, known(one.module, one.path)[1], family.layout)
         compiled = fresh(outside, design, *options)
         place = _place(one.module, family, outside.where, bool(compiled.plan.graph.causal))
+    elif reading is not None and reading.in_models:
+        compiled = made_of(one.module, design, *options, where=one.path)
+        place = _place(one.module, family, place_of(one.module, one.path), bool(compiled.plan.graph.causal))
+        base = reading.numbers(one.module).get("base")
+        rope = None if base is None else Rope(base, family.layout.interleaved, reading.once)
+        place = replace(place, rope=rope, window=window_of(one.module))
     else:
         trained = read_trained(one.module, one.path)
         compiled = start_from(trained, design, *options)

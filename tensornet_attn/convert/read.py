@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, Layout, family_of
+from tensornet_attn.convert.known import readings_of
 from tensornet_attn.convert.trained import Norm, Trained, Widths, refusal
 from tensornet_attn.errors import InputError
 
@@ -30,6 +31,12 @@ def read_trained(module: nn.Module, where: str = "") -> Trained:
     >>> [f"{name} {list(value.shape)}" for name, value in trained.weights.items()]
     ['Wq [12, 3, 4]', 'Wk [12, 3, 4]', 'Wv [12, 3, 4]', 'Wo [3, 4, 12]']
     """
+    with torch.no_grad():
+        return read_traced(module, where)
+
+
+def read_traced(module: nn.Module, where: str = "") -> Trained:
+    """The same, copies through which gradients flow back to the module."""
     family, place = known(module, where)
     if isinstance(module, nn.MultiheadAttention):
         return read_multihead(module, place)
@@ -45,6 +52,9 @@ def known(module: nn.Module, where: str = "") -> tuple[Family, str]:
         kinds = [name for row in FAMILIES for name in row.classes if "Cross" not in name]
         near = get_close_matches(type(module).__name__, kinds, 3)
         hint = f"the nearest that can: {', '.join(near)}" if near else "docs/convert.md lists those that can"
+        if designs := [row.design for row in readings_of(module)]:
+            words = " or ".join(f"'{design}'" for design in designs)
+            raise InputError(f"{place} is no multi-head attention that others contain; it can become {words}.")
         raise InputError(f"{place} is no attention that can be read; {hint}.")
     if "forward" in vars(module):
         raise refusal(place, "its forward was replaced on this instance, by a hook or a patch")
@@ -317,4 +327,4 @@ def _absorb(trained: Trained, factor: float) -> None:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)
+    return tensor.clone(memory_format=torch.contiguous_format)

@@ -69,7 +69,11 @@ class Swapped(nn.Module):
         """The attention of hidden_states [batch, n, f], and its maps [batch, heads, n, n] where they are asked for."""
         place = self.place
         named |= zip(place.parameters, given, strict=False)
-        refuse(place.where, named, taken={"position_bias"} & {*place.parameters})
+        past = next((named[name] for name in PAST if named.get(name) is not None), None)
+        packs = past is None and not named.get("output_attentions")  # a cache has a batch, and maps are of all pairs
+        offsets = named.get("cu_seq_lens_q") if packs and named.get("attention_mask") is None else None
+        taken = {"position_bias"} & {*place.parameters} | ({"cu_seq_lens_q"} if offsets is not None else set())
+        refuse(place.where, named, taken)
         if named.get("encoder_hidden_states") is not None:
             raise InputError(f"{place.where}: it attends to one sequence; encoder_hidden_states are a second one.")
         if named.get("is_causal") not in (None, place.causal):
@@ -77,7 +81,6 @@ class Swapped(nn.Module):
                 f"{place.where}: is_causal is {named['is_causal']}, and it was converted as {place.causal}."
             )
         x, mask = named["hidden_states"], named.get("attention_mask")
-        past = next((named[name] for name in PAST if named.get(name) is not None), None)
         kept = None if past is None else self._kept(past)
         n, seen = x.shape[1], 0 if kept is None else kept.get_seq_length()
         turns, ids = named.get("position_embeddings"), named.get("position_ids")
@@ -86,15 +89,16 @@ class Swapped(nn.Module):
 
         def worked_out() -> tuple[dict[str, Tensor], Tensor | None]:
             shown = ~mask if place.hides and mask is not None else mask
-            masks = of_hugging_face(shown, n, place.causal, place.where, seen, place.window)
+            masks = of_hugging_face(shown, n, place.causal, place.where, seen, place.window, packs)
+            masks |= {} if offsets is None else {"cu_seqlens": offsets}
             if place.alibi is not None:
                 place.alibi.check(place.where, bias, visible_pairs(masks, n, place.causal, x.device, seen).any(-2))
             return masks, None if place.rope is None else self._shifts(x, masks, turns, ids, before, seen)
 
         masks, shifts = self.shared.get(
             worked_out,
-            (mask, *(turns or ()), ids, before, bias),
-            (x.shape, x.device, seen, place.causal, place.rope, place.window, place.alibi),
+            (mask, offsets, *(turns or ()), ids, before, bias),
+            (x.shape, x.device, seen, packs, place.causal, place.rope, place.window, place.alibi),
         )
         if kept is not None and kept.records:
             kept.record(partial(self._replay, x, masks, seen))

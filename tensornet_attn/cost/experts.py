@@ -18,6 +18,7 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import HELD, Scene, word
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ops import OPS
 
 Legs = tuple[str, ...]
 
@@ -103,7 +104,8 @@ def _against(product: Product) -> Iterator[str]:
 def topk_of(graph: Graph, name: str) -> Step | None:
     """The topk that a step is: a box that leaves k numbers."""
     step = graph.step.get(name)
-    return step if step is not None and step.box is not None and "k" in dict(step.box.numbers) else None
+    box = step.box if step is not None else None
+    return step if box is not None and OPS[box.kind].zeros_elsewhere(box) else None
 
 
 def chosen_of(topk: Step) -> tuple[str, Arith]:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.scene import Scene, word
 from tensornet_attn.cost.work import Monomials, products
 from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ops import OPS
 
 
@@ -67,8 +67,10 @@ class Routing:
     def left_by(self, step: Step) -> Choices:
         """Where the result of a step may be other than zero."""
         box = step.box
-        if box is not None and box.leg is not None and OPS[box.kind].selects:
+        if box is not None and box.leg is not None and OPS[box.kind].zeros_elsewhere(box):
             return frozenset({Choice(box.leg, box.number("k"), frozenset(step.legs) - {box.leg})})
+        if (root := chosen_behind(self.graph, step.name)) is not None:
+            return self.left_by(root)
         if step.contraction is None:
             return NONE
         terms = [self.zeros(term.factors) for term in step.contraction.terms]
@@ -105,6 +107,35 @@ class Routing:
         """The choices that reduce the work of a step."""
         asked = self.needed.get(step.name, NONE)
         return asked | self.zeros(step.op.uses) if step.contraction is not None else asked
+
+
+def chosen_behind(graph: Graph, name: str) -> Step | None:
+    """The choice of entries outside of which a step, made of it by boxes, is zero; it itself too."""
+    step = graph.step.get(name)
+    if step is None or step.box is None or len(step.box.uses) != (1 + OPS[step.box.kind].selects):
+        return None
+    box, own = step.box, OPS[step.box.kind]
+    if own.zeros_elsewhere(box):
+        return step
+    use = box.operand("of")
+    inner = graph.step.get(use.name)
+    if inner is None or inner.box is None or use.legs != inner.legs or {*use.legs} != {*step.legs}:
+        return None
+    if own.zero_where_hidden and not graph.masked(step) and OPS[inner.box.kind].nothing_elsewhere(inner.box):
+        scale = dict(box.numbers).get("scale")
+        positive = scale is None or (plain(graph, scale) and evaluate(scale, graph.values) > 0)
+        return _with_zeros(inner) if box.leg == inner.box.leg and positive else None
+    return chosen_behind(graph, inner.name) if own.zero_at_zero(graph, box) and not own.makes_leg else None
+
+
+def plain(graph: Graph, tree: Arith) -> bool:
+    return all(name.name in graph.values for name in names(tree))
+
+
+def _with_zeros(step: Step) -> Step:
+    """A choice with zeros in place of minus infinity."""
+    assert step.box is not None
+    return replace(step, op=replace(step.box, numbers=tuple(one for one in step.box.numbers if one[0] != "fill")))
 
 
 def routed_products(scene: Scene, step: Step, routing: Routing) -> tuple[Monomials, int]:

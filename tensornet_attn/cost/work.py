@@ -6,7 +6,8 @@ Multiply-adds (MACs; FLOPs = 2 MACs), each the product of the sizes of a set of 
     fused attention              legs of query and key; legs of scores and value. Masks do not reduce the count
     a kernel within bands        of keys those that a block of queries meets
     delta rule                   as it is defined, a key at a time; chunks of C keys take m C (2.5 d + 1.5 e) +
-                                 m (d d + 3 d e) + m / C d d e at n = m
+                                 m (d d + 3 d e) + m / C d d e at n = m. m d e more where the state fades, and where
+                                 values are written by a key of their own
 
 Elementwise operations, one for each number of the result unless a line says otherwise:
 

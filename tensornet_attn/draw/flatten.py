@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tensornet_attn.draw.core import core
@@ -194,7 +194,9 @@ class _Painter:
         """An operand that its role names, such as the key of a delta rule."""
         self.scalars.append([])
         tap = self.operand(Term(ONE, (use,)), {leg: self.graph.leg[leg] for leg in use.legs}, frame, path)
-        label = " * ".join([*map(factor_words, self.scalars.pop()), role])
+        numbers, step = [*map(factor_words, self.scalars.pop())], self.graph.step.get(use.name)
+        alone = step is not None and not step.op.uses
+        label = f"{role} = {' * '.join(numbers)}" if alone else " * ".join([*numbers, role])
         self.nodes[int(tap.id[1:])] = replace(tap, label=label)
         self.bonds.append(Bond(tap.id, into.id, use.legs))
 
@@ -203,19 +205,20 @@ class _Painter:
         inside = self.frame(OPS[box.kind].look, (f"{step.name}: {first}" if named else first, *words), frame, step.name)
         operands = dict(box.operands)
         if "of" in operands:
-            self.boxed(box, operands["of"], operands.get("by"), wires, inside, path)
+            self.boxed(box, operands.pop("of"), operands, wires, inside, path)
         else:
             self.rule(box, wires, inside, path)
 
-    def boxed(self, box: Box, of: Use, by: Use | None, wires: Wires, frame: str, path: Path) -> None:
-        """A box's operand inside its frame; where another tensor decides (`by`), it is bonded to the border's dot."""
+    def boxed(self, box: Box, of: Use, others: Mapping[str, Use], wires: Wires, frame: str, path: Path) -> None:
+        """A box's operand inside its frame; other tensors that it asks, by role, are bonded to the border's dot."""
         inner = {leg: self.wire(leg, frame, wires) for leg in of.legs}
         self.scalars.append([])
         self.use(of, inner, frame, (*path, (0, 0)))
         self.numbers(frame, path)
         port = self.border(box.leg, wires, inner, frame, path)
-        if port is not None and by not in (None, of):
-            self.role("by", by or of, port, frame, (*path, (0, 1)))
+        asked = [(role, use) for role, use in others.items() if port is not None and use != of]
+        for index, (role, use) in enumerate(asked, 1):
+            self.role(role, use, port, frame, (*path, (0, index)))  # type: ignore[arg-type]
 
     def border(self, acts: str | None, outer: Wires, inner: Wires, frame: str, path: Path) -> Node | None:
         """Legs leave a box at its border; a dot marks the one it acts along, which may end there or become another."""
@@ -224,8 +227,9 @@ class _Painter:
                 self.passage("pass", (inner[leg], outer[leg]), frame, path)
         if acts is None:
             return None
+        ended = [wire for leg, wire in inner.items() if leg not in outer or leg == acts]
         new = [wire for leg, wire in outer.items() if leg not in inner or leg == acts]
-        return self.passage("port", (*([inner[acts]] if acts in inner else []), *new), frame, path)
+        return self.passage("port", (*ended, *new), frame, path)
 
     def passage(self, look: str, wires: Iterable[Wire], frame: str, path: Path) -> Node:
         node = self.node(look, "", frame, (*path, LAST), border=True)
@@ -251,7 +255,9 @@ class _Painter:
         inside = self.frame("softmax", box_words(self.graph, Step("scores", box, op.scores)), frame)
         inner = {leg: self.wire(leg, inside, wires) for leg in op.scores}
         self.product(scores.terms[0], inner, inside, (*path, (0, 0), (0, 0)))
-        self.border(op.leg, {leg: wires[leg] for leg in op.scores}, inner, inside, (*path, (0, 0)))
+        port = self.border(op.leg, {leg: wires[leg] for leg in op.scores}, inner, inside, (*path, (0, 0)))
+        if op.sink is not None and port is not None:
+            self.role("sink", op.sink, port, inside, (*path, (0, 0), (0, 1)))
         self.use(op.value, wires, frame, (*path, (0, 1)))
 
 

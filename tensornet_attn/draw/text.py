@@ -131,7 +131,10 @@ def _box(graph: Graph, step: Step, box: Box, fold: bool, known: bool) -> str:
     head = ", ".join(box_words(graph, step, scale=False))
     operands = [(role, use) for role, use in box.operands if role != "by" or use != box.operand("of")]
     if len(operands) > 1:
-        return f"{head}, " + ", ".join(f"{role} {_operand(graph, use, fold)}" for role, use in operands)
+        texts = {role: _operand(graph, use, fold) for role, use in operands}
+        scale = dict(box.numbers).get("scale")
+        texts |= {} if scale is None or is_one(scale) else {"of": f"{scale_words(scale)} * {texts['of']}"}
+        return f"{head}, " + ", ".join(f"{role} {text}" for role, text in texts.items())
     of = box.operand("of")
     known = known and not OPS[box.kind].makes_leg  # whose operand has other legs than its result
     text, atom = _inner(graph, of, fold, known)
@@ -155,8 +158,10 @@ def _inner(graph: Graph, use: Use, fold: bool, known: bool) -> tuple[str, bool]:
 
 
 def _operand(graph: Graph, use: Use, fold: bool) -> str:
-    text, atom = _inner(graph, use, fold, known=False)
-    return text if atom else f"({text})"
+    step = graph.step.get(use.name)
+    number = step is not None and not (step.op.uses or step.legs)
+    text, atom = _inner(graph, use, fold, known=number)
+    return text if atom or number else f"({text})"
 
 
 def _attention(op: FusedAttention) -> str:

@@ -15,7 +15,7 @@ def emit_attention(writer: Writer, step: Step) -> None:
     """The lines of one fused call."""
     assert step.attention is not None
     op, query, key = step.attention, str(writer.graph.query), str(step.attention.leg)
-    q, k, v = (writer.value(use) for use in op.uses)
+    q, k, v = (writer.value(use) for use in (op.query, op.key, op.value))
     heads = head_order(op, query)
     contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
     own = tuple(leg for leg in v.legs if leg not in op.scores)
@@ -53,7 +53,24 @@ def _options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     if dropout not in ("0", "0.0"):
         options.append(f"dropout={dropout} if self.training else 0.0")
     options += ["causal=True"] if causal else []
-    return [*options, f"keys={' * '.join(map(writer.size, op.beside))}"] if op.beside else options
+    options += [f"keys={' * '.join(map(writer.size, op.beside))}"] if op.beside else []
+    return [*options, *sink_options(writer, op, heads)]
+
+
+def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
+    """What a call takes of a sink: as [heads, query leg, 1], ones for those that it lacks."""
+    if op.sink is None:
+        return []
+    query, value = str(writer.graph.query), writer.value(op.sink)
+    own, along = {*heads} & {*value.legs}, (query,) if query in value.legs else ()
+    if own in (set(), {*heads}):
+        text = value.grouped((heads if own else (), along, ()))
+    else:
+        text = value.grouped((*((leg,) if leg in own else () for leg in heads), along, ()))
+        text = writer.call("over_heads", text, *map(writer.size, heads))
+    sink = writer.operand("sink", value, (heads if own else (), along, ()), text)
+    writer.functions.add("attention_beside_sink")
+    return [f"sink={sink}", "call=attention_beside_sink"]
 
 
 def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:

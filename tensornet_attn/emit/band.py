@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensornet_attn.cost.band import Reach, band_of
-from tensornet_attn.emit.attention import head_order, masks_of
+from tensornet_attn.emit.attention import head_order, masks_of, sink_options
 from tensornet_attn.emit.dimensions import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
@@ -15,7 +15,7 @@ from tensornet_attn.ir.values import Legs, Value
 def emit_band(writer: Writer, step: Step) -> None:
     """The lines of one call."""
     op, query, key = band_of(step).attention, str(writer.graph.query), str(writer.graph.key)
-    q, k, v = (writer.value(use) for use in op.uses)
+    q, k, v = (writer.value(use) for use in (op.query, op.key, op.value))
     heads = head_order(op, query)
     contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
     own = tuple(leg for leg in v.legs if leg not in op.scores)
@@ -53,4 +53,4 @@ def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> l
     masks = masks_of(writer, op)
     if not interval(masks, writer.graph.values):
         options += [f"sees={sees_text(writer, masks)}", *([f"prefix={reach.prefix}"] if reach.prefix else [])]
-    return options
+    return [*options, *sink_options(writer, op, heads)]

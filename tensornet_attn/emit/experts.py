@@ -12,6 +12,7 @@ from tensornet_attn.emit.dimensions import split
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Kernel, Step
 from tensornet_attn.ir.values import ATOM, Legs, Value
+from tensornet_attn.ops.topk import ranks
 
 
 def emit_experts(writer: Writer, step: Step) -> None:
@@ -50,7 +51,8 @@ def _choose(writer: Writer, topk: Step) -> None:
     leg, count = chosen_of(topk)
     legs, k = (*(one for one in topk.legs if one != leg), leg), writer.integer(count)
     of, by = map(writer.value, topk.op.uses)
-    text = writer.call("top_chosen", of.arranged(legs).text, by.aligned(legs).text, k)
+    assert topk.box is not None
+    text = writer.call("top_chosen", of.arranged(legs).text, ranks(writer, topk.box, by.aligned(legs).text, "-1"), k)
     gates = writer.local[topk.name]
     if writer.graph.step[topk.name].box is not None:  # a tensor of all experts has that name
         gates = writer.names.fresh(f"{gates}_gates")

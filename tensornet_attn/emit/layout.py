@@ -54,7 +54,8 @@ def wanted(graph: Graph, read: Readers, step: Step) -> Legs:
 def _for_box(graph: Graph, read: Readers, step: Step, reader: Step, box: Box) -> Legs:
     if OPS[box.kind].elementwise:
         return _like(step.legs, wanted(graph, read, reader))
-    return box_layout(graph, reader, step.legs) if graph.masked(reader) else step.legs
+    whole = graph.masked(reader) and box.leg in step.legs  # what has a number for each row stays as it is
+    return box_layout(graph, reader, step.legs) if whole else step.legs
 
 
 def _for_contraction(graph: Graph, read: Readers, step: Step, reader: Step, op: Contraction, use: Use) -> Legs:

@@ -109,6 +109,8 @@ def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
         return writer.call("sinusoid", writer.positions(tensor.legs[0]), sizes[1], f"{like}.dtype")
     if init.name == "position":
         return writer.call("exactly", writer.positions(tensor.legs[0]))  # rates times late positions are large
+    if init.name == "index":
+        return f"torch.arange({sizes[0]}, {kind})"
     if init.name == "alibi_slopes":
         return writer.call("alibi_slopes", sizes[0], f"{like}.device", f"{like}.dtype")
     if init.name == "distance":

@@ -9,6 +9,7 @@ from functools import partial, reduce
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.hidden import BY_KEY
 from tensornet_attn.graph.model import Function, Graph, Seen, Step, Visible
+from tensornet_attn.graph.recurrence import unmasked
 from tensornet_attn.graph.visibility import condition, written_numbers
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops import MASKS, OPS
@@ -29,12 +30,12 @@ class VisibleKeys:
 
 
 def takes_mask(graph: Graph) -> bool:
-    """Whether a call takes `mask`: a box has query and key, and no delta rule would have to follow it as well."""
-    return not _fast(graph) and any(graph.query in legs for legs in masked_legs(graph))
+    """Whether a call takes `mask`: a box has query and key, and no recurrence would have to follow it as well."""
+    return not any(map(unmasked, graph.steps)) and any(graph.query in legs for legs in masked_legs(graph))
 
 
 def takes_key_mask(graph: Graph) -> bool:
-    return bool(masked_legs(graph)) or _fast(graph)
+    return bool(masked_legs(graph)) or any(map(unmasked, graph.steps))
 
 
 def masked_legs(graph: Graph) -> list[Legs]:
@@ -42,10 +43,6 @@ def masked_legs(graph: Graph) -> list[Legs]:
     steps = [step for whole in graph.steps for step in (whole.kernel.body if whole.kernel is not None else (whole,))]
     boxes = [step.box.operand("of").legs for step in steps if step.box is not None and graph.masked(step)]
     return boxes + [step.attention.scores for step in steps if step.attention is not None]
-
-
-def _fast(graph: Graph) -> bool:
-    return any(step.box is not None and OPS[step.box.kind].recurrent for step in graph.steps)
 
 
 def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:

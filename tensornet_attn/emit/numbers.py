@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.ir.arithmetic import Arith, Binary, Call, Name, Negative, Number, evaluate, names, to_text
+from tensornet_attn.ir.arithmetic import OF_MATH, Arith, Binary, Call, Name, Negative, Number, evaluate, names, to_text
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM
 
 _EXACT = 2**53  # beyond, an int that meets a tensor may overflow; a float does not
@@ -40,7 +40,7 @@ def fixed(tree: Arith, graph: Graph) -> bool:
 
 
 def needs_math(tree: Arith) -> bool:
-    return any(word in to_text(tree) for word in ("sqrt(", "log(", "exp("))
+    return any(f"{word}(" in to_text(tree) for word in OF_MATH)
 
 
 def _literal(value: float) -> tuple[str, int]:
@@ -48,7 +48,7 @@ def _literal(value: float) -> tuple[str, int]:
 
 
 def _python(tree: Arith, size: Size) -> str:
-    return re.sub(r"\b(sqrt|log|exp)\(", r"math.\1(", to_text(tree, size))
+    return re.sub(rf"\b({'|'.join(OF_MATH)})\(", r"math.\1(", to_text(tree, size))
 
 
 def _level(tree: Arith) -> int:
@@ -66,5 +66,5 @@ def _whole(tree: Arith) -> bool:
     if isinstance(tree, Binary):
         return tree.op in _WHOLE and _whole(tree.left) and _whole(tree.right)
     return isinstance(tree, Name) or (
-        isinstance(tree, Call) and tree.function in ("min", "max") and all(map(_whole, tree.arguments))
+        isinstance(tree, Call) and tree.function in ("min", "max", "abs") and all(map(_whole, tree.arguments))
     )

@@ -362,9 +362,9 @@ class RowsPrinter:
         return Value(text, known.legs, known.batched or d.batched, ATOM if text.startswith("torch.") else PRODUCT)
 
     def _box_grad(self, node: Node) -> Value:
-        (step,), (known, d) = node.data, map(self.value, node.args)
+        (step, role, *_), (known, d) = node.data, map(self.value, node.args)
         box, masked = step.op, self.writer.graph.masked(step)
-        if masked:
+        if masked or role:
             known = known.arranged(box_layout(self.writer.graph, step, box.operand("of").legs))
         arguments = [known.text, d.aligned(known.legs).text]
         if masked:
@@ -372,6 +372,10 @@ class RowsPrinter:
         elif (place := dim_of(known, box.leg)) != -1:
             arguments.append(f"dim={place}")
         arguments += [f"eps={text}" for name, tree in box.numbers if name == "eps" for text in self.writer.eps(tree)]
+        if role:
+            return Value(
+                f"{self.writer.call(OPS[box.kind].row_gradients[role], *arguments)}[..., 0]", known.legs[:-1], True
+            )
         return Value(self.writer.call(OPS[box.kind].gradient, *arguments), known.legs, True)
 
     def _kept(self, node: Node) -> Value:

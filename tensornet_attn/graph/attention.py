@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ops.softmax import sink_of
 
 Legs = tuple[str, ...]
 View = TypeVar("View")
@@ -262,7 +263,7 @@ def weighting_of(step: Step, key: str | None) -> Weighting | None:
         return None
     if box.kind == "softmax":
         beside = () if box.other is None else (box.other,)
-        return Softmax((str(box.leg), *beside), box.number("scale"), box.number("dropout"))
+        return Softmax((str(box.leg), *beside), box.number("scale"), box.number("dropout"), sink_of(box))
     if box.kind == "normalize":
         return Normalize(box.number("eps"))
     return Masked() if box.kind == "keep" else None

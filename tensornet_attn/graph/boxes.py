@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.visibility import atoms, numbers, parts_of, visible_areas
-from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.arithmetic import Arith, Name, Negative, Number
 from tensornet_attn.ir.steps import LOGIC, Box, Function, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import MAPS, MASKS, OPS
+from tensornet_attn.ops.maps import MEANT
 from tensornet_attn.ops.model import BoxModel
 from tensornet_attn.spec.expression import CallText, LegToken, parse_call, parse_mask
 from tensornet_attn.spec.places import Path
@@ -49,6 +51,16 @@ def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
         scope.reporter.syntax(refusal, maker.at)
 
 
+def one_sided(call: CallText) -> CallText:
+    """`clamp(-inf, 1)` is `clamp_max(1)`, and `clamp(0, inf)` is `clamp_min(0)`."""
+    if call.name != "clamp" or len(call.arguments) != 2:
+        return call
+    low, high = call.arguments
+    if low == Negative(Name("inf")) and high != Name("inf"):
+        return CallText("clamp_max", (high,), call.span)
+    return CallText("clamp_min", (low,), call.span) if high == Name("inf") and low != Negative(high) else call
+
+
 class _Maker:
     """Checks one box; `at` is the path of the parameter looked at. Without operands nothing is known of legs."""
 
@@ -83,8 +95,9 @@ class _Maker:
         """The leg, the second leg, the map, the numbers and the masks."""
         leg = self.leg(self.op.kind) if self.op.has_leg else None
         function = self.map(str(self.written(self.op.kind))) if self.op.has_map else None
-        other = self.leg(self.model.second) if self.model.second else None
-        numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers)
+        second = self.model.second
+        other = self.leg(second) if second and getattr(self.model, second) is not None else None
+        numbers = tuple((name, self.checked(name, leg, other)) for name in self.model.numbers if self.given(name))
         return leg, other, function, numbers, self.masks(leg)
 
     def broken(self, *legs: str) -> bool:
@@ -95,20 +108,28 @@ class _Maker:
         """The leg a parameter names; it must be on `of` unless the box makes it."""
         name = str(self.written(parameter))
         self.scope.leg(LegToken(name, (0, len(name))))
-        makes = self.op.makes_leg if parameter == self.model.second else not self.op.leg_on_operand
+        elsewhere = not self.op.leg_on_operand  # it stands on other operands than the first
+        makes = elsewhere or (parameter == self.model.second and self.op.makes_leg)
         if self.legs is not None and not makes and name not in self.legs:
             has = f"its legs are {' '.join(self.legs)}" if self.legs else "it has no legs"
             hint = "name one of them." if self.legs else "put something with a leg into the box."
             raise Refusal("box-leg", f"what stands in this box has no leg '{name}'; {has}.", hint)
         return name
 
+    def given(self, name: str) -> bool:
+        """Whether a parameter says anything: one that may be left out has no value then."""
+        return getattr(self.model, name) is not None
+
     def number(self, name: str) -> int | float | None:
         """A parameter that is a number, if it is known now."""
-        return self.scope.number(self.written(name), f"'{name}'")[1]  # type: ignore[arg-type]
+        return self.scope.number(getattr(self.model, name), f"'{name}'")[1]
 
     def checked(self, name: str, leg: str | None, other: str | None) -> Arith:
         """A parameter that is a number; one that is known now must be in its range."""
-        tree, value = self.scope.number(self.written(name), f"'{name}'", lengths=name in _LENGTHS)  # type: ignore[arg-type]
+        written = self.written(name)
+        if written == "-inf":
+            return Negative(Number(inf))
+        tree, value = self.scope.number(written, f"'{name}'", lengths=name in _LENGTHS)  # type: ignore[arg-type]
         if value is None:
             return tree
         fine, wanted, example = _RANGES.get(name, (lambda _: True, "", ""))
@@ -118,7 +139,7 @@ class _Maker:
         return tree
 
     def map(self, text: str) -> Function:
-        parsed = parse_call(text)
+        parsed = one_sided(parse_call(text))
         self.call(parsed, {name: ((row.arguments,), row.usage or name) for name, row in MAPS.items()}, "map")
         return self.scope.function(parsed, "a map")
 
@@ -126,7 +147,8 @@ class _Maker:
         """`softcap(30)`, `band(5)`: a known name with as many arguments as it may have; `known`: these, an example."""
         name, span = parsed.name, (parsed.span[0], parsed.span[0] + len(parsed.name))
         if name not in known:
-            hint = self.scope.reporter.nearest(name, known)
+            other = MEANT.get(name) if what == "map" else None
+            hint = f"it is '{other}' here." if other else self.scope.reporter.nearest(name, known)
             raise Refusal(f"unknown-{what}", f"there is no {what} '{name}'.", hint, span)
         counts, example = known[name]
         if len(parsed.arguments) not in counts:

@@ -16,11 +16,12 @@ from tensornet_attn.graph.reach import (
     declare_losses,
     without_gradient,
 )
+from tensornet_attn.graph.recurrence import erases
 from tensornet_attn.graph.scope import Scope
-from tensornet_attn.graph.signs import doubtful_normalizers
+from tensornet_attn.graph.signs import doubtful_normalizers, growing_decays, growing_exponentials
 from tensornet_attn.graph.steps import declare_steps
 from tensornet_attn.graph.tensors import declare_tensors
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops.model import BOXES, kinds_of
 from tensornet_attn.spec.design import SECTIONS, Design
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Path
@@ -71,8 +72,16 @@ def examine(reading: Reading, causal: bool | None = None) -> Graph | None:
         return None
     graph = _graph(design, scope, causal, losses)
     _check_causal(graph, scope, causal)
+    _check_decays(graph, scope)
     _warn(graph, scope)
     return None if reporter.failed else graph
+
+
+def _check_decays(graph: Graph, scope: Scope) -> None:
+    for step, role in growing_decays(graph):
+        message = f"'{role}' of '{step}' is never below 0, so the state grows at each key."
+        hint = "it is a logarithm: e.g. '-1 * speed[h] step[m h] -> m h', or 'map: log' of numbers below 1."
+        scope.reporter.error("growing-decay", message, (*scope.paths[step], role), hint=hint)
 
 
 def _warn(graph: Graph, scope: Scope) -> None:
@@ -80,6 +89,13 @@ def _warn(graph: Graph, scope: Scope) -> None:
         message = f"'{step}' normalizes values that may be negative: its rows may divide by a sum near zero."
         hint = "a map such as relu, elu1 or exp keeps them positive; 'eps' guards a little."
         scope.reporter.warning("negative-normalize", message, (*scope.paths[step], "normalize"), key=True, hint=hint)
+    for step in growing_exponentials(graph):
+        message = f"'{step}' is the exp of a running sum, which overflows in float32 after some tens of keys."
+        hint = (
+            "write the exponent of a query and a key in one map, exp(c[n] - c[m]) under 'keep', or give its logarithms "
+            "to 'decay' of a delta_rule or a scan."
+        )
+        scope.reporter.warning("growing-exp", message, scope.paths[step], hint=hint)
     for name in without_gradient(graph):
         message = f"loss '{name}' depends on no input and no trainable weight, so nothing learns from it."
         hint = "make it depend on what is trained, or remove it."
@@ -116,7 +132,10 @@ def _hollow(reading: Reading) -> bool:
 def _has_content(value: Any) -> bool:
     if not isinstance(value, dict):
         return isinstance(value, (str, list))
-    roles = ("query", "key", "value", "rate") if "delta_rule" in value else ("of",)
+    model = next((BOXES[key] for key in kinds_of(value)), None)
+    fields = model.model_fields.items() if model else ()
+    needed = {field.alias or name for name, field in fields if field.is_required()} if model else {"of"}
+    roles = [role for role in (model.operands if model else ("of",)) if role in needed]
     return all(role in value and _has_content(value[role]) for role in roles)
 
 
@@ -149,7 +168,7 @@ def _graph(design: Design, scope: Scope, causal: bool | None, losses: tuple[Loss
 
 
 def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:
-    fast_weights = [s.name for s in graph.steps if s.box is not None and OPS[s.box.kind].recurrent]
+    fast_weights = [step.name for step in graph.steps if erases(step)]
     if fast_weights and (causal is False or (causal is None and scope.design.causal is False)):
         message = f"'{fast_weights[0]}' is a delta rule, which is causal by nature."
         path: Path = ("causal",) if causal is None else scope.paths[fast_weights[0]]

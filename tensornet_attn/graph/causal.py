@@ -2,7 +2,8 @@
 
 A value at query n and key m may depend on positions up to the later of the two; every step keeps it so. Where m is
 summed away, its later keys must therefore count for nothing. Each value is followed with two facts: `data` (it depends
-on an input of this call) and `zero` (it is exactly zero where the key stands after the query).
+on an input of this call) and `zero` (it is exactly zero where the key stands after the query). The same steps are
+followed for a key mask: then `zero` says that a value is exactly zero where the mask hides the key.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from tensornet_attn.graph.visibility import visible_areas
 from tensornet_attn.ir.areas import EVERYWHERE, Areas, union
 from tensornet_attn.ops import OPS
 
+Acts = set[str | None]  # legs
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -25,7 +28,11 @@ class Fact:
 
 
 class Leak(Exception):
-    """A step through which a later key reaches a query."""
+    """A step through which a later key reaches a query; `verb`: what it does along which of the sequence legs."""
+
+    def __init__(self, step: str, verb: str, leg: str):
+        super().__init__(step, verb, leg)
+        self.step, self.verb, self.leg = step, verb, leg
 
 
 def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
@@ -35,11 +42,11 @@ def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
     positive = nonnegative(graph)
     for step in graph.steps:
         try:
-            facts[step.name] = _fact(graph, step, facts, positive)
+            facts[step.name] = _fact(graph, step, facts, positive, {graph.query, graph.key})
         except Leak as leak:
             facts[step.name] = Fact(zero=True)  # said once: its users are no cause of their own
             if step.name in needed:
-                found.append((step.name, str(leak)))
+                found.append((step.name, _sentence(graph, leak)))
     output = facts[graph.output]
     if output.data and not output.zero and graph.key in graph.legs_of(graph.output):
         what = f"the output '{graph.output}' has the key leg '{graph.key}' and is not zero at later keys"
@@ -62,34 +69,44 @@ def areas_seen(graph: Graph) -> Areas:
     return reduce(union, (visible_areas(graph.masks(step), graph.values) for step in masked), ())
 
 
+def leak_of_hidden(graph: Graph) -> Leak | None:
+    """The first step through which another query, or a key that a key mask hides, reaches a result; None: none does."""
+    return _first_leak(graph, {graph.key})
+
+
 def _leaks(graph: Graph) -> bool:
     """Whether a later key reaches a query around the masks, whatever the tensors hold, constants too."""
+    return _first_leak(graph, {graph.query, graph.key}) is not None
+
+
+def _first_leak(graph: Graph, acts: Acts) -> Leak | None:
     facts, unknown = {tensor.name: Fact(data=True) for tensor in graph.tensors}, dict.fromkeys(graph.step, False)
     try:
         for step in graph.steps:
-            facts[step.name] = _fact(graph, step, facts, unknown)
-    except Leak:
-        return True
-    return False
+            facts[step.name] = _fact(graph, step, facts, unknown, acts)
+    except Leak as leak:
+        return leak
+    return None
 
 
-def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, bool]) -> Fact:
+def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, bool], acts: Acts) -> Fact:
+    """`acts`: the legs that a box needs for what hides to act in it, and a result to be known as zero there."""
     if step.box is not None:
-        return _box(graph, step, step.box, facts, positive)
+        return _box(graph, step, step.box, facts, positive, acts)
     assert step.contraction is not None
-    terms = [_product(graph, step, term, facts) for term in step.contraction.terms]
+    terms = [_product(graph, step, term, facts, acts) for term in step.contraction.terms]
     return Fact(any(t.data for t in terms), all(t.zero for t in terms))
 
 
-def _product(graph: Graph, step: Step, term: Term, facts: dict[str, Fact]) -> Fact:
+def _product(graph: Graph, step: Step, term: Term, facts: dict[str, Fact], acts: Acts) -> Fact:
     """A sum over keys is causal where one factor is zero at every later key."""
     data = any(facts[use.name].data for use in term.factors)
     zero = any(_zero(graph, use, facts) for use in term.factors)
     for leg in (graph.query, graph.key):
         summed = leg not in step.legs and any(facts[use.name].data and leg in use.legs for use in term.factors)
         if leg is not None and summed and not (zero and leg == graph.key):
-            raise Leak(_sentence(graph, step, leg, "sums over"))
-    return Fact(data, zero and {graph.query, graph.key} <= {*step.legs})
+            raise Leak(step.name, "sums over", leg)
+    return Fact(data, zero and acts <= {*step.legs})
 
 
 def _zero(graph: Graph, use: Use, facts: dict[str, Fact]) -> bool:
@@ -99,13 +116,13 @@ def _zero(graph: Graph, use: Use, facts: dict[str, Fact]) -> bool:
     return facts[use.name].zero and straight
 
 
-def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: dict[str, bool]) -> Fact:
+def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: dict[str, bool], acts: Acts) -> Fact:
     data = any(facts[use.name].data for use in box.uses)
     zero = all(_zero(graph, use, facts) for use in box.uses)
     op = OPS[box.kind]
     if op.looks_back:
         return Fact(data)
-    if graph.masked(step) and graph.query in box.operand("of").legs:  # the design's own mask acts here
+    if graph.masked(step) and acts <= {*box.operand("of").legs}:  # what hides acts here
         return Fact(data, op.zero_where_hidden)
     if op.runs_along and data and box.leg in (graph.query, graph.key):
         # where zeros count, as in a mean, the number of later keys would show
@@ -113,10 +130,13 @@ def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: d
             op.ignores_zeros == "nonnegative" and all(positive[use.name] for use in box.uses)
         )
         if box.leg == graph.query or not (zero and sure):
-            raise Leak(_sentence(graph, step, str(box.leg), "runs along"))
+            raise Leak(step.name, "runs along", str(box.leg))
     return Fact(data, zero and op.zero_at_zero(graph, box))
 
 
-def _sentence(graph: Graph, step: Step, leg: str, verb: str) -> str:
-    what = "key" if leg == graph.key else "query"
-    return f"step '{step.name}' {verb} the {what} leg '{leg}' with no causal mask, so a later position reaches a query."
+def _sentence(graph: Graph, leak: Leak) -> str:
+    what = "key" if leak.leg == graph.key else "query"
+    return (
+        f"step '{leak.step}' {leak.verb} the {what} leg '{leak.leg}' with no causal mask, so a later position reaches "
+        "a query."
+    )

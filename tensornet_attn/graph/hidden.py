@@ -176,7 +176,7 @@ def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) ->
     elif step.kernel is not None:
         yield from (_translated(graph, own, _own(use.legs)) for use in step.kernel.uses)
     else:
-        yield from (EVERYTHING, BY_KEY, BY_KEY)
+        yield from (EVERYTHING, BY_KEY, BY_KEY, EVERYTHING)[: len(step.op.uses)]
 
 
 def _through(graph: Graph, step: Step, box: Box, role: str, own: Seen) -> Seen:

@@ -15,6 +15,7 @@ from itertools import count
 
 from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ops import OPS
 
 BATCH = "..."  # the leading batch dimensions, as a leg: every tensor made from an input or from noise has it
 
@@ -82,10 +83,15 @@ def summed(step: Step) -> frozenset[str]:
 
 def summed_dims(graph: Graph, weight: Tensor) -> tuple[int, ...]:
     """The legs of a weight that the first product with it sums, by place: what the default initialiser scales by."""
+    places = {weight.name: tuple(range(len(weight.legs)))}  # of the legs of what is the weight with its legs apart
     for step in graph.steps:
-        for use in step.op.uses if step.contraction is not None else ():
-            if use.name == weight.name:
-                return tuple(place for place, leg in enumerate(use.legs) if leg not in step.legs)
+        for use in step.op.uses:
+            if use.name in places and step.contraction is not None:
+                own = zip(use.legs, places[use.name], strict=True)
+                return tuple(dict.fromkeys(place for leg, place in own if leg not in step.legs))
+            if use.name in places and step.box is not None and OPS[step.box.kind].splits:
+                known = dict(zip(use.legs, places[use.name], strict=True))
+                places[step.name] = tuple(known[leg if leg in known else str(step.box.leg)] for leg in step.legs)
     return ()
 
 

@@ -31,7 +31,8 @@ WORD = r"[A-Za-z]\w*"
 USE = rf"({WORD}(?:\.{WORD})*)\[([^\[\]]*)\]"
 _USE = re.compile(USE, re.ASCII)
 _BOX = re.compile(r"([a-z]\w*)\((.*)\)", re.ASCII)
-_OPERAND = re.compile(rf"(?:([a-z]+) )?({USE})", re.ASCII)
+_MADE = ("join", "split")  # boxes that designs have without naming them
+_OPERAND = re.compile(rf"(?:([a-z_]+) )?({USE})", re.ASCII)
 _SIGN = re.compile(r"\s*([+-])\s*")
 _FACTOR = re.compile(rf"\s*({USE})", re.ASCII)
 _NUMBER = re.compile(r"[0-9][0-9.]*(?:e[+-]?[0-9]+)?")
@@ -241,7 +242,7 @@ def _coefficient_end(text: str, place: int) -> int:
 
 def read_box(kind: str, inside: str, known: Names) -> Box | FusedAttention:
     """`softmax(S[h n m]; over m; scale 1; dropout 0)`: a kind, and what stands between its parentheses."""
-    if kind not in BOXES and kind != "attention":
+    if kind not in BOXES and kind not in (*_MADE, "attention"):
         refuse("unknown-box", f"there is no box '{kind}'.", nearest(kind, BOXES), (0, len(kind)))
     place, parts = len(kind) + 1, _Parts(known)
     for piece in inside.split(";"):
@@ -260,12 +261,14 @@ class _Parts:
         self.masks: list[Function] = []
         self.words: dict[str, Any] = {}
         self.readers: dict[str, Callable[[str], Any]] = {
-            **dict.fromkeys(("over", "along", "to"), known.leg),
+            **dict.fromkeys(("over", "along", "to", "by"), known.leg),
             **dict.fromkeys(_numbers(), known.number),
+            "fill": lambda text: Negative(Number(math.inf)) if text == "-inf" else known.number(text),
             "map": self.map,
             "mask": self.mask,
             "normalize": _mode,
             "scores": known.legs_of,
+            "parts": known.legs_of,
             "steps": _steps,
         }
 
@@ -281,7 +284,9 @@ class _Parts:
         if word == "mask":
             self.masks.append(value)
         else:
-            _hoisted(self.numbers if word in _numbers() else self.words, "to" if word == "along" else word, value)
+            _hoisted(
+                self.numbers if word in _numbers() else self.words, "to" if word in ("along", "by") else word, value
+            )
 
     def map(self, text: str) -> Function:
         return self.known.function(text, {name: (row.arguments,) for name, row in MAPS.items()})
@@ -290,22 +295,28 @@ class _Parts:
         return self.known.mask(parse_mask(text))
 
     def box(self, kind: str) -> Box:
+        if kind in _MADE:
+            self.check(kind, {"of", "over", "parts"}, frozenset())
+            return Box(kind, self.words["over"], tuple(self.operands.items()), parts=self.words["parts"])
         model, op = BOXES[kind], OPS[kind]
         given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
-        self.check(kind, {*model.operands, *model.numbers, *(word for word, has in given if has)})
+        words = (word for word, has in given if has)
+        optional = model.optional | ({"to"} if model.second in model.optional else set())
+        self.check(kind, {*model.operands, *model.numbers, *words} - optional, optional)
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
         return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))
 
     def attention(self) -> FusedAttention:
-        self.check("attention", {"query", "key", "value", "over", "scores", "scale", "dropout", "steps"})
+        wanted = {"query", "key", "value", "over", "scores", "scale", "dropout", "steps"}
+        self.check("attention", wanted, frozenset({"sink"}))
         parts: dict[str, Any] = {**self.operands, **self.numbers, **self.words, "masks": tuple(self.masks)}
         return FusedAttention(leg=parts.pop("over"), **parts)
 
-    def check(self, kind: str, wanted: set[str]) -> None:
+    def check(self, kind: str, wanted: set[str], optional: frozenset[str]) -> None:
         given = {*self.operands, *self.numbers, *self.words}
         for name in sorted(wanted - given):
             refuse("missing-key", f"'{kind}' lacks '{name}'.")
-        for name in sorted(given - wanted):
+        for name in sorted(given - wanted - optional):
             refuse("unknown-key", f"'{kind}' has no '{name}'.")
 
 
@@ -366,9 +377,8 @@ class _Reader:
                 refuse("unknown-name", f"there is no step '{tensor.update}' with the legs of '{tensor.name}'.", hint)
         legs, tensors, steps = (tuple(part.values()) for part in (known.legs, known.tensors, known.steps))
         settings, losses = tuple(known.settings.items()), tuple(self.losses.values())
-        return kind(  # type: ignore[arg-type]
-            self.name, legs, settings, tensors, steps, self.output, self.causal, losses, self.also
-        )
+        made = kind(self.name, legs, settings, tensors, steps, self.output, self.causal, losses)  # type: ignore[arg-type]
+        return replace(made, also=self.also)
 
     def take_graph(self, match: Match) -> None:
         problem = identifier_problem(match[1])

@@ -29,6 +29,7 @@ from tensornet_attn.graph.attention import (
 from tensornet_attn.graph.distance import negated, two_sides
 from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
+from tensornet_attn.ops import OPS
 
 CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
 
@@ -74,6 +75,7 @@ class Recurrence:
     mixes: bool = False
     mix: Use | None = None
     erase: Erase | None = None
+    fades: Use | None = None  # of a delta rule or a scan: the logarithm that the state fades by at each key
 
     @property
     def result(self) -> Legs:
@@ -140,6 +142,16 @@ def erases(step: Step) -> bool:
     return step.box is not None and step.box.kind == "delta_rule"
 
 
+def scans(step: Step) -> bool:
+    """Whether a step is a recurrence number by number."""
+    return step.box is not None and step.box.kind == "scan"
+
+
+def unmasked(step: Step) -> bool:
+    """Whether a step goes from key to key with a state, so that no mask that compares queries with keys acts in it."""
+    return step.box is not None and OPS[step.box.kind].recurrent
+
+
 def sums(graph: Graph) -> list[Step]:
     """The sums over the keys that a query sees."""
     boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.legs]
@@ -157,7 +169,10 @@ def form_of(graph: Graph, step: Step) -> Attention | Recurrence | str:
         heads = tuple(leg for leg in step.legs if leg in key.legs)
         own = tuple(leg for leg in step.legs if leg not in (*key.legs, graph.query))
         term = ScoreTerm(ONE, (query,), (key,), width=tuple(leg for leg in key.legs if leg not in (*heads, graph.key)))
-        return Recurrence(step, (term,), value, heads, (), own, erase=Erase(roles["rate"], key))
+        erase = Erase(roles["rate"], roles.get("erase", roles.get("erase_undecayed", key)))
+        return Recurrence(step, (term,), value, heads, (), own, erase=erase, fades=roles.get("decay"))
+    if scans(step):
+        return Recurrence(step, (ScoreTerm(ONE, key=(step.box.operand("of"),)),), fades=step.box.operand("decay"))
     if step in sums(graph):
         return cumulative(graph, step)
     if step.box.kind == "sum":  # once for all queries
@@ -291,7 +306,7 @@ def _of_keys(found: Attention) -> Recurrence | None:
     scale, score, reader = found.weighting.scale, found.scores, found.reader()
     if not found.terms or score is None or score.contraction is None or found.shared or isinstance(reader, str):
         return None
-    if found.weighting.dropout != Number(0) or any(mask != CAUSAL for mask in found.masks):
+    if found.weighting.sink or found.weighting.dropout != Number(0) or any(mask != CAUSAL for mask in found.masks):
         return None
     terms = tuple(replace(term, coefficient=times(scale, term.coefficient)) for term in score.contraction.terms)
     of = replace(score, op=Contraction(terms))

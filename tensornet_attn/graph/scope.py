@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
-from tensornet_attn.ir.arithmetic import Arith, evaluate, names, parse
-from tensornet_attn.ir.steps import Function, Step, Tensor, Use
+from tensornet_attn.ir.arithmetic import Arith, Binary, Name, evaluate, names, parse, with_constants
+from tensornet_attn.ir.steps import Box, Function, Step, Tensor, Use
 from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.ops.join import apart_of
 from tensornet_attn.spec.design import Design
-from tensornet_attn.spec.expression import CallText, LegToken, UseText
+from tensornet_attn.spec.expression import CallText, LegToken, UseText, each_of
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, words
 from tensornet_attn.spec.sizes import Leg, Sizes
@@ -35,6 +37,7 @@ class Scope:
     used_legs: set[str] = field(default_factory=set)
     strange: list[UseText] = field(default_factory=list)
     paths: dict[str, Path] = field(default_factory=dict)  # of each step, nested ones too
+    merged: dict[str, str] = field(default_factory=dict)  # legs that are several: `h d` as h_d
 
     def leg(self, token: LegToken) -> Leg:
         self.used_legs.add(token.name)
@@ -42,6 +45,37 @@ class Scope:
         if leg is None:
             raise Refusal("unknown-leg", f"there is no leg '{token.name}'.", self.sizes.missing(token.name), token.span)
         return leg
+
+    def joined(self, token: LegToken) -> Leg:
+        """The leg that several are together, as `(h d)`: one of its own, made where it is first met."""
+        parts = [self.leg(part) for part in token.parts]
+        twice = next(
+            (part for i, part in enumerate(token.parts) if part.name in [p.name for p in token.parts[:i]]), None
+        )
+        if twice is not None:
+            hint = "name each leg once."
+            raise Refusal("leg-twice", f"leg '{twice.name}' stands twice in '({token.text})'.", hint, twice.span)
+        for part, leg in zip(token.parts, parts, strict=True):
+            if leg.size is None and leg.name not in self.sizes.broken:
+                message = f"leg '{leg.name}' is sized at run time; legs that are one have sizes that are known before."
+                raise Refusal("run-time-leg", message, "leave it outside of the parentheses.", part.span)
+        if token.text not in self.merged:
+            self.merged[token.text] = self._merged(token.name, parts)
+        return self.sizes.legs[self.merged[token.text]]
+
+    def _merged(self, wish: str, parts: list[Leg]) -> str:
+        known = {*self.sizes.legs, *self.sizes.settings}
+        name = wish
+        while name in known:
+            name += "_"
+        tree: Arith = Name(parts[0].name)
+        for part in parts[1:]:
+            tree = Binary("*", tree, Name(part.name))
+        size = prod(part.size or 1 for part in parts)
+        if {part.name for part in parts} & self.sizes.broken:
+            self.sizes.broken.add(name)
+        self.sizes.legs[name] = Leg(name, "size", size, text=tree)
+        return name
 
     def legs_of(self, use: UseText) -> tuple[str, ...] | None:
         """The declared legs of a tensor or step; None where it is broken."""
@@ -85,19 +119,52 @@ class Scope:
         pairs = zip(own.legs, legs, strict=False)
         return len(own.legs) == len(legs) and all(b is None or self.fits(self.sizes.legs[a], b) for a, b in pairs)
 
-    def use(self, text: UseText) -> Use | None:
-        """A use, its legs glued to the declared ones. None where the tensor is broken and its legs are not written."""
+    def use(self, text: UseText, place: str) -> Use | None:
+        """A use, its legs glued to the declared ones. None where the tensor is broken and its legs are not written.
+
+        Where a leg is several, a step beside `place` takes it apart.
+        """
         declared = self.legs_of(text)
         if text.legs is None:
             return None if declared is None else Use(text.name, declared)
-        legs = [self.leg(token) for token in text.legs]
-        twice = next((t for i, t in enumerate(text.legs) if t.name in [u.name for u in text.legs[:i]]), None)
+        legs = [self.joined(token) if token.parts else self.leg(token) for token in text.legs]
+        every = each_of(text.legs)
+        twice = next((t for i, t in enumerate(every) if t.name in [u.name for u in every[:i]]), None)
         if twice is not None:
             hint = "give the two ends different legs of equal size."
             raise Refusal("leg-twice", f"leg '{twice.name}' stands twice on '{text.name}'.", hint, twice.span)
         if declared is not None:
             self._glue(text, legs, declared)
-        return Use(text.name, tuple(leg.name for leg in legs))
+        use = Use(text.name, tuple(leg.name for leg in legs))
+        for token, leg in zip(text.legs, legs, strict=True):
+            if token.parts:
+                use = self.apart(use, leg.name, tuple(part.name for part in token.parts), f"{place}.{text.name}")
+        return use
+
+    def apart(self, use: Use, leg: str, parts: tuple[str, ...], wish: str) -> Use:
+        """A step that takes a leg of a use apart, and its result."""
+        box = Box("split", leg, (("of", use),), parts=parts)
+        return self.add(Step(self.fresh(wish), box, apart_of(use.legs, box)))
+
+    def together(self, use: Use, leg: str, parts: tuple[str, ...], wish: str) -> Use:
+        """A step that makes one leg of several, in the place of the first, and its result."""
+        first = next(place for place, own in enumerate(use.legs) if own in parts)
+        legs = tuple(own for own in (*use.legs[:first], leg, *use.legs[first:]) if own not in parts)
+        return self.add(Step(self.fresh(wish), Box("join", leg, (("of", use),), parts=parts), legs))
+
+    def add(self, step: Step) -> Use:
+        """Adds a step that has no place of its own in the file."""
+        self.steps[step.name] = step
+        root = step.name.partition(".")[0]
+        self.paths[step.name] = ("diagram", root)
+        return Use(step.name, step.legs)
+
+    def fresh(self, wish: str) -> str:
+        name, count = wish, 1
+        while name in self.steps or name.rpartition(".")[2] in ("of", "by", "query", "key", "value", "rate", "sink"):
+            count += 1
+            name = f"{wish}{count}"
+        return name
 
     def _glue(self, text: UseText, legs: list[Leg], declared: tuple[str, ...]) -> None:
         if len(legs) != len(declared):
@@ -130,6 +197,7 @@ class Scope:
     ) -> tuple[Arith, int | float | None]:
         """Arithmetic and its value; None where it depends on run-time lengths or on a broken size."""
         tree = parse(value) if isinstance(value, (str, int, float)) else value
+        tree = with_constants(tree, {*self.sizes.legs, *self.sizes.settings})
         for name in names(tree):
             self.used_legs.add(name.name)
             leg = self.sizes.legs.get(name.name)

@@ -1,4 +1,4 @@
-"""Which values can never be negative: `normalize` over one that can is worth a warning.
+"""Which values can never be negative: `normalize` over one that can is worth a warning, a decay that cannot is wrong.
 
 Of each value a lower bound is known, so that what is added to a bounded map counts: tanh(x) + 1 is never negative.
 """
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from math import inf
 
 from tensornet_attn.graph.model import Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.ir.arithmetic import Arith, evaluate, names
+from tensornet_attn.ir.arithmetic import ONE, Arith, evaluate, names
 from tensornet_attn.ops import OPS
 
-_POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "alibi_slopes"})
+_POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "index", "alibi_slopes"})
 
 
 def doubtful_normalizers(graph: Graph) -> list[str]:
@@ -20,6 +20,50 @@ def doubtful_normalizers(graph: Graph) -> list[str]:
     sure = nonnegative(graph)
     boxes = [(step.name, step.box) for step in graph.steps if step.box is not None]
     return [name for name, box in boxes if OPS[box.kind].divides_by_sum and not sure[box.operand("of").name]]
+
+
+def growing_decays(graph: Graph) -> list[tuple[str, str]]:
+    """(step, role) of logarithms that are known to be never below 0, and are no zeros: what they multiply grows."""
+    sure, zeros = nonnegative(graph), {one.name for one in graph.tensors if one.init == Function("zeros")}
+    boxes = [(step.name, step.box) for step in graph.steps if step.box is not None]
+    return [
+        (name, role)
+        for name, box in boxes
+        for role, use in box.operands
+        if role in OPS[box.kind].logarithms and sure[use.name] and use.name not in zeros
+    ]
+
+
+def growing_exponentials(graph: Graph) -> list[str]:
+    """Maps exp of a running sum of keys alone, that the sum makes larger and larger as far as can be known.
+
+    Such as v exp(-c) beside q exp(c), where exp(c[n] - c[m]) is meant.
+    """
+    sure, running = nonnegative(graph), {step.name for step in graph.steps if _running(graph, step)}
+    found = []
+    for step in graph.steps:
+        if step.box is None or step.box.function != Function("exp") or {graph.query, graph.key} <= {*step.legs}:
+            continue
+        inner = step.box.operand("of")
+        of = graph.step.get(inner.name)
+        terms = of.contraction.terms if of is not None and of.contraction is not None else (Term(ONE, (inner,)),)
+        for term in terms:
+            sums = [use for use in term.factors if use.name in running]
+            negative = _number(graph, term.coefficient) < 0
+            if sums and not negative and all(sure[use.name] for use in term.factors):
+                found.append(step.name)
+            elif len(sums) == 1 and negative and all(sure[use.name] for use in term.factors if use not in sums):
+                found += [] if sure[sums[0].name] else [step.name]
+    return list(dict.fromkeys(found))
+
+
+def _running(graph: Graph, step: Step) -> bool:
+    """Whether it is a sum over the keys up to each query of what keys hold alone."""
+    if step.box is None or not OPS[step.box.kind].is_sum or step.box.leg != graph.key or graph.query not in step.legs:
+        return False
+    of = graph.step.get(step.box.operand("of").name)
+    masked = any(mask.name == "causal" for mask in graph.masks(step))
+    return masked and of is not None and of.contraction is not None and len(of.contraction.terms) == 1
 
 
 def nonnegative(graph: Graph) -> dict[str, bool]:

@@ -8,11 +8,13 @@ from tensornet_attn import limits
 from tensornet_attn.graph.boxes import check_parameters, make_box
 from tensornet_attn.graph.model import Contraction, Step, Term, Use
 from tensornet_attn.graph.scope import Scope
+from tensornet_attn.graph.several import over_several
 from tensornet_attn.graph.tensors import check_name
 from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.model import BoxModel
-from tensornet_attn.spec.expression import LegToken, SumText, TermText, UseText, parse_operand
+from tensornet_attn.spec.expression import LegToken, SumText, TermText, UseText, each_of, parse_operand
 from tensornet_attn.spec.places import Path
 
 
@@ -45,15 +47,29 @@ def _text(scope: Scope, value: str, path: Path, name: str) -> Use | None:
     try:
         parsed = parse_operand(value)
         if isinstance(parsed, UseText):
-            use = scope.use(parsed)
+            use = scope.use(parsed, name)
             _warn_transposes(scope, (parsed,), path)
             return use
-        op, legs = _contraction(scope, parsed)
+        op, legs = _contraction(scope, parsed, name)
     except Refusal as refusal:
         scope.reporter.syntax(refusal, path)
         raise
     _warn_transposes(scope, tuple(factor for term in parsed.terms for factor in term.factors), path)
+    if any(token.parts for token in parsed.legs):
+        return _joined(scope, parsed, Step(scope.fresh(f"{name}.apart"), op, legs), path, name)
     return _add(scope, Step(name, op, legs), path)
+
+
+def _joined(scope: Scope, parsed: SumText, step: Step, path: Path, name: str) -> Use:
+    """A sum of products of whose legs some become one: the last such step has the name."""
+    use = _add(scope, step, path)
+    groups = [token for token in parsed.legs if token.parts]
+    for token in groups:
+        parts = tuple(part.name for part in token.parts)
+        wish = name if token is groups[-1] else f"{name}.joined"
+        use = scope.together(use, scope.joined(token).name, parts, wish)
+        scope.paths[use.name] = path
+    return use
 
 
 def _box(scope: Scope, model: BoxModel, path: Path, name: str) -> Use | None:
@@ -73,8 +89,12 @@ def _box(scope: Scope, model: BoxModel, path: Path, name: str) -> Use | None:
         return None
     if "by" in model.operands and "by" not in operands:
         operands["by"] = operands["of"]
+    if isinstance(getattr(model, model.key), tuple):
+        return over_several(scope, model, operands, path, name)
     box, legs = make_box(scope, model, operands, path)
-    return _add(scope, Step(name, box, legs), path)
+    steps, constants = OPS[box.kind].written_out(Step(name, box, legs), box, scope.query)
+    scope.tensors |= {tensor.name: tensor for tensor in constants}
+    return [_add(scope, step, path) for step in steps][-1]
 
 
 def _add(scope: Scope, step: Step, path: Path) -> Use:
@@ -96,15 +116,15 @@ def _warn_transposes(scope: Scope, uses: tuple[UseText, ...], path: Path) -> Non
             scope.reporter.warning("transpose", message, path, span=use.span, hint=hint)
 
 
-def _contraction(scope: Scope, text: SumText) -> tuple[Contraction, tuple[str, ...]]:
+def _contraction(scope: Scope, text: SumText, name: str) -> tuple[Contraction, tuple[str, ...]]:
     """The contraction and its result's legs. Raises Refusal at the first cause."""
-    parts = ((_coefficient(scope, term), [scope.use(factor) for factor in term.factors]) for term in text.terms)
+    parts = ((_coefficient(scope, term), [scope.use(use, name) for use in term.factors]) for term in text.terms)
     terms = tuple(Term(number, tuple(use for use in uses if use is not None)) for number, uses in parts)
     result = _result(scope, text)
     for term, written in zip(terms, text.terms, strict=True):
         _check_term(scope, term, written, result)
     covered = {leg for term in terms for use in term.factors for leg in use.legs}
-    missing = next((token for token in text.legs if token.name not in covered), None)
+    missing = next((token for token in each_of(text.legs) if token.name not in covered), None)
     if missing is not None:
         message = f"result leg '{missing.name}' is on no tensor of the expression."
         raise Refusal("result-leg", message, "remove it, or use a tensor that has it.", missing.span)
@@ -121,11 +141,12 @@ def _coefficient(scope: Scope, term: TermText) -> Arith:
 
 
 def _result(scope: Scope, text: SumText) -> tuple[str, ...]:
-    for place, token in enumerate(text.legs):
+    legs = each_of(text.legs)
+    for place, token in enumerate(legs):
         scope.leg(token)
-        if token.name in [other.name for other in text.legs[:place]]:
+        if token.name in [other.name for other in legs[:place]]:
             raise Refusal("leg-twice", f"leg '{token.name}' stands twice in the result.", "name it once.", token.span)
-    return tuple(token.name for token in text.legs)
+    return tuple(token.name for token in legs)
 
 
 def _check_term(scope: Scope, term: Term, text: TermText, result: tuple[str, ...]) -> None:
@@ -141,12 +162,26 @@ def _check_term(scope: Scope, term: Term, text: TermText, result: tuple[str, ...
             raise Refusal("dangling", message, hint, _last(text, leg).span)
         if times > 2 and scope.sizes.legs[leg].kind != "head" and leg not in scope.sizes.broken:
             message = f"leg '{leg}' is contracted over {times} tensors at once and is no head leg."
-            sized = scope.sizes.legs[leg].size is not None
-            other = f"declare '{leg}: head ...'" if sized else "multiply two of them in a step of their own"
-            hint = f"rename it where it is another leg, or {other}."
+            hint = _apart(scope, term, leg, result)
             raise Refusal("junction", message, hint, _last(text, leg).span)
+
+
+def _apart(scope: Scope, term: Term, leg: str, result: tuple[str, ...]) -> str:
+    """What may be meant by a leg of three tensors: another leg, a product by itself, as in a gated unit, or that."""
+    met = [use for use in term.factors if leg in use.legs]
+    alike = next(((a, b) for i, a in enumerate(met) for b in met[i + 1 :] if {*a.legs} == {*b.legs}), None)
+    own = "multiply two of them in a step of their own"
+    if alike is not None and {*alike[0].legs} - {leg} <= {*result}:  # multiplied index by index
+        legs, names = " ".join(alike[0].legs), [use.name for use in alike]
+        product = " ".join(f"{use.name}[{' '.join(use.legs)}]" for use in alike)
+        own = (
+            f"multiply '{names[0]}' and '{names[1]}' in a step of their own, as in a gated unit: '{product} -> {legs}'"
+        )
+    sized = scope.sizes.legs[leg].size is not None
+    shared = f"; or declare '{leg}: shared ...', if all of them share it" if sized else ""
+    return f"rename it where it is another leg; {own}{shared}."
 
 
 def _last(text: TermText, leg: str) -> LegToken:
     """The last place of a leg in a product: where a mistaken name most often stands."""
-    return [token for factor in text.factors for token in factor.legs or () if token.name == leg][-1]
+    return [token for factor in text.factors for token in each_of(factor.legs) if token.name == leg][-1]

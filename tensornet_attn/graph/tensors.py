@@ -20,10 +20,10 @@ T = TypeVar("T")
 ROLES = {"inputs": "input", "weights": "weight", "constants": "constant", "noise": "noise", "state": "state"}
 DRAWN = {"xavier": (0,), "normal": (1,), "uniform": (1,)}  # initialisers and how many arguments they take
 FIXED = {"zeros": (0,), "ones": (0, 2), "full": (1,), "eye": (0, 1), "kron": (2,)}
-VALUES = FIXED | {"sinusoid": (0,), "distance": (0,), "alibi_slopes": (0,)}
+VALUES = FIXED | {"sinusoid": (0,), "distance": (0,), "index": (0,), "alibi_slopes": (0,)}
 USAGE = {"normal": "normal(0.02)", "uniform": "uniform(0.1)", "full": "full(0.5)", "eye": "eye", "ones": "ones"}
 USAGE |= {"kron": "kron(eye(h), ones(d, d))"}
-USAGE |= {name: name for name in ("xavier", "zeros", "sinusoid", "distance", "alibi_slopes")}
+USAGE |= {name: name for name in ("xavier", "zeros", "sinusoid", "distance", "index", "alibi_slopes")}
 ALLOWED = {"weight": DRAWN | FIXED, "state": FIXED, "constant": VALUES}
 
 
@@ -162,6 +162,9 @@ def _check_shape(scope: Scope, function: Function, legs: tuple[str, ...], span: 
     if function.name == "distance" and {leg.kind for leg in sizes} != {"query", "key"}:
         message = f"'distance' stands on the query and the key leg, not on {shown}."
         raise Refusal("init-shape", message, "e.g. '{legs: n m, value: distance}'.", span)
+    if function.name == "index" and any(leg.size is None for leg in sizes):
+        message = f"'index' stands on a leg with a size, not on {shown}."
+        raise Refusal("init-shape", message, "on query and key, 'distance' says how far they are apart.", span)
     if function.name in ("eye", "ones", "kron") and function.arguments:
         shape = _matrix(scope, function, span)
         if shape is not None and shape != tuple(leg.stored for leg in sizes):
@@ -169,7 +172,7 @@ def _check_shape(scope: Scope, function: Function, legs: tuple[str, ...], span: 
             raise Refusal("init-shape", message, "the sizes must agree.", span)
 
 
-_LEGS_OF = {"sinusoid": 2, "distance": 2, "alibi_slopes": 1, "eye": 2, "kron": 2}
+_LEGS_OF = {"sinusoid": 2, "distance": 2, "index": 1, "alibi_slopes": 1, "eye": 2, "kron": 2}
 
 
 def _matrix(scope: Scope, function: Function, span: Span) -> tuple[int, int] | None:

@@ -108,6 +108,7 @@ def _box(box: Box) -> str:
     parts = [f"{'' if role == 'of' else role + ' '}{use_text(use)}" for role, use in box.operands]
     parts += [f"over {box.leg}"] if box.leg is not None else []
     parts += [f"{OPS[box.kind].between.strip()} {box.other}"] if box.other is not None else []
+    parts += [f"parts {' '.join(box.parts)}"] if box.parts else []
     parts += [f"map {call_text(box.function)}"] if box.function is not None else []
     parts += [f"{name} {_number(value)}" for name, value in box.numbers]
     parts += [f"mask {call_text(mask)}" for mask in box.masks]
@@ -116,7 +117,9 @@ def _box(box: Box) -> str:
 
 
 def _attention(op: FusedAttention) -> str:
-    parts = [f"query {use_text(op.query)}", f"key {use_text(op.key)}", f"value {use_text(op.value)}", f"over {op.leg}"]
+    parts = [f"query {use_text(op.query)}", f"key {use_text(op.key)}", f"value {use_text(op.value)}"]
+    parts += [f"sink {use_text(op.sink)}"] if op.sink is not None else []
+    parts += [f"over {op.leg}"]
     parts += [f"scores {' '.join(op.scores)}", f"scale {_number(op.scale)}", f"dropout {_number(op.dropout)}"]
     parts += [f"mask {call_text(mask)}" for mask in op.masks]
     return f"attention({'; '.join([*parts, f'steps {chr(32).join(op.steps)}'])})"

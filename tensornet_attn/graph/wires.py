@@ -44,7 +44,8 @@ def joints(step: Step) -> tuple[Joint, ...]:
     if op is None:
         return tuple(_joint("operand", WHOLE, use, use.legs) for use in step.op.uses)
     scores = [_joint(role, WHOLE, use, op.scores, 1) for role, use in (("query", op.query), ("key", op.key))]
-    return (*scores, _joint("value", WHOLE, op.value, op.value.legs))
+    sink = [] if op.sink is None else [_joint("sink", WHOLE, op.sink, op.sink.legs)]
+    return (*scores, _joint("value", WHOLE, op.value, op.value.legs), *sink)
 
 
 def wires(step: Step) -> tuple[Wire, ...]:
@@ -59,8 +60,11 @@ def marks(step: Step) -> dict[str, str]:
     """What a box does to which leg: `over` the one it acts along, `to` the second leg of rope and rel_shift."""
     if step.attention is not None:
         return dict.fromkeys(step.attention.scores, "score") | {step.attention.leg: "over"}
-    ends = () if step.box is None else ((step.box.leg, "over"), (step.box.other, "to"))
-    return {leg: mark for leg, mark in ends if leg is not None}
+    if step.box is None:
+        return {}
+    ends = ((step.box.leg, "over"), (step.box.other, "to"))
+    parts = {leg: f"part {place}" for place, leg in enumerate(step.box.parts)}
+    return {leg: mark for leg, mark in ends if leg is not None} | parts
 
 
 def _joint(role: str, part: int, use: Use, kept: tuple[str, ...], inside: int = WHOLE) -> Joint:

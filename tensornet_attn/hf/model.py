@@ -28,6 +28,7 @@ from tensornet_attn.spec.sources import Source
 
 Tensor = torch.Tensor
 UNSCORED = -100  # a label that no loss counts, as everywhere in transformers
+PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")  # what `DataCollatorWithFlattening` gives
 
 
 class TensornetPreTrainedModel(PreTrainedModel):
@@ -131,14 +132,41 @@ def _key_mask(name: str, mask: Tensor | None) -> Tensor | None:
 def _positions(position_ids: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor | None:
     """Where the last n tokens stand, padding not counted; None where they stand one behind the other.
 
-    Raises InputError for several sequences in a row.
+    Raises InputError for several sequences in a row of a batch.
     """
     seen = position_ids is not None and key_mask is None and n > 1 and not torch.compiler.is_compiling()
     if seen and bool((position_ids.diff(dim=-1) < 0).any()):
-        raise InputError("'position_ids' start anew within a row; designs count the row: give a sequence a row.")
+        raise InputError(
+            "'position_ids' start anew within a row, which is one of several, or behind a cache: give all sequences as "
+            "one row."
+        )
     if position_ids is not None or key_mask is None:
         return position_ids
     return (key_mask.cumsum(1) - 1).clamp(min=0)[:, -n:]
+
+
+def _packed(
+    tokens: Tensor, position_ids: Tensor | None, key_mask: Tensor | None, past: Any, options: dict[str, Any]
+) -> dict[str, Any]:
+    """The documents of a row as `cu_seqlens` and `max_seqlen`, where the call says that there are several.
+
+    By `cu_seq_lens_q`, or by `position_ids` that start anew at 0, as transformers packs them. Raises InputError.
+    """
+    offsets, longest = options.get("cu_seq_lens_q"), options.get("max_length_q")
+    longest = int(longest) if isinstance(longest, Tensor) and not torch.compiler.is_compiling() else longest
+    if offsets is None:
+        asks = tokens.shape[0] == 1 and position_ids is not None and key_mask is None and past is None
+        if not asks or tokens.shape[1] < 2 or torch.compiler.is_compiling():
+            return {}
+        starts = position_ids.reshape(-1) == 0  # type: ignore[union-attr]
+        if not bool(starts[1:].any()):
+            return {}
+        starts[0], end = True, torch.tensor([tokens.shape[1]], device=starts.device)
+        offsets = torch.cat((starts.nonzero()[:, 0], end)).int()
+        longest = None
+    if past is not None:
+        raise InputError("packed sequences take no 'past_key_values': generate from a batch of them.")
+    return {"cu_seqlens": offsets, "max_seqlen": longest}
 
 
 def _check_right(key_mask: Tensor) -> None:
@@ -221,18 +249,22 @@ class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
         """input_ids [batch, n]; attention_mask [batch, all positions]: logits [batch, n, vocabulary].
 
         labels [batch, n]: the tokens themselves; each is the next of one before. `position_ids` are those of learned
-        and sinusoid positions. `logits_to_keep`: of the last so many alone. Raises InputError.
+        and sinusoid positions. `logits_to_keep`: of the last so many alone. Sequences packed into one row, [1, n], are
+        told by `position_ids` that start anew at 0, or by `cu_seq_lens_q` and `max_length_q`. Raises InputError.
         """
-        _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
+        _check_options(self, options, ("num_items_in_batch", "output_hidden_states", *PACKED))
         mask, shape = _key_mask("attention_mask", attention_mask), input_ids.shape
-        past, asks = self._past(past_key_values, use_cache, labels), self._asks_losses(labels)
+        packed = _packed(input_ids, position_ids, mask, past_key_values, options)
+        past = None if packed else self._past(past_key_values, use_cache, labels)
+        asks = self._asks_losses(labels)
         made = self.model(
             input_ids,
             mask,
             at=_last(logits_to_keep, shape, input_ids.device),
             losses=asks,
             cache=None if past is None else past.kept,
-            positions=_positions(position_ids, mask, shape[1]),
+            positions=position_ids if packed else _positions(position_ids, mask, shape[1]),
+            **packed,
         )
         logits, losses = made if asks else (made, {})
         logits = logits.unflatten(0, (shape[0], -1)) if logits.dim() == 2 else logits
@@ -258,10 +290,12 @@ class TensornetForMaskedLM(TensornetPreTrainedModel):
         **options: Any,
     ) -> MaskedLMOutput:
         """input_ids, attention_mask, labels [batch, n]: logits [batch, n, vocabulary]. Raises InputError."""
-        _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
+        _check_options(self, options, ("num_items_in_batch", "output_hidden_states", *PACKED))
         asks = self._asks_losses(labels)
         mask = _key_mask("attention_mask", attention_mask)
-        made = self.model(input_ids, mask, losses=asks, positions=_positions(position_ids, mask, input_ids.shape[1]))
+        packed = _packed(input_ids, position_ids, mask, None, options)
+        positions = position_ids if packed else _positions(position_ids, mask, input_ids.shape[1])
+        made = self.model(input_ids, mask, losses=asks, positions=positions, **packed)
         logits, losses = made if asks else (made, {})
         loss = None
         if labels is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
@@ -15,7 +15,12 @@ from tensornet_attn.ir.tokens import Refusal, Span, Stream, Token
 T = TypeVar("T")
 Value = int | float | Fraction
 HINT = "numbers, legs and settings with + - * / // **, e.g. 'f / h' or 'd ** -0.5'."
-FUNCTIONS = {"sqrt": 1, "log": 1, "exp": 1, "min": 2, "max": 2}  # name: least number of arguments
+FUNCTIONS = {  # name: least number of arguments
+    "sqrt": 1, "log": 1, "log2": 1, "exp": 1, "abs": 1, "floor": 1, "ceil": 1, "min": 2, "max": 2,
+}  # fmt: skip
+OF_MATH = ("sqrt", "log", "log2", "exp", "floor", "ceil")  # those that Python has in its module `math`
+CONSTANTS = {"pi": math.pi}  # where no leg or setting has the name
+_MEANT = {"rsqrt": "x ** -0.5", "pow": "x ** 2", "square": "x ** 2", "ln": "log(x)", "round": "floor(x + 0.5)"}
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2}
 
 
@@ -134,8 +139,9 @@ def literal(token: Token) -> Number:
 
 def _call(stream: Stream, function: str, span: Span) -> Call:
     if function not in FUNCTIONS:
-        known = ", ".join(sorted(FUNCTIONS))
-        raise Refusal("unknown-function", f"there is no function '{function}'.", f"known: {known}.", span)
+        hint = f"known: {', '.join(sorted(FUNCTIONS))}."
+        hint = f"it is written '{_MEANT[function]}'." if function in _MEANT else hint
+        raise Refusal("unknown-function", f"there is no function '{function}'.", hint, span)
     arguments = parse_arguments(stream, parse_sum)
     least = FUNCTIONS[function]
     if len(arguments) < least or (least == 1 and len(arguments) > 1):
@@ -159,6 +165,21 @@ def parse_arguments(stream: Stream, item: Callable[[Stream], T]) -> list[T]:
     stream.take()
     stream.depth -= 1
     return arguments
+
+
+def with_constants(tree: Arith, declared: Container[str]) -> Arith:
+    """The tree with `pi` as a number, unless a leg or setting has that name."""
+    if isinstance(tree, Name):
+        known = CONSTANTS.get(tree.name)
+        return tree if known is None or tree.name in declared else Number(known)
+    if isinstance(tree, Negative):
+        return Negative(with_constants(tree.of, declared))
+    if isinstance(tree, Binary):
+        left, right = (with_constants(side, declared) for side in (tree.left, tree.right))
+        return Binary(tree.op, left, right)
+    if isinstance(tree, Call):
+        return Call(tree.function, tuple(with_constants(part, declared) for part in tree.arguments))
+    return tree
 
 
 def names(tree: Arith) -> Iterator[Name]:
@@ -245,7 +266,9 @@ def _apply(function: str, arguments: list[Value]) -> Value:
     if function == "sqrt" and isinstance(x, Fraction) and x >= 0:
         root = Fraction(math.isqrt(x.numerator), math.isqrt(x.denominator))
         return root if root * root == x else math.sqrt(x)
-    return _bounded({"sqrt": math.sqrt, "log": math.log, "exp": math.exp}[function](float(x)))
+    if function in ("abs", "floor", "ceil"):
+        return abs(x) if function == "abs" else Fraction(math.floor(x) if function == "floor" else math.ceil(x))
+    return _bounded({"sqrt": math.sqrt, "log": math.log, "log2": math.log2, "exp": math.exp}[function](float(x)))
 
 
 def to_text(tree: Arith, rename: Callable[[str], str] = lambda name: name) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -102,6 +102,7 @@ class Box:
     `masks`: as written in the box; the design's own `causal` is in `Graph.masks`.
     `other`: the second leg of rope (`along`), of rel_shift (`to`). `function`: the map. `mode`: delta_rule's normalize.
     `seen`: of the box `hide`, which no design has, what its readers see: elsewhere it holds a number, `fill`.
+    `parts`: of `join` and `split`, the legs that are the leg together, in the order of their entries.
     """
 
     kind: str
@@ -113,6 +114,17 @@ class Box:
     function: Function | None = None
     mode: str | None = None
     seen: Seen = frozenset()
+    parts: tuple[str, ...] = ()
+
+    @cached_property
+    def acting(self) -> tuple[str, ...]:
+        """The legs that it names: an operand may not lack or rename them by itself."""
+        return tuple(leg for leg in (self.leg, self.other, *self.parts) if leg is not None)
+
+    def renamed(self, names: Mapping[str, str]) -> Box:
+        """The same along legs of other names; its operands stay."""
+        leg, other = (None if leg is None else names.get(leg, leg) for leg in (self.leg, self.other))
+        return replace(self, leg=leg, other=other, parts=tuple(names.get(leg, leg) for leg in self.parts))
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
@@ -136,7 +148,8 @@ class FusedAttention:
 
     softmax over `leg` of scale * (query . key), times value, summed over `leg`. Legs that query and key share, and the
     scores lack, are summed inside. `steps` names the steps of the diagram that it does at once. The softmax also runs
-    over the legs `beside` the key leg, which the key has and the value lacks: several keys of one position.
+    over the legs `beside` the key leg, which the key has and the value lacks: several keys of one position. `sink`: one
+    more score, of no value.
     """
 
     leg: str
@@ -149,10 +162,11 @@ class FusedAttention:
     masks: tuple[Function, ...]
     steps: tuple[str, ...]
     beside: tuple[str, ...] = ()
+    sink: Use | None = None
 
     @property
     def uses(self) -> tuple[Use, ...]:
-        return (self.query, self.key, self.value)
+        return (self.query, self.key, self.value, *([self.sink] if self.sink else []))
 
 
 @dataclass(frozen=True)

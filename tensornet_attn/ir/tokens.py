@@ -59,6 +59,9 @@ def tokenize(text: str, meant: Mapping[str, str]) -> list[Token]:
         if match is None:
             shown = text[place] if text[place].isprintable() else f"U+{ord(text[place]):04X}"
             hint = {**_MEANT, **meant}.get(text[place], "names are ASCII letters, digits and _.")
+            module = re.search(r"\b(math|torch|np|numpy)$", text[:place])
+            if text[place] == "." and module:
+                hint = f"functions stand without a module: 'sqrt(d)', not '{module[1]}.sqrt(d)'."
             raise Refusal("syntax", f"unexpected character '{shown}'.", hint, (place, place + 1))
         if match.lastgroup != "space":
             tokens.append(Token(str(match.lastgroup), match.group(), place))

@@ -12,9 +12,19 @@ from torch import nn
 
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.models.cache import ModelCache, caches_of
-from tensornet_attn.models.model import Losses, Model, Positions, WithLosses, check_numbers, check_tokens, gathered
+from tensornet_attn.models.model import (
+    Documents,
+    Losses,
+    Model,
+    Positions,
+    WithLosses,
+    check_numbers,
+    check_tokens,
+    gathered,
+)
 from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.nn.offsets import positions_in
 from tensornet_attn.spec.sources import Source
 
 Tensor = torch.Tensor
@@ -71,6 +81,19 @@ def _seen(memory: Memory, key_mask: Tensor | None, batch: int, n: int) -> Tensor
     return torch.cat([before, now], 1)
 
 
+def _documents(cu_seqlens: Tensor | None, max_seqlen: int | None, tokens: Tensor, name: str) -> Documents | None:
+    """What packed calls are given where a row holds several documents. Raises InputError."""
+    if cu_seqlens is None:
+        if max_seqlen is not None:
+            raise InputError(f"{name}: max_seqlen is given without 'cu_seqlens', the offsets of the documents.")
+        return None
+    if tokens.shape[0] != 1:
+        raise InputError(
+            f"{name}: the batch is [{tokens.shape[0]}] with cu_seqlens: give all sequences as one row, [1, n]."
+        )
+    return {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen}
+
+
 class TokenModel(Model):
     """Logits of a token at each position: [batch, n] -> [batch, n, vocabulary]."""
 
@@ -81,6 +104,12 @@ class TokenModel(Model):
         self.norm = self._last_norm(**new)
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
         self.output_bias = nn.Parameter(torch.zeros(config.vocabulary, **new)) if config.output_bias else None
+
+    def _embedded(self, tokens: Tensor, seen: int, positions: Tensor | None, documents: Documents | None) -> Tensor:
+        """The tokens with positions, which count from 0 in each document of a row."""
+        if documents is not None and positions is None and self.positions.kind in ("learned", "sinusoid"):
+            positions = positions_in(documents["cu_seqlens"], tokens.shape[1])[None]
+        return self.positions(self.embedding(tokens) * self.scale, seen, positions)
 
     def _logits(self, x: Tensor, at: Tensor | None) -> Tensor:
         weight = self.embedding.weight if self.output is None else self.output.weight
@@ -105,11 +134,14 @@ class MaskedLanguageModel(TokenModel):
         at: Tensor | None = None,
         losses: bool = False,
         positions: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        max_seqlen: int | None = None,
     ) -> WithLosses:
         """As `LanguageModel`, without memory and cache."""
         check_tokens("tokens", tokens, key_mask)
-        x = self.positions(self.embedding(tokens) * self.scale, positions=positions)
-        x, found = self._through("layers", x, losses, key_mask)
+        documents = _documents(cu_seqlens, max_seqlen, tokens, self.spec.name)
+        x = self._embedded(tokens, 0, positions, documents)
+        x, found = self._through("layers", x, losses, key_mask, documents=documents)
         return (self._logits(x, at), found) if losses else self._logits(x, at)
 
 
@@ -136,6 +168,8 @@ class LanguageModel(TokenModel):
         losses: bool = False,
         cache: ModelCache | None = None,
         positions: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+        max_seqlen: int | None = None,
     ) -> Tensor | tuple[Any, ...]:
         """tokens [batch, n] integers, key_mask [batch, n] (true = a token): logits [batch, n, vocabulary].
 
@@ -143,18 +177,24 @@ class LanguageModel(TokenModel):
         through all rows (row * n + position), logits [k, vocabulary] of these alone. With `losses`, the auxiliary
         losses by name, as `layers.0.mixer.balance`, stand last: (logits, losses), or (logits, memory, losses). With
         `cache`, the tokens stand behind those that it has seen, and key_mask [batch, seen + n] speaks of both.
-        positions [batch, n] integers: where a learned or sinusoid position is not that of the row. Raises InputError.
+        positions [batch, n] integers: where a learned or sinusoid position is not that of the row. cu_seqlens
+        [documents + 1] int32: where each of several documents begins, packed into one row, [1, n], and max_seqlen the
+        longest, which a compiled call needs; see docs/packed.md. Raises InputError.
         """
         seen = 0 if cache is None else cache.length
         check_tokens("tokens", tokens, key_mask, seen=seen)
-        x = self.positions(self.embedding(tokens) * self.scale, seen, positions)
+        documents = _documents(cu_seqlens, max_seqlen, tokens, self.spec.name)
+        if documents is not None and (memory is not None or cache is not None):
+            other = "cache" if memory is None else "memory"
+            raise InputError(f"a call with cu_seqlens takes no {other}: leave one of them out.")
+        x = self._embedded(tokens, seen, positions, documents)
         if memory is not None:
             if cache is not None:
                 raise InputError("a call has a memory of earlier segments or a cache: leave one of them out.")
             carry = self._carrying if self.carries else self._remembering
             *made, found = carry(x, key_mask, memory, at, losses)
             return (*made, found) if losses else tuple(made)
-        x, found = self._through("layers", x, losses, key_mask, cache=cache)
+        x, found = self._through("layers", x, losses, key_mask, cache=cache, documents=documents)
         return (self._logits(x, at), found) if losses else self._logits(x, at)
 
     def new_cache(self, *, max_length: int | None = None) -> ModelCache:

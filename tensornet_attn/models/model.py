@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 Losses = dict[str, Tensor]  # auxiliary losses by name, scalars
 WithLosses = Tensor | tuple[Tensor, Losses]
+Documents = dict[str, Any]  # `cu_seqlens` and `max_seqlen`
 NORMS = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
 
 
@@ -60,17 +61,18 @@ class Sublayer(nn.Module):
         source: Tensor | None = None,
         losses: bool = False,
         cache: Cache | None = None,
+        documents: Documents | None = None,
     ) -> WithLosses:
         """x, and the result, [batch, n, width]; `source` [batch, m, width] is normed already; key_mask [batch, m].
 
         `losses`: the result is (result, the design's losses). `cache`: x stands behind what the design has seen, or
-        looks at a source that it has seen.
+        looks at a source that it has seen. `documents`: what a packed call of the design is given.
         """
         into = x if self.post_norm else self.norm(x)
         if source is None and key_mask is not None and cache is not None:
             key_mask = key_mask[..., cache.forgotten :]
         inputs = (into,) if source is None or (cache is not None and cache.length) else (into, source)
-        return self._added(x, inputs, key_mask if self.keyed else None, losses, cache)
+        return self._added(x, inputs, key_mask if self.keyed else None, losses, cache, documents)
 
     def after(self, context: Tensor, n: int, key_mask: Tensor | None, losses: bool = False) -> WithLosses:
         """The last n rows of a context [batch, m, width], each seeing the context; key_mask [batch, m]."""
@@ -84,9 +86,10 @@ class Sublayer(nn.Module):
         key_mask: Tensor | None,
         losses: bool,
         cache: Cache | None = None,
+        documents: Documents | None = None,
     ) -> WithLosses:
         options = {"cache": cache} if cache is not None else {"losses": True} if losses else {}
-        made = self.design(*inputs, key_mask=key_mask, **options)
+        made = self.design(*inputs, key_mask=key_mask, **options, **(documents or {}))
         made, found = made if "losses" in options else (made, {})
         x = x + self.dropout(made)
         x = self.norm(x) if self.post_norm else x
@@ -112,22 +115,26 @@ class Block(nn.Module):
         context: Tensor | None = None,
         context_mask: Tensor | None = None,
         cache: Mapping[str, Cache] | None = None,
+        documents: Documents | None = None,
     ) -> WithLosses:
         """x, and the result, [batch, n, width]; key_mask [batch, n]; source [batch, m, width], its mask [batch, m].
 
         `context` [batch, m, width], of which x is the last rows, is what the mixer sees; its mask [batch, m]. `losses`:
         the result is (result, losses), named such as `mixer.balance`. `cache`: by role, what the designs have seen.
+        `documents`: of x that holds several, what packed calls are given; there is no source then, and no context.
         """
         found: Losses = {}
         kept = cache or {}
         if context is None:
-            x = gathered(self.mixer(x, key_mask, losses=losses, cache=kept.get("mixer")), "mixer", found)
+            made = self.mixer(x, key_mask, losses=losses, cache=kept.get("mixer"), documents=documents)
+            x = gathered(made, "mixer", found)
         else:
             x = gathered(self.mixer.after(context, x.shape[1], context_mask, losses), "mixer", found)
         if "cross" in self.roles:
             x = gathered(self.cross(x, source_mask, source, losses, kept.get("cross")), "cross", found)
         if "mlp" in self.roles:
-            x = gathered(self.mlp(x, key_mask, losses=losses, cache=kept.get("mlp")), "mlp", found)
+            made = self.mlp(x, key_mask, losses=losses, cache=kept.get("mlp"), documents=documents)
+            x = gathered(made, "mlp", found)
         return (x, found) if losses else x
 
 
@@ -245,7 +252,13 @@ class Model(nn.Module, ABC):
         return nn.Identity() if self.spec.config.post_norm else norm_of(self.spec.config, **new)
 
     def _through(
-        self, stack: str, x: Tensor, losses: bool, *seen: Tensor | None, cache: ModelCache | None = None
+        self,
+        stack: str,
+        x: Tensor,
+        losses: bool,
+        *seen: Tensor | None,
+        cache: ModelCache | None = None,
+        documents: Documents | None = None,
     ) -> tuple[Tensor, Losses]:
         """x after all blocks of a stack, which see masks and a source, and their losses, none where not asked for."""
         found: Losses = {}
@@ -256,7 +269,7 @@ class Model(nn.Module, ABC):
         for place, block in enumerate(getattr(self, stack)):
             at = f"{stack}.{place}"
             kept = None if cache is None else {role: cache[f"{at}.{role}"] for role in block.roles}
-            x = gathered(block(x, *seen, losses=losses, cache=kept), at, found)
+            x = gathered(block(x, *seen, losses=losses, cache=kept, documents=documents), at, found)
         return x, found
 
     def _designs(self, stack: str) -> dict[str, CompiledDesign]:

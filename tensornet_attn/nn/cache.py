@@ -32,6 +32,7 @@ class Cache:
         self._levels = {one.value for part in decoding.parts for one in part.inputs if one.how == "level"}
         self._held: dict[str, Tensor] = {}  # a growing one has room behind what is in use
         self._written: dict[str, Tensor] = {}  # of a call that runs: values that stand behind what is in use
+        self.shown: Tensor | None = None  # of packed documents: which positions are no padding, [batch, positions]
         self._dtype = torch.get_default_dtype()  # of the chunks; states are of float32 at least
         self.last: tuple[Any, ...] | None = None  # the call before, where another like it needs no checks
         self._stays = False  # whether what holds the states is written again, not replaced
@@ -100,7 +101,7 @@ class Cache:
                     f"{self.design}: the cache cannot go back to {length:,} positions: of '{name}' it keeps the last "
                     f"{rows:,}."
                 )
-        self.length = length
+        self.length, self.shown = length, None if self.shown is None else self.shown[..., :length]
 
     def keep_last(self, positions: int) -> None:
         """Drops all but the last `positions` positions of results that are kept for every position.
@@ -126,6 +127,7 @@ class Cache:
             else:
                 self._held[name] = last
         self.forgotten, self.length = self.forgotten + self.length - positions, positions
+        self.shown = None if self.shown is None else self.shown[..., -positions:]
 
     @property
     def has_room(self) -> bool:
@@ -174,11 +176,12 @@ class Cache:
             moved = held.to(*args, **kwargs)
             self._dtype = torch.empty(0, dtype=self._dtype).to(*args, **kwargs).dtype
             self._held[name] = moved if self._kept[name].leg else moved.to(state_dtype(moved.dtype))
+            self.shown = None if self.shown is None else self.shown.to(moved.device)
         return self
 
     def reset(self) -> None:
         """Forgets everything; tensors that `new_cache` made for a batch stay."""
-        self.length, self.forgotten, self.last = 0, 0, None
+        self.length, self.forgotten, self.last, self.shown = 0, 0, None, None
         self._written.clear()
         if not self._stays:
             self._held = {}
@@ -188,7 +191,8 @@ class Cache:
     def state_dict(self) -> dict[str, Any]:
         """The length and the dtype of what was seen, and under `kept` what is kept, by name."""
         kept = {name: self[name].clone() for name in self._held}
-        return {"length": self.length, "forgotten": self.forgotten, "dtype": self._dtype, "kept": kept}
+        shown = {} if self.shown is None else {"shown": self.shown.clone()}
+        return {"length": self.length, "forgotten": self.forgotten, "dtype": self._dtype, "kept": kept, **shown}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """What `state_dict` gave. Raises InputError where it is of another design."""
@@ -211,6 +215,7 @@ class Cache:
                 raise InputError(f"{self.design}: '{name}' is [{legs}] = {[*own]} in the state, and {[*sizes]} here.")
         self.reset()
         self.length, self.forgotten, self._dtype = length, int(state["forgotten"]), state["dtype"]
+        self.shown = state.get("shown")
         for name in self._kept if kept else ():
             if not self._stays:
                 self._held[name] = kept[name].clone()
@@ -249,6 +254,19 @@ class Cache:
             axis = self._axis(name) if self._kept[name].leg else 0
             ahead = axis < -2  # heads stay in front of positions, as `_room` puts them
             self._held[name] = change(held.movedim(axis, -2)).movedim(-2, axis) if ahead else change(held)
+        self.shown = None if self.shown is None else change(self.shown)
+
+    def visible(self, chunk: Tensor | None, length: int) -> Tensor | None:
+        """Which of so many keys are no padding of packed documents, [batch, keys]; None: all of them.
+
+        `chunk`: the same of those that are new.
+        """
+        known = [part for part in (self.shown, chunk) if part is not None]
+        if not known:
+            return None
+        old = self.length if self.shown is None else self.shown.shape[-1]
+        before, now = (known[0].new_ones(len(known[0]), count) for count in (old, length - old))
+        return torch.cat((before if self.shown is None else self.shown, now if chunk is None else chunk), -1)
 
     def _axis(self, name: str) -> int:
         one = self._kept[name]

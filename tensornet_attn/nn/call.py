@@ -11,7 +11,8 @@ import torch
 from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.graph.recurrence import Recurrence, erases, sums
+from tensornet_attn.graph.recurrence import Recurrence, sums, unmasked
+from tensornet_attn.nn.offsets import Packed
 from tensornet_attn.ops import OPS
 
 Tensor = torch.Tensor
@@ -27,7 +28,7 @@ class Masks:
     key: str
     places: tuple[tuple[str, str, Shape], ...]
     keys: bool  # whether `key_mask` acts anywhere
-    fast_weights: str | None  # a delta rule, which no mask acts in
+    recurrence: str | None  # what goes from key to key, so that no mask acts in it
     apart: tuple[str, ...] = ()  # boxes whose legs the plan took apart: their maps are no more one for each entry
     maps: tuple[str, ...] = ()  # sums over keys that the plan reads as attention maps, in which nothing can be added
 
@@ -48,6 +49,7 @@ class Signature:
     tied: bool  # query and key have one length
     maxima: tuple[tuple[str, int], ...]
     masks: Masks
+    packed_names: tuple[str, ...] = ()  # inputs that have the name of a word of packed calls
 
     @staticmethod
     def of(graph: Graph, schedule: Graph | None = None) -> Signature:
@@ -63,6 +65,7 @@ class Signature:
             graph.tied,
             tuple((leg.name, leg.maximum) for leg in graph.legs if leg.sequence and leg.maximum is not None),
             _masks(graph, schedule or graph),
+            tuple(name for name, _, _ in inputs if name in Packed._fields),
         )
 
     def check(
@@ -84,6 +87,13 @@ class Signature:
         if noise is not None:
             check_noise(self.design, dict(self.noise), noise, batch, lengths)
         return lengths
+
+    def check_row(self, inputs: tuple[Tensor, ...], behind: bool = False) -> dict[str, int]:
+        """The lengths of the sequence legs of inputs that hold several documents. Raises InputError.
+
+        `behind`: a cache has what other inputs held.
+        """
+        return self._check_given(inputs, 1 if behind else self.needed)[0]
 
     def check_cached(
         self, inputs: tuple[Tensor, ...], mask: Tensor | None, key_mask: Tensor | None, seen: int, memory: bool
@@ -120,6 +130,11 @@ class Signature:
             check_key_mask(self.masks, key_mask, batch, lengths)
         return lengths
 
+    def without_inputs(self, packed: Packed, named: Mapping[str, Tensor]) -> tuple[Packed, dict[str, Tensor]]:
+        """The words of a packed call, and inputs by name with those that have one of these names."""
+        own = {name: getattr(packed, name) for name in self.packed_names if getattr(packed, name) is not None}
+        return packed._replace(**dict.fromkeys(own)), {**named, **own}
+
     def with_losses(self, named: Mapping[str, Tensor], losses: Any) -> dict[str, Tensor]:
         """Inputs by name with the one called losses. Raises InputError where there is none."""
         if "losses" not in (name for name, _, _ in self.inputs):
@@ -131,7 +146,7 @@ class Signature:
         names = [name for name, _, _ in self.inputs]
         for name in named:
             if name not in names:
-                known = (*names, "mask", "key_mask", "noise", "losses", "cache")
+                known = (*names, "mask", "key_mask", "noise", "losses", "cache", *Packed._fields)
                 raise InputError(f"{self.design}: there is no input '{name}'; {nearest(name, known)}")
             if names.index(name) < len(inputs):
                 raise InputError(f"{self.design}: input '{name}' is given twice, by position and by name.")
@@ -147,14 +162,18 @@ class Signature:
         return ", ".join(name + default for name, default in named)
 
     def _check_inputs(self, inputs: tuple[Tensor, ...]) -> dict[str, int]:
-        if not self.needed <= len(inputs) <= len(self.inputs):
+        return self._complete(*self._check_given(inputs, self.needed))
+
+    def _check_given(self, inputs: tuple[Tensor, ...], needed: int) -> tuple[dict[str, int], dict[str, str]]:
+        """Lengths as inputs have them, and which input has each."""
+        if not needed <= len(inputs) <= len(self.inputs):
             raise InputError(f"{self.design}: {len(inputs)} inputs given; it takes {self._takes}.")
         lengths: dict[str, int] = {}
         whose: dict[str, str] = {}
         for (name, shape, default), value in zip(self.inputs, inputs, strict=False):
             if value is not None or default is None:
                 self._check_input(name, shape, value, lengths, whose)
-        return self._complete(lengths, whose)
+        return lengths, whose
 
     def _check_input(
         self, name: str, shape: Shape, value: Tensor, lengths: dict[str, int], whose: dict[str, str]
@@ -225,8 +244,8 @@ class Signature:
 
 def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict[str, int]) -> None:
     """[n, m], [batch..., n, m] or [batch..., other legs, n, m], boolean or float. Raises InputError."""
-    if masks.fast_weights is not None:
-        raise masks.refuse(f"no mask acts in the delta rule '{masks.fast_weights}'; give a key_mask.")
+    if masks.recurrence is not None:
+        raise masks.refuse(f"no mask acts in the {masks.recurrence}; give a key_mask.")
     if not masks.places:
         raise masks.refuse("mask: no box of this design has both a query and a key leg.")
     if not isinstance(mask, torch.Tensor):
@@ -338,7 +357,8 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
     seen = [(name, box.kind, box.operand("of").legs) for name, box in masked if graph.query in box.operand("of").legs]
     pair = (graph.query, graph.key)
     places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in seen]
-    fast = next((step.name for step in graph.steps if erases(step)), None)
+    words = [f"{str(step.op.kind).replace('_', ' ')} '{step.name}'" for step in graph.steps if unmasked(step)]  # type: ignore[union-attr]
+    fast = next(iter(words), None)
     maps = tuple(step.name for step in sums(graph) if step.name not in _sums(schedule))
     apart = tuple(name for name, _, legs in seen if split & {*legs} or (name in maps and {*legs} - {*pair}))
     return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart, maps)

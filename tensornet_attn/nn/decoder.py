@@ -57,8 +57,8 @@ class Decoder:
         keys = given.lengths[self._key] if self._key else cache.length + length
         chunk = _Chunk(dict(values), like, length, keys, given.mask, given.key_mask)
         alone = first and (self._limited or bool(self.states) or torch.is_grad_enabled())
-        out, stages = whole() if alone else None, self._stages(alone, chunk)
-        for stage in stages:
+        out = whole() if alone else None
+        for stage in self._stages(alone, chunk):
             if not (stage.values[0] in self._behind_kept if alone else first or not (memory and stage.once)):
                 continue
             found = self._run(module, cache, stage, chunk)
@@ -66,7 +66,7 @@ class Decoder:
         if out is None:
             out = chunk.values[self._output]
         if first or not memory:
-            if self._repeats and stages is self._one and len(values) == 1:
+            if self._usual(alone, chunk) and self._repeats and len(values) == 1 and not torch.compiler.is_compiling():
                 cache.last = self.serial, like.shape, like.dtype, like.device
             batch = self._batch(chunk)
             new = {one.name: _of_batch(chunk.values[one.name], batch, len(one.legs)) for one in self.decoding.kept}
@@ -78,16 +78,17 @@ class Decoder:
         rows = [one for one in self.decoding.kept if one.leg is not None]
         hows = {one.how for stage in self._one for one in stage.inputs}
         whole = all(one.reach is None for one in rows) and not self.decoding.memory
-        return whole and hows <= {"chunk", "kept", "state", "level"}
+        return whole and hows <= {"chunk", "kept", "state", "level", "seen", "empty"}
 
     def repeats(self, module: Any, cache: Cache, inputs: tuple[Any, ...]) -> bool:
         """Whether a call is a step like the one before, so that all checks of that hold for it."""
-        if cache.last is None or torch.compiler.is_compiling() or len(inputs) != 1 or torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or cache.last is None or len(inputs) != 1 or torch.is_grad_enabled():
             return False
         x = inputs[0]
         return (
             isinstance(x, Tensor)
             and cache.last == (self.serial, x.shape, x.dtype, x.device)
+            and cache.shown is None
             and cache.has_room
             and not module.training
             and (self._most is None or cache.length < self._most)
@@ -96,21 +97,23 @@ class Decoder:
 
     def repeated(self, module: Any, cache: Cache, x: Tensor) -> Tensor:
         """The output of such a step."""
-        input_, *_ = (one.value for one in self._one[0].inputs if one.how == "chunk")
-        values = {input_: x}
+        name, rank = next(iter(self._ranks.items()))
+        values, batch = {name: x}, x.shape[: x.ndim - rank]
         for stage in self._one:
-            inputs = tuple(
-                [
-                    values[one.value]
-                    if one.how == "chunk"
-                    else cache.appended(one.value, values[one.value])
-                    if one.how == "kept"
-                    else cache[one.value]
-                    for one in stage.inputs
-                ]
-            )
-            lengths = {stage.legs[0]: 1, stage.legs[1]: 1 if stage.reach == 0 else cache.length + 1}
-            found = stage.made.run(module, Arguments(inputs, lengths, None, None, None))
+            query, key = stage.legs
+            lengths = {query: 1, key: 1 if stage.reach == 0 else cache.length + 1}
+            inputs: list[Tensor] = []
+            for one in stage.inputs:
+                if one.how == "chunk":
+                    inputs.append(values[one.value])
+                elif one.how == "kept":
+                    inputs.append(cache.appended(one.value, values[one.value]))
+                elif one.how in ("seen", "empty"):
+                    inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if one.how == "seen" else 1))
+                else:
+                    inputs.append(cache[one.value])
+            stands = module if stage.made.source else _With(module, stage.plan, x.dtype)
+            found = stage.made.run(stands, Arguments((*inputs,), lengths, None, None, None))
             if isinstance(found, Tensor):
                 values[stage.values[0]] = found
             else:
@@ -122,8 +125,12 @@ class Decoder:
         """What runs for a chunk."""
         if alone or chunk.length != 1:
             return self._many
-        hidden = self.states and (chunk.key_mask is not None or state_dtype(chunk.like.dtype) != chunk.like.dtype)
-        return self._one_apart if hidden else self._one
+        return self._one if self._usual(alone, chunk) else self._one_apart
+
+    def _usual(self, alone: bool, chunk: _Chunk) -> bool:
+        """Whether a chunk is one position that no mask hides from states, all computed in one dtype."""
+        wide = state_dtype(chunk.like.dtype) == chunk.like.dtype
+        return not alone and chunk.length == 1 and (not self.states or (chunk.key_mask is None and wide))
 
     def _makes_kept(self) -> frozenset[str]:
         """The values that what is kept is made of."""

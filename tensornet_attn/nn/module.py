@@ -17,7 +17,11 @@ from tensornet_attn.nn.forward import CallSignature, named_class, plain_class
 from tensornet_attn.nn.initial import initial, initial_
 from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.nn.notebook import html_of
+from tensornet_attn.nn.offsets import Packed
+from tensornet_attn.nn.packed import call_packed, call_with_cache
+from tensornet_attn.nn.packing import Packing
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.runtime.masks import both
 from tensornet_attn.runtime.triton import target
 from tensornet_attn.spec import Design
 
@@ -62,12 +66,13 @@ class CompiledDesign(nn.Module):
 
     def _take(self, made: Made) -> None:
         self.source, self._run, self._evaluate = made.source, made.run, made.evaluate
-        self.__dict__.pop("_decodes", None)
+        for made_of_plan in ("_decodes", "_works"):
+            self.__dict__.pop(made_of_plan, None)
 
     def _sign(self) -> None:
         """The call of the design, and the class that has it as the signature of its forward."""
         graph = self.plan.graph
-        self._signature = Signature.of(graph, self.plan.schedule)
+        self._signature, self._packing = Signature.of(graph, self.plan.schedule), Packing.of(graph)
         held = tuple(tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
         self.__class__ = named_class(plain_class(type(self)), self._signature.inputs, held, self.source or graph.name)
 
@@ -98,6 +103,11 @@ class CompiledDesign(nn.Module):
         noise: Mapping[str, Tensor] | None = None,
         losses: bool = False,
         cache: Cache | None = None,
+        cu_seqlens: Tensor | None = None,
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_k: Tensor | None = None,
+        max_seqlen: int | None = None,
+        position_ids: Tensor | None = None,
         **named: Tensor,
     ) -> Result:
         """The output, [batch..., legs as written]; inputs by position in declared order, or by name.
@@ -105,12 +115,25 @@ class CompiledDesign(nn.Module):
         mask: [n, m], [batch..., n, m] or [batch..., other legs of the box, n, m], boolean (true = may look) or a float
         that is added. key_mask: [batch..., m], true = may look. noise: values by name, [batch..., legs]. losses: the
         result is (output, losses): the design's auxiliary losses by name, each averaged over the batch, a scalar, not
-        weighted; `design.loss_weights` has the weights. Raises InputError.
+        weighted; `design.loss_weights` has the weights.
+
+        cu_seqlens: documents packed into one row, [1, positions, ...], begin there, [documents + 1], int32; each is
+        computed as by a call of its own. cu_seqlens_k: those of keys that are an input of their own, the others are
+        then of queries alone, as cu_seqlens_q. max_seqlen: the longest document, which a compiled call needs.
+        position_ids: [1, positions], that count from 0 in each document. Raises InputError.
         """
         if not isinstance(losses, bool):  # a design without losses may have an input of this name
             named, losses = self._signature.with_losses(named, losses), False
+        packed = Packed(cu_seqlens, cu_seqlens_q, cu_seqlens_k, max_seqlen, position_ids)
+        if self._signature.packed_names:
+            packed, named = self._signature.without_inputs(packed, named)
         if named:
             inputs = self._signature.ordered(inputs, named)
+        if packed.given:
+            packed.refuse(self.design.name, mask=mask, noise=noise)
+            if cache is None:
+                return call_packed(self, packed, inputs, key_mask, losses)
+            return call_with_cache(self, packed, inputs, key_mask, losses, cache)
         if cache is not None:
             return self._cached(cache, inputs, mask, key_mask, noise, losses)
         lengths = self._signature.check(inputs, mask, key_mask, noise)
@@ -168,10 +191,12 @@ class CompiledDesign(nn.Module):
         key_mask: Tensor | None,
         noise: Mapping[str, Tensor] | None,
         losses: bool,
+        shown: Tensor | None = None,
     ) -> Result:
-        """A call with a cache: a chunk behind the positions that were seen."""
+        """A call with a cache: a chunk behind the positions that were seen; `shown`: its keys that are no padding."""
         name, decoder, signature = self.design.name, self._decoder(cache.droppable), self._signature
-        if mask is None and key_mask is None and noise is None and not losses and decoder.repeats(self, cache, inputs):
+        plain = mask is None and key_mask is None and noise is None and shown is None and not losses
+        if plain and decoder.repeats(self, cache, inputs):
             return decoder.repeated(self, cache, inputs[0])
         if noise is not None or losses:
             raise InputError(f"{name}: a call with a cache takes no 'noise' and no 'losses'.")
@@ -186,10 +211,13 @@ class CompiledDesign(nn.Module):
         values = {one: value for (one, *_), value in zip(signature.inputs, inputs, strict=False) if value is not None}
         length = lengths.get(str(signature.key)) or cache.length + lengths[str(signature.query)]
         cache.check(name, decoder.decoding, signature.batch(inputs), next(iter(values.values())), length)
-        given = Arguments(inputs, lengths, mask, key_mask, None)
+        own = cache.visible(shown, length)
+        given = Arguments(inputs, lengths, mask, both(key_mask, own), None)
         if lengths[str(signature.query)] == 0:  # nothing is asked, and nothing is kept
             return self._run(self, given._replace(lengths=dict.fromkeys(lengths, 0), mask=None, key_mask=None))
-        return decoder.call(self, cache, values, given, lambda: self._run(self, given))
+        out = decoder.call(self, cache, values, given, lambda: self._run(self, given))
+        cache.shown = own
+        return out
 
     def reset_parameters(self) -> None:
         """Draws weights and states again, as construction did: with the same seed, dtype and device the same values."""
@@ -254,7 +282,7 @@ class CompiledDesign(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """The design and the options, never code: what was generated is generated again."""
         state = self.__dict__.copy()
-        for made in ("_run", "_evaluate", "source", "_signature", "_decodes"):
+        for made in ("_run", "_evaluate", "source", "_signature", "_packing", "_decodes", "_works"):
             state.pop(made, None)
         return state
 

@@ -20,8 +20,8 @@ from tensornet_attn.ops.registered import registered
 __all__ = ["MAPS", "MASKS", "OPS", "Map", "Mask", "Operation", "another_map", "another_mask", "another_operation"]
 
 ORDER = (
-    "softmax normalize keep map logsumexp max sum mean topk rmsnorm layernorm l1norm l2norm rope rel_shift delta_rule "
-    "dropout".split()
+    "softmax normalize keep map logsumexp max sum mean cumsum reverse_cumsum topk rmsnorm layernorm groupnorm l1norm "
+    "l2norm rope rel_shift delta_rule scan dropout".split()
 )  # of messages and the JSON schema; others come after these
 
 

@@ -1,4 +1,4 @@
-"""Fast weights: S += rate (v - S k) k^T, read by the query."""
+"""Fast weights: S += rate (v - S k) k^T, read by the query; S may fade, and have keys of its own to erase and write."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, over, without
 
 ROLES = ("query", "key", "value", "rate")
+GATES = ("decay", "erase", "erase_undecayed", "write")  # of which a plain rule has none
+KEYS = ("key", *GATES[1:])
 # A decoding cache gives these: S, to normalize the sum of the keys, for both their number.
 PAST = ("state", "sum", "count")
 # Work for each number of query, key, result. read: z.q, z + k, divide. both: z'.k and k / (z'.k + eps) as well.
@@ -32,13 +34,20 @@ class DeltaRule(BoxModel):
     """Fast weights: S += rate (v - S k) k^T, read by the query."""
 
     key = "delta_rule"
-    operands = ROLES
+    operands = (*ROLES, *GATES)
+    optional = frozenset((*GATES, "steps"))
+    second = "steps"
     numbers = ("eps",)
     delta_rule: LegName
     query: Operand
     key_: Operand = Field(alias="key")
     value: Operand
     rate: Operand
+    decay: Operand | None = None
+    erase: Operand | None = None
+    erase_undecayed: Operand | None = None
+    write: Operand | None = None
+    steps: LegName | None = None
     normalize: Literal["none", "read", "both"] = "none"
     eps: Arithmetic = 0
 
@@ -49,6 +58,8 @@ class DeltaRuleOperation(Operation):
     leg_on_operand = False  # the query, which lacks the key leg
     modes = ("none", "read", "both")
     recurrent = looks_back = True
+    logarithms = ("decay",)
+    between = " by "
     saves = ROLES  # from which S is computed again
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
@@ -63,33 +74,46 @@ class DeltaRuleOperation(Operation):
                 box.written(role)
                 message = f"'{role}' has legs {' '.join(use.legs) or 'none'}; it needs '{wanted}' and not '{unwanted}'."
                 raise Refusal("box-leg", message, f"only 'query' stands on '{query}'; the others stand on '{leg}'.")
-        q, k, v, rate = (set(box.operands[role].legs) - {query, leg} for role in ROLES)
-        for role, strange in (("query", q - k - v), ("key", k - q - v), ("rate", rate - v)):
-            if strange:
+        check_gates(box)
+        check_steps(box, other)
+        legs = {role: set(use.legs) - {query, leg, other} for role, use in box.operands.items()}
+        q, k, v = (legs[role] for role in ("query", "key", "value"))
+        strange = {"query": q - k - v, "key": k - q - v, "rate": legs["rate"] - v}
+        strange |= {role: legs[role] - k - v for role in GATES if role in legs}
+        for role, found in strange.items():
+            if found:
                 box.written(role)
-                names = ", ".join(f"'{name}'" for name in sorted(strange))
-                shared = "query and key share it, or the value has it."
-                hint = "the rate has legs of the value." if role == "rate" else shared
+                names = ", ".join(f"'{name}'" for name in sorted(found))
+                hint = "query and key share it, or the value has it."
+                hint = "the rate has legs of the value." if role == "rate" else hint
+                hint = f"'{role}' has legs of key and value." if role in GATES else hint
                 raise Refusal("dangling", f"leg {names} of '{role}' meets nothing.", hint)
-        return tuple(query if name == leg else name for name in box.operands["value"].legs)
+        return tuple(query if name == leg else name for name in box.operands["value"].legs if name != other)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         heads, _, own = legs_of(box)
         return written(run, box)[0], (*heads, *own, run.graph.query)
 
+    def saved(self, box: Box) -> tuple[str, ...]:
+        return tuple(role for role, _ in box.operands if role not in PAST)
+
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
-        """With S the legs of value and key without m: twice m S, S k and the outer product that updates; n S, S q."""
-        memory = {*box.operand("value").legs, *box.operand("key").legs} - {box.leg}
+        """With S the legs of value and key without m: twice m S, S k and the outer product that updates; n S, S q.
+
+        Where S fades, and where it is written by another key than it is erased by, m S once more for each.
+        """
+        memory = {*box.operand("value").legs, *box.operand("key").legs} - {box.leg, box.other}
 
         def ordered(*legs: str) -> Legs:
             return tuple(leg.name for leg in scene.graph.legs if leg.name in memory or leg.name in legs)
 
-        return {ordered(str(box.leg)): 2, ordered(*box.operand("query").legs): 1}
+        return {ordered(str(box.leg), str(box.other)): updates(box), ordered(*box.operand("query").legs): 1}
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         query, key, result = NORMALIZE[box.mode or "none"]
         parts = ((2, "value"), (query, "query"), (key, "key"))  # rate * (value - S k)
         operands = sum(count * scene.elements(box.operand(role)) for count, role in parts)
+        operands += sum(scene.elements(use) for role, use in box.operands if role == "decay")  # exp
         return operands + result * scene.elements(step)
 
     def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
@@ -97,14 +121,23 @@ class DeltaRuleOperation(Operation):
         sizes = {role: scene.elements(box.operand(role)) for role in ("query", "key", "rate")}
         rows = batch * scene.size({*step.legs} & {*box.operand("query").legs})
         sizes |= {"result": scene.elements(step), "row": rows}
-        return {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(REMEMBERED[box.mode or "none"])}
+        found = {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(REMEMBERED[box.mode or "none"])}
+        gates = {role: scene.elements(use) for role, use in box.operands if role in GATES}
+        if gates:  # keys times the rate, and decays that are no less than a least one
+            used = {"key": sizes["key"], "decay": gates.get("decay", sizes["rate"]), "write": gates.get("write", 0)}
+            found |= {f"{step.name}: {role} used": count for role, count in used.items() if count}
+        return found
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         """Operands as [heads..., sequence, width]; the contracted legs are one width, the value's own legs another."""
         heads, _, own = legs_of(box)
         past = past_text(lines, box)
-        arguments = [*operand_texts(lines, box), key_mask_of(heads), *normalized(lines, box)]
-        text = lines.call("delta_rule", *arguments, *([f"past={past}"] if past else []))
+        rest = [f"past={past}"] if past else []
+        if gates := gate_texts(lines, box):
+            text = lines.call("gated_delta_rule", *operand_texts(lines, box), *gates, *rest)
+        else:
+            arguments = [*operand_texts(lines, box), key_mask_of(heads), *normalized(lines, box)]
+            text = lines.call("delta_rule", *arguments, *rest)
         if len(own) != 1:
             text += f".unflatten(-1, ({', '.join(lines.size(leg) for leg in own)}))" if own else "[..., 0]"
         lines.bind(step.name, text, (*heads, str(lines.graph.query), *own))
@@ -121,8 +154,11 @@ class DeltaStateOperation(DeltaRuleOperation):
         heads, contracted, own = legs_of(box)
         return written(run, box)[1], (*heads, *own, *contracted)
 
+    def saved(self, box: Box) -> tuple[str, ...]:
+        return ()
+
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
-        return {(str(box.leg), *step.legs): 2}
+        return {(*sequence_of(box), *step.legs): updates(box)}
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         return 2 * scene.elements(box.operand("value")) + NORMALIZE[box.mode or "none"][1] * scene.elements(step)
@@ -132,8 +168,11 @@ class DeltaStateOperation(DeltaRuleOperation):
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         heads, contracted, own = legs_of(box)
-        arguments = [*operand_texts(lines, box), past_text(lines, box), key_mask_of(heads), *normalized(lines, box)]
-        text = lines.call("delta_state", *arguments)
+        arguments = [*operand_texts(lines, box), past_text(lines, box)]
+        if gates := gate_texts(lines, box):
+            text = lines.call("gated_delta_state", *arguments, *gates)
+        else:
+            text = lines.call("delta_state", *arguments, key_mask_of(heads), *normalized(lines, box))
         if not contracted and not own:
             text += "[..., 0, 0]"
         elif (len(contracted), len(own)) != (1, 1):
@@ -143,37 +182,98 @@ class DeltaStateOperation(DeltaRuleOperation):
 
 def legs_of(box: Box) -> tuple[Legs, Legs, Legs]:
     """The legs of the heads, those that query and key contract, and those that only values have."""
-    key, value = box.operand("key").legs, without(box.operand("value").legs, box.leg)
-    contracted = without(key, box.leg, *value)
-    queries = [use for role, use in box.operands if role == "query"]
-    shared = {leg for use in (*queries, box.operand("key"), box.operand("rate")) for leg in use.legs}
+    key, value = box.operand("key").legs, without(box.operand("value").legs, box.leg, box.other)
+    contracted = without(key, box.leg, box.other, *value)
+    shared = {leg for role, use in box.operands if role != "value" and role not in PAST for leg in use.legs}
     heads = tuple(leg for leg in value if leg in shared)
     return heads, contracted, without(value, *heads)
+
+
+def check_gates(box: Checker) -> None:
+    """Refuses what does not go together."""
+    gates = [role for role in GATES if role in box.operands]
+    mode = box.written("normalize")
+    if gates and mode != "none":
+        message = f"'normalize: {mode}' divides by sums of keys, which '{gates[0]}' leaves without a meaning."
+        raise Refusal("wrong-value", message, f"remove 'normalize' or '{gates[0]}'.")
+    if "erase" in gates and "erase_undecayed" in gates:
+        box.written("erase_undecayed")
+        hint = "'erase' reads the state after it fades, 'erase_undecayed' before."
+        raise Refusal("wrong-value", "'erase' and 'erase_undecayed' both say what erases.", hint)
+
+
+def check_steps(box: Checker, steps: str) -> None:
+    """Refuses operands that lack the leg of the steps, and those that cannot have it."""
+    for role, use in box.operands.items() if steps and not box.broken(steps) else ():
+        once = role in ("query", "decay")
+        if once == (steps in use.legs):
+            box.written(role)
+            needs = (
+                f"it may not have '{steps}', as it is one for all steps"
+                if once
+                else f"it needs '{steps}', one for each step"
+            )
+            hint = f"'query' and 'decay' lack '{steps}', the others have it."
+            raise Refusal("box-leg", f"'{role}' has legs {' '.join(use.legs)}; {needs}.", hint)
+
+
+def sequence_of(box: Box) -> Legs:
+    """The key leg, and that of the steps at each key."""
+    return tuple(leg for leg in (box.leg, box.other) if leg is not None)
+
+
+def updates(box: Box) -> int:
+    """How often all of S is passed through for a key: read, written, and where gates say so faded, written again."""
+    roles = {role for role, _ in box.operands}
+    return 2 + ("decay" in roles) + ("write" in roles)
+
+
+def gate_texts(lines: Lines, box: Box) -> list[str]:
+    """What a gated rule alone has, and the key mask, as arguments: decay [heads..., sequence, 1 or d]; or nothing."""
+    heads, contracted, _ = legs_of(box)
+    found = [] if box.other is None else [f"steps={lines.size(box.other)}"]
+    for role, use in box.operands:
+        if role in GATES:
+            name = "erase" if role == "erase_undecayed" else role
+            along = sequence_of(box) if role != "decay" else (str(box.leg),)
+            whole = role != "decay" or {*use.legs} & {*contracted}
+            value = widened(lines, lines.value(use), (*heads, *along), contracted) if whole else lines.value(use)
+            found.append(f"{name}={matrix(value, heads, along, contracted if whole else ())}")
+            found += ["undecayed=True"] if role == "erase_undecayed" else []
+    return [*found, f"key_mask={key_mask_of(heads)}"] if found else []
 
 
 def written(run: Run, box: Box) -> tuple[Tensor | None, Tensor]:
     """What the queries read, where there are any, and the last S [batch..., heads, own legs, contracted legs]."""
     key, (heads, contracted, own) = str(box.leg), legs_of(box)
     legs, operands = (*heads, *own, *contracted), dict[str, Tensor]()
-    for role, use in [(role, use) for role, use in box.operands if role in ROLES]:
+    for role, use in [(role, use) for role, use in box.operands if role not in PAST]:
         along = run.graph.query if role == "query" else key
-        value = aligned(run.values[use.name], use.legs, (along, *legs)).movedim(-len(legs) - 1, 0)
-        operands[role] = value.expand(run.size(along), *[-1] * (value.ndim - 1))
+        inside = (str(box.other),) if box.other in use.legs else ()
+        value = aligned(run.values[use.name], use.legs, (along, *inside, *legs))
+        value = value.movedim(-len(legs) - 1 - len(inside), 0)
+        value = value.expand(run.size(along), *[-1] * (value.ndim - 1))
+        operands[role] = value.movedim(-len(legs) - 1, 1).flatten(0, 1) if inside else value
     q, k, v, rate = map(operands.get, ROLES)
+    gates = {role: operands[role] for role in GATES if role in operands}
     keep = aligned(run.visible_keys(key), (key,), (key, *legs)).movedim(-len(legs) - 1, 0)
     past = [aligned(run.values[use.name], use.legs, legs) for use in past_of(box)]
+    steps = 1 if box.other is None else run.size(box.other)
+    if gates or box.other is not None:
+        return gated_weights(q, k, v, rate, keep, len(contracted), past, steps, **gates)
     return fast_weights(q, k, v, rate, keep, len(contracted), box.mode or "none", run.number(box.number("eps")), past)
 
 
 def operand_texts(lines: Lines, box: Box) -> list[str]:
     """The query, where there is one, the keys and the values as matrices, and the rates [heads..., sequence]."""
-    key, (heads, contracted, own) = str(box.leg), legs_of(box)
+    heads, contracted, own = legs_of(box)
     found = []
     for role, use in box.operands:
         if role in ("query", "key", "value"):
-            sequence, width = str(lines.graph.query) if role == "query" else key, own if role == "value" else contracted
-            found.append(matrix(lines.value(use), heads, sequence, width))
-    return [*found, lines.value(box.operand("rate")).aligned((*heads, key), whole=True).text]
+            along = (str(lines.graph.query),) if role == "query" else sequence_of(box)
+            found.append(matrix(lines.value(use), heads, along, own if role == "value" else contracted))
+    rate = lines.value(box.operand("rate")).aligned((*heads, *sequence_of(box)), whole=True)
+    return [*found, rate.text if box.other is None else rate.grouped((*((leg,) for leg in heads), sequence_of(box)))]
 
 
 def past_of(box: Box) -> list[Use]:
@@ -250,8 +350,62 @@ def fast_weights(
     return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs are ones here
 
 
-def matrix(value: Value, heads: Legs, sequence: str, width: Legs) -> str:
+def gated_weights(
+    q: Tensor | None,
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    keep: Tensor,
+    contracted: int,
+    past: Sequence[Tensor] = (),
+    steps: int = 1,
+    decay: Tensor | None = None,
+    erase: Tensor | None = None,
+    erase_undecayed: Tensor | None = None,
+    write: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor]:
+    """S <- D S + rate (v write - key (D S erase)), D = exp(decay), key by key; else as `fast_weights`.
+
+    Each key may be several steps, which stand one after another; S fades at the first of them.
+    """
+    import torch
+
+    def dot(a: Tensor, b: Tensor) -> Tensor:
+        return (a * b).sum(tuple(range(-contracted, 0)), keepdim=True) if contracted else a * b
+
+    write = k if write is None else write
+    S, reads = k.new_zeros(torch.broadcast_shapes(k.shape[1:], v.shape[1:])), []
+    S = S + past[0] if past else S
+    first_query = len(keep) - len(q) if q is not None else len(keep)
+    for place in range(min(0, first_query), len(keep)):
+        for step in range(place * steps, (place + 1) * steps) if place >= 0 else ():
+            seen, fades = keep[place], decay is not None and step == place * steps
+            faded = S * torch.where(seen, decay[place], 0).exp() if fades else S  # type: ignore[index]
+            if erase_undecayed is not None:
+                gone = dot(S, erase_undecayed[step])
+            else:
+                gone = dot(faded, (k if erase is None else erase)[step])
+            S = torch.where(seen, faded + rate[step] * (v[step] * write[step] - k[step] * gone), S)
+        if q is not None and place >= first_query:
+            reads.append(dot(S, q[place - first_query]))
+    if q is None:
+        return None, S
+    none = dot(S, q.new_zeros(q.shape[1:]))  # has the legs of a read where there is none
+    stacked = torch.stack(torch.broadcast_tensors(*reads, none), -1)[..., :-1]
+    return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs are ones here
+
+
+def widened(lines: Lines, value: Value, before: Legs, width: Legs) -> Value:
+    """An operand with all legs of the width, the same along those that it lacks."""
+    if {*width} <= {*value.legs}:
+        return value
+    value = value.aligned((*before, *width), whole=True)
+    sizes = ", ".join([*map(lines.size, width), ""]).strip()
+    return Value(lines.call("widened", value.text, f"({sizes})"), value.legs, value.batched)
+
+
+def matrix(value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
     """An operand as [heads..., sequence, width]."""
-    if any(leg not in value.legs for leg in heads):
-        value = value.aligned((*heads, sequence, *width), whole=True)
-    return value.grouped((*((leg,) for leg in heads), (sequence,), width))
+    if any(leg not in value.legs for leg in (*heads, *width)):
+        value = value.aligned((*heads, *sequence, *width), whole=True)
+    return value.grouped((*((leg,) for leg in heads), sequence, width))

@@ -49,6 +49,11 @@ class Map:
     operations: int = 1  # for each number
 
 
+_CUBIC = "1.5957691216057308 * ({x} + 0.044715 * {x} * {x} * {x})"  # 2 sqrt(2 / pi) (x + 0.044715 x ** 3)
+_EXP20 = "exp_of(tl.minimum({x}, 20.0))"
+_MISH = f"({_EXP20} * ({_EXP20} + 2) / ({_EXP20} * ({_EXP20} + 2) + 2))"  # tanh(softplus(x))
+
+
 def _at_zero(numbers: Numbers) -> bool:
     return True
 
@@ -64,6 +69,45 @@ _ROWS = (
         "0.5 * {x} * (1 + tl.erf(0.7071067811865476 * {x}))",
         "{d} * (0.5 + 0.5 * tl.erf(0.7071067811865476 * {x}) + 0.3989422804014327 * {x} * exp_of(-0.5 * {x} * {x}))",
         finite=True, least=-0.17, keeps_sign=True, zero=_at_zero,
+    ),
+    Map(
+        "gelu_tanh", lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
+        'F.gelu({x}, approximate="tanh")', f"{{x}} / (1 + exp_of(-{_CUBIC}))",
+        f"{{d}} / (1 + exp_of(-{_CUBIC})) * "
+        f"(1 + {{x}} * (1.5957691216057308 + 0.21406444881780076 * {{x}} * {{x}}) / (1 + exp_of({_CUBIC})))",
+        least=-0.171, keeps_sign=True, zero=_at_zero,
+    ),
+    Map(
+        "quick_gelu", lambda torch, x: x * torch.sigmoid(1.702 * x), "", "{x} / (1 + exp_of(-1.702 * {x}))",
+        "{d} * (1 + 1.702 * ({x} - {y})) / (1 + exp_of(-1.702 * {x}))",
+        finite=True, least=-0.164, keeps_sign=True, zero=_at_zero,
+    ),
+    Map(
+        "mish", lambda torch, x: torch.nn.functional.mish(x), "F.mish({x})",
+        f"{{x}} * {_MISH}", f"{{d}} * ({_MISH} + ({{x}} - {{y}} * {_MISH}) / (1 + exp_of(-{{x}})))",
+        least=-0.309, keeps_sign=True, zero=_at_zero,
+    ),
+    Map(
+        "hardswish", lambda torch, x: torch.nn.functional.hardswish(x), "F.hardswish({x})",
+        "{x} * tl.minimum(tl.maximum({x} + 3, 0.0), 6.0) / 6",
+        "tl.where({x} < -3, 0.0, tl.where({x} <= 3, {d} * ({x} / 3 + 0.5), {d}))",
+        least=-0.376, keeps_sign=True, zero=_at_zero,
+    ),
+    Map(
+        "hardsigmoid", lambda torch, x: (x + 3).clamp(0, 6) / 6, "({x} + 3).clamp(0, 6) / 6",  # F's slope is a float32
+        "tl.minimum(tl.maximum({x} + 3, 0.0), 6.0) / 6", "tl.where(({x} > -3) & ({x} < 3), {d} / 6, 0.0)",
+        finite=True, least=0, level=PRODUCT,
+    ),
+    Map(
+        "relu_squared", lambda torch, x: torch.relu(x).square(), "F.relu({x}).square()",
+        "tl.maximum({x}, 0.0) * tl.maximum({x}, 0.0)", "2 * tl.maximum({x}, 0.0) * {d}",
+        least=0, zero=_at_zero,
+    ),
+    Map(
+        "leaky_relu", lambda torch, x, a: torch.where(x > 0, x, a * x), "F.leaky_relu({x}, {a})",
+        "tl.where({x} > 0, {x}, {a} * {x})", "tl.where({x} > 0, {d}, {a} * {d})",
+        usage="leaky_relu(0.01)", arguments=1, finite=True, keeps_sign=True, zero=_at_zero,
+        least_of=lambda numbers: 0 if -inf < numbers[0] <= 0 else -inf,
     ),
     Map(
         "silu", lambda torch, x: torch.nn.functional.silu(x), "F.silu({x})", "{x} / (1 + exp_of(-{x}))",
@@ -91,6 +135,30 @@ _ROWS = (
     Map(
         "sigmoid", lambda torch, x: torch.sigmoid(x), "torch.sigmoid({x})", _SIGMOID, "{d} * {y} * (1 - {y})",
         "{d} * {y} * (1 - {y})", finite=True, least=0, saves="result",
+    ),
+    Map(
+        "logsigmoid", lambda torch, x: torch.nn.functional.logsigmoid(x), "F.logsigmoid({x})",
+        "tl.minimum({x}, 0.0) - tl.log(1 + exp_of(-tl.abs({x})))", "{d} / (1 + exp_of({x}))", finite=True,
+    ),
+    Map(
+        "erf", lambda torch, x: torch.erf(x), "torch.erf({x})", "tl.erf({x})",
+        "{d} * 1.1283791670955126 * exp_of(-{x} * {x})", finite=True, least=-1, keeps_sign=True, zero=_at_zero,
+    ),
+    Map(
+        "sin", lambda torch, x: torch.sin(x), "torch.sin({x})", "tl.sin({x})", "{d} * tl.cos({x})",
+        finite=True, least=-1, zero=_at_zero,
+    ),
+    Map(
+        "cos", lambda torch, x: torch.cos(x), "torch.cos({x})", "tl.cos({x})", "-{d} * tl.sin({x})",
+        finite=True, least=-1,
+    ),
+    Map(
+        "expm1", lambda torch, x: torch.expm1(x), "torch.expm1({x})", "exp_of({x}) - 1", "{d} * ({y} + 1)",
+        least=-1, keeps_sign=True, zero=_at_zero, saves="result",
+    ),
+    Map(
+        "log1p", lambda torch, x: torch.log1p(x), "torch.log1p({x})", "tl.log(1 + {x})",
+        "tl.where({d} == 0, 0.0, {d} / (1 + {x}))", keeps_sign=True, zero=_at_zero,
     ),
     Map(
         "exp", lambda torch, x: torch.exp(x), "torch.exp({x})", "exp_of({x})", "{d} * {y}", "{d} * {y}",
@@ -138,7 +206,39 @@ _ROWS = (
         usage="clamp(0, 1)", arguments=2, finite=True, least_of=lambda numbers: numbers[0],
         zero=lambda numbers: numbers[0] <= 0 <= numbers[-1],
     ),
+    Map(
+        "clamp_min", lambda torch, x, a: x.clamp(min=a), "{atom}.clamp(min={a})", "tl.maximum({x}, {a})",
+        "tl.where({x} >= {a}, {d}, 0.0)", usage="clamp_min(0)", arguments=1, finite=True,
+        least_of=lambda numbers: numbers[0], zero=lambda numbers: numbers[0] <= 0,
+    ),
+    Map(
+        "clamp_max", lambda torch, x, a: x.clamp(max=a), "{atom}.clamp(max={a})", "tl.minimum({x}, {a})",
+        "tl.where({x} <= {a}, {d}, 0.0)", usage="clamp_max(1)", arguments=1, finite=True,
+        zero=lambda numbers: numbers[0] >= 0,
+    ),
 )  # fmt: skip
+MEANT = {  # words of other libraries: what is written here
+    "clip": "clamp(0, 1)",
+    "gelu_approximate": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "hardtanh": "clamp(-1, 1)",
+    "hard_sigmoid": "hardsigmoid",
+    "hard_swish": "hardswish",
+    "log_sigmoid": "logsigmoid",
+    "logistic": "sigmoid",
+    "logit_softcap": "softcap(30)",
+    "pow": "power(2)",
+    "relu2": "relu_squared",
+    "relu6": "clamp(0, 6)",
+    "rsqrt": "power(-0.5)",
+    "soft_cap": "softcap(30)",
+    "softcapping": "softcap(30)",
+    "sqrelu": "relu_squared",
+    "squared_relu": "relu_squared",
+    "swish": "silu",
+    "tanh_softcap": "softcap(30)",
+}
 MAPS: dict[str, Map] = {row.name: row for row in _ROWS}
 
 

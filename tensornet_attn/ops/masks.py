@@ -101,6 +101,9 @@ _ROWS = (
         "({query} >= 0) & ({query} // {a} >= {key} // {a})", lambda size: _window(inf, size - 1),
         usage="block_causal(64)", arguments=1, refuse=_at_least_one("has no meaning", "its size"),
     ),
+    Mask(  # a call computes each document by itself, so that all pairs of it are of one
+        "document", lambda query, key: query - key == query - key, "{distance} == {distance}", exact=True,
+    ),
 )  # fmt: skip
 MASKS: dict[str, Mask] = {row.name: row for row in _ROWS}
 

@@ -33,14 +33,38 @@ def _text(value: Any) -> Any:
     return value
 
 
+def _legs(value: Any) -> Any:
+    """A leg, or a list of several."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
+        return value if len(value) > 1 else value[0]
+    if not isinstance(value, str):
+        raise PydanticCustomError("legs of a box", "a leg or a list of legs is wanted here")
+    return value
+
+
 def _masks(value: Any) -> Any:
     if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
         return value
     raise PydanticCustomError("masks", "a list of masks is wanted here: causal, band(w) or 'window(left, right)'")
 
 
+def _as_text(value: Any) -> Any:
+    """A number as the sum that it is: `0 ->`."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{'-' * (value < 0)}{abs(_arithmetic(value))!r} ->" if number else value
+
+
+def _fill(value: Any) -> Any:
+    """0, which says nothing, or minus infinity."""
+    if value in (None, 0, "0", "-inf", -math.inf):
+        return "-inf" if value in ("-inf", -math.inf) else None
+    raise PydanticCustomError("fill", "0 or -inf is wanted here")
+
+
 Arithmetic = Annotated[int | float | str, BeforeValidator(_arithmetic)]
+Fill = Annotated[str | None, BeforeValidator(_fill)]
 LegName = Annotated[str, BeforeValidator(_text)]
+LegNames = Annotated[str | tuple[str, ...], BeforeValidator(_legs)]
 
 
 class WithMasks:
@@ -59,6 +83,7 @@ class BoxModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     key: ClassVar[str]
     operands: ClassVar[tuple[str, ...]] = ("of",)
+    optional: ClassVar[frozenset[str]] = frozenset()  # operands that it may do without
     numbers: ClassVar[tuple[str, ...]] = ()
     second: ClassVar[str | None] = None  # the parameter that names a second leg
 
@@ -97,8 +122,10 @@ class AnyBox:
 
 if TYPE_CHECKING:
     Operand = str | BoxModel
+    OperandOrNumber = str | BoxModel
 else:
     Operand = Annotated[Any, AnyBox()]
+    OperandOrNumber = Annotated[Any, AnyBox(), BeforeValidator(_as_text)]
 M = TypeVar("M", bound=type[BaseModel])
 _HOLDERS: list[type[BaseModel]] = []  # models that have operands, beside the boxes
 

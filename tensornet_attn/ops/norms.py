@@ -6,9 +6,10 @@ from abc import abstractmethod
 
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Graph, Lines, Run, Tensor
-from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
+from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Tensor
+from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, LegNames, Operand
 from tensornet_attn.ops.operation import Operation, axis_of, dim_of, over
 
 
@@ -17,7 +18,7 @@ class RMSNorm(BoxModel):
 
     key = "rmsnorm"
     numbers = ("eps",)
-    rmsnorm: LegName
+    rmsnorm: LegNames
     eps: Arithmetic = 1e-5
     of: Operand
 
@@ -27,7 +28,7 @@ class LayerNorm(BoxModel):
 
     key = "layernorm"
     numbers = ("eps",)
-    layernorm: LegName
+    layernorm: LegNames
     eps: Arithmetic = 1e-5
     of: Operand
 
@@ -37,7 +38,7 @@ class L1Norm(BoxModel):
 
     key = "l1norm"
     numbers = ("eps",)
-    l1norm: LegName
+    l1norm: LegNames
     eps: Arithmetic = 0
     of: Operand
 
@@ -47,8 +48,19 @@ class L2Norm(BoxModel):
 
     key = "l2norm"
     numbers = ("eps",)
-    l2norm: LegName
+    l2norm: LegNames
     eps: Arithmetic = 0
+    of: Operand
+
+
+class GroupNorm(BoxModel):
+    """layernorm in each of `groups` blocks of neighbouring entries along the leg."""
+
+    key = "groupnorm"
+    numbers = ("groups", "eps")
+    groupnorm: LegName
+    groups: Arithmetic
+    eps: Arithmetic = 1e-5
     of: Operand
 
 
@@ -98,6 +110,34 @@ class LayerNormOperation(RMSNormOperation):
 
     def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
         return super().of(x - x.mean(axis, keepdim=True), axis, eps)
+
+
+class GroupNormOperation(LayerNormOperation):
+    kind, call = "groupnorm", "group_norm"
+    model = GroupNorm  # type: ignore[assignment]
+
+    def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:
+        size = box.declared[leg].size
+        if name != "groups" or box.broken(leg):
+            return
+        if size is None:
+            hint = "name a leg with a size, such as that of the features."
+            raise Refusal("run-time-leg", f"leg '{leg}' is sized at run time, and so are its groups.", hint)
+        if not isinstance(value, int) or value < 1 or size % value:
+            message = f"'groups' is {value}; it must be a whole number that divides the size {size} of '{leg}'."
+            raise Refusal("number", message, "e.g. 'groups: 8'.")
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        axis, eps = axis_of(box.leg, step.legs), run.number(box.number("eps"))
+        x = run.operand(step).movedim(axis, -1)
+        groups = x.unflatten(-1, (int(run.number(box.number("groups"))), -1))
+        return self.of(groups, -1, eps).flatten(-2).movedim(-1, axis), step.legs
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        dim, eps = str(dim_of(value, box.leg)), lines.eps(box.number("eps"), self.usual)
+        groups = lines.integer(box.number("groups"))
+        lines.bind(step.name, lines.call(self.call, value.text, dim, groups, *eps), value.legs)
 
 
 class L1NormOperation(Norm):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from math import inf
 from typing import ClassVar, Literal
 
 from tensornet_attn.ir.arithmetic import to_text
 from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.steps import Tensor as Leaf
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Scene, Tensor, Tile, Tiles
 from tensornet_attn.ops.model import BoxModel
@@ -23,6 +25,7 @@ class Operation(ABC):
     masked: ClassVar[bool] = False  # whether masks act in it along the key leg
     has_leg: ClassVar[bool] = True  # whether its key names a leg
     leg_on_operand: ClassVar[bool] = True  # whether its first operand has this leg
+    splits: ClassVar[bool] = False  # whether its leg of the operand is several in the result
     makes_leg: ClassVar[bool] = False  # whether its second leg is one that the operand lacks
     has_map: ClassVar[bool] = False  # whether its key names an elementwise map
     modes: tuple[str, ...] = ()  # the values of `normalize`, where it has this key
@@ -41,6 +44,7 @@ class Operation(ABC):
     only_hides: ClassVar[bool] = False  # its operand where it may look, a number elsewhere
     selects: ClassVar[bool] = False  # k entries along its leg, zeros elsewhere
     without_gradient: ClassVar[tuple[str, ...]] = ()  # operands, by role, that decide and are no part of the result
+    logarithms: ClassVar[tuple[str, ...]] = ()  # operands, by role, of which a state is multiplied by the exp
     scales: ClassVar[bool] = False  # every entry is multiplied by a number, drawn as its `dropout` says
     keeps_zeros: ClassVar[bool] = True  # zero where its operands are; those of maps say so themselves
     ignores_zeros: ClassVar[Literal["always", "nonnegative", "never"]] = "never"  # entries that are zero change nothing
@@ -52,6 +56,7 @@ class Operation(ABC):
     per_element: ClassVar[int] = 0  # elementwise operations for each number of the operand
     saves: tuple[str, ...] = ()  # for the backward: operands by role, `result`, `row` (a number each), `chosen`
     gradient: ClassVar[str] = ""  # the runtime's function of what it `saves` first and of its gradient; else torch's
+    row_gradients: ClassVar[Mapping[str, str]] = {}  # beside it, of operands with a number a row: the same, by role
 
     # Pictures and code
     look: ClassVar[str] = "box"
@@ -65,6 +70,10 @@ class Operation(ABC):
         """The legs of the result. Raises Refusal where operands do not fit."""
         return tuple(name for name in box.legs or () if not (self.reduces and name == leg))
 
+    def written_out(self, step: Step, box: Box, query: str | None) -> tuple[list[Step], list[Leaf]]:
+        """The steps that it is short for, the last of its name, and the constants that they need; else itself."""
+        return [step], []
+
     def finite(self, graph: Graph, box: Box) -> bool:
         """Whether it is a number at every number, and its derivative too; but for what overflows in a sum."""
         return True
@@ -76,6 +85,14 @@ class Operation(ABC):
     def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
         """A number that no value is below; `below`: one for the operand."""
         return 0 if self.keeps_sign and below >= 0 else -inf
+
+    def zeros_elsewhere(self, box: Box) -> bool:
+        """Whether it selects entries, and all others are zero."""
+        return self.selects
+
+    def nothing_elsewhere(self, box: Box) -> bool:
+        """Whether it selects entries, and all others are minus infinity, of which a softmax makes zeros."""
+        return False
 
     def legs_mixed(self, box: Box) -> set[str | None]:
         """The legs along which an entry of the result takes more than one entry of the operand."""

@@ -9,7 +9,7 @@ from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import KernelTiles, Lines, Run, Tensor, Tile, Tiles
-from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
+from tensornet_attn.ops.model import BoxModel, LegNames, Masks, Operand
 from tensornet_attn.ops.operation import Operation, dim_of, over, without
 
 
@@ -17,7 +17,7 @@ class LogSumExp(BoxModel):
     """The logarithm of the sum of exponentials along the leg."""
 
     key = "logsumexp"
-    logsumexp: LegName
+    logsumexp: LegNames
     mask: Masks = ()
     of: Operand
 
@@ -26,7 +26,7 @@ class Max(BoxModel):
     """The largest entry along the leg."""
 
     key = "max"
-    max: LegName
+    max: LegNames
     mask: Masks = ()
     of: Operand
 
@@ -35,7 +35,7 @@ class Sum(BoxModel):
     """The sum along the leg."""
 
     key = "sum"
-    sum: LegName
+    sum: LegNames
     mask: Masks = ()
     of: Operand
 
@@ -44,7 +44,7 @@ class Mean(BoxModel):
     """The mean along the leg."""
 
     key = "mean"
-    mean: LegName
+    mean: LegNames
     mask: Masks = ()
     of: Operand
 

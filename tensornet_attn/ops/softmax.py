@@ -1,26 +1,32 @@
-"""softmax(scale * of) along the leg."""
+"""softmax(scale * of) along the leg, perhaps beside a sink: one more score, of no value."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 from tensornet_attn.ir.arithmetic import ONE, Negative
-from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.steps import Box, Step, Use
+from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Graph, KernelTiles, Lines, Run, Tensor, Tile, Tiles
-from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Masks, Operand
-from tensornet_attn.ops.operation import Operation, dim_of
+from tensornet_attn.ops.given import Checker, Graph, KernelTiles, Lines, Run, Tensor, Tile, Tiles
+from tensornet_attn.ops.model import Arithmetic, BoxModel, LegNames, Masks, Operand, OperandOrNumber
+from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 
 
 class Softmax(BoxModel):
-    """softmax(scale * of) along the leg."""
+    """softmax(scale * of) along the leg; `sink`: one more score, of no value."""
 
     key = "softmax"
     numbers = ("scale", "dropout")
-    softmax: LegName
+    operands = ("of", "sink")
+    optional = frozenset({"sink"})
+    softmax: LegNames
     scale: Arithmetic = 1
     mask: Masks = ()
     dropout: Arithmetic = 0
+    sink: OperandOrNumber | None = None
     of: Operand
 
 
@@ -34,17 +40,41 @@ class SoftmaxOperation(Operation):
     per_element = 5  # largest, subtract, exp, sum, divide
     saves = ("result",)
     gradient = "softmax_gradient"
+    row_gradients: ClassVar[Mapping[str, str]] = {"sink": "sink_gradient"}
     look = "softmax"
+
+    def result(self, box: Checker, leg: str, other: str) -> Legs:
+        legs, sink = box.legs or (), box.operands.get("sink")
+        beyond = [own for own in (sink.legs if sink else ()) if own not in without(legs, leg)]
+        if beyond:
+            box.written("sink")
+            has = f"'sink' has leg '{beyond[0]}'"
+            hint = "a sink has legs of 'of', and not the one that the softmax runs along: there is one for each row."
+            raise Refusal(
+                "box-leg", f"{has}; the rows of this softmax have {' '.join(without(legs, leg)) or 'no legs'}.", hint
+            )
+        return legs
 
     def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
         return 0
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        """The sink is one more column, which is dropped after the softmax."""
+        import torch
+
         scores, keep, legs, axis = run.masked(step, run.number(box.number("scale")))
         scores = scores.where(keep, -math.inf).where(keep.any(axis, keepdim=True), 0)
-        return run.dropped(scores.softmax(axis).where(keep, 0), box.number("dropout")), legs
+        if (use := sink_of(box)) is not None:
+            sink = aligned(run.values[use.name], use.legs, legs).expand_as(scores.narrow(axis, 0, 1))
+            weights = torch.cat([sink, scores], axis).softmax(axis).narrow(axis, 1, scores.shape[axis])
+        else:
+            weights = scores.softmax(axis)
+        return run.dropped(weights.where(keep, 0), box.number("dropout")), legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        if sink_of(box) is not None:
+            super().emit(lines, step, box)
+            return
         value = lines.value(box.operand("of"))
         text = f"{lines.scaled(box.number('scale'), value).atom}.softmax({dim_of(value, box.leg)})"
         lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)
@@ -53,16 +83,29 @@ class SoftmaxOperation(Operation):
         x, visible = tiles.masked(box.operand("of"))
         scaled = tiles.nodes.scaled(x, box.number("scale"), step.name)
         scores, variable = tiles.biased(scaled, visible, f"{step.name}.of")
-        return tiles.dropped(box.number("dropout"), tiles.divided("softmax", scores, visible, variable))
+        sink = None if (use := sink_of(box)) is None else tiles.value(use)
+        return tiles.dropped(box.number("dropout"), tiles.divided("softmax", scores, visible, variable, sink=sink))
 
-    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile:
+    def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile | None:
         """exp(x - lse)"""
         nodes = tiles.nodes
         x = nodes.scaled(tiles.value(box.operand("of")), box.number("scale"), step.name)
+        if sink_of(box) is not None:
+            return None
         minus = nodes.mul(nodes.number(Negative(ONE)), nodes.over(x, tiles.variable, "lse", step.name))
         rest = nodes.add([nodes.renamed(x, {tiles.variable: tiles.place}), minus])
         return nodes.node("map", (rest,), rest.axes, step.name, ("exp",))
 
     def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
-        text = lines.call("masked_softmax", lines.scaled(box.number("scale"), value).text, keep, bias)
+        given = [lines.scaled(box.number("scale"), value).text, keep, bias]
+        if (use := sink_of(box)) is None:
+            text = lines.call("masked_softmax", *given)
+        else:
+            sink = lines.value(use).aligned(value.legs, whole=True)
+            text = lines.call("sink_softmax", given[0], sink.text, *given[1:])
         lines.bind(step.name, lines.dropped(box.number("dropout"), text), value.legs)
+
+
+def sink_of(box: Box) -> Use | None:
+    """What is added to the sum of each row, and weighs no value; None where there is nothing."""
+    return dict(box.operands).get("sink")

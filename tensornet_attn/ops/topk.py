@@ -1,23 +1,37 @@
-"""`of` at the k entries along the leg where `by` is largest, 0 elsewhere."""
+"""`of` at the k entries along the leg where `by` is largest, 0 elsewhere; of the best groups alone, if asked."""
 
 from __future__ import annotations
 
+from math import inf
+
+from tensornet_attn.ir.arithmetic import Negative, Number, evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.given import Checker, Lines, Run, Tensor
-from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
+from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Tensor
+from tensornet_attn.ops.model import Arithmetic, BoxModel, Fill, LegNames, Operand
 from tensornet_attn.ops.operation import Operation, axis_of, dim_of
+
+OF_GROUPS = ("groups", "k_groups", "k_in_group")
+OUTSIDE = Negative(Number(inf))
 
 
 class TopK(BoxModel):
-    """`of` at the k entries along the leg where `by` is largest, 0 elsewhere."""
+    """`of` at the k entries along the leg where `by` is largest, `fill` elsewhere.
+
+    Of so many `groups` of neighbouring entries the best `k_groups` alone, by the sum of their largest `k_in_group`.
+    """
 
     key = "topk"
-    numbers = ("k",)
+    numbers = ("k", *OF_GROUPS, "fill")
     operands = ("of", "by")
-    topk: LegName
+    optional = frozenset({*OF_GROUPS, "fill"})
+    topk: LegNames
     k: Arithmetic
+    groups: Arithmetic | None = None
+    k_groups: Arithmetic | None = None
+    k_in_group: Arithmetic | None = None
+    fill: Fill = None
     by: Operand | None = None
     of: Operand
 
@@ -33,10 +47,29 @@ class TopKOperation(Operation):
 
     def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:
         size = box.declared[leg].size
+        if name == "fill":
+            return
         if not isinstance(value, int) or value < 1:
-            raise Refusal("number", f"'k' is {value}; it must be a whole number from 1.", "e.g. 'k: 2'.")
-        if size is not None and value > size and not box.broken(leg):
+            raise Refusal("number", f"'{name}' is {value}; it must be a whole number from 1.", f"e.g. '{name}: 2'.")
+        if size is None or box.broken(leg):
+            return
+        groups = box.number("groups") if box.given("groups") else None
+        each = size // int(groups) if groups else size
+        if name == "k" and value > size:
             raise Refusal("k-too-large", f"'k' is {value}, but leg '{leg}' has size {size}.", f"at most {size}.")
+        if name == "groups" and size % value:
+            message = f"'groups' is {value}, which does not divide the size {size} of '{leg}'."
+            raise Refusal("number", message, "groups are of equal size.")
+        if name == "k_groups" and groups and value > groups:
+            raise Refusal("k-too-large", f"'k_groups' is {value} of {groups} groups.", f"at most {groups}.")
+        if name == "k_in_group" and groups and value > each:
+            raise Refusal(
+                "k-too-large", f"'k_in_group' is {value}, and a group has {each} entries.", f"at most {each}."
+            )
+        k = box.number("k")
+        if name == "k_groups" and groups and k is not None and k > value * each:
+            message = f"'k' is {k}, but {value} groups have {value * each} entries of '{leg}' together."
+            raise Refusal("k-too-large", message, f"at most {value * each}.")
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         legs, by = box.legs or (), box.operands["by"].legs
@@ -44,7 +77,27 @@ class TopKOperation(Operation):
             box.written("by")
             has = f"'by' has legs {' '.join(by) or 'none'}; 'of' has {' '.join(legs)}"
             raise Refusal("box-leg", f"{has}.", f"'by' has '{leg}', and no leg that 'of' lacks.")
+        for name, needs in (("groups", "k_groups"), ("k_groups", "groups"), ("k_in_group", "groups")):
+            if box.given(name) and not box.given(needs):
+                message = f"'{name}' says nothing without '{needs}'."
+                hint = "e.g. 'groups: 8, k_groups: 4': of 8 groups of neighbouring entries, the best 4."
+                raise Refusal("missing-key", message, hint)
         return legs
+
+    def finite(self, graph: Graph, box: Box) -> bool:
+        return self.zeros_elsewhere(box)
+
+    def zero_at_zero(self, graph: Graph, box: Box) -> bool:
+        return self.zeros_elsewhere(box)
+
+    def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
+        return super().lower_bound(graph, box, below) if self.zeros_elsewhere(box) else -inf
+
+    def zeros_elsewhere(self, box: Box) -> bool:
+        return "fill" not in dict(box.numbers)
+
+    def nothing_elsewhere(self, box: Box) -> bool:
+        return not self.zeros_elsewhere(box)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """A stable sort keeps equal entries in order: the smaller index wins."""
@@ -52,13 +105,41 @@ class TopKOperation(Operation):
 
         axis, role = axis_of(box.leg, step.legs), "by" if "by" in dict(box.operands) else "of"
         of, by = torch.broadcast_tensors(run.operand(step), run.operand(step, role))
-        order = by.sort(dim=axis, descending=True, stable=True).indices
         none = torch.zeros_like(by, dtype=torch.bool)
-        chosen = none.scatter(axis, order.narrow(axis, 0, int(run.number(box.number("k")))), True)
-        zeros = torch.where(none, by, 0)  # so that what `by` is made of gets gradients of zero
-        return torch.where(chosen, of, zeros), step.legs
+
+        def chosen(scores: Tensor, k: int, axis: int) -> Tensor:
+            order = scores.sort(dim=axis, descending=True, stable=True).indices.narrow(axis, 0, k)
+            return torch.zeros_like(scores, dtype=torch.bool).scatter(axis, order, True)
+
+        scores, numbers = by, {name: int(evaluate(box.number(name), run.graph.values)) for name in groups_of(box)}
+        if numbers:
+            grouped = by.movedim(axis, -1).unflatten(-1, (numbers["groups"], -1))
+            best = grouped.sort(dim=-1, descending=True).values[..., : numbers.get("k_in_group", 1)].sum(-1)
+            inside = (
+                chosen(best, numbers["k_groups"], -1)[..., None].expand(grouped.shape).flatten(-2).movedim(-1, axis)
+            )
+            scores = torch.where(inside, by, -inf)
+        found = chosen(scores, int(run.number(box.number("k"))), axis)
+        elsewhere = torch.where(none, by, 0 if self.zeros_elsewhere(box) else -inf)  # gradients of zero for `by`
+        return torch.where(found, of, elsewhere), step.legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         of, by = lines.value(box.operand("of")), lines.value(box.operand("by"))
         k, dim = lines.integer(box.number("k")), str(dim_of(of, box.leg))
-        lines.bind(step.name, lines.call("top_entries", of.text, by.aligned(of.legs).text, k, dim), of.legs)
+        fill = [] if self.zeros_elsewhere(box) else ['float("-inf")']
+        ranked = ranks(lines, box, by.aligned(of.legs).text, dim)
+        lines.bind(step.name, lines.call("top_entries", of.text, ranked, k, dim, *fill), of.legs)
+
+
+def groups_of(box: Box) -> tuple[str, ...]:
+    """The numbers that say which groups count, if any do."""
+    return tuple(name for name, _ in box.numbers if name in OF_GROUPS)
+
+
+def ranks(lines: Lines, box: Box, by: str, dim: str) -> str:
+    """What entries are chosen by, as text: less than any number outside of the best groups."""
+    numbers = {name: lines.integer(box.number(name)) for name in groups_of(box)}
+    if not numbers:
+        return by
+    more = [numbers["k_in_group"]] if "k_in_group" in numbers else []
+    return lines.call("in_best_groups", by, numbers["groups"], numbers["k_groups"], dim, *more)

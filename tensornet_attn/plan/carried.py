@@ -13,9 +13,21 @@ from dataclasses import dataclass, field, replace
 from tensornet_attn.graph.attention import Legs, Normalize, Reader, ScoreTerm, Softmax, attentions
 from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.graph.recurrence import CAUSAL, EXP, ONES, Decay, Recurrence, cumulative, erases, linear, sums
+from tensornet_attn.graph.recurrence import (
+    CAUSAL,
+    EXP,
+    ONES,
+    Decay,
+    Recurrence,
+    cumulative,
+    erases,
+    linear,
+    scans,
+    sums,
+)
 from tensornet_attn.ir.arithmetic import ONE, Negative, Number
 from tensornet_attn.ops.delta_rule import legs_of
+from tensornet_attn.ops.operation import without
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps
 
 TINY = Number(1e-30)  # beside a sum that is 1 at least, where anything was seen
@@ -28,7 +40,7 @@ VISIBLE = "chunk.visible"  # an input [n]: 1, or 0 where the key mask of the cal
 class Carried:
     """A graph with states. `states`: the step that gives a state, by the input that holds it before.
 
-    `boxes`: the maps, sums and delta rules that are carried. `levels`: inputs that are `HIDDEN` before any key.
+    `boxes`: the maps, sums, delta rules and scans that are carried. `levels`: inputs that are `HIDDEN` before any key.
     """
 
     graph: Graph
@@ -38,7 +50,7 @@ class Carried:
 
 
 def carried(graph: Graph) -> Carried:
-    """Every map, every sum over the keys and every delta rule that a state can carry, with its states."""
+    """Every map, every sum over the keys and every delta rule and scan that a state can carry, with its states."""
     made = Carried(graph)
     for name, found in attentions(graph).items():
         form = linear(attentions(made.graph)[name]) if found.compares and name in attentions(made.graph) else ""
@@ -50,6 +62,8 @@ def carried(graph: Graph) -> Carried:
             made = _sum(made, form)
     for name in [step.name for step in graph.steps if erases(step)]:
         made = _delta(made, made.graph.step[name])
+    for name in [step.name for step in graph.steps if scans(step)]:
+        made = _scan(made, made.graph.step[name])
     return made
 
 
@@ -315,4 +329,15 @@ def _delta(made: Carried, step: Step) -> Carried:
     ]
     own.steps.append(changed[1])
     made = own.onto(made, with_steps(graph, {step.name: [changed[0]]}), step.name)
+    return replace(made, boxes=made.boxes | {name})
+
+
+def _scan(made: Carried, step: Step) -> Carried:
+    """A recurrence number by number behind what the past has left."""
+    graph, box, own = made.graph, step.box, _States(made.graph, step)
+    assert box is not None
+    state, name = own.hold(without(box.operand("of").legs, box.leg))
+    box = replace(box, operands=(*box.operands, ("state", state)))
+    own.steps.append(Step(name, replace(box, kind="scan_state"), state.legs))
+    made = own.onto(made, with_steps(graph, {step.name: [replace(step, op=box)]}), step.name)
     return replace(made, boxes=made.boxes | {name})

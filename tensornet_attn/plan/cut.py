@@ -135,7 +135,7 @@ class Cut:
         assert box is not None
         op = OPS[box.kind]
         wires = self._wires(step, joints(step))
-        along = next((leg for leg in (box.leg, box.other) if leg is not None and Wire(leg) in wires), None)
+        along = next((leg for leg in box.acting if Wire(leg) in wires), None)
         if len(wires) > 1:
             raise Unsplit(f"{_describe(step)} joins every entry of '{wires[0].leg}' with every one of '{wires[1].leg}'")
         if wires and not self._has(step.name, step.legs) and not (op.is_sum and along):

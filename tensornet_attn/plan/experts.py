@@ -12,13 +12,13 @@ from functools import cached_property
 from math import prod
 
 from tensornet_attn.cost.experts import Experts, Product, chosen_of, chosen_time, held, read_product, topk_of
-from tensornet_attn.cost.routing import Routing
+from tensornet_attn.cost.routing import Routing, chosen_behind
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.implementation import AtPlaces, Context, Cost, Lowered, kernel
 from tensornet_attn.plan.order import order
-from tensornet_attn.rewrite.change import with_steps
+from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
 
 Hidden = tuple[tuple[Step, Product | None], ...]  # steps before the last product, each that is one read as such
 
@@ -117,7 +117,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], made]}), {step.name: f"{self.name}: {how}{inside}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        made = super().lowered(graph, context)
+        made, again = super().lowered(graph, context), _chosen_again(graph)
+        other = made if again is graph else super().lowered(again, context)
+        made = other if len(other.chosen) > len(made.chosen) else made
         grouped, choices = _choices(_without_unread(made.graph))
         return replace(made, graph=grouped, chosen=made.chosen | choices)
 
@@ -126,6 +128,37 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 
 
 EXPERTS = GroupedExperts()
+
+
+def _chosen_again(graph: Graph) -> Graph:
+    """The graph in which gates that boxes make of chosen ones, such as their shares, are chosen once more.
+
+    # G = l1norm of topk(s by c);  y = G x W     ->     G' = topk(G by c), which is G;  y = G' x W
+    """
+    for step in graph.steps:
+        root = chosen_behind(graph, step.name)
+        if root is None or root.box is None or root.name == step.name or step.name in graph.results:
+            continue
+        expert = step.legs.index(chosen_of(root)[0])
+        uses = [(reader, use) for reader, use in graph.readers.get(step.name, ()) if reader.contraction is not None]
+        readers = {reader.name for reader, use in uses if _weighs(graph, reader, use.legs[expert])}
+        if not readers:
+            continue
+        name = fresh(graph, f"{step.name}.chosen")
+        operands = (("of", Use(step.name, step.legs)), ("by", root.box.operand("by")))
+        new = {reader: [_reading(graph.step[reader], step.name, name)] for reader in readers}
+        new[step.name] = [step, Step(name, replace(root.box, operands=operands), step.legs)]
+        graph = with_steps(graph, new)
+    return graph
+
+
+def _reading(step: Step, old: str, new: str) -> Step:
+    return with_uses(step, lambda use: Use(new, use.legs) if use.name == old else use)
+
+
+def _weighs(graph: Graph, reader: Step, expert: str) -> bool:
+    """Whether a product has a weight of the experts."""
+    return any(expert in use.legs and use.name in held(graph) for use in reader.op.uses)
 
 
 def _sizes(form: Gated, context: Context) -> dict[str, int]:

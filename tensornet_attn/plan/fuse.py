@@ -206,7 +206,10 @@ def operation(found: Attention) -> FusedAttention | str:
         return "the values depend on the key's component"
     scale, dropout = times(term.coefficient, found.weighting.scale), found.weighting.dropout
     steps = (found.of.name, found.box.name)
-    return FusedAttention(leg, query, key, value, found.box.legs, scale, dropout, found.written, steps, tuple(beside))
+    masks, sink = found.written, found.weighting.sink
+    return FusedAttention(
+        leg, query, key, value, found.box.legs, scale, dropout, masks, steps, beside=tuple(beside), sink=sink
+    )
 
 
 def fuse(graph: Graph, box: str) -> Graph:

@@ -26,7 +26,7 @@ from tensornet_attn.graph.attention import (
 )
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
-from tensornet_attn.graph.recurrence import Recurrence, erases, linear, recurrence_of, sums
+from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.plan.decay import decay_alone, decay_sides
 from tensornet_attn.plan.figures import counted
@@ -112,10 +112,10 @@ class Linear(OfBoxes[Summed]):
         parts = recurrence_of(made.step[name])
         how = f", in chunks of {chunk_of(made, parts, context.sizes)}" if parts.causal(made) else ""
         how += ", powers of scores written out" if opened.steps else ""
-        delta = any(map(erases, opened.graph.steps))  # it takes no mask
+        without = any(map(unmasked, opened.graph.steps))
         decay = "".join(f", decayed by '{decay.box.name}'" for decay in found.decays if not found.alone)
         decay += ", their weights being numbers of their own" if found.alone else ""
-        said = f"{self.name}: the keys are summed first{how}{decay}" + ("" if delta else f"; {DENSE}")
+        said = f"{self.name}: the keys are summed first{how}{decay}" + ("" if without else f"; {DENSE}")
         return Lowered(made, {name: said})
 
     def on_triton(self, form: object) -> bool:

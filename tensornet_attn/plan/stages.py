@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.model import Contraction, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.recurrence import ONES
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.carried import ONES
 from tensornet_attn.plan.decoding import Decoding, Given, Part
 
 AT_ONE = ("visible", "place")  # what is 1 at the one position of a chunk that no mask hides
@@ -101,7 +101,7 @@ class _Group:
 def _has_keys(part: Part) -> bool:
     """Whether a part speaks of the key leg."""
     graph = part.graph
-    legs = {leg for one in (*graph.tensors, *graph.steps) for leg in one.legs}
+    legs = {leg for tensor in graph.tensors for leg in tensor.legs} | {leg for step in graph.steps for leg in step.legs}
     return graph.key in legs | {leg for _, use in graph.uses() for leg in use.legs}
 
 

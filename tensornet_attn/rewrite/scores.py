@@ -12,6 +12,7 @@ from tensornet_attn.graph.model import Box, Function, Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ops import OPS
+from tensornet_attn.ops.softmax import sink_of
 from tensornet_attn.rewrite.change import legs_in, plain_number, read_once, terms_of, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.features import SIDE_BY_SIDE
@@ -43,7 +44,8 @@ def joint_keys(graph: Graph, place: str) -> Graph | None:
         names = dict(zip(step.legs, use.legs, strict=True)) if use.name == place else {}
         return Use(place, tuple(names.get(leg, leg) for leg in scores.legs)) if names else use
 
-    wide = replace(step, op=replace(box, operands=(("of", scores),), other=sums.leg), legs=scores.legs)
+    operands = (("of", scores), *box.operands[1:])
+    wide = replace(step, op=replace(box, operands=operands, other=sums.leg), legs=scores.legs)
     reader = with_uses(readers[0][0], wider)
     return with_steps(graph, {place: [wide], inner.name: [], reader.name: [reader]})
 
@@ -80,6 +82,9 @@ def same_for_all_keys(match: Match, scores: Step, place: int) -> Choices:
     Of numbers that grow with the length, what counts is the difference to what stands at the query: that stays.
     """
     terms = terms_of(scores)
+    box = match.steps["A"].box
+    if box is not None and sink_of(box) is not None:  # to which their difference counts
+        return
     read = [term for term in terms if any(match.keys & {*use.legs} for use in term.factors)]
     large = [term for term in terms if any(grows(match.graph, use) for use in term.factors)]
     stay = [*read, *large] if any(term in read for term in large) else read

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from tensornet_attn.graph.model import Box, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.visibility import hidden_areas
 from tensornet_attn.ir.arithmetic import ONE, Arith, Name
 from tensornet_attn.rewrite.change import (
     draws,
@@ -46,6 +47,16 @@ def merge_identical(graph: Graph, place: str) -> Graph | None:
     return None
 
 
+def drop_masks(graph: Graph, place: str) -> Graph | None:
+    """A = softmax(S, mask M)   ->   A = softmax(S), where M shows every pair, as `document` does"""
+    step = graph.step[place]
+    masks = step.box.masks if step.box is not None else ()
+    hiding = tuple(mask for mask in masks if hidden_areas((mask,), graph.values))
+    if step.box is None or len(hiding) == len(masks):
+        return None
+    return with_steps(graph, {place: [replace(step, op=replace(step.box, masks=hiding))]})
+
+
 def _form(graph: Graph, step: Step) -> tuple[object, Legs]:
     """A step without the names of its legs and the order of its factors; its legs in the order of that form.
 
@@ -65,7 +76,7 @@ def _form(graph: Graph, step: Step) -> tuple[object, Legs]:
     new = with_uses(step, lambda use: Use(use.name, _renamed(use.legs, found)))
     op, box = new.op, new.box
     if box is not None:
-        op = replace(box, leg=found.get(str(box.leg), box.leg), other=found.get(str(box.other), box.other))
+        op = box.renamed(found)
     order = tuple(leg for leg in found if leg in step.legs)
     return (op, _renamed(order, found)), order
 
@@ -217,7 +228,7 @@ def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int, masked:
     use = box.operand("of")
     leg = use.legs[place]
     seen = graph.masked(reader) and graph.query in use.legs and not masked
-    if draws(graph, reader) or seen or leg in (box.leg, box.other) or leg not in reader.legs:
+    if draws(graph, reader) or seen or leg in box.acting or leg not in reader.legs:
         return None
     new = replace(reader, op=replace(box, operands=(("of", Use(name, _out(use.legs, place))),)))
     return _without_leg(with_steps(graph, {reader.name: [new]}), reader.name, leg, masked)
@@ -229,6 +240,7 @@ RULES = (
     Rule("dead step", "Z = f(X), read by nothing -> gone", drop_dead, "structural: Z is any step"),
     pattern("another name", "Z = X -> Z is X", same_legs),
     Rule("identical steps", "Z = f(X); W = f(X) -> Z = f(X); W is Z", merge_identical, "structural: two of any steps"),
+    Rule("mask of all", "A = f(S, mask M), M hides nothing -> A = f(S)", drop_masks, "structural: masks of any box"),
     pattern("like terms", "Z = .. + a * X.. + b * Y.. -> Z = .. + (a + b) * X..", alike),
     pattern("identity", "Z = .. + c * I[constant] R.. -> Z = .. + c * D..", identity),
     pattern("constant factor", FILLED, filled, then=covered),

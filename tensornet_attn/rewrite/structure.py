@@ -115,7 +115,7 @@ class _Splits:
         if box is None or box.joins:
             return False
         alone = not any(use.name in self.old.tensor for use in box.uses)  # a constant may become two
-        return alone and not (split & {box.leg, box.other}) and not kept(self.old, step.name)
+        return alone and not (split & {*box.acting}) and not kept(self.old, step.name)
 
     def graph(self) -> Graph:
         tensors = [part for tensor in self.old.tensors for part in self._tensor(tensor)]

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from tensornet_attn.graph.attention import Softmax, attentions
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.rewrite import duplicate, products, projection, relu, scores, simplify, structure, whole
+from tensornet_attn.rewrite import duplicate, products, projection, relu, scores, simplify, sink, structure, whole
 from tensornet_attn.rewrite.engine import Firing, Rule, Trace, everywhere, rewritten
 
 
@@ -21,7 +21,9 @@ class Group:
     rules: tuple[Rule, ...]
 
 
-SIMPLE = Group("simpler", "done to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, *structure.SPLITS))
+SIMPLE = Group(
+    "simpler", "done to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, sink.SINK, *structure.SPLITS)
+)
 CHOICES = (
     Group("weights first", "chosen by the search for the order of a product", (products.WEIGHTS,)),
     Group("values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)),

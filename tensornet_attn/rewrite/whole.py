@@ -10,6 +10,7 @@ from tensornet_attn.rewrite.change import kept, seen, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule, Trace, everywhere
 from tensornet_attn.rewrite.relu import RELU
 from tensornet_attn.rewrite.simplify import RULES
+from tensornet_attn.rewrite.sink import SINK
 from tensornet_attn.rewrite.structure import SPLITS, split_kron
 
 
@@ -58,8 +59,7 @@ def _swapped(graph: Graph, step: Step, one: str, other: str) -> Step | None:
     new = {one: other, other: one}
     made = with_uses(step, lambda use: Use(use.name, tuple(new.get(leg, leg) for leg in use.legs)))
     if made.box is not None:
-        leg, along = (new.get(str(leg), leg) for leg in (made.box.leg, made.box.other))
-        made = replace(made, op=replace(made.box, leg=leg, other=along))
+        made = replace(made, op=made.box.renamed(new))
     made = replace(made, legs=tuple(new.get(leg, leg) for leg in step.legs))
     return made if seen(graph, made) == seen(graph, step) else None
 
@@ -77,7 +77,7 @@ def simplified(graph: Graph) -> tuple[Graph, Trace]:
     >>> simplified(build(load("mhsa_core")))[0].hash == build(load("mhsa")).hash
     True
     """
-    made, trace = everywhere(graph, (*RULES, OWN_NAMES, RELU))
+    made, trace = everywhere(graph, (*RULES, OWN_NAMES, RELU, SINK))
     if any(split_kron(made, step.name) is not None for step in made.steps):
         made, more = everywhere(made, (*SPLITS, *RULES, OWN_NAMES))
         trace += more

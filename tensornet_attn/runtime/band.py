@@ -29,12 +29,15 @@ def attend_band(
     tied: bool = False,
     sees=None,
     prefix: int = 0,
+    sink: Tensor | None = None,
+    call=F.scaled_dot_product_attention,
 ) -> Tensor:
     """softmax(scale q k^T + mask) v, a query seeing keys at most `left` positions before it and `right` after it.
 
     q [..., n, h, d], k [..., m, g, d], v [..., m, g, e] -> [..., n, h, e]; g divides h: consecutive query heads share a
     key and value head. `mask` and its `batch` dimensions as in `run_time_mask`, key_mask [..., m]. `tied`: n is m.
     `sees(query, key)`: which of these keys it sees, by the positions of both; and which of the first `prefix` keys.
+    `sink` and `call` as in `attend`.
     """
     n, m = q.shape[-3], k.shape[-3]
     place = (n, 0 if tied else m - n, block, max(left, 0), max(right, 0))  # second: the position of the first query
@@ -50,17 +53,26 @@ def attend_band(
     count = max(2, -(-n // block))
     q = F.pad(q, (0, 0, 0, 0, 0, count * block - n)).unflatten(-3, (count, block))  # ... blocks block h d
     operands = (q, with_prefix(k, prefix, place), with_prefix(v, prefix, place), bounds)
+    if sink is not None:
+        operands = (*operands, sink_in_blocks(sink, n, count, block))
     batch = q.shape[:-4]
     if any(t.ndim != q.ndim or t.shape[:-4] != batch for t in operands):  # as in `fused_attention`
         batch = torch.broadcast_shapes(*(t.shape[:-4] for t in operands))
-    q, k, v, bounds = (blocks_together(t, batch) for t in operands)
-    out = fused_attention(*(t.transpose(-2, -3) for t in (q, k, v)), bounds, scale, dropout, False)
+    q, k, v, bounds, *more = (blocks_together(t, batch) for t in operands)
+    out = fused_attention(*(t.transpose(-2, -3) for t in (q, k, v)), bounds, scale, dropout, False, *more, call=call)
     out = out.unflatten(0, (*batch, count))  # ... blocks h block e
     if bias is not None and out.numel() == 0:
         out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
     if mask is not None or key_mask is not None or sees is not None or min(left, right) < 0 or not tied:
         out = torch.where(some, out, 0)  # elsewhere each query sees its own position
     return F.pad(out.transpose(-2, -3).flatten(-4, -3), (0, 0, 0, 0, 0, n - count * block))  # a width below 0 crops
+
+
+def sink_in_blocks(sink: Tensor, n: int, count: int, block: int) -> Tensor:
+    """[..., h, n or 1, 1] as [..., blocks, h, block or 1, 1]."""
+    if sink.shape[-2] == 1:
+        return sink.unsqueeze(-4).expand(*sink.shape[:-3], count, *sink.shape[-3:])
+    return F.pad(sink, (0, 0, 0, count * block - n)).unflatten(-2, (count, block)).transpose(-3, -4)
 
 
 def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:

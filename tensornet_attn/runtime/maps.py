@@ -72,6 +72,11 @@ def softplus(x: Tensor) -> Tensor:
     return torch.logaddexp(wide, torch.zeros_like(wide)).to(x.dtype)
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """x sigmoid(1.702 x)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 def softcap(x: Tensor, cap: float) -> Tensor:
     """cap tanh(x / cap): between -cap and cap."""
     return cap * torch.tanh(x / cap)
@@ -90,6 +95,12 @@ def layer_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
         return rms_norm(wide - wide.mean(dim, keepdim=True), dim, eps).to(x.dtype)
     x = x.movedim(dim, -1)
     return F.layer_norm(x, x.shape[-1:], eps=eps).movedim(-1, dim)
+
+
+def group_norm(x: Tensor, dim: int, groups: int, eps: float = 1e-5) -> Tensor:
+    """`layer_norm` in each of so many blocks of neighbouring entries."""
+    x = x.movedim(dim, -1)
+    return layer_norm(x.unflatten(-1, (groups, -1)), -1, eps).flatten(-2).movedim(-1, dim)
 
 
 def l1_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
@@ -134,6 +145,16 @@ def masked_sum(x: Tensor, keep: Tensor | None = None) -> Tensor:
     return kept(x, keep).sum(-1)
 
 
+def masked_cumsum(x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The sums of the visible entries up to each one: [..., m] -> the same. They stand in float32 at least."""
+    return kept(x, keep).cumsum(-1, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)
+
+
+def masked_reverse_cumsum(x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The sums of the visible entries from each one on: [..., m] -> the same."""
+    return masked_cumsum(kept(x, keep).flip(-1)).flip(-1)
+
+
 def masked_mean(x: Tensor, keep: Tensor | None = None) -> Tensor:
     """The mean of the visible entries: [..., m] -> [...]."""
     return x.mean(-1) if keep is None else kept(x, keep).sum(-1) / keep.sum(-1).clamp(min=1)
@@ -163,10 +184,21 @@ def top_indices(by: Tensor, k: int, dim: int) -> Tensor:
     return by.sort(dim=dim, descending=True, stable=True).indices.narrow(dim, 0, k)
 
 
-def top_entries(values: Tensor, by: Tensor, k: int, dim: int) -> Tensor:
-    """`values` at the k largest entries of `by` along `dim`, zeros elsewhere."""
+def top_entries(values: Tensor, by: Tensor, k: int, dim: int, fill: float = 0.0) -> Tensor:
+    """`values` at the k largest entries of `by` along `dim`, `fill` elsewhere."""
     values, by = torch.broadcast_tensors(values, by)
     none = torch.zeros_like(by, dtype=torch.bool)
     chosen = none.scatter(dim, top_indices(by, k, dim), True)
-    zeros = torch.where(none, by, 0)  # so that what `by` is made of gets gradients of zero
-    return torch.where(chosen, values, zeros)
+    elsewhere = torch.where(none, by, fill)  # so that what `by` is made of gets gradients of zero
+    return torch.where(chosen, values, elsewhere)
+
+
+def in_best_groups(by: Tensor, groups: int, best: int, dim: int, counted: int = 1) -> Tensor:
+    """`by` in the best of so many groups of neighbouring entries along `dim`, minus infinity in the others.
+
+    A group is as good as its largest entries are, so many of them `counted`, in sum.
+    """
+    split = by.movedim(dim, -1).unflatten(-1, (groups, -1))
+    scores = split.amax(-1) if counted == 1 else split.topk(counted, -1).values.sum(-1)
+    inside = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, top_indices(scores, best, -1), True)
+    return torch.where(inside[..., None], split, float("-inf")).flatten(-2).movedim(-1, dim)

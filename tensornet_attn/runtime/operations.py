@@ -47,9 +47,15 @@ def batch_first(op):
     """The vmap of an operation that takes any batch: one more dimension of it, tensors that lack it repeated."""
 
     def mapped(info, dims, *given):
-        pairs = [(x, dim) for x, dim in zip(given, dims, strict=True) if isinstance(x, torch.Tensor)]
-        first = [x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs]
-        found = op(*first, *given[len(first) :])
+        moved = [
+            x
+            if not isinstance(x, torch.Tensor)
+            else x.movedim(dim, 0)
+            if dim is not None
+            else x.expand(info.batch_size, *x.shape)
+            for x, dim in zip(given, dims, strict=True)
+        ]
+        found = op(*moved)
         return found, 0 if isinstance(found, torch.Tensor) else (0,) * len(found)
 
     return mapped

@@ -20,6 +20,25 @@ def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | No
     return torch.where(keep, weights, 0)
 
 
+def sink_softmax(scores: Tensor, sink: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    """The same beside one more score in each row, of no value: sink [..., n or 1, 1]."""
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    if keep is not None:
+        scores = torch.where(keep, scores, torch.finfo(scores.dtype).min)
+    sink = sink.to(scores.dtype).expand(*scores.shape[:-1], 1)
+    weights = torch.cat((sink, scores), -1).softmax(-1)[..., 1:]
+    return weights if keep is None else torch.where(keep, weights, 0)
+
+
+def sink_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The gradient of the sinks of a softmax, from that of its weights: [..., n, 1]."""
+    if keep is not None:
+        gradient = torch.where(keep, gradient, 0)
+    share = (1 - weights.sum(-1, keepdim=True)).clamp(min=0)
+    return -share * (weights * gradient).sum(-1, keepdim=True)
+
+
 def softmax_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = None, dim: int = -1) -> Tensor:
     """The gradient of the scores of a softmax, from that of its weights; nothing of what may not be seen."""
     if keep is not None:
@@ -38,12 +57,15 @@ def attend(
     dropout: float = 0.0,
     causal: bool = False,
     keys: int = 1,
+    sink: Tensor | None = None,
+    call=F.scaled_dot_product_attention,
 ) -> Tensor:
     """softmax(scale q k^T + bias) v, fused: q [..., h, n, d], k [..., g, m, d], v [..., g, m, e] -> [..., h, n, e].
 
     `keep` and `bias` broadcast to [..., h, n, m]; g divides h: consecutive query heads share a key and value head; each
     of the three may have one head for all.
     With several `keys` a position, k has them one after another, [..., g, keys m, d], and they share v, keep and bias.
+    `sink` [..., h or 1, n or 1, 1]: one more score in each row, of no value; `call` takes it.
     """
     n, m = q.shape[-2], k.shape[-2] // keys
     if keys > 1:
@@ -63,19 +85,28 @@ def attend(
     mask = keep if some is None else keep | ~some
     if bias is not None:
         mask = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), float("-inf"))
-    out = fused_attention(q, k, v, mask, scale, dropout, fused)
+    out = fused_attention(q, k, v, mask, scale, dropout, fused, sink, call)
     if bias is not None and out.numel() == 0:
         out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
     return out if some is None else torch.where(some, out, 0)
 
 
 def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float, causal: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    dropout: float,
+    causal: bool,
+    sink: Tensor | None = None,
+    call=F.scaled_dot_product_attention,
 ) -> Tensor:
     """scaled_dot_product_attention for any batch and widths: the fused kernels want four dimensions and one width."""
     if scale <= 0:  # the fused kernels multiply the minus infinity of a causal mask by it
         q, scale = q * scale, 1.0
     operands = (q, k, v) if mask is None or mask.ndim < 4 else (q, k, v, mask)
+    operands = operands if sink is None else (*operands, sink)
     batch = q.shape[:-3]
     if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
         batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
@@ -87,11 +118,12 @@ def fused_attention(
         q = q.expand(-1, heads, -1, -1)
     if mask is not None and mask.ndim > 2:
         mask = four_dimensions(mask, batch)
-    if q.shape[-2] == 1:
+    if q.shape[-2] == 1 and sink is None:
         out = one_query(q, k, v, mask, scale, dropout)
     else:
-        grouped = {"enable_gqa": True} if q.shape[1] != heads else {}
-        out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale, **grouped)
+        more = {"enable_gqa": True} if q.shape[1] != heads else {}
+        more |= {} if sink is None else {"sink": four_dimensions(sink, batch)}
+        out = call(q, k, v, mask, dropout, causal, scale=scale, **more)
     if out_width != width:
         out = out[..., :out_width]
     return out if len(batch) == 1 else out.reshape(*batch, *out.shape[1:])

@@ -140,7 +140,7 @@ def essence(sketch: Sketch, own: str) -> str:
     """
     gone = {leg for leg, size in sketch.sizes.items() if size == 1 and leg in sketch.declared}
     boxes = [step.box for step in sketch.step.values() if step.box is not None]
-    acting = {leg for box in boxes for leg in (box.leg, box.other)}  # a box needs its leg
+    acting = {leg for box in boxes for leg in box.acting}  # a box needs its leg
     fixed = {leg for made in sketch.tensors.values() if made.role in KEPT for leg in made.legs}
     if not gone or gone & (acting | fixed):
         return own

@@ -42,7 +42,10 @@ def seeds(space: Space) -> list[Proposal]:
 def _seed(space: Space, place: int, base: Choice) -> Proposal | None:
     data, path = space.bases[base.name], [base]
     for kind, name in missing(space, (base,)):
-        values, text = space.numbers(kind)[name], str(data[SECTIONS[kind]][name]).removeprefix("head ")
+        values, text = (
+            space.numbers(kind)[name],
+            str(data[SECTIONS[kind]][name]).removeprefix("head ").removeprefix("shared "),
+        )
         own = [value for value in values if str(value) == text]
         path.append(Choice(kind, name, own[0] if own else values.at(0.5)))
     first = built(space, tuple(path))

@@ -93,7 +93,7 @@ class Sketch:
         return need(self.step[step].box)
 
     def is_head(self, leg: str) -> bool:
-        return str(self.declared[leg]).split()[0] == "head"
+        return str(self.declared[leg]).split()[0] in ("head", "shared")
 
     def size(self, *legs: str) -> int:
         """The product of the sizes of legs; 0 where one is known at run time only."""
@@ -370,7 +370,7 @@ def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
     A use has the new legs where its slot is on the wire, also where the wire is cut right after it.
     """
     boxes = [(step.name, step.box) for step in sketch.step.values() if step.box is not None]
-    acting = {(name, leg) for name, box in boxes for leg in (box.leg, box.other)}
+    acting = {(name, leg) for name, box in boxes for leg in box.acting}
     if any(len(new) != 1 and found.inner & acting for found, new in changes):
         raise Nowhere
     known = {name: size for name, size in sketch.sizes.items() if size is not None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -12,6 +13,7 @@ from tensornet_attn.ir.steps import LOGIC
 from tensornet_attn.ir.tokens import Refusal, Span, Stream
 
 EXPRESSION = "e.g. 'x[n f] W[f d] -> n d'."
+SUM = "parentheses hold numbers; a sum of tensors is a step: 's: x[n f] + z[n f] -> n f', and then s[n f]."
 LEGS = "legs are names separated by blanks, e.g. 'n f'."
 CALL = "a name, with its arguments in parentheses, e.g. 'band(5)'."
 JOINED = {  # what joins masks elsewhere
@@ -26,10 +28,26 @@ IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 @dataclass(frozen=True)
 class LegToken:
-    """A leg's name where it stands in a text."""
+    """A leg's name where it stands in a text; of `(h d)`, several legs that are one, the `parts`."""
 
     name: str
     span: Span = field(compare=False)
+    parts: tuple[LegToken, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The names of its parts."""
+        return " ".join(part.name for part in self.parts)
+
+    @property
+    def each(self) -> tuple[LegToken, ...]:
+        """The legs that a product has for it."""
+        return self.parts or (self,)
+
+
+def each_of(legs: Iterable[LegToken] | None) -> tuple[LegToken, ...]:
+    """The legs that a product has for some, several that are one by themselves."""
+    return tuple(token for leg in legs or () for token in leg.each)
 
 
 @dataclass(frozen=True)
@@ -69,24 +87,25 @@ class CallText:
 def parse_operand(text: str) -> SumText | UseText:
     """What may stand in `of` or as a step: an expression with `->`, a use `Q[n g d]`, or a name."""
     if "->" in text:
-        return parse_sum_text(text)
+        return parse_sum_text(text, joined=True)
     stream = Stream(text, EXPRESSION)
     if stream.next.kind == "name":
-        use = _use(stream, need_legs=False)
+        use = _use(stream, need_legs=False, joined=True)
         if stream.next.kind == "end":
             return use
     raise Refusal("no-result", "this expression has no '->' with the legs of its result.", EXPRESSION)
 
 
-def parse_sum_text(text: str) -> SumText:
+def parse_sum_text(text: str, joined: bool = False) -> SumText:
+    """A sum of products; `joined`: whether several legs may be one, as in `x[n (h d)]`."""
     stream = Stream(text, EXPRESSION)
-    terms = [_term(stream, first=True)]
+    terms = [_term(stream, first=True, joined=joined)]
     while stream.at("+", "-"):
         if len(terms) == limits.TERMS:
             raise Refusal("too-large", f"more than {limits.TERMS} terms.", "split the sum.", stream.next.span)
-        terms.append(_term(stream, first=False))
+        terms.append(_term(stream, first=False, joined=joined))
     stream.expect("->", "a tensor, '+', '-' or '->'")
-    legs = _legs(stream, closing="end")
+    legs = _legs(stream, closing="end", joined=joined)
     return SumText(tuple(terms), legs)
 
 
@@ -143,7 +162,7 @@ def _part(stream: Stream) -> CallText:
     return found
 
 
-def _term(stream: Stream, first: bool) -> TermText:
+def _term(stream: Stream, first: bool, joined: bool) -> TermText:
     start = stream.next.start
     negative = False
     if stream.at("+", "-") and (not first or stream.at("-", "+")):
@@ -156,7 +175,7 @@ def _term(stream: Stream, first: bool) -> TermText:
         if coefficient is not None:
             stream.take()
         while stream.next.kind == "name":
-            factors.append(_use(stream, need_legs=True))
+            factors.append(_use(stream, need_legs=True, joined=joined))
             if len(factors) > limits.FACTORS:
                 message = f"more than {limits.FACTORS} tensors in one product."
                 raise Refusal("too-large", message, "split it.", factors[-1].span)
@@ -167,6 +186,8 @@ def _term(stream: Stream, first: bool) -> TermText:
             raise stream.unexpected("a tensor, '+', '-' or '->'", hint)
     elif stream.next.kind == "name":
         raise stream.unexpected("'*' after the coefficient", "e.g. '0.5 * K[m d] K[m d]'.")
+    elif stream.at("["):
+        raise stream.unexpected("'*' after the coefficient", SUM)
     value = ONE if coefficient is None else coefficient
     return TermText(Negative(value) if negative else value, tuple(factors), (start, stream.last.span[1]))
 
@@ -188,6 +209,8 @@ def _scalar(stream: Stream) -> Arith:
     if stream.at("("):
         stream.take()
         value = parse_sum(stream)
+        if stream.at("["):
+            raise stream.unexpected("')'", SUM)
         stream.expect(")", "')'")
     elif stream.next.kind == "number":
         value = literal(stream.take())
@@ -201,7 +224,7 @@ def _scalar(stream: Stream) -> Arith:
     return value
 
 
-def _use(stream: Stream, need_legs: bool) -> UseText:
+def _use(stream: Stream, need_legs: bool, joined: bool) -> UseText:
     token = stream.take()
     if not stream.at("["):
         if need_legs:
@@ -209,18 +232,20 @@ def _use(stream: Stream, need_legs: bool) -> UseText:
             raise Refusal("no-legs", f"'{token.text}' stands here without its legs.", hint, token.span)
         return UseText(token.text, None, token.span)
     stream.take()
-    legs = _legs(stream, closing="]")
+    legs = _legs(stream, closing="]", joined=joined)
     if not stream.at("]"):
         raise stream.unexpected("']'", f"the legs of '{token.text}' end with ']'.")
     end = stream.take()
     return UseText(token.text, legs, (token.start, end.span[1]))
 
 
-def _legs(stream: Stream, closing: str) -> tuple[LegToken, ...]:
+def _legs(stream: Stream, closing: str, joined: bool = False) -> tuple[LegToken, ...]:
     legs: list[LegToken] = []
-    while stream.next.kind == "name":
+    while stream.next.kind == "name" or (joined and stream.at("(")):
         token = stream.take()
-        legs.append(LegToken(token.text, token.span))
+        legs.append(LegToken(token.text, token.span) if token.kind == "name" else _joined_legs(stream, token.start))
+    if stream.at("(") and not joined:
+        raise stream.unexpected("a leg", "legs are joined, as in '(h d)', where a tensor is used, or in a result.")
     if stream.at(","):
         raise stream.unexpected("a leg", "legs are separated by blanks, not commas.")
     if closing == "end" and stream.next.kind != "end":
@@ -229,6 +254,20 @@ def _legs(stream: Stream, closing: str) -> tuple[LegToken, ...]:
         message = f"more than {limits.TENSOR_LEGS} legs on one tensor."
         raise Refusal("too-large", message, "split the tensor, or merge legs.", legs[-1].span)
     return tuple(legs)
+
+
+def _joined_legs(stream: Stream, start: int) -> LegToken:
+    """`(h d)`, behind its parenthesis."""
+    parts = list[LegToken]()
+    while stream.next.kind == "name":
+        token = stream.take()
+        parts.append(LegToken(token.text, token.span))
+    end = stream.expect(")", "a leg or ')'")
+    if len(parts) < 2:
+        raise Refusal(
+            "syntax", "parentheses hold several legs that are one.", "e.g. 'x[n (h d)]'.", (start, end.span[1])
+        )
+    return LegToken("_".join(token.name for token in parts), (start, end.span[1]), tuple(parts))
 
 
 def _call(stream: Stream) -> CallText:

@@ -15,7 +15,7 @@ from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.spec.design import SECTIONS, Design
 from tensornet_attn.spec.places import ALONE, Document, File, Path, Place, Room
 from tensornet_attn.spec.report import Reporter, meant, printable
-from tensornet_attn.spec.sizes import KINDS
+from tensornet_attn.spec.sizes import KINDS, SPELLINGS
 from tensornet_attn.spec.sources import Source, document_of, file_document, location, text_document
 from tensornet_attn.spec.translate import TOP, report_validation
 
@@ -236,7 +236,8 @@ def _override(document: Document, section: str, values: Mapping[str, Any], repor
 def _kind(value: Any) -> str:
     """The kind a leg's value opens with; none for a size."""
     word = value.split(maxsplit=1)[:1] if isinstance(value, str) else []
-    return word[0] if word and word[0] in KINDS else ""
+    kind = SPELLINGS.get(word[0], word[0]) if word else ""
+    return kind if kind in KINDS else ""
 
 
 def _kind_problem(name: str, known: Any, old: str, new: str) -> tuple[str, str] | None:

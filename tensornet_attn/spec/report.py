@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensornet_attn import limits
@@ -87,7 +87,7 @@ class Reporter:
     def problems(self) -> list[Problem]:
         """All problems, each once, by file and line; the tail of a very long list is cut."""
         unique: dict[tuple[object, ...], Problem] = {}
-        for problem in self.found:
+        for problem in self._with_causes():
             unique.setdefault((problem.place, problem.field, problem.code, problem.message), problem)
         ordered = sorted(unique.values(), key=lambda p: (p.file, p.line or 0, p.column or 0))
         if len(ordered) <= limits.PROBLEMS:
@@ -96,6 +96,43 @@ class Reporter:
         more = f"{len(ordered) - limits.PROBLEMS} more problems."
         tail = Problem("too-many", more, "mend the first ones.", last.file, "", last.line, last.column)
         return [*ordered[: limits.PROBLEMS], tail]
+
+    def _with_causes(self) -> list[Problem]:
+        """The problems; those that stand in the file of a parent say which lines of the child's have to do with them.
+
+        Beside errors in the child's own file it is not said that something of a parent's is unused: that follows.
+        """
+        place = self.document.place(("name",), key=False)
+        own = place.file.name if place is not None else self.document.name
+        if all(problem.file == own for problem in self.found):
+            return self.found
+        wrong = any(problem.file == own and problem.severity == "error" for problem in self.found)
+        mine: list[Path] = [path for path, at in self.document.keys.items() if len(path) == 2 and at.file.name == own]
+        mine += [] if place is not None else _changed(self.document, own)
+        found = []
+        for problem in self.found:
+            inherited = problem.file not in (own, self.document.name)
+            if inherited and problem.code == "unused":
+                if wrong:
+                    continue
+                section, _, name = problem.field.partition(".")
+                problem = replace(problem, hint=f"use it, or remove it in {own}: '{section}: {{{name}: null}}'.")
+            elif inherited:
+                spoken = [path for path in mine if path[1] in words(problem.source)]
+                said = {
+                    f"{'removes' if self.document.value(path) is None else 'declares'} '{path[1]}'": 0
+                    for path in spoken
+                }
+                problem = replace(problem, hint=f"{problem.hint} {own} {' and '.join(said)}.") if said else problem
+            found.append(problem)
+        return found
+
+
+def _changed(document: Document, own: str) -> list[Path]:
+    """What a design built in Python says itself: all that has no place in a file."""
+    sections = [(key, value) for key, value in document.data.items() if isinstance(value, dict)]
+    paths: list[Path] = [(key, name) for key, value in sections for name in value]
+    return [path for path in paths if path not in document.keys]
 
 
 def meant(hint: str) -> str | None:

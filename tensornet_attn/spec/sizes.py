@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from tensornet_attn import limits
-from tensornet_attn.ir.arithmetic import Arith, Negative, Number, evaluate, names, parse, to_text
+from tensornet_attn.ir.arithmetic import Arith, Negative, Number, evaluate, names, parse, to_text, with_constants
 from tensornet_attn.ir.tokens import Refusal, Span
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, words
 
 KINDS = ("query", "key", "relative", "head")
+SPELLINGS = {"shared": "head"}  # other words for a kind
 Written = int | float | str  # a size, or arithmetic of sizes
 
 
@@ -119,7 +120,8 @@ class Sizes:
         if text is not None:
             self._parse(name, text, path, shift)
         elif kind == "head":
-            self.reporter.error("bad-size", f"head leg '{name}' has no size.", path, hint=f"e.g. '{name}: head 8'.")
+            word = str(value).strip()
+            self.reporter.error("bad-size", f"{word} leg '{name}' has no size.", path, hint=f"e.g. '{name}: {word} 8'.")
             self.broken.add(name)
 
     def _parse(self, name: str, value: int | float | str, path: Path, shift: int) -> None:
@@ -141,6 +143,8 @@ class Sizes:
 
     def _resolve(self) -> None:
         """Works out what depends on nothing open, until nothing moves; what is left goes in circles."""
+        declared = {*self.legs, *self.settings}
+        self.trees = {name: with_constants(tree, declared) for name, tree in self.trees.items()}
         waiting = {name: {n.name for n in names(tree)} for name, tree in self.trees.items()}
         self.used.update(used for uses in waiting.values() for used in uses)
         users: dict[str, list[str]] = {}
@@ -260,7 +264,8 @@ def _split(value: int | float | str) -> tuple[str, int | float | str | None, int
     """`head 8` as (kind, size text, where the size starts)."""
     if not isinstance(value, str):
         return "size", value, 0
-    kind, *size = value.split(maxsplit=1) or [""]
+    word, *size = value.split(maxsplit=1) or [""]
+    kind = SPELLINGS.get(word, word)
     if kind not in KINDS:
         return "size", value, 0
-    return (kind, size[0], value.index(size[0], len(kind))) if size else (kind, None, 0)
+    return (kind, size[0], value.index(size[0], len(word))) if size else (kind, None, 0)

@@ -130,6 +130,8 @@ def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
         "number legs": ("the size or kind of a leg", "e.g. 512, 'f / h', 'head 8' or 'query'."),
         "number": ("a finite number or arithmetic", "e.g. 0.5 or 'd ** -0.5'."),
         "masks": ("a list of masks", "causal, band(w) or 'window(left, right)'."),
+        "fill": ("0 or -inf", "what stands at entries that are not chosen: 0, or -inf for a softmax around them."),
+        "legs of a box": ("a leg, or a list of several", f"e.g. '{last}: m'."),
         "text contains": ("the value of a weight", f"e.g. '{last}: {last}' or '{last}: zeros'."),
         "text": ("a name", _NAMED.get(last, f"e.g. '{last}: m'.")),
         "dict_type": ("a mapping of names to values", "write it as 'name: value' lines."),

@@ -250,11 +250,11 @@ class _BoxTiles(BoxTiles[Builder]):
             arg, variable = x, ""
         return self.nodes.add([arg, self.bias(visible)], name), variable
 
-    def divided(self, op: str, x: Node, visible: Node, last: object, name: str = "") -> Node:
+    def divided(self, op: str, x: Node, visible: Node, last: object, name: str = "", sink: Node | None = None) -> Node:
         maps, own = self.maker.maps, self.step.name
         number = [*maps].index(own) if own in maps else len(maps)
         data = (number, self.maker.place(self.step.legs, self.index), last)
-        found = self.nodes.node(op, (x, visible), x.axes, name or own, data)
+        found = self.nodes.node(op, (x, visible, *([sink] if sink else [])), x.axes, name or own, data)
         maps.setdefault(own, found)
         return found
 

@@ -140,11 +140,23 @@ class _Blocks(Backward):
             d = self.nodes.node("keep", (d, node.args[1]), node.axes, d.name)
         self.maps[node] = self.nodes.total(self.nodes.mul(node, d, "A_dA"), (self.program.query,))
         rows = self.nodes.node("sums", (), (self.program.query,), f"{node.name}_sums", node.data[:2])
+        for sink in node.args[2:]:
+            self.give_sink(node, sink, rows)
         self.give_scores(node, self.nodes.add([d, self.nodes.mul(self.minus, rows)]))
+
+    def give_sink(self, node: Node, sink: Node, rows: Node) -> None:
+        """Gives what is added to the sum of each row its part: what it takes of the row times -sum(A dA)."""
+        nodes, name = self.nodes, f"d_{sink.name}"
+        whole = nodes.node("statistic", (), (self.program.query,), f"{node.name}_rows", node.data[:2])
+        less = nodes.add([whole, nodes.mul(self.minus, sink)])  # never below zero, but where there is no query
+        less = nodes.node("map", (less,), less.axes, name, ("relu",))
+        less = nodes.mul(self.minus, less)
+        share = nodes.node("map", (less,), less.axes, name, ("exp",))
+        self.give(sink, nodes.total(nodes.mul(self.minus, nodes.mul(share, rows), name), sink.axes, name))
 
     def give_scores(self, node: Node, d: Node) -> None:
         """Gives what a map is made of its gradients, from that of the log of what the map is."""
-        arg, seen = node.args
+        arg, seen, *_ = node.args
         if node.op == "softmax":
             found = self.nodes.mul(part_of(node, self.program), d, f"d_{arg.name}")
         else:

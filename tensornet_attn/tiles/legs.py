@@ -23,7 +23,7 @@ RESERVED = frozenset(  # names that kernels need for something else than a leg
     "key_mask_step mask_grad gradient sums out lse range float tl triton MASK KEYS TRAIN PARTS DOT SUMS load_1d "
     "load_2d store_1d store_2d dot_of exp_of where_visible edge online powers scaled higher power log_sum inverse_of "
     "softened parts_of in_parts power_of log_add allowed bias_2d uniform noise_2d dropped at_keys at_places entries "
-    "store_entries visited prefix last_key nearby skipped".split()
+    "store_entries visited prefix last_key nearby skipped with_sink log_sum_with_sink".split()
 )
 
 
@@ -120,7 +120,7 @@ def _mixed(step: Step) -> Iterator[str]:
     if step.contraction is not None:
         yield from (leg for use in step.op.uses for leg in use.legs if leg not in step.legs)
     elif step.box is not None and step.box.leg is not None:
-        yield step.box.leg
+        yield from (step.box.leg, *step.box.parts)
 
 
 def _renamed(op: Kernel, step: Step) -> Iterator[str]:

@@ -53,8 +53,8 @@ class Node:
     | bias | what the mask of the call adds: data = (index,) |
     | visible | where a mask allows to look: data = (number of the mask, index) |
     | both, either | where all of its arguments are true, where any is |
-    | softmax | of (x, seen) exp(x - lse) where it is seen: data = (number of the map, its index, a variable that is
-      summed over, or empty) |
+    | softmax | of (x, seen), perhaps with a sink, exp(x - lse) where it is seen: data = (number of the map, its index, a
+      variable that is summed over, or empty) |
     | normalize | of (x, seen) x / (sum of x along the row + eps) where it is seen: data = (..., ..., eps) |
     | statistic | of each row of a map the log of the sum, or 1 / (sum + eps): data = (number of the map, its index) |
     | softened | of (x, seen, statistic) what exp(x - lse) is where it is seen |
@@ -280,7 +280,7 @@ class Program:
 
     def divided(self, one: Node) -> Node:
         """A map, from what is known of its rows."""
-        (x, seen), (number, index, last) = one.args, one.data
+        (x, seen, *_), (number, index, last) = one.args, one.data
         rows = self.nodes.node("statistic", (), (self.query,), f"{one.name}_rows", (number, index))
         if one.op == "normalize":
             return self.nodes.node("keep", (self.nodes.mul(x, rows, one.name), seen), one.axes, one.name)
@@ -289,7 +289,9 @@ class Program:
 
 def bound(op: str, data: tuple[Any, ...]) -> tuple[str, ...]:
     """The index variables of its arguments that a node lacks: it sums over them, or has others for them."""
-    return (data[0],) if op == "over" else (data[2],) if op in ("softmax", "box") else data[0] if op == "view" else ()
+    if op == "box":
+        return data[2]  # type: ignore[no-any-return]
+    return (data[0],) if op == "over" else (data[2],) if op == "softmax" else data[0] if op == "view" else ()
 
 
 def variables(data: tuple[Any, ...]) -> Iterator[str]:

@@ -6,11 +6,12 @@ its own name. With whole rows at hand, each box of the language is one node, whi
 | op | tile |
 | --- | --- |
 | constant | a constant that is made for each block: data = (its name, its index) |
-| box | a box of the language: data = (its step, the index of its result, the leg that it sums along or an empty one) |
+| box | a box of the language: data = (its step, the index of its result, legs that this lacks) |
 | drawn, dropped | which entries of (x) a dropout keeps: data = (its step); x with the entries (x, drawn) |
 | view | its argument under other names of legs: data = (the old ones, the new ones) |
 | spread | its argument for each entry of legs that it lacks: data = (these) |
-| box_grad | of (result or operand of a box, gradient) that of the operand: data = (its step) |
+| box_grad | of (result or operand of a box, gradient) that of the operand: data = (its step, empty); that of another
+  operand, a number for each row: data = (its step, the role of the operand, the index of the rows) |
 | kept | of (gradient) what the masks of a box let through: data = (the step of the box) |
 | pull | of (gradient, operands) that of an operand of a box: data = (its step, its number, its index) |
 """
@@ -113,7 +114,8 @@ class _Rows(Steps):
         if "scale" in numbers:
             args[0] = self.nodes.scaled(args[0], numbers["scale"], f"{step.name}.of")
             step = replace(step, op=replace(box, numbers=tuple((numbers | {"scale": ONE}).items())))
-        data = (step, self.place(step.legs), leg if leg in self.nodes.sizes and leg not in step.legs else "")
+        gone = tuple(one for one in box.acting if one in self.nodes.sizes and one not in step.legs)
+        data = (step, self.place(step.legs), gone)
         return self.nodes.node("box", args, self.axes(step.legs), step.name, data)
 
 
@@ -138,7 +140,12 @@ def _box(back: Backward, node: Node, d: Node) -> None:
         found = back.nodes.node("kept", (d,), x.axes, name, (step,))
     elif own.gradient:
         known = node if own.saves[0] == "result" else x
-        found = back.nodes.node("box_grad", (known, d), x.axes, name, (step,))
+        found = back.nodes.node("box_grad", (known, d), x.axes, name, (step, ""))
+        for arg, (role, _) in [*zip(node.args, box.operands, strict=True)][1:]:
+            axes = [axis for axis in x.axes if axis != box.leg]
+            heads = At(head for head in x.heads if head != box.leg)
+            rows = back.nodes.node("box_grad", (known, d), axes, f"d_{arg.name}", (step, role, heads))
+            back.give(arg, back.nodes.total(rows, arg.axes))
     else:
         found = _pull(back, node, d, 0)
         for i, (role, use) in enumerate(box.operands):

@@ -79,7 +79,37 @@ FAMILIES: dict[str, dict[str, Any]] = {  # of the families that one config of th
     "granite": {"attention_multiplier": 0.4},
     "mixtral": {"sliding_window": 5, "num_local_experts": 2, "experts_implementation": "eager"},
 }
-CLASSES = {"gpt_neox": "GPTNeoX", "gemma3": "Gemma3"}
+PLAIN = {"rope_type": "default", "rope_theta": 500.0}
+FAMILIES |= {  # that are shipped designs as they stand
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 10,
+        "kv_lora_rank": 12,
+        "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 6,
+        "v_head_dim": 5,
+        "first_k_dense_replace": 2,
+        "rope_parameters": PLAIN,
+    },
+    "nemotron": {"head_dim": 8, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}},
+    "phi": {"num_key_value_heads": 4, "rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}},
+    "gpt_oss": {
+        "head_dim": 8,
+        "sliding_window": 5,
+        "num_local_experts": 4,
+        "experts_implementation": "eager",
+        "rope_parameters": PLAIN,
+    },
+    "diffllama": {"num_attention_heads": 8, "num_key_value_heads": 4, "rope_parameters": PLAIN},
+}
+OWN = ("deepseek_v3", "nemotron", "phi", "gpt_oss", "diffllama")  # which become the design of their name
+CLASSES = {
+    "gpt_neox": "GPTNeoX",
+    "gemma3": "Gemma3",
+    "deepseek_v3": "DeepseekV3",
+    "gpt_oss": "GptOss",
+    "diffllama": "DiffLlama",
+}
 
 
 def decoder(name: str, **options: Any) -> Any:
@@ -187,9 +217,14 @@ def outputs(model: nn.Module, given: dict[str, torch.Tensor], **options: Any) ->
 def pair(name: str, single: bool = False) -> tuple[Any, Any]:
     """A language model and what it is converted to, in float64, or in single precision; to be left as they are."""
     before = made(name) if single else made(name).double()
-    return before, convert_model(
-        copy.deepcopy(before), "mhsa" if name in ("gpt2", "gpt_neox", "bloom", "mpt") else "gqa"
-    )
+    return before, convert_model(copy.deepcopy(before), design_of(name))
+
+
+def design_of(name: str) -> str:
+    """What a model is converted to here."""
+    if name in OWN:
+        return name
+    return "mhsa" if name in ("gpt2", "gpt_neox", "bloom", "mpt") else "gqa"
 
 
 GREEDY = {

@@ -10,6 +10,7 @@ from tensornet_attn.cost import cost
 from tensornet_attn.graph.model import Box, Graph, Leg, Step, Use
 from tensornet_attn.graph.model import Tensor as Given
 from tensornet_attn.runtime import scan
+from tensornet_attn.runtime.gated import gated_delta_rule
 from tests.work import flops_with
 
 H, D, E = 3, 4, 5
@@ -55,3 +56,34 @@ def test_floats_kept_are_those_that_autograd_keeps(mode: str, n: int, m: int) ->
         sum(tensor.untyped_storage().nbytes() // 4 for tensor in kept.values())
         == cost(graph(mode), {"n": n, "m": m}).total.saved_floats
     )
+
+
+GATES = {"decay": ("m", "h", "d"), "erase": ("m", "h", "d"), "write": ("m", "h", "d")}
+
+
+@pytest.mark.parametrize("gates", [("decay",), ("erase",), ("write",), ("decay", "erase", "write")])
+def test_gates(gates: tuple[str, ...]) -> None:
+    """What is passed through of the state, and what the backward keeps."""
+    n, given = 70, dict(zip(LEGS, operands(70, 70), strict=True))
+    given |= {role: torch.rand(H, n, D).requires_grad_() for role in gates}
+    legs = LEGS | {role: GATES[role] for role in gates}
+    plain = graph("none")
+    uses = tuple((role, Use(role, own)) for role, own in legs.items())
+    tensors = tuple(Given(name, "input", own) for name, own in legs.items())
+    step = Step("y", Box("delta_rule", "m", uses, mode="none"), ("n", "h", "e"))
+    whole = Graph("g", plain.legs, (), tensors, (step,), "y")
+    passes = 3 + ("decay" in gates) + ("write" in gates)
+    assert cost(whole, {"n": n, "m": n}).total.macs == passes * n * H * D * E
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        q, k, v, rate, *_ = given.values()
+        y = gated_delta_rule(q, k, v, rate, **{role: given[role] for role in gates})
+    assert y.shape == (H, n, E)
+    found = sum(tensor.untyped_storage().nbytes() // 4 for tensor in kept.values())
+    assert found == cost(whole, {"n": n, "m": n}).total.saved_floats

@@ -11,11 +11,13 @@ import tensornet_attn as ta
 
 from .case import Case
 from .plain import loops
-from .sizes import baselines, epa, fish, fmm, mgk, tuformer
+from .sizes import baselines, epa, fish, fmm, mgk, modern, recurrences, tuformer
 
 BACKENDS = ("reference", "torch")
 CASES: dict[str, Case] = {
-    name: case for family in (baselines, tuformer, fish, mgk, fmm, epa) for name, case in family.CASES.items()
+    name: case
+    for family in (baselines, tuformer, fish, mgk, fmm, epa, recurrences, modern)
+    for name, case in family.CASES.items()
 }
 ATTENTION = [name for name, case in CASES.items() if case.causal != (None,)]
 
@@ -38,7 +40,7 @@ def drawn(module: nn.Module, seed: int = 0, positive: tuple[str, ...] = ()) -> n
 
 
 def normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def inputs_of(name: str, seed: int = 1, batch: int = 2) -> list[Tensor]:
@@ -74,6 +76,8 @@ def check(name: str, module: nn.Module, inputs: list[Tensor], causal: bool | Non
     for place, (x, y) in enumerate(zip(mine, theirs, strict=True)):
         same(x.grad, gradient(y), f"gradient of input {place}")
     for key, parameter in module.named_parameters():
+        if not parameter.requires_grad:  # frozen
+            continue
         same(parameter.grad, gradient(weights[key]), f"gradient of {key}")
 
 

@@ -26,10 +26,10 @@ PAGE = r"""\documentclass{article}
 
 def test_everything_is_drawn_once(mixed: Graph) -> None:
     drawn, dot = to_tikz(mixed), to_dot(mixed)
-    assert drawn.startswith("% mixed\n") or drawn.startswith(f"% {mixed.name}\n")
+    assert drawn.startswith(f"% {mixed.name}\n")
     assert drawn.count(".. controls") >= len(re.findall(" -- ", dot))
     for words in ("x", "Wq", "A: softmax over m", "scale = d $*$$*$ -0.5", "trainable"):
-        assert f"{{{words}}}" in drawn or words in drawn
+        assert words in drawn
     assert drawn.count(r"\begin{tikzpicture}") == drawn.count(r"\end{tikzpicture}") == 1
     assert to_tikz(mixed) == drawn
 

@@ -147,7 +147,8 @@ def mutations(graph: Graph):
     """Graphs that differ from a graph in one place."""
     for place, leg in enumerate(graph.legs):
         if leg.size is not None and any(leg.name in part.legs for part in (*graph.tensors, *graph.steps)):
-            yield replace(graph, legs=(*graph.legs[:place], replace(leg, size=leg.size + 1), *graph.legs[place + 1 :]))
+            more = {"size": leg.size + 1} if leg.reach is None else {"size": leg.size + 2, "reach": leg.reach + 1}
+            yield replace(graph, legs=(*graph.legs[:place], replace(leg, **more), *graph.legs[place + 1 :]))
     for place, tensor in enumerate(graph.tensors):
         if tensor.role == "weight":
             frozen = replace(tensor, frozen=not tensor.frozen)

@@ -204,7 +204,8 @@ def test_calls_that_are_refused() -> None:
     )
     packed = torch.tensor([[0, 1, 2, 0, 1, 2]]).expand(2, 6)
     assert refused(ta.InputError, lambda: model(tokens, position_ids=packed)) == (
-        "'position_ids' start anew within a row; designs count the row: give a sequence a row."
+        "'position_ids' start anew within a row, which is one of several, or behind a cache: give all sequences as one "
+        "row."
     )
     assert refused(ta.InputError, lambda: model(tokens, attention_mask=torch.ones(2, 1, 6, 6))) == (
         "'attention_mask' has shape [2, 1, 6, 6]; give [batch, positions], 1 = a token."

@@ -15,7 +15,7 @@ from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import axis_of, dim_of, without
 
 LOGSIGMOID = Map(
-    "logsigmoid",
+    "log_of_sigmoid",
     lambda torch, x: torch.nn.functional.logsigmoid(x),
     "F.logsigmoid({x})",
     "tl.minimum({x}, 0.0) - tl.log(1 + exp_of(-tl.abs({x})))",

@@ -30,7 +30,7 @@ DESIGN: dict[str, Any] = {
         "Q": "x[n f] Wq[f h d] -> n h d",
         "K": "memory[m f] Wk[f h d] -> m h d",
         "V": "memory[m f] Wv[f h d] -> m h d",
-        "A": {"cummax": "m", "of": {"map": "logsigmoid", "of": "Q[n h d] K[m h d] -> h n m"}},
+        "A": {"cummax": "m", "of": {"map": "log_of_sigmoid", "of": "Q[n h d] K[m h d] -> h n m"}},
         "y": "A[h n m] V[m h d] Wo[h d f] -> n f",
     },
     "output": "y",
@@ -48,7 +48,7 @@ def known() -> Iterator[None]:
     with another_map(LOGSIGMOID), another_operation(CUMMAX):
         yield
     assert "cummax" not in OPS
-    assert "logsigmoid" not in MAPS
+    assert "log_of_sigmoid" not in MAPS
 
 
 def complaints(design: dict[str, Any]) -> list[str]:
@@ -65,10 +65,10 @@ def test_the_checker_knows_both() -> None:
     assert wrong == "unknown-key: there is no key 'off' here. did you mean 'of'?"
     (wrong,) = complaints(step(cummax="h", mask="causal", of=scores))
     assert wrong.startswith("mask-place: a mask acts along the key leg; this box is over 'h'")
-    (wrong,) = complaints(step(map="logsigmoyd", of=scores))
-    assert wrong == "unknown-map: there is no map 'logsigmoyd'. did you mean 'logsigmoid'?"
-    (wrong,) = complaints(step(map="logsigmoid(2)", of=scores))
-    assert wrong == "arguments: 'logsigmoid' takes no arguments, 1 given. e.g. 'logsigmoid'."
+    (wrong,) = complaints(step(map="log_of_sigmoyd", of=scores))
+    assert wrong == "unknown-map: there is no map 'log_of_sigmoyd'. did you mean 'log_of_sigmoid'?"
+    (wrong,) = complaints(step(map="log_of_sigmoid(2)", of=scores))
+    assert wrong == "arguments: 'log_of_sigmoid' takes no arguments, 1 given. e.g. 'log_of_sigmoid'."
 
 
 def test_the_schema_has_the_box() -> None:
@@ -178,14 +178,14 @@ def test_costs() -> None:
 def test_pictures() -> None:
     text = ta.compiler.picture(DESIGN, "mmd").decode()
     assert "cummax over m" in text
-    assert "logsigmoid" in text
+    assert "log_of_sigmoid" in text
     assert "cummax over m" in ta.compiler.picture(DESIGN, "svg").decode()
 
 
 def test_tiles_take_the_map_and_say_why_they_do_not_take_the_box() -> None:
     told = ta.explain(DESIGN, backend="triton")
     assert "there are no tiles of 'cummax', in 'A'" in told
-    maps = step(softmax="m", of={"map": "logsigmoid", "of": "Q[n h d] K[m h d] -> h n m"})
+    maps = step(softmax="m", of={"map": "log_of_sigmoid", "of": "Q[n h d] K[m h d] -> h n m"})
     assert "Triton kernels" in ta.explain(maps, backend="triton")
     assert "tl.minimum(" in ta.emit_source(maps, backend="triton")
 

@@ -19,7 +19,10 @@ F64 = torch.float64
 N, M = 3, 4
 OF = "S[h n m]"
 BOXES: dict[str, dict[str, Any]] = {
-    **{kind: {kind: "m", "of": OF} for kind in "softmax normalize keep logsumexp max sum mean".split()},
+    **{
+        kind: {kind: "m", "of": OF}
+        for kind in "softmax normalize keep logsumexp max sum mean cumsum reverse_cumsum".split()
+    },
     **{kind: {kind: "h", "of": OF} for kind in "rmsnorm layernorm l1norm l2norm".split()},
     "map": {"map": "relu", "of": OF},
     "topk": {"topk": "h", "k": 1, "of": OF},
@@ -27,17 +30,23 @@ BOXES: dict[str, dict[str, Any]] = {
     "rel_shift": {"rel_shift": "p", "to": "m", "of": "T[h p]"},
     "dropout": {"dropout": 0.5, "of": OF},
     "delta_rule": {"delta_rule": "m", "query": "Q[n h]", "key": "K[m h]", "value": "K[m h]", "rate": "b[m h]"},
+    "scan": {"scan": "m", "decay": "b[m h]", "of": "K[m h]"},
 }
-MADE = ("delta_state", "hide")  # by decoding and by rewriting, and no design has them
+MADE = ("delta_state", "hide", "scan_state")  # by decoding and by rewriting, and no design has them
 KINDS = sorted({*OPS} - {*MADE})
 
 
-REDUCED = {"delta_rule": "n h", **dict.fromkeys("logsumexp max sum mean".split(), "h n")}  # legs of the result
+REDUCED = {
+    "delta_rule": "n h",
+    "scan": "n h",
+    **dict.fromkeys("logsumexp max sum mean".split(), "h n"),
+}  # legs of the result
 
 
 def design_of(kind: str) -> dict[str, Any]:
     """A design with a box of this kind, `A`, read by values or by a weight."""
     read = f"A[{REDUCED[kind]}] w[h] -> n" if kind in REDUCED else "A[h n m] V[m h] Q[n h] -> n"
+    read = "A[n h] Q[n h] -> n" if kind == "scan" else read  # which lacks an input of queries
     tensors = {"S": "h n m", "Q": "n h", "K": "m h", "b": "m h", "V": "m h"}, {"T": "h p", "w": "h"}
     inputs, weights = ({t: legs for t, legs in own.items() if f"{t}[" in f"{BOXES[kind]} {read}"} for own in tensors)
     return {

@@ -233,7 +233,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
         ONE_EACH,
         {
             "G": BY,
-            "N": {"l1norm": "e", "of": "G"},
+            "N": {"layernorm": "e", "of": "G"},
             "V": "N[n e] x[n f] W[e f d] -> n d",
             "y": "V[n d] U[d f] -> n f",
         },

@@ -179,9 +179,10 @@ def test_what_a_text_joins_by_and_is_a_list_of_masks() -> None:
 
 
 BANDED = (
+    "not document or band(1)",
     "window(1, -1)", "window(-1, w)", "causal and (window(w, 0) or prefix(p))", "band(w) and not band(p - 1)",
     "block(w)", "block(4) and not dilated(w)", "window(2 * w, 0) and dilated(2)", "prefix(p)", "block(w) and causal(1)",
-    MANY,
+    "not document or band(1)", MANY,
 )  # fmt: skip
 
 

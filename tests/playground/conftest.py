@@ -21,7 +21,8 @@ Ask = Callable[..., dict[str, Any]]
 def ask() -> Ask:
     """`ask("check", text=...)`: what the page's worker gets for a request."""
     spec = importlib.util.spec_from_file_location("playground_answers", SOURCES / "answers.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     answers = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(answers)
 

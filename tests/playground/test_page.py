@@ -1,4 +1,4 @@
-"""The playground in headless Chromium: a design is typed, drawn, broken, priced and shared, and nothing leaves the host."""
+"""The playground in headless Chromium: a design is typed, drawn, broken, priced, shared; nothing leaves the host."""
 
 from __future__ import annotations
 

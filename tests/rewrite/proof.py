@@ -21,8 +21,13 @@ from fractions import Fraction
 from hashlib import blake2b
 from itertools import product
 
+import torch
+
 from tensornet_attn.graph.model import Box, Function, FusedAttention, Graph, Kernel, Step, Tensor, Term, Use
+from tensornet_attn.graph.visibility import numbers, parts_of
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Name, Negative, Number, evaluate, to_text
+from tensornet_attn.ir.steps import LOGIC
+from tensornet_attn.ops import MASKS
 
 P, Q, W = 2305811687022643439, 1152905843511321719, 4  # P = 2 Q + 1; squares have order Q
 POINTS = 2
@@ -334,7 +339,8 @@ class _Run:
         legs = (*op.scores, *(leg for leg in op.beside if leg not in op.scores))
         scores, weights = (Use(f"{step.name} {part}", legs) for part in ("scores", "weights"))
         numbers = (("scale", op.scale), ("dropout", op.dropout))
-        box = Box("softmax", op.leg, (("of", scores),), numbers, op.masks, other=(*op.beside, None)[0])
+        operands = (("of", scores), *([("sink", op.sink)] if op.sink else []))
+        box = Box("softmax", op.leg, operands, numbers, op.masks, other=(*op.beside, None)[0])
         self.values[scores.name] = self.sum([Term(ONE, (op.query, op.key))], legs)
         self.values[weights.name] = self.box(Step(weights.name, box, legs), box)
         return self.sum([Term(ONE, (weights, op.value))], step.legs)
@@ -388,11 +394,14 @@ class _Run:
         if box.kind == "softmax":
             scale = self.number(box.number("scale"))
             powers = [self.exp(times(scale, value)) if own else ZERO for value, own in zip(values, seen, strict=True)]
-            return shares(powers, ZERO)
+            return shares(powers, self.exp(blocks["sink"].at(at)) if "sink" in blocks else ZERO)
         if box.kind == "normalize":
             return shares(kept, self.number(box.number("eps")))
         if box.kind == "keep":
             return kept
+        if box.kind in ("cumsum", "reverse_cumsum"):
+            starts = range(len(kept))
+            return [total(kept[: i + 1] if box.kind == "cumsum" else kept[i:]) for i in starts]
         if box.kind in ("sum", "mean"):
             return times(total(kept), inverse(exact(len(some))) if box.kind == "mean" else UNIT)
         if box.kind == "logsumexp":
@@ -408,12 +417,16 @@ class _Run:
         query, key = str(self.graph.query), str(self.graph.key)
         if self.hidden("key mask", at[key]) or query not in at:
             return not self.hidden("key mask", at[key])
-        distance = self.position(query, at[query]) - at[key]
-        for mask in self.graph.masks(step):
-            left, right = ([self.plain(n) for n in mask.arguments] * 2 + [float("inf"), 0])[:2]  # type: ignore[arg-type]
-            if distance < 0 if mask.name == "causal" else not -right <= distance <= left:
-                return False
-        return not self.hidden("mask", at[query], at[key])
+        pair = torch.tensor(self.position(query, at[query])), torch.tensor(at[key])
+        shown = all(self.shows(mask, *pair) for mask in self.graph.masks(step))
+        return shown and not self.hidden("mask", at[query], at[key])
+
+    def shows(self, mask: Function, query: torch.Tensor, key: torch.Tensor) -> bool:
+        """Whether a mask, or a formula of masks, shows a pair of positions."""
+        if mask.name not in LOGIC:
+            return bool(MASKS[mask.name].reference(query, key, *numbers(mask, self.graph.values)))
+        parts = [self.shows(part, query, key) for part in parts_of(mask)]
+        return not parts[0] if mask.name == "not" else all(parts) if mask.name == "and" else any(parts)
 
     def hidden(self, mask: str, *place: int) -> bool:
         return self.drawn(mask, place)[0] % 8 == 0
@@ -431,6 +444,9 @@ class _Run:
         exactly = {"exp": self.exp, "log": self.log, "reciprocal": inverse}.get(function.name)
         if exactly is not None:
             return exactly(value)
+        if function.name == "sigmoid" and value[2] is not None:
+            power = (value[2], None, None)
+            return times(power, inverse(plus(power, UNIT)))
         if self.signs and function.name in ("relu", "abs"):
             self.free.add(SIGN)
             share = Fraction(sign(value) + 1, 2) if function.name == "relu" else Fraction(sign(value))
@@ -447,13 +463,14 @@ class _Run:
         return blocks["of"].at({**at, along: place})
 
     def remembered(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
-        """A delta rule: any function of what its operands have for one entry of the values."""
-        legs = [leg for leg in box.operand("value").legs if leg != box.leg]
+        """A delta rule or a scan: any function of what its operands have for one entry of the values."""
+        legs = [leg for leg in dict(box.operands).get("value", box.uses[0]).legs if leg != box.leg]
         masks = [self.hidden("key mask", i) for i in range(self.size(str(box.leg)))]
         own = [self.places(leg for leg in block.legs if leg not in legs) for block in blocks.values()]
         pairs = zip(blocks.values(), own, strict=True)
         values = [[block.at({**at, **place})[0] for place in places] for block, places in pairs]
-        return self.any(box.kind, box.mode, self.plain(box.number("eps")), masks, at[str(self.graph.query)], values)
+        numbers = [self.plain(number) for _, number in box.numbers]
+        return self.any(box.kind, box.mode, numbers, [*blocks], masks, at[str(self.graph.query)], values)
 
 
 ALONE: dict[str, Callable[[_Run, Box, Mapping[str, _Block], Mapping[str, int]], Value]] = {
@@ -461,6 +478,7 @@ ALONE: dict[str, Callable[[_Run, Box, Mapping[str, _Block], Mapping[str, int]], 
     "dropout": lambda run, box, blocks, at: blocks["of"].at(at),
     "rel_shift": _Run.shifted,
     "delta_rule": _Run.remembered,
+    "scan": _Run.remembered,
 }
 
 

@@ -107,4 +107,6 @@ def test_strict() -> None:
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_every_design_is_strict(name: str) -> None:
     plan = planned(name)
-    assert [region.name for region in plan.regions if region.backend != "triton" and not region.plain] == []
+    beside = {"rwkv4": ["before", "wkv"]}  # softmax by channel, without a product of queries and keys
+    others = [region.name for region in plan.regions if region.backend != "triton" and not region.plain]
+    assert others == beside.get(name, [])

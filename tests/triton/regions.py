@@ -13,7 +13,7 @@ F64 = torch.float64
 
 
 def draw(*shape: int, seed: int = 0, dtype: torch.dtype = F64) -> Tensor:
-    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return torch.randn(shape, dtype=F64, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def pair(

@@ -27,7 +27,7 @@ def check(design: dict[str, Any], causal: bool = False, **options: Any) -> None:
 
 def test_a_map() -> None:
     with another_map(LOGSIGMOID):
-        scores = {"map": "logsigmoid", "of": "Q[n h d] K[m h d] -> h n m"}
+        scores = {"map": "log_of_sigmoid", "of": "Q[n h d] K[m h d] -> h n m"}
         check(step(softmax="m", of=scores), mask=torch.rand(9, 9) < 0.6)
 
 

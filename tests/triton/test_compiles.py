@@ -24,6 +24,7 @@ KERNELS = {
         "row_products",
         "delta_gradients_end",
     },
+    "delta rule with decay": {"states_between"},
     "grouped experts": {"expert_counts", "expert_order", "expert_products", "expert_outers"},
 }
 FITS = Used("one", "fp32", "CHUNK 64", 90, 4, 255, 64, 227 * 1024)

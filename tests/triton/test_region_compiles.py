@@ -17,6 +17,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.runtime.triton.survey import Used
 from tests.designs.cases import ATTENTION
 from tests.masked import design as masked
+from tests.ops.test_softmax import design as sinks
 from tests.plan.blockwise_cases import TAKEN
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
@@ -53,6 +54,13 @@ def test_a_slice(name: str) -> None:
 def test_formulas_of_masks(mask: str) -> None:
     source = masked(mask)
     used = ta.kernels(source | {"legs": source["legs"] | {"f": 64, "d": 32}}, 90)
+    assert {one.kernel for one in used} >= {"y_1_tiles_forward", "y_1_tiles_rows", "y_1_tiles_keys"}
+    assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
+
+
+def test_sinks() -> None:
+    source = sinks("blocks", "heads", "causal and window(127, 0)")
+    used = ta.kernels(source | {"legs": {"f": 64, "h": "head 2", "d": "f / h"}}, 90)
     assert {one.kernel for one in used} >= {"y_1_tiles_forward", "y_1_tiles_rows", "y_1_tiles_keys"}
     assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
 

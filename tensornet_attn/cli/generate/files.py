@@ -13,6 +13,7 @@ from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cli.generate.costs import FIGURES, picture
 from tensornet_attn.cli.generate.decoding import decoding_page
 from tensornet_attn.cli.generate.page import index, kernels_of_designs, page
+from tensornet_attn.cli.generate.parity import parity_page
 from tensornet_attn.cli.output import as_json_text, write
 from tensornet_attn.draw.sweep import sweep_svg
 
@@ -79,13 +80,19 @@ def resources(catalogue: Catalogue) -> Files:
     yield Path("docs", "kernels-designs.md"), kernels_of_designs(catalogue)
 
 
+def parity(catalogue: Catalogue) -> Files:
+    """How far designs are from layers that other packages wrote."""
+    yield Path("docs", "parity.md"), parity_page()
+
+
 PARTS: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {
     "codegen": (codegen, kernels),
     "docs": (pages, diagrams, plots),
     "schema": (schema,),
 }
 
-ON_DEMAND: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {"resources": (resources,)}  # 15 minutes of work
+# 15 minutes of work, and what needs other packages
+ON_DEMAND: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {"resources": (resources,), "parity": (parity,)}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -36,12 +36,14 @@ def forward(region: Region) -> str:
         return text.assign(out, f"{text.entry(out)} * {rows}{sides} + {text.scope.ref(part, part.axes)}")
 
     def divided() -> str:
-        total = text.entry(text.scope.carried[f"l_i_{number}"], index_of(one))
+        most, total = (text.entry(text.scope.carried[f"{name}_i_{number}"], index_of(one)) for name in "ml")
+        for sink in sink_of(one):
+            total = f"with_sink({most}, {total}, {text.scope.ref(sink, part.axes[:1])})"
         whole = f"tl.where({total} > 0, {total}, 1.0)"
         return f"{text.entry(out)} / {f'({whole}){sides}' if sides else whole}"
 
     text.add(INSIDE, more, [part, one, alpha], part.heads, [out])
-    store_out(region, text, divided)
+    store_out(region, text, divided, sink_of(one))
     return region.source(text, "forward", "forward", ["out", "lse"])
 
 
@@ -76,10 +78,15 @@ def read(region: Region) -> Node:
     return found
 
 
-def store_out(region: Region, text: KernelText, value: Callable[[], str]) -> None:
+def sink_of(one: Node) -> tuple[Node, ...]:
+    """What is added to the sums of a map's rows, if anything is."""
+    return one.args[2:]
+
+
+def store_out(region: Region, text: KernelText, value: Callable[[], str], reads: tuple[Node, ...] = ()) -> None:
     index, axes = region.program.exit.index, region.program.axes
     heads = [variable for variable in index if variable]
-    text.add(AFTER, lambda: [region.stored("out", tile_at(text.scope, index), axes, value())], (), heads)
+    text.add(AFTER, lambda: [region.stored("out", tile_at(text.scope, index), axes, value())], reads, heads)
 
 
 def index_of(one: Node) -> dict[str, str]:
@@ -96,7 +103,8 @@ def inverse(region: Region, text: KernelText, one: Node) -> str:
 def log_sum(text: KernelText, one: Node) -> str:
     """The log of what the rows of a softmax are divided by."""
     most, total = (text.entry(text.scope.carried[f"{name}_i_{one.data[0]}"]) for name in "ml")
-    return f"log_sum({most}, {total})"
+    sink = "".join(f", {text.scope.ref(sink, (text.program.query,))}" for sink in sink_of(one))
+    return f"{'log_sum_with_sink' if sink else 'log_sum'}({most}, {total}{sink})"
 
 
 def statistics_of(region: Region, text: KernelText) -> None:
@@ -133,4 +141,4 @@ def store_rows(region: Region, text: KernelText, one: Node) -> None:
         value = log_sum(text, one) if one.op == "softmax" else inverse(region, text, one)
         return [f"store_1d({row_at(text.scope, 'lse', number, one.data[1])}, {query}, 1, {query}_end, {value})"]
 
-    text.add(AFTER, lines, (), one.heads)
+    text.add(AFTER, lines, sink_of(one), one.heads)

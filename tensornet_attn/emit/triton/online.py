@@ -10,7 +10,7 @@ from tensornet_attn.tiles.model import Node
 
 def online_map(text: KernelText, node: Node, found: Statement) -> Statement:
     """A map that is not divided by the sum of its rows, which is found on the way."""
-    (x, seen), number = (text.scope.instead.get(arg, arg) for arg in node.args), node.data[0]
+    (x, seen), number = (text.scope.instead.get(arg, arg) for arg in node.args[:2]), node.data[0]
     total = text.scope.carried[f"l_i_{number}"]
     if node.op == "normalize":
         found.carried = (total,)

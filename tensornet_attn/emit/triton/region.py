@@ -129,7 +129,7 @@ class Region:
     def added_online(self, node: Node) -> Node:
         """A map that is the sum of exp over a variable, without what all of a row is divided by."""
         nodes, pair = self.program.nodes, self.program.pair
-        scaled = nodes.node("scaled", node.args, pair, f"{node.args[0].name}_visible")
+        scaled = nodes.node("scaled", node.args[:2], pair, f"{node.args[0].name}_visible")
         most = nodes.over(scaled, node.data[2], "max", f"{node.name}_most")
         rows = nodes.node("highest", (most,), (self.program.query,), "highest", node.data[:2])
         return nodes.over(nodes.node("power", (scaled, rows), pair, node.name), node.data[2], "add", node.name)

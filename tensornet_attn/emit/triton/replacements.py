@@ -5,6 +5,7 @@ BESIDE = {
         "delta_rule": "triton_delta_rule",
         "expert_rows": "triton_expert_rows",
         "expert_sums": "triton_expert_sums",
+        "gated_delta_rule": "triton_gated_delta_rule",
         "linear_attention": "triton_linear_attention",
     }
 }

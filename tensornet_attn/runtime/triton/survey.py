@@ -165,6 +165,14 @@ def _delta(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
         yield triton_delta_rule(q, k, v, rate, normalize=normalize)
 
 
+def _gated(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.runtime.triton.kernels.gated import triton_gated_delta_rule
+
+    q, k, v, decay = _leaves(4, 1, ROWS, width, dtype=dtype)
+    (rate,) = _leaves(1, 1, ROWS, dtype=dtype)
+    yield triton_gated_delta_rule(q, k, v, rate, decay)
+
+
 def _experts(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
     from tensornet_attn.runtime.triton.kernels.experts import triton_expert_rows, triton_expert_sums
 
@@ -179,6 +187,7 @@ def _experts(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
 FAMILIES: dict[str, Callable[[int, torch.dtype], Iterator[Tensor]]] = {
     "linear attention": _linear,
     "delta rule": _delta,
+    "delta rule with decay": _gated,
     "grouped experts": _experts,
 }
 

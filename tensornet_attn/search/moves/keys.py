@@ -80,7 +80,7 @@ def _sum_up(sketch: Sketch, at: Map, leg: str, way: str) -> None:
     sketch.step[at.scores] = Step(step.name, Contraction(tuple(terms)), legs)
     inner = Box("max" if way == "hard" else "logsumexp", leg, (("of", Use(step.name, legs)),))
     total = sketch.put("S", step.legs, at.box, inner)
-    sketch.rebox(at.box, operands=(("of", total),))
+    sketch.rebox(at.box, operands=(("of", total), *sketch.box_of(at.box).operands[1:]))
     set_scale(sketch, at.box, ONE)
 
 
@@ -105,7 +105,8 @@ def _softmax(sketch: Sketch, at: Map) -> Box:
     """
     box, term = sketch.box_of(at.box), need(only(sketch.terms_of(at.scores)))
     others = [use for use in term.factors if use not in (at.query, at.key)]
-    need(isinstance(weighting_of(sketch.step[at.box], sketch.key), Softmax) and box.uses[0].name == at.scores)
+    found = weighting_of(sketch.step[at.box], sketch.key)
+    need(isinstance(found, Softmax) and found.sink is None and box.uses[0].name == at.scores)
     need(not any({sketch.query, sketch.key} & {*use.legs} for use in others))
     return box
 

@@ -124,7 +124,8 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
     The scale becomes (number of rows) ** -0.5, and cores start with scores of variance 1; `c` is the rank, of left and
     low_rank.
     """
-    need(isinstance(weighting_of(sketch.step[at.box], sketch.key), Softmax))
+    found = weighting_of(sketch.step[at.box], sketch.key)
+    need(isinstance(found, Softmax) and found.sink is None)
     head = side(sketch, at, need(only(head_legs(sketch, at))))
     inner = side(sketch, at, need(only(summed_legs(sketch, at))))
     need(plain_product(sketch, at) and {*sketch.step[at.scores].legs} == {head.leg, sketch.query, sketch.key})

@@ -13,12 +13,12 @@ from functools import wraps
 
 from torch import Tensor
 
-from . import baselines, epa, fish, fmm, mgk, positions, tuformer
+from . import baselines, epa, fish, fmm, mgk, modern, modern_layers, positions, recurrences, tuformer
 
 
 def loops(name: str) -> Callable[..., Tensor]:
     """The plain loops of a design; a module here holds the designs of one family."""
-    for family in (baselines, positions, tuformer, fish, mgk, fmm, epa):
+    for family in (baselines, positions, modern, modern_layers, recurrences, tuformer, fish, mgk, fmm, epa):
         if hasattr(family, name):
             return _of_itself(getattr(family, name))
     raise LookupError(f"no plain loops of '{name}'")

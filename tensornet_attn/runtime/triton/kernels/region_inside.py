@@ -98,6 +98,20 @@ def log_sum(m_i, l_i):
 
 
 @triton.jit
+def with_sink(m_i, l_i, sink):
+    """The sum of each row without 2 ** m_i, with one more score that weighs no value."""
+    return l_i + tl.exp2(1.4426950408889634 * sink - tl.where(l_i > 0, m_i, 1.4426950408889634 * sink))
+
+
+@triton.jit
+def log_sum_with_sink(m_i, l_i, sink):
+    """The log of the sum of each row, with one more score."""
+    some = l_i > 0
+    own = tl.where(some, 0.6931471805599453 * (m_i + tl.log2(tl.where(some, l_i, 1.0))), float("-inf"))
+    return log_add(own, sink)
+
+
+@triton.jit
 def inverse_of(l_i, eps):
     """What rows are multiplied with that are divided by their sum and eps: zero where these are zero."""
     whole = l_i + eps

@@ -1,0 +1,64 @@
+"""How a layer of another package is called alone, outside its model: with a mask and rotary positions of its own."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def alone(module: nn.Module, x: Tensor) -> Tensor:
+    """What an attention or feed-forward layer gives for [batch, n, f], every position seen by those that may.
+
+    Hugging Face's attention runs as `eager`: the plain one, in the dtype of its weights.
+    """
+    given: dict[str, Any] = {}
+    names = inspect.signature(type(module).forward).parameters
+    if (config := getattr(module, "config", None)) is not None:
+        config._attn_implementation = "eager"
+    if "position_embeddings" in names:
+        given["position_embeddings"] = turns(module, x)
+    if "position_ids" in names:
+        given["position_ids"] = torch.arange(x.shape[1])[None]
+    if "attention_mask" in names:
+        given["attention_mask"] = added_mask(module, x)
+    return output(module(x, **given))
+
+
+def output(result: Any) -> Tensor:
+    """The first of what a layer gives."""
+    found = result[0] if isinstance(result, tuple) else result
+    assert isinstance(found, Tensor)
+    return found
+
+
+def added_mask(module: Any, x: Tensor) -> Tensor | None:
+    """Minus infinity for what its attention hides, [1, 1, n, n]: later positions, and those outside a window."""
+    n, causal, window = x.shape[1], is_causal(module), getattr(module, "sliding_window", 0)
+    if window == 0:  # Mistral's stands in the config, for all layers
+        window = getattr(getattr(module, "config", None), "sliding_window", None)
+    distance = torch.arange(n)[:, None] - torch.arange(n)
+    hidden = distance < 0 if causal else torch.zeros(n, n, dtype=torch.bool)
+    if window:
+        hidden = hidden | (distance.abs() >= window)
+    return torch.zeros(1, 1, n, n, dtype=x.dtype).masked_fill(hidden, -torch.inf) if bool(hidden.any()) else None
+
+
+def is_causal(module: Any) -> bool:
+    return bool(getattr(module, "is_causal", False))
+
+
+def turns(module: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Cosines and sines of positions 0, 1, 2, ..., by the class that a Hugging Face model makes them with."""
+    kind = type(module).__name__.replace("SelfAttention", "Attention").removesuffix("Attention")
+    made = getattr(sys.modules[type(module).__module__], f"{kind}RotaryEmbedding", None)
+    if made is None:
+        return None
+    rotary, ids = made(module.config), torch.arange(x.shape[1])[None]
+    kinds = getattr(module.config, "layer_types", None)
+    layered = "layer_type" in inspect.signature(made.forward).parameters
+    found = rotary(x, ids, kinds[module.layer_idx]) if layered and kinds else rotary(x, ids)
+    return found[0], found[1]

@@ -1,0 +1,182 @@
+"""Whether sequences may be padded: what rows behind the last one, or before the first, change of the others.
+
+A padded sequence is exact where nothing counts its length, no result takes other rows along the query leg, and each sum
+over keys leaves out those that a key mask hides, or all that are later than the query. Rows behind a sequence move no
+position; rows before it keep distances alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.causal import leak_of_hidden, looks_back
+from tensornet_attn.graph.model import Box, Function, Graph, Step, Use
+from tensornet_attn.graph.visibility import by_distance, lookahead
+from tensornet_attn.ir.arithmetic import names
+from tensornet_attn.ops import OPS
+
+_PLACED = ("position", "sinusoid")  # constants that say where a position stands
+_PAIRED = (*_PLACED, "distance")
+_ANYWHERE = ("ones", "zeros", "full", *_PAIRED)  # those with the same entries in a longer sequence
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What padding changes, each as the words behind a name of the design, or None where it is exact.
+
+    `behind`: rows behind a sequence; `before`: rows before it; `between`: rows in it, or before some of its queries;
+    `apart`: another number of rows behind the queries than behind the keys. `key_mask`: whether a key mask has to hide
+    the rows: where a query sees later keys, and where keys are summed, so that hidden sums grow no larger than others.
+    `alone`: whether every row of the result is made of its own row of the inputs, wherever that stands.
+    """
+
+    behind: str | None
+    before: str | None
+    between: str | None
+    apart: str | None
+    key_mask: bool
+    alone: bool
+
+
+def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
+    """What padding changes of steps of a graph."""
+    needed = behind(graph, wanted)
+    tensors = tuple(tensor for tensor in graph.tensors if tensor.name in needed)
+    steps = tuple(step for step in graph.steps if step.name in needed)
+    part = replace(graph, steps=steps, tensors=tensors, losses=())
+    back = _looks_back(part)
+    length = _counts_length(part) or (None if back else _sums_all(part))
+    place = next(filter(None, (_asks_place(part, step) for step in steps)), None) or _placed_tensor(part)
+    paired = _paired_tensor(part)
+    apart = next(filter(None, (_asks_distance(part, step, False) for step in steps)), None) or paired
+    between = next(filter(None, (_asks_distance(part, step, True) for step in steps)), None) or paired
+    alone = length is None and place is None and graph.key not in {leg for step in steps for leg in step.legs}
+    before = length or place
+    hides = not back or any(_sums(part, step) for step in steps)
+    return Padding(length, before, before or between, length or apart, hides, alone)
+
+
+def _looks_back(graph: Graph) -> bool:
+    """Whether no query sees a later key, so that nothing behind a sequence can reach it."""
+    boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.op.uses[0].legs]
+    return all(lookahead(graph, step) <= 0 for step in boxes) and looks_back(replace(graph, causal=True))
+
+
+def _sums(graph: Graph, step: Step) -> bool:
+    """Whether it adds up keys as they are, not weighed by a softmax: a sum of many more may be infinite."""
+    op = OPS[step.box.kind] if step.box is not None else None
+    if op is None or not (graph.masked(step) or op.recurrent):
+        return False
+    return op.recurrent or op.is_sum or op.divides_by_sum or op.only_hides
+
+
+def _sums_all(graph: Graph) -> str | None:
+    leak = leak_of_hidden(graph)
+    if leak is None:
+        return None
+    what = "key" if leak.leg == graph.key else "query"
+    return f"'{leak.step}' {leak.verb} the {what} leg '{leak.leg}', and no mask leaves padded rows out"
+
+
+def _counts_length(graph: Graph) -> str | None:
+    """What says something else in a longer sequence, but for what it sums."""
+    unbounded = {leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None}
+    for step in graph.steps:
+        numbers = [term.coefficient for term in step.contraction.terms] if step.contraction is not None else []
+        numbers += [number for _, number in step.box.numbers] if step.box is not None else []
+        lengths = {name.name for number in numbers for name in names(number)} & {graph.query, graph.key}
+        if lengths:
+            return f"'{step.name}' has the length '{min(map(str, lengths))}' in a number"
+        summed = {leg for use in step.op.uses for leg in use.legs} - {*step.legs} if step.box is None else set()
+        along = {step.box.leg} if step.box is not None and OPS[step.box.kind].runs_along else set()
+        if found := (summed | along) & unbounded:
+            return f"'{step.name}' takes all distances on leg '{min(map(str, found))}'"
+    for tensor in graph.tensors:
+        own = tensor.init is None or tensor.role != "constant" or tensor.init.name in _ANYWHERE
+        if not own and any(_of_length(graph, leg) for leg in tensor.legs):
+            return f"the constant '{tensor.name}' has another value at another length"
+        if tensor.init is not None and tensor.init.name == "sinusoid" and _of_length(graph, tensor.legs[1]):
+            return f"the constant '{tensor.name}' is as wide as the sequence is long"
+    return None
+
+
+def _of_length(graph: Graph, leg: str) -> bool:
+    return graph.leg[leg].sequence or graph.leg[leg].size is None
+
+
+def _asks_place(graph: Graph, step: Step) -> str | None:
+    """Why a step depends on where its positions stand, not on their distances alone."""
+    masks = graph.masks(step)
+    if not by_distance(masks):
+        return f"a mask of '{step.name}' asks where positions stand"
+    if step.box is not None and _turned(graph, step.box):
+        readers = graph.readers.get(step.name, ())
+        alone = step.name == graph.output or not readers
+        if alone or not all(_meets_its_like(graph, reader, use) for reader, use in readers):
+            return f"'{step.name}' is turned by its position, and not read as a product of a query and a key"
+    return None
+
+
+def _turned(graph: Graph, box: Box) -> bool:
+    """Whether each position along a sequence leg is changed by where it stands, as rotary embedding does."""
+    sequence = box.leg is not None and box.leg in (graph.query, graph.key)
+    return sequence and box.other is not None and OPS[box.kind].legs_mixed(box) == {box.other}
+
+
+def _meets_its_like(graph: Graph, reader: Step, use: Use) -> bool:
+    """Whether a step reads rows that are turned by their positions in products with others turned alike.
+
+    A product of two turned vectors, summed over the leg that is turned, depends on their distance alone.
+    """
+    terms = [term for term in reader.contraction.terms if use in term.factors] if reader.contraction is not None else []
+    for term in terms:
+        turned = _turned_leg(graph, use)
+        across = [one for one in term.factors if turned is not None and turned[0] in one.legs]
+        ends = [_turned_leg(graph, one) for one in across]
+        legs = {leg for one in across for leg in one.legs}
+        summed = turned is not None and turned[0] not in reader.legs
+        if not (summed and ends == [turned, turned] and {graph.query, graph.key} <= legs):
+            return False
+    return bool(terms)
+
+
+def _turned_leg(graph: Graph, use: Use) -> tuple[str, object] | None:
+    """The leg along which rows are turned by their positions, as the use calls it, and how; None where none are."""
+    step = graph.step.get(use.name)
+    box = step.box if step is not None else None
+    if step is None or box is None or not _turned(graph, box):
+        return None
+    return use.legs[step.legs.index(str(box.other))], (box.kind, box.numbers)
+
+
+def _placed_tensor(graph: Graph) -> str | None:
+    for tensor in graph.tensors:
+        sequence = [leg for leg in tensor.legs if graph.leg[leg].sequence]
+        if sequence and tensor.role in ("weight", "state"):
+            return f"the {tensor.role} '{tensor.name}' has a row for each position of leg '{sequence[0]}'"
+        if sequence and tensor.init is not None and tensor.init.name in _PLACED and tensor.role == "constant":
+            return f"the constant '{tensor.name}' says where positions stand"
+    return None
+
+
+def _asks_distance(graph: Graph, step: Step, order: bool) -> str | None:
+    """Why a step depends on how far before a query a key stands; with `order`, on more than which stands first."""
+    box = step.box
+    if [mask for mask in graph.masks(step) if not (order and mask == Function("causal"))]:
+        return f"a mask of '{step.name}' compares the places of queries and keys"
+    if box is None:
+        return None
+    relative = box.leg is not None and graph.leg[box.leg].kind == "relative"
+    if (OPS[box.kind].recurrent and not order) or relative or _turned(graph, box):
+        return f"'{step.name}' compares the places of queries and keys"
+    return None
+
+
+def _paired_tensor(graph: Graph) -> str | None:
+    for tensor in graph.tensors:
+        asks = tensor.role == "constant" and tensor.init is not None and tensor.init.name in _PAIRED
+        if asks and any(_of_length(graph, leg) for leg in tensor.legs):
+            return f"the constant '{tensor.name}' says where positions stand"
+    return None

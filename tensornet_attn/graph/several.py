@@ -1,0 +1,117 @@
+"""Boxes over several legs, `rmsnorm: [h, d]`: they are one leg while the box runs.
+
+N = rmsnorm over h, d of X               X' = X with h d as one leg;  N' = rmsnorm of X';  N = N' apart
+A = softmax over r, m of S, m a key      L = logsumexp_r(S);  A = softmax_m(L) exp(S - L)
+s = sum over h, d of X                   S = sum_h(X);  s = sum_d(S)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensornet_attn.graph.boxes import make_box
+from tensornet_attn.graph.scope import Scope
+from tensornet_attn.ir.arithmetic import ONE, Negative
+from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Term, Use
+from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.ops import OPS
+from tensornet_attn.ops.model import BoxModel
+from tensornet_attn.spec.expression import LegToken
+from tensornet_attn.spec.places import Path
+
+
+def over_several(scope: Scope, model: BoxModel, operands: Mapping[str, Use], path: Path, name: str) -> Use:
+    """The steps of a box over several legs, the last of this name. Reports what is wrong and raises Refusal."""
+    try:
+        legs = _legs(scope, model, operands["of"])
+        keys = [leg for leg in legs if scope.sizes.legs[leg].kind == "key"]
+        if OPS[model.key].reduces:
+            return _one_by_one(
+                scope, model, operands["of"], path, name, [*(leg for leg in legs if leg not in keys), *keys]
+            )
+        if keys and OPS[model.key].masked:
+            return _with_keys(scope, model, operands, path, name, keys[0], [leg for leg in legs if leg not in keys])
+        joined = scope.joined(LegToken("_".join(legs), (0, 1), tuple(LegToken(leg, (0, 1)) for leg in legs)))
+    except Refusal as refusal:
+        refusal.span = None
+        if refusal.code == "run-time-leg":
+            refusal.hint = "name legs with sizes; a softmax may have the key leg among them."
+        scope.reporter.syntax(refusal, (*path, model.key))
+        raise
+    inner = {
+        role: scope.together(use, joined.name, legs, f"{name}.{role}.joined") if {*legs} <= {*use.legs} else use
+        for role, use in operands.items()
+    }
+    box, own = make_box(scope, model.model_copy(update={model.key: joined.name}), inner, path)
+    step = Step(scope.fresh(f"{name}.joined"), box, own)
+    scope.add(step)
+    return _last(scope, scope.apart(Use(step.name, own), joined.name, legs, name), path, operands["of"].legs)
+
+
+def _last(scope: Scope, use: Use, path: Path, legs: tuple[str, ...]) -> Use:
+    """The last step, with its legs in the order of the operand."""
+    step = scope.steps[use.name]
+    step = Step(step.name, step.op, legs)
+    scope.steps[step.name], scope.paths[step.name] = step, path
+    return Use(step.name, legs)
+
+
+def _legs(scope: Scope, model: BoxModel, of: Use) -> tuple[str, ...]:
+    """The legs, each once and each on the operand."""
+    legs: tuple[str, ...] = getattr(model, model.key)
+    for place, leg in enumerate(legs):
+        scope.leg(LegToken(leg, (0, len(leg))))
+        if leg in legs[:place]:
+            raise Refusal("leg-twice", f"leg '{leg}' stands twice in this box.", "name it once.")
+        if leg not in of.legs:
+            has = f"its legs are {' '.join(of.legs)}" if of.legs else "it has no legs"
+            message = f"what stands in this box has no leg '{leg}'; {has}."
+            raise Refusal("box-leg", message, "name some of them.")
+    return legs
+
+
+def _one_by_one(scope: Scope, model: BoxModel, of: Use, path: Path, name: str, legs: list[str]) -> Use:
+    """A sum, a mean, the largest entry or a logsumexp over one leg after the other, that of keys last."""
+    *first, last = legs
+    for leg in first:
+        of = _step(scope, f"{name}.of.{leg}", Box(model.key, leg, (("of", of),)), tuple(o for o in of.legs if o != leg))
+    box, own = make_box(scope, model.model_copy(update={model.key: last}), {"of": of}, path)
+    return _step(scope, name, box, own, path)
+
+
+def _with_keys(
+    scope: Scope,
+    model: BoxModel,
+    operands: Mapping[str, Use],
+    path: Path,
+    name: str,
+    key: str,
+    others: list[str],
+) -> Use:
+    """A softmax over the keys and other legs: over the keys of the logsumexp over these, times the share of each."""
+    of, scale = operands["of"], scope.number(model.scale, "'scale'", lengths=True)[0]  # type: ignore[attr-defined]
+    scores = _step(scope, f"{name}.scores", Contraction((Term(scale, (of,)),)), of.legs)
+    level = scores
+    for leg in others:
+        legs = tuple(own for own in level.legs if own != leg)
+        level = _step(scope, f"{name}.level", Box("logsumexp", leg, (("of", level),)), legs)
+    changed = {model.key: key, "scale": 1, "dropout": 0}
+    inner = {**operands, "of": level}
+    box, own = make_box(scope, model.model_copy(update=changed), inner, path)
+    keys = _step(scope, f"{name}.keys", box, own)
+    rest = Contraction((Term(ONE, (scores,)), Term(Negative(ONE), (level,))))
+    less = _step(scope, f"{name}.less", rest, of.legs)
+    share = _step(scope, f"{name}.share", Box("map", None, (("of", less),), function=Function("exp")), of.legs)
+    dropout = scope.number(model.dropout, "'dropout'")  # type: ignore[attr-defined]
+    product = Contraction((Term(ONE, (keys, share)),))
+    if dropout[1] == 0:
+        return _step(scope, name, product, of.legs, path)
+    whole = _step(scope, f"{name}.whole", product, of.legs)
+    return _step(scope, name, Box("dropout", None, (("of", whole),), (("dropout", dropout[0]),)), of.legs, path)
+
+
+def _step(scope: Scope, wish: str, op: Contraction | Box, legs: tuple[str, ...], path: Path | None = None) -> Use:
+    use = scope.add(Step(scope.fresh(wish), op, legs))
+    if path is not None:
+        scope.paths[use.name] = path
+    return use

@@ -1,0 +1,253 @@
+"""Packed calls: documents one behind another in one row, each computed as a call of its own would compute it.
+
+# x [1, 9, f], cu_seqlens [0, 4, 6, 9]     ->     documents of 4, 2 and 3 positions
+
+Documents of one length are the batch of one call. Where padding changes nothing (`graph/padding.py`), shorter ones join
+a longer one as long as that is cheaper than another call. A traced call pads all of them to `max_seqlen`, so that its
+shapes do not depend on the offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph.padding import Padding
+from tensornet_attn.nn.cache import Cache
+from tensornet_attn.nn.call import check_key_mask
+from tensornet_attn.nn.documents import Padded, Rows, grouped
+from tensornet_attn.nn.made import Arguments, Result
+from tensornet_attn.nn.offsets import Packed, check_traced, lengths_of
+from tensornet_attn.nn.packing import Packing, work_of
+from tensornet_attn.runtime.masks import both
+
+Tensor = torch.Tensor
+Side = Any  # Rows or Padded, of one sequence leg
+
+
+def call_packed(
+    module: Any, packed: Packed, inputs: tuple[Tensor, ...], key_mask: Tensor | None, losses: bool
+) -> Result:
+    """The output of a packed call, [1, positions, ...]; [positions, ...] where no input has a batch dimension.
+
+    Losses, and what states store, are averaged over the documents. Raises InputError.
+    """
+    packing: Packing = module._packing
+    if packing.pairs:
+        raise InputError(
+            f"{packing.design}: the output '{packing.output}' is of queries and keys, and a call with {packed.word} "
+            "has such pairs of each document alone: call the documents one by one."
+        )
+    averaged = losses or (module.training and bool(packing.states))
+    padding = packing.everything if averaged else packing.evaluation
+    row, traced = Row.of(module, inputs, key_mask, packed.word), torch.compiler.is_compiling()
+    lengths = None if traced else documents(row, packed)
+    if padding.alone and not averaged:  # every row by itself, of whatever document it is
+        return row.whole(_run(module, row.inputs, None, False).movedim(packing.axis, 0))  # type: ignore[union-attr]
+    if lengths is None:
+        return _traced(module, row, packed, padding, losses)
+    return _by_length(module, row, *lengths, padding, losses)
+
+
+class Row(NamedTuple):
+    """The tensors of a packed call without their batch dimension, and how many positions there are along a leg."""
+
+    packing: Packing
+    inputs: tuple[Tensor | None, ...]
+    key_mask: Tensor | None  # [keys]
+    lengths: dict[str, int]
+    batched: bool
+    device: torch.device
+    own_keys: bool  # whether an input of the call stands on the key leg
+
+    @staticmethod
+    def of(module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, word: str, behind: bool = False) -> Row:
+        """The row of a call. Raises InputError."""
+        packing, signature = module._packing, module._signature
+        lengths = signature.check_row(inputs, behind)
+        batch = signature.batch(inputs)
+        if batch not in ((), (1,)):
+            raise InputError(
+                f"{packing.design}: the batch is {[*batch]} with {word}: give all sequences as one row, "
+                f"[1, {', '.join(packing.inputs[0])}]."
+            )
+        both = [*zip(inputs, packing.inputs, strict=False)]
+        flat = tuple([x if x is None or x.dim() == len(legs) else x.squeeze(0) for x, legs in both])
+        given = [(x, legs) for x, legs in both if x is not None]
+        if key_mask is not None:
+            keys = lengths.get(str(packing.key), lengths.get(packing.query, 0))
+            check_key_mask(signature.masks, key_mask, batch, {str(packing.key): keys})
+            key_mask = key_mask.reshape(-1)
+        own_keys = not packing.tied and any(packing.key in legs for _, legs in given)
+        if packing.query not in lengths:
+            if not packing.tied:
+                raise InputError(
+                    f"{packing.design}: no input has the leg '{packing.query}', whose documents these are."
+                )
+            lengths[packing.query] = lengths[str(packing.key)]
+        return Row(packing, flat, key_mask, lengths, batch == (1,), given[0][0].device, own_keys)
+
+    def split(self, queries: Side, keys: Side) -> Iterator[Any]:
+        """Each input as documents. One without a sequence leg serves all of them as it is."""
+        query, key = self.packing.query, str(self.packing.key)
+        for value, legs in zip(self.inputs, self.packing.inputs, strict=False):
+            if value is None or not {query, key} & {*legs}:
+                yield value
+            elif {query, key} <= {*legs}:
+                yield queries.pairs(keys, value, legs.index(query), legs.index(key))
+            else:
+                yield queries.split(value, legs.index(query)) if query in legs else keys.split(value, legs.index(key))
+
+    def whole(self, value: Tensor) -> Tensor:
+        """A result with its positions first, in the form of the inputs."""
+        value = value.movedim(0, self.packing.axis)
+        return value.unsqueeze(0) if self.batched else value
+
+    def rows(self, value: Tensor) -> Tensor:
+        """The result of documents, [documents, ...], with documents and positions as one, first dimension."""
+        return value.movedim(1 + self.packing.axis, 1).flatten(0, 1)
+
+
+def documents(row: Row, packed: Packed) -> tuple[list[int], list[int]]:
+    """How many queries and keys each document has. Raises InputError."""
+    packing, design = row.packing, row.packing.design
+    length = row.lengths[packing.query]
+    name, offsets = packed.offsets(design, length, row.device)
+    queries = lengths_of(design, name, offsets, length)
+    packed.check_positions(design, name, offsets)
+    keys, own = queries, packed.key_offsets(design, row.device)
+    if own is not None:
+        keys = lengths_of(design, *own, row.lengths[str(packing.key)] if row.own_keys else length)
+        if len(keys) != len(queries):
+            raise InputError(f"{design}: '{name}' has {len(queries)} documents, 'cu_seqlens_k' has {len(keys)}.")
+        if keys != queries and (packing.tied or not row.own_keys):
+            raise InputError(f"{design}: queries and keys are the same positions, and '{name}' is not 'cu_seqlens_k'.")
+    elif row.own_keys and (packed.cu_seqlens is None or row.lengths[str(packing.key)] != length):
+        raise InputError(f"{design}: keys are an input of their own: give 'cu_seqlens_k', their offsets.")
+    packed.check_longest(design, max(queries + keys))
+    return queries, keys
+
+
+def _run(module: Any, inputs: tuple[Tensor | None, ...], key_mask: Tensor | None, losses: bool) -> Result:
+    lengths = module._signature.check(inputs, None, key_mask, None)
+    found: Result = module._run(module, Arguments(inputs, lengths, None, key_mask, None, losses))  # type: ignore[arg-type]
+    return found
+
+
+def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], padding: Padding, losses: bool) -> Result:
+    """One call for the documents of each length, or of lengths that are near to each other."""
+    packing = row.packing
+    pads = padding.behind is None and (packing.keyed or padding.apart is None)
+    work = partial(work_of, module, row.device) if pads else None
+    groups = grouped([*zip(queries, keys, strict=True)], work)
+    along = Rows.of(groups, queries, "queries", row.device)
+    on_keys = along if keys == queries else Rows.of(groups, keys, "keys", row.device)
+    shown = [None] * len(groups) if row.key_mask is None else on_keys.split(row.key_mask, 0)
+    parts = [one if isinstance(one, list) else [one] * len(groups) for one in row.split(along, on_keys)]
+    states = _States(module, packing.states if module.training and len(groups) > 1 else ())
+    results, means = [], dict[str, Tensor]()
+    for group, keep, *inputs in zip(groups, shown, *parts, strict=True):
+        if group.padded and padding.key_mask and packing.keyed:
+            keep = both(keep, group.shown(keys, row.device))
+        share = len(group.documents) / len(queries)
+        made = _run(module, tuple(inputs), keep, losses)
+        states.add(share)
+        made, found = made if isinstance(made, tuple) else (made, {})
+        means = {name: means.get(name, 0) + share * value for name, value in found.items()}
+        results.append(row.rows(made))
+    states.store()
+    y = row.whole(along.joined(results))
+    return (y, means) if losses else y
+
+
+def call_with_cache(
+    module: Any, packed: Packed, inputs: tuple[Tensor, ...], key_mask: Tensor | None, losses: bool, cache: Cache
+) -> Result:
+    """The output of a packed call with a cache, whose batch are the documents. Raises InputError.
+
+    Shorter ones are padded on the left, behind what the cache has of them, and the cache knows what is padding.
+    """
+    packing: Packing = module._packing
+    design = packing.design
+    if torch.compiler.is_compiling():
+        raise InputError(
+            f"{design}: a compiled call with a cache takes no {packed.word}: give [documents, positions, ...]."
+        )
+    if key_mask is not None:
+        raise InputError(f"{design}: a call with a cache and {packed.word} takes no 'key_mask': the cache has one.")
+    if any({packing.query, packing.key} <= {*legs} for legs in packing.inputs):
+        raise InputError(f"{design}: a call with a cache and {packed.word} takes no input of queries and keys.")
+    row = Row.of(module, inputs, None, packed.word, behind=cache.length > 0)
+    queries, keys = documents(row, packed)
+    memory = module._decoder(cache.droppable).decoding.memory
+    problem = packing.evaluation.between if cache.length and not memory else packing.evaluation.before
+    if problem is not None and len({*(keys if memory else queries)}) > 1:
+        raise InputError(
+            f"{design}: documents of several lengths are padded in a cache, and {problem}: give documents of one "
+            "length, or a cache to each."
+        )
+    along, on_keys = (Padded.of(_offsets(own, row.device), sum(own), max(own), True) for own in (queries, keys))
+    shown = on_keys.shown if min(keys) < max(keys) and (row.own_keys or not memory) else None
+    made = module._cached(cache, tuple(row.split(along, on_keys)), None, None, None, losses, shown)
+    return row.whole(along.joined(row.rows(made)))
+
+
+def _offsets(lengths: list[int], device: torch.device) -> Tensor:
+    return torch.tensor([0, *accumulate(lengths)], device=device)
+
+
+class _States:
+    """What a training call stores, averaged over calls of shares of its documents, which all read the old values."""
+
+    def __init__(self, module: Any, names: Sequence[str]):
+        self.held = [getattr(module, name) for name in names]
+        self.old = [value.clone() for value in self.held]
+        self.new = [torch.zeros_like(value) for value in self.held]
+
+    @torch.no_grad()
+    def add(self, share: float) -> None:
+        for held, old, new in zip(self.held, self.old, self.new, strict=True):
+            new += share * held
+            held.copy_(old)
+
+    @torch.no_grad()
+    def store(self) -> None:
+        for held, new in zip(self.held, self.new, strict=True):
+            held.copy_(new)
+
+
+def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: bool) -> Result:
+    """All documents padded to `max_seqlen`, with shapes that do not depend on where they begin. Raises InputError."""
+    packing, design = row.packing, row.packing.design
+    length = row.lengths[packing.query]
+    name, offsets = packed.offsets(design, length, row.device)
+    own, most = packed.key_offsets(design, row.device), packed.check_longest(design)
+    apart = row.own_keys and own is not None
+    if own is None and row.own_keys and packed.cu_seqlens is None:
+        raise InputError(f"{design}: keys are an input of their own: give 'cu_seqlens_k', their offsets.")
+    if most is None:
+        raise InputError(f"{design}: a compiled call with '{name}' needs 'max_seqlen', an int: the longest document.")
+    problem = padding.apart if apart or not packing.keyed else padding.behind
+    before = problem is not None and apart and padding.before is None  # the last query stands at the last key
+    if problem is not None and not before:
+        raise InputError(f"{design}: a compiled call pads documents to one length, and {problem}: call it uncompiled.")
+    check_traced(design, name, offsets, length, most)
+    packed.check_positions(design, name, offsets)
+    along = on_keys = Padded.of(offsets, length, most, before)
+    if apart:
+        assert own is not None
+        keys = row.lengths[str(packing.key)]
+        check_traced(design, *own, keys, most)
+        on_keys = Padded.of(own[1], keys, most, before)
+    keep = None if row.key_mask is None else on_keys.split(row.key_mask, 0)
+    if before or (padding.key_mask and packing.keyed):
+        keep = both(keep, on_keys.shown)
+    made = _run(module, tuple(row.split(along, on_keys)), keep, losses)
+    made, means = made if isinstance(made, tuple) else (made, {})
+    y = row.whole(along.joined(row.rows(made)))
+    return (y, means) if losses else y

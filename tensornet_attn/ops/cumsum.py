@@ -1,0 +1,86 @@
+"""Running sums along the key leg: of the visible entries up to each key, or from each key on."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Tensor, Term, Use
+from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Checker, Lines, Run
+from tensornet_attn.ops.given import Tensor as Values
+from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
+from tensornet_attn.ops.operation import Operation
+
+
+class CumSum(BoxModel):
+    """The sum of the visible entries up to each key; without a query leg, up to each query's own position."""
+
+    key = "cumsum"
+    cumsum: LegName
+    mask: Masks = ()
+    of: Operand
+
+
+class ReverseCumSum(BoxModel):
+    """The sum of the visible entries from each key on."""
+
+    key = "reverse_cumsum"
+    reverse_cumsum: LegName
+    mask: Masks = ()
+    of: Operand
+
+
+class CumSumOperation(Operation):
+    """Of queries x keys; what has no query leg is summed as `written_out` says."""
+
+    kind = "cumsum"
+    model = CumSum
+    masked = runs_along = linear = keeps_sign = True
+    keeps_zeros = takes_float_mask = False
+    ignores_zeros = "always"
+    per_element = 1
+    reverse: ClassVar[bool] = False
+
+    def result(self, box: Checker, leg: str, other: str) -> Legs:
+        own, query = box.legs or (), box.query
+        if box.declared[leg].kind != "key" and not box.broken(leg):
+            box.written(self.kind)
+            raise Refusal("box-leg", f"'{leg}' is no key leg.", "running sums run along the keys.")
+        if query in own:
+            return own
+        if query is None or self.reverse:
+            box.written(self.kind)
+            message = f"what stands in '{self.kind}' has no query leg; its legs are {' '.join(own)}."
+            hint = "sums from a key on are of queries x keys: put the query leg into it."
+            raise Refusal("box-leg", message, hint if self.reverse else "declare a query leg, e.g. 'n: query'.")
+        return tuple(query if name == leg else name for name in own)
+
+    def written_out(self, step: Step, box: Box, query: str | None) -> tuple[list[Step], list[Tensor]]:
+        """# c = cumsum over m of g[m h]   ->   c = sum over m, causal, of g[m h] ones[n]"""
+        of = box.operand("of")
+        if query is None or query in of.legs:
+            return [step], []
+        ones = Tensor(f"{step.name}.ones", "constant", (query,), Function("ones"))
+        place = of.legs.index(str(box.leg))
+        legs = (*of.legs[:place], query, *of.legs[place:])
+        each = Step(f"{step.name}.each", Contraction((Term(ONE, (of, Use(ones.name, ones.legs))),)), legs)
+        sums = Box("sum", box.leg, (("of", Use(each.name, legs)),), masks=(Function("causal"),))
+        return [each, Step(step.name, sums, step.legs)], [ones]
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Values, Legs]:
+        value, keep, legs, axis = run.masked(step)
+        value = value.where(keep, 0)
+        found = value.flip(axis).cumsum(axis).flip(axis) if self.reverse else value.cumsum(axis)
+        return found, legs
+
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+        text = lines.call(f"masked_{self.kind}", value.text, *([] if keep == "None" else [keep]))
+        lines.bind(step.name, text, value.legs)
+
+
+class ReverseCumSumOperation(CumSumOperation):
+    kind = "reverse_cumsum"
+    model = ReverseCumSum
+    reverse = True

@@ -1,0 +1,66 @@
+"""Several legs as one, and one as several: the entries stay in their order. Made where a design writes `(h d)`.
+
+x[n (h d)]            a leg of x is h and d:       split over h_d into h d
+.. -> n (h d)         h and d are one leg:         join over h_d of h d
+"""
+
+from __future__ import annotations
+
+from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.ops.given import Graph, Lines, Run, Tensor
+from tensornet_attn.ops.operation import Operation, aligned
+
+
+class Join(Operation):
+    """Its `parts`, legs of the operand, are its leg in the result."""
+
+    kind = "join"
+    linear = keeps_sign = True
+    between = " of "
+
+    def legs_mixed(self, box: Box) -> set[str | None]:
+        return {box.leg, *box.parts}
+
+    def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
+        return (box.leg, *box.parts)
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        use, apart = box.operand("of"), apart_of(step.legs, box)
+        value = aligned(run.values[use.name], use.legs, apart)
+        batch = value.shape[: value.ndim - len(apart)]
+        return value.reshape(*batch, *map(run.size, step.legs)), step.legs
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        groups = tuple(box.parts if leg == box.leg else (leg,) for leg in step.legs)
+        lines.bind(step.name, lines.value(box.operand("of")).grouped(groups), step.legs)
+
+    def words(self, box: Box) -> str:
+        return f"{' '.join(box.parts)} as one leg"
+
+
+class Split(Join):
+    """Its leg of the operand is its `parts` in the result."""
+
+    kind = "split"
+    splits = True
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        use = box.operand("of")
+        value = run.values[use.name]
+        legs, batch = apart_of(use.legs, box), value.shape[: value.ndim - len(use.legs)]
+        return value.reshape(*batch, *map(run.size, legs)), legs
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        value = lines.value(box.operand("of"))
+        place = value.legs.index(str(box.leg)) - len(value.legs)
+        sizes = ", ".join(map(lines.size, box.parts))
+        lines.bind(step.name, f"{value.atom}.unflatten({place}, ({sizes}))", apart_of(value.legs, box))
+
+    def words(self, box: Box) -> str:
+        return f"a leg as {' '.join(box.parts)}"
+
+
+def apart_of(legs: Legs, box: Box) -> Legs:
+    """Legs with the parts of a leg in its place."""
+    return tuple(part for leg in legs for part in (box.parts if leg == box.leg else (leg,)))

@@ -1,0 +1,112 @@
+"""A recurrence number by number along the keys, h = exp(decay) h + x, read at each query's own position."""
+
+from __future__ import annotations
+
+from tensornet_attn.ir.steps import Box, Step, Use
+from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.ops.given import Checker, Lines, Run, Scene, Tensor
+from tensornet_attn.ops.model import BoxModel, LegName, Operand
+from tensornet_attn.ops.operation import Operation, aligned, without
+
+
+class Scan(BoxModel):
+    """h = exp(decay) h + of, key after key; a query has the h at its own position."""
+
+    key = "scan"
+    operands = ("of", "decay")
+    scan: LegName
+    decay: Operand
+    of: Operand
+
+
+class ScanOperation(Operation):
+    kind = "scan"
+    model = Scan
+    recurrent = looks_back = True
+    logarithms = ("decay",)
+    saves = ("decay", "result")
+
+    def result(self, box: Checker, leg: str, other: str) -> Legs:
+        """The legs of what is summed, with the key leg replaced by the query leg."""
+        query, of = box.query, box.operands["of"].legs
+        if box.declared[leg].kind != "key" and not box.broken(leg):
+            box.written("scan")
+            raise Refusal("box-leg", f"'{leg}' is no key leg.", "a scan runs along the keys.")
+        if query is None:
+            box.written("scan")
+            raise Refusal("box-leg", "there is no query leg to read a scan.", "declare one, e.g. 'n: query'.")
+        for role, use in box.operands.items():
+            if (leg not in use.legs or query in use.legs) and not box.broken(*use.legs):
+                box.written(role)
+                message = f"'{role}' has legs {' '.join(use.legs) or 'none'}; it needs '{leg}' and not '{query}'."
+                raise Refusal("box-leg", message, "a scan gives each query what stands at its own position.")
+        if strange := [name for name in box.operands["decay"].legs if name not in of]:
+            box.written("decay")
+            message = f"leg '{strange[0]}' of 'decay' meets nothing."
+            raise Refusal("dangling", message, "'decay' has legs of what is summed; sum this one away before.")
+        return tuple(query if name == leg else name for name in of)
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        return scanned(run, box)[0], (*without(box.operand("of").legs, box.leg), run.graph.query)
+
+    def operations(self, scene: Scene, step: Step, box: Box) -> int:
+        """exp of the decay; a product and a sum."""
+        return scene.elements(box.operand("decay")) + 2 * scene.elements(box.operand("of"))
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        key, query = str(box.leg), str(lines.graph.query)
+        legs = without(box.operand("of").legs, key)
+        lines.bind(step.name, lines.call("scan_sums", *scan_texts(lines, box), lines.length(query)), (query, *legs))
+
+
+class ScanStateOperation(ScanOperation):
+    """What a scan has behind its last key."""
+
+    kind = "scan_state"
+    model = None
+    saves = ()
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        return scanned(run, box)[1], without(box.operand("of").legs, box.leg)
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        lines.bind(
+            step.name, lines.call("scan_state", *scan_texts(lines, box)), without(box.operand("of").legs, box.leg)
+        )
+
+
+def past_of(box: Box) -> Use | None:
+    """What stands before the first key: the operand that a decoding cache gives, or nothing."""
+    return dict(box.operands).get("state")
+
+
+def scanned(run: Run, box: Box) -> tuple[Tensor, Tensor]:
+    """h at each query's position, [batch..., legs without the key's, n], and behind the last key."""
+    import torch
+
+    key, m, n = str(box.leg), run.size(str(box.leg)), run.size(run.graph.query)
+    legs = without(box.operand("of").legs, key)
+    values = [(run.values[use.name], use.legs) for use in (box.operand("of"), box.operand("decay"))]
+    values.append((run.visible_keys(key), (key,)))
+    x, decay, keep = torch.broadcast_tensors(*(aligned(value, have, (*legs, key)) for value, have in values))
+    past, reads = past_of(box), []
+    h = torch.zeros_like(x[..., :1].sum(-1)) if past is None else aligned(run.values[past.name], past.legs, legs)
+    for place in range(min(0, m - n), m):
+        if place >= 0:
+            seen = keep[..., place]
+            h = torch.where(seen, torch.where(seen, decay[..., place], 0).exp() * h + x[..., place], h)
+        if place >= m - n:
+            reads.append(h)
+    return torch.stack([*reads, h], -1)[..., :-1], h
+
+
+def scan_texts(lines: Lines, box: Box) -> list[str]:
+    """What is summed and the decays [..., m, legs...], how many legs these are, what stands before, the key mask."""
+    key = str(box.leg)
+    legs = without(box.operand("of").legs, key)
+    x = lines.value(box.operand("of")).arranged((key, *legs)).text
+    decay = lines.value(box.operand("decay")).aligned((key, *legs)).text
+    past = past_of(box)
+    before = "None" if past is None else lines.value(past).aligned(legs, whole=True).text
+    return [x, decay, str(len(legs)), before, "key_mask"]

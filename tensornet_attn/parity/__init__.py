@@ -1,0 +1,8 @@
+"""Layers that other packages wrote, beside the designs that compute the same, and how far apart they are."""
+
+from tensornet_attn.parity import of_fla, of_transformers, of_x_transformers
+from tensornet_attn.parity.layer import Agreement, Layer, compare, version_of
+
+LAYERS: tuple[Layer, ...] = (*of_transformers.LAYERS, *of_x_transformers.LAYERS, *of_fla.LAYERS)
+
+__all__ = ["LAYERS", "Agreement", "Layer", "compare", "version_of"]

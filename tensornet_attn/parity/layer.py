@@ -1,0 +1,142 @@
+"""A layer that another package wrote beside the design that computes the same, and how far apart the two are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tensornet_attn.convert.calls import alone
+from tensornet_attn.convert.export import reader_of, written
+from tensornet_attn.convert.make import convert
+from tensornet_attn.convert.read import place_of
+from tensornet_attn.convert.reading import Reading, needed, read_as
+from tensornet_attn.errors import MissingPartError
+from tensornet_attn.nn.module import CompiledDesign
+from tensornet_attn.spec.read import Source
+
+POSITIONS = 11  # behind every window that a layer here has
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer to compare. `make` gives the module, of small sizes; `design` what `convert` makes of it.
+
+    `reading`: how its weights are read, where `convert` does not know the class. `call`: its output for [batch, n, f].
+    `single`: what of it runs in float32, whatever the dtype of its weights; the two then agree as far as that goes.
+    """
+
+    package: str  # as its distribution is called
+    name: str
+    design: Source
+    make: Callable[[], nn.Module]
+    reading: Reading | None = None
+    call: Callable[[Any, Tensor], Tensor] | None = None
+    single: str = ""
+    legs: Mapping[str, int] | None = None
+
+    @property
+    def design_name(self) -> str:
+        return self.design if isinstance(self.design, str) else str(self.design["name"])  # type: ignore[index,call-overload]
+
+    def drawn(self, seed: int = 0) -> nn.Module:
+        """The module in float64 and in evaluation, every parameter drawn, so that nothing is zero or one by chance."""
+        if find_spec(MODULES[self.package]) is None:
+            raise MissingPartError(f"{self.name} is of {self.package}: pip install 'tensornet-attn[parity]'.")
+        module = self.make().double().eval()
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.normal_(0, 0.3, generator=generator)
+        return module
+
+    def converted(self, module: nn.Module) -> CompiledDesign:
+        """The design with the weights of a module."""
+        if self.reading is not None:
+            return read_as(self.reading, module, place_of(module, ""))
+        return convert(module, self.design, legs=self.legs)
+
+    def exported(self, layer: CompiledDesign, module: nn.Module) -> nn.Module:
+        """A module with the weights of the design."""
+        return written(layer, module, reader_of(module, self.design, layer, self.reading), place_of(module, ""))
+
+    def called(self, module: nn.Module, x: Tensor) -> Tensor:
+        call = self.call or (self.reading.call if self.reading is not None else alone)
+        return call(module, x)
+
+
+MODULES = {"transformers": "transformers", "x-transformers": "x_transformers", "fla-core": "fla", "torch": "torch"}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The largest differences, relative to the largest number of the other: of outputs, of gradients, carried back."""
+
+    output: float
+    gradients: float
+    back: float
+    plan: str
+
+    @property
+    def worst(self) -> float:
+        return max(self.output, self.gradients, self.back)
+
+
+def compare(layer: Layer) -> Agreement:
+    """Runs a layer and its design in float64: outputs, gradients of the input and of every parameter that is read.
+
+    Gradients of the design's weights are carried to the module's parameters by the derivatives of what reads them.
+    """
+    theirs = layer.drawn()
+    ours = layer.converted(theirs)
+    width = ours.plan.graph.leg[ours.plan.graph.of_role("input")[0].legs[-1]].size or 1
+    generator = torch.Generator().manual_seed(1)
+    x, towards = (torch.randn(2, POSITIONS, width, generator=generator, dtype=torch.float64) for _ in range(2))
+    mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y, wanted = ours(*[mine] * needed(ours)), layer.called(theirs, other)
+    named = dict(theirs.named_parameters())
+    (y * towards).sum().backward()
+    grads = torch.autograd.grad((wanted * towards).sum(), [other, *named.values()], allow_unused=True)
+    read = reader_of(theirs, layer.design, ours, layer.reading)(theirs)
+    weights = [(read[name], weight.grad) for name, weight in ours.named_parameters()]
+    reached = [(value, grad) for value, grad in weights if value.requires_grad and grad is not None]
+    carried = torch.autograd.grad(
+        [value for value, _ in reached], list(named.values()), [grad for _, grad in reached], allow_unused=True
+    )
+    pairs = [(mine.grad, grads[0]), *zip(carried, grads[1:], strict=True)]
+    found = [(a, b) for a, b in pairs if a is not None and b is not None]
+    largest = max(float(b.abs().max()) for _, b in found)  # that of a bias of keys is nothing but rounding
+    apart = [float((a - b).abs().max()) / largest for a, b in found]
+    unread = [name for name, a, b in zip(named, carried, grads[1:], strict=True) if (a is None) != (b is None)]
+    assert not unread, f"{layer.name}: gradients of {', '.join(unread)} are on one side alone"
+    back = layer.exported(ours, layer.drawn(seed=2))
+    again = reader_of(back, layer.design, ours, layer.reading)(back)
+    lost = max(float((again[name] - value).detach().abs().max()) for name, value in read.items())
+    return Agreement(relative(y, wanted), max(apart), lost, plan_of(ours))
+
+
+def relative(mine: Tensor | None, theirs: Tensor | None) -> float:
+    """The largest difference in units of the largest number of the other."""
+    assert mine is not None
+    assert theirs is not None
+    return float(((mine - theirs).abs().max() / theirs.abs().max().clamp(min=1e-12)).detach())
+
+
+PLAIN = re.compile(r"dense|one product|one pass|two operands")
+
+
+def plan_of(layer: CompiledDesign) -> str:
+    """How the design is computed where that is more than what the diagram says, in the words of `explain`."""
+    steps = [line.split(": ") for line in layer.explain().splitlines() if line.startswith("  ") and line[2] != " "]
+    ways = dict.fromkeys(parts[1] for parts in steps if len(parts) > 1 and not PLAIN.match(parts[1]))
+    return ", ".join(ways) or "as it is written"
+
+
+def version_of(package: str) -> str:
+    return metadata.version(package)

@@ -1,0 +1,255 @@
+"""The plain references of fla-core's operations, between projections, as layers that designs are compared with.
+
+Each runs in float32 inside, whatever it is given, but for those that say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as nnf
+from torch import Tensor, nn
+
+from tensornet_attn.convert.reading import Numbers, Reading
+from tensornet_attn.parity.layer import Layer
+
+F, H, D, E = 24, 3, 4, 5
+SINGLE = "all of it"
+Run = Callable[..., Any]
+
+
+def naive(folder: str, function: str) -> Run:
+    """A plain reference by its file: importing fla itself takes Triton, and seconds."""
+    root = find_spec("fla")
+    assert root is not None
+    assert root.submodule_search_locations
+    path = Path(root.submodule_search_locations[0]) / "ops" / folder / "naive.py"
+    spec = spec_from_file_location(f"fla_naive_{folder}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, function)  # type: ignore[no-any-return]
+
+
+class Projected(nn.Module):
+    """An operation between projections without biases: queries, keys, values and what else it takes, by head."""
+
+    def __init__(self, widths: Mapping[str, int], run: Run):
+        super().__init__()
+        self.widths, self.run = dict(widths), run
+        for name, width in widths.items():
+            self.add_module(name, nn.Linear(F, H * width, bias=False))
+        self.out = nn.Linear(H * widths["v"], F, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, n, f]; the operation takes and gives [batch, n, heads, entries]."""
+        given = {name: getattr(self, name)(x).unflatten(-1, (H, width)) for name, width in self.widths.items()}
+        return self.out(self.run(**given).flatten(-2).to(x.dtype))  # type: ignore[no-any-return]
+
+
+def heads_first(function: Run) -> Run:
+    """Of an operation on [batch, heads, n, entries], one on [batch, n, heads, entries]."""
+
+    def run(**given: Tensor) -> Tensor:
+        found = function(**{name: value.transpose(1, 2) for name, value in given.items()})
+        return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
+
+    return run
+
+
+WEIGHTS = {"q": "Wq", "k": "Wk", "v": "Wv", "s": "Ws", "g": "Wg", "beta": "Wb", "a": "Wa"}
+
+
+def row(
+    folder: str,
+    function: str,
+    design: str,
+    run: Callable[[Run], Run],
+    legs: Mapping[str, str],
+    extra: Mapping[str, Any] | None = None,
+    single: str = SINGLE,
+    fixed: Mapping[str, Callable[[], Tensor]] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Layer:
+    """`legs`: the leg of each projection's entries, 1 where a head has one number; `names`: of its weight there."""
+    sizes = {"d": D, "e": E, "r": 3, "1": 1}
+    widths = {name: sizes[leg] for name, leg in legs.items()}
+
+    def make() -> nn.Module:
+        return Projected(widths, run(naive(folder, function)))
+
+    weights: dict[str, Any] = {
+        (WEIGHTS | dict(names or {}))[name]: f"{name}.weight: (h {'0/1' if leg == '1' else leg}) f"
+        for name, leg in legs.items()
+    }
+    weights["Wo"] = f"out.weight: f (h {legs['v']})"
+    for name, value in (fixed or {}).items():
+        weights[name] = lambda _, __, value=value: value()
+    numbers: Numbers = {"f": F, "h": H, **{leg: sizes[leg] for leg in legs.values() if leg != "1"}}
+    reading = Reading(design, ("Projected",), lambda _: numbers, weights, extra=extra or {})
+    return Layer("fla-core", function, design, make, reading, single=single)
+
+
+QKV = {"q": "d", "k": "d", "v": "d"}
+QKE = {"q": "d", "k": "d", "v": "e"}
+DELTA: dict[str, Any] = {
+    "causal": True,
+    "legs": {"e": 5},
+    "weights": {"Wb": "f h", "Wv": "f h e", "Wo": "h e f"},
+    "diagram": {
+        "V": "memory[m f] Wv[f h e] -> m h e",
+        "S": "(d ** -0.5) * Q[n h d] -> n h d",
+        "rate": {"map": "sigmoid", "of": "memory[m f] Wb[f h] -> m h"},
+        "A": {"delta_rule": "m", "query": "S", "key": "K", "value": "V", "rate": "rate"},
+        "y": "A[n h e] Wo[h e f] -> n f",
+    },
+}
+
+
+def decays() -> Tensor:
+    """Of retention: minus the log of 1 - 2 ** (-5 - head)."""
+    return -torch.log1p(-(2.0 ** (-5.0 - torch.arange(H, dtype=torch.float64))))
+
+
+def gates(s: Tensor) -> tuple[Tensor, Tensor]:
+    """What each position writes to a slot, and the logarithm of what the slot keeps."""
+    g = nnf.logsigmoid(s) / 8
+    return 1 - g.exp(), g
+
+
+def rate(beta: Tensor) -> Tensor:
+    return beta.squeeze(-1).sigmoid()
+
+
+def gated(legs: str, **more: str) -> dict[str, Any]:
+    """The delta rule whose state fades, at a rate with these legs; `more`: other operands."""
+    own = legs.removeprefix("m ")
+    erased = {"erase": "memory[m f] Wa[f h d] -> m h d"} if more else {}
+    steps = {
+        "u": {"map": "softplus", "of": f"-1 * memory[m f] Wg[f {own}] -> {legs}"},
+        "g": f"-1 * u[{legs}] -> {legs}",
+        "A": DELTA["diagram"]["A"] | {"decay": "g"} | more,
+    }
+    weights = DELTA["weights"] | {"Wg": f"f {own}"} | ({"Wa": "f h d"} if more else {})
+    diagram = {name: step for name, step in DELTA["diagram"].items() if name not in ("A", "y")} | erased | steps
+    return DELTA | {"weights": weights, "diagram": diagram | {"y": DELTA["diagram"]["y"]}}
+
+
+LAYERS = (
+    row("based", "naive_parallel_based", "based", heads_first, QKE, single=""),
+    row(
+        "rebased",
+        "naive_parallel_rebased",
+        "based",
+        heads_first,
+        QKE,
+        {"diagram": {"A": {"normalize": "m", "eps": 1e-6, "of": "s[h n m] s[h n m] -> h n m"}}},
+        single="",
+    ),
+    row("abc", "naive_cumsum_abc", "abc", heads_first, QKV | {"s": "r"}),
+    row("abc", "naive_recurrent_abc", "abc", heads_first, QKV | {"s": "r"}),
+    row(
+        "gsa",
+        "naive_recurrent_gsa",
+        "gsa",
+        lambda run: lambda q, k, v, s: run(q, k, v, *gates(s))[0],
+        QKV | {"s": "r"},
+    ),
+    row(
+        "linear_attn",
+        "naive_recurrent_linear_attn",
+        "mhsa",
+        lambda run: lambda **qkv: run(**qkv)[0],
+        QKV,
+        {"causal": True, "diagram": {"A": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}},
+    ),
+    row(
+        "delta_rule",
+        "delta_rule_recurrence",
+        "mhsa",
+        lambda run: heads_first(lambda q, k, v, beta: run(q, k, v, beta.squeeze(-1).sigmoid())),
+        QKE | {"beta": "1"},
+        DELTA,
+    ),
+    row(
+        "retention",
+        "naive_retention",
+        "mhsa",
+        heads_first,
+        QKV,
+        {
+            "causal": True,
+            "weights": {"w": {"legs": "h", "frozen": True}},
+            "constants": {"gap": {"legs": "n m", "value": "distance"}},
+            "diagram": {
+                "D": {"map": "exp", "of": "- w[h] gap[n m] -> h n m"},
+                "A": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] D[h n m] -> h n m"},
+            },
+        },
+        fixed={"w": decays},
+    ),
+    row(
+        "forgetting_attn",
+        "naive_forgetting_attn",
+        "fox",
+        lambda run: lambda q, k, v, g: run(q, k, v, nnf.logsigmoid(g.squeeze(-1))),
+        QKV | {"g": "1"},
+        fixed={"bf": lambda: torch.zeros(H, dtype=torch.float64)},
+        names={"g": "Wf"},
+    ),
+    row(
+        "stickbreaking_attn",
+        "naive_stickbreaking_attn",
+        "stick_breaking",
+        lambda run: lambda **qkv: run(**qkv)[0],
+        QKV,
+        single="",
+    ),
+    row(
+        "gated_delta_rule",
+        "naive_recurrent_gated_delta_rule",
+        "mhsa",
+        lambda run: lambda q, k, v, beta, g: run(q, k, v, rate(beta), nnf.logsigmoid(g.squeeze(-1)))[0],
+        QKE | {"beta": "1", "g": "1"},
+        gated("m h"),
+    ),
+    row(
+        "kda",
+        "naive_recurrent_kda",
+        "mhsa",
+        lambda run: lambda q, k, v, beta, g: run(q, k, v, nnf.logsigmoid(g), rate(beta))[0],
+        QKE | {"beta": "1", "g": "d"},
+        gated("m h d"),
+    ),
+    row(
+        "comba",
+        "naive_recurrent_comba",
+        "mhsa",
+        lambda run: lambda q, k, v, beta, g, a: run(q, k, v, a, rate(beta), nnf.logsigmoid(g.squeeze(-1)))[0],
+        QKE | {"beta": "1", "g": "1", "a": "d"},
+        gated("m h", erase="erase"),
+    ),
+    row(
+        "gla",
+        "naive_recurrent_gla",
+        "mhsa",
+        lambda run: lambda q, k, v, g: run(q, k, v, nnf.logsigmoid(g))[0],
+        QKV | {"g": "d"},
+        {
+            "causal": True,
+            "legs": {"d": "head f / h"},
+            "weights": {"Wg": "f h d"},
+            "diagram": {
+                "g": {"map": "softplus", "of": "- memory[m f] Wg[f h d] -> m h d"},
+                "c": {"cumsum": "m", "of": "g"},
+                "D": {"map": "exp", "of": "c[m h d] - c[n h d] -> n m h d"},
+                "A": {"keep": "m", "of": "(d ** -0.5) * Q[n h d] K[m h d] D[n m h d] -> h n m"},
+            },
+        },
+    ),
+)

@@ -1,0 +1,373 @@
+"""The layers of x-transformers that designs are compared with: its attention with one option after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tensornet_attn.convert.reading import Numbers, Reading
+from tensornet_attn.parity.layer import Layer
+
+F, H, D = 24, 4, 6
+HEADS = {
+    "Wq": "to_q.weight: (h d) f",
+    "Wk": "to_k.weight: (h d) f",
+    "Wv": "to_v.weight: (h d) f",
+    "Wo": "to_out.weight: f (h d)",
+}
+GROUPS = {
+    "Wq": "to_q.weight: (j g d) f",
+    "Wk": "to_k.weight: (g d) f",
+    "Wv": "to_v.weight: (g d) f",
+    "Wo": "to_out.weight: f (j g d)",
+}
+GATED_OUTPUT = {"O": "A[h n m] V[m h d] -> n h d", "y": "gated[n h d] Wo[h d f] -> n f"}
+
+
+def heads(module: Any) -> Numbers:
+    return {"f": module.to_q.in_features, "h": module.heads, "d": module.to_q.out_features // module.heads}
+
+
+def row(
+    name: str,
+    design: str,
+    options: Mapping[str, Any],
+    weights: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
+    numbers: Any = heads,
+    single: str = "softmax",
+    causal: bool = False,
+    pairs: tuple[str, ...] = (),
+) -> Layer:
+    """An attention with these options."""
+
+    def make() -> nn.Module:
+        from x_transformers.x_transformers import Attention
+
+        return Attention(F, dim_head=D, heads=H, causal=causal, **options)  # type: ignore[no-any-return]
+
+    changed = {**(extra or {}), **({"causal": True} if causal else {})}
+    reading = Reading(design, ("Attention",), numbers, weights or HEADS, pairs, extra=changed)
+    return Layer("x-transformers", f"Attention, {name}", design, make, reading, single=single)
+
+
+def feed_forward(
+    name: str, design: str, options: Mapping[str, Any], weights: Mapping[str, Any], extra: Mapping[str, Any]
+) -> Layer:
+    def make() -> nn.Module:
+        from x_transformers.x_transformers import FeedForward
+
+        return FeedForward(F, mult=2, **options)  # type: ignore[no-any-return]
+
+    def numbers(module: Any) -> Numbers:
+        return {"f": module.ff[2].out_features, "l": module.ff[2].in_features}
+
+    reading = Reading(design, ("FeedForward",), numbers, weights, extra=extra)
+    return Layer("x-transformers", f"FeedForward, {name}", design, make, reading)
+
+
+def mixed(module: Any, _: Numbers) -> Tensor:
+    """Scores plus a mixture of them: the identity and a matrix, from head g to head h."""
+    weight = module.attend.pre_softmax_talking_heads.weight[:, :, 0, 0]
+    return torch.eye(len(weight), dtype=weight.dtype) + weight.T
+
+
+def rotary_call(module: Any, x: Tensor) -> Tensor:
+    from x_transformers.x_transformers import RotaryEmbedding
+
+    return module(x, rotary_pos_emb=RotaryEmbedding(D).forward_from_seq_len(x.shape[1]))  # type: ignore[no-any-return]
+
+
+def alibi_call(module: Any, x: Tensor) -> Tensor:
+    from x_transformers.x_transformers import AlibiPositionalBias
+
+    return module(x, rel_pos=AlibiPositionalBias(heads=H, total_heads=H))  # type: ignore[no-any-return]
+
+
+def called(layer: Layer, call: Any) -> Layer:
+    from dataclasses import replace
+
+    assert layer.reading is not None
+    return replace(layer, reading=replace(layer.reading, call=call))
+
+
+LAYERS = (
+    row("plain", "mhsa", {}),
+    row("causal", "mhsa", {}, causal=True),
+    row("kv_heads", "gqa", {"kv_heads": 2}, GROUPS, numbers=lambda m: {"f": F, "g": 2, "j": 2, "d": D}),
+    row("one_kv_head", "mqa", {"one_kv_head": True}, HEADS | {"Wk": "to_k.weight: d f", "Wv": "to_v.weight: d f"}),
+    row(
+        "pre_talking_heads, post_talking_heads",
+        "talking_heads",
+        {"pre_talking_heads": True, "post_talking_heads": True},
+        {
+            "Wq": "to_q.weight: (g d) f",
+            "Wk": "to_k.weight: (g d) f",
+            "Wv": "to_v.weight: (e d) f",
+            "Wo": "to_out.weight: f (e d)",
+            "Pl": mixed,
+            "Pw": "attend.post_softmax_talking_heads.weight: e h 0/1 0/1",
+        },
+        numbers=lambda m: {"f": F, "g": H, "h": H, "e": H, "d": D},
+    ),
+    row(
+        "qk_norm",
+        "qk_l2norm",
+        {"qk_norm": True},
+        single="",
+        weights=HEADS | {"temperature": lambda m, _: torch.tensor(float(m.qk_norm_scale))},
+    ),
+    row(
+        "qk_rmsnorm",
+        "mhsa",
+        {"qk_rmsnorm": True},
+        HEADS | {"q_norm": "q_rmsnorm.gamma: h 0/1 d", "k_norm": "k_rmsnorm.gamma: h 0/1 d"},
+        {
+            "weights": {"q_norm": "h d", "k_norm": "h d"},
+            "diagram": {
+                "q": {"rmsnorm": "d", "eps": 1e-24, "of": "x[n f] Wq[f h d] -> n h d"},
+                "k": {"rmsnorm": "d", "eps": 1e-24, "of": "memory[m f] Wk[f h d] -> m h d"},
+                "Q": "q[n h d] q_norm[h d] + q[n h d] -> n h d",
+                "K": "k[m h d] k_norm[h d] + k[m h d] -> m h d",
+            },
+        },
+    ),
+    row(
+        "value_rmsnorm",
+        "mhsa",
+        {"value_rmsnorm": True},
+        HEADS | {"v_norm": "value_rmsnorm.gamma: h 0/1 d"},
+        {
+            "weights": {"v_norm": "h d"},
+            "diagram": {
+                "v": {"rmsnorm": "d", "eps": 1e-24, "of": "memory[m f] Wv[f h d] -> m h d"},
+                "V": "v[m h d] v_norm[h d] + v[m h d] -> m h d",
+            },
+        },
+    ),
+    row("l2_distance", "l2_attention", {"l2_distance": True}),
+    row(
+        "laser",
+        "laser",
+        {"laser": True},
+        extra={"diagram": {"V": {"map": "softcap(15)", "of": "memory[m f] Wv[f h d] -> m h d"}}},
+    ),
+    row(
+        "sigmoid",
+        "sigmoid_attention",
+        {"sigmoid": True},
+        single="",
+        extra={
+            "diagram": {"A": {"keep": "m", "of": {"map": "sigmoid", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}}
+        },
+    ),
+    row(
+        "softclamp_logits",
+        "mhsa",
+        {"softclamp_logits": True, "logit_softclamp_value": 2.0},
+        extra={
+            "diagram": {
+                "A": {"softmax": "m", "of": {"map": "softcap(2)", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}
+            }
+        },
+    ),
+    row(
+        "gate_values",
+        "mhsa",
+        {"gate_values": True},
+        HEADS | {"Wg": "to_v_gate.weight: (h d) f"},
+        {
+            "weights": {"Wg": "f h d"},
+            "diagram": {
+                "G": {"map": "sigmoid", "of": "x[n f] Wg[f h d] -> n h d"},
+                "O": GATED_OUTPUT["O"],
+                "gated": "G[n h d] O[n h d] -> n h d",
+                "y": GATED_OUTPUT["y"],
+            },
+        },
+    ),
+    row(
+        "gate_value_heads",
+        "mhsa",
+        {"gate_value_heads": True},
+        HEADS | {"Wg": "to_v_head_gate.weight: h f", "bg": "to_v_head_gate.bias"},
+        {
+            "weights": {"Wg": "f h", "bg": "h"},
+            "diagram": {
+                "G": {"map": "sigmoid", "of": "x[n f] Wg[f h] + bg[h] -> n h"},
+                "O": GATED_OUTPUT["O"],
+                "gated": "G[n h] O[n h d] -> n h d",
+                "y": GATED_OUTPUT["y"],
+            },
+        },
+    ),
+    row(
+        "output_gate",
+        "mhsa",
+        {"output_gate": True},
+        HEADS | {"Wg": lambda m, _: m.to_output_gate.weight.T.reshape(H, D, H, D)},
+        {
+            "legs": {"a": "head h", "b": "d"},
+            "weights": {"Wg": "a b h d"},
+            "diagram": {
+                "O": GATED_OUTPUT["O"],
+                "G": {"map": "sigmoid", "of": "O[n a b] Wg[a b h d] -> n h d"},
+                "gated": "G[n h d] O[n h d] -> n h d",
+                "y": GATED_OUTPUT["y"],
+            },
+        },
+    ),
+    row(
+        "on_attn",
+        "mhsa",
+        {"on_attn": True},
+        HEADS | {"Wo": "to_out.0.weight: (0/2 f) (h d)", "Wg": "to_out.0.weight: (1/2 f) (h d)"},
+        {
+            "weights": {"Wg": "h d f"},
+            "diagram": {
+                "O": GATED_OUTPUT["O"],
+                "a": "O[n h d] Wo[h d f] -> n f",
+                "G": {"map": "sigmoid", "of": "O[n h d] Wg[h d f] -> n f"},
+                "y": "a[n f] G[n f] -> n f",
+            },
+        },
+    ),
+    row(
+        "head_scale",
+        "mhsa",
+        {"head_scale": True},
+        HEADS | {"s": "head_scale_params: 0/1 h 0/1 0/1"},
+        {"weights": {"s": "h"}, "diagram": {"y": "s[h] A[h n m] V[m h d] Wo[h d f] -> n f"}},
+    ),
+    row(
+        "head_learned_sink",
+        "mhsa",
+        {"head_learned_sink": True},
+        HEADS | {"sink": "attend.head_attn_sink"},
+        {
+            "weights": {"sink": "h"},
+            "diagram": {
+                "A": {
+                    "softmax": "m",
+                    "scale": "d ** -0.5",
+                    "sink": "sink[h]",
+                    "of": "Q[n h d] K[m h d] -> h n m",
+                }
+            },
+        },
+    ),
+    row(
+        "sparse_topk",
+        "mhsa",
+        {"sparse_topk": 4},
+        extra={
+            "diagram": {
+                "S": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m",
+                "A": {"softmax": "m", "of": {"topk": "m", "k": 4, "fill": "-inf", "of": "S"}},
+            }
+        },
+    ),
+    row(
+        "use_cope",
+        "cope",
+        {"use_cope": True, "cope_max_pos": 6},
+        HEADS | {"E": lambda m, _: m.attend.cope.pos_emb.T},
+        {"diagram": {"gate": {"map": "sigmoid", "of": "(d ** -0.5) * S[h n m] -> h n m"}}},
+        numbers=lambda m: heads(m) | {"p": 6},
+        causal=True,
+    ),
+    row(
+        "use_latent_kv",
+        "mla",
+        {"use_latent_kv": True, "dim_latent_kv": 10},
+        {
+            "Wq": "to_q.weight: (h d) f",
+            "Wc": "to_latent_kv.weight: c f",
+            "Wuk": "to_k.weight: (h d) c",
+            "Wuv": "to_v.weight: (h d) c",
+            "Wo": "to_out.weight: f (h d)",
+        },
+        numbers=lambda m: heads(m) | {"c": m.to_latent_kv.out_features},
+    ),
+    row(
+        "max_attend_past",
+        "mhsa",
+        {"max_attend_past": 3},
+        extra={
+            "diagram": {
+                "A": {
+                    "softmax": "m",
+                    "scale": "d ** -0.5",
+                    "mask": ["window(3, 0)"],
+                    "of": "Q[n h d] K[m h d] -> h n m",
+                }
+            }
+        },
+        causal=True,
+    ),
+    row(
+        "inverted_attention",
+        "mhsa",
+        {"inverted_attention": True},
+        extra={
+            "diagram": {
+                "S": {"softmax": "n", "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"},
+                "A": {"normalize": "m", "of": "S[h n m] -> h n m"},
+            }
+        },
+    ),
+    row(
+        "data_dependent_alibi",
+        "fox",
+        {"data_dependent_alibi": True},
+        HEADS
+        | {
+            "Wf": "data_dependent_alibi.to_forget_gates.0.weight: h f",
+            "bf": "data_dependent_alibi.to_forget_gates.0.bias",
+        },
+        causal=True,
+    ),
+    called(
+        row("rotary_pos_emb", "mhsa_rope", {}, single="angles, softmax", pairs=("Wq", "Wk")),
+        rotary_call,
+    ),
+    called(row("alibi", "alibi", {}, causal=True), alibi_call),
+    feed_forward(
+        "glu, swish",
+        "swiglu",
+        {"glu": True, "swish": True},
+        {
+            "Wu": "ff.0.proj.weight: (0/2 l) f",
+            "Wg": "ff.0.proj.weight: (1/2 l) f",
+            "bu": "ff.0.proj.bias: (0/2 l)",
+            "bg": "ff.0.proj.bias: (1/2 l)",
+            "Wd": "ff.2.weight: f l",
+            "bd": "ff.2.bias",
+        },
+        {
+            "weights": {"bu": "l", "bg": "l", "bd": "f"},
+            "diagram": {
+                "G": {"map": "silu", "of": "x[n f] Wg[f l] + bg[l] -> n l"},
+                "U": "x[n f] Wu[f l] + bu[l] -> n l",
+                "y": "H[n l] Wd[l f] + bd[f] -> n f",
+            },
+        },
+    ),
+    feed_forward(
+        "relu_squared",
+        "nemotron_mlp",
+        {"relu_squared": True, "no_bias": True},
+        {"W1": "ff.0.0.weight: l f", "W2": "ff.2.weight: f l"},
+        {},
+    ),
+    feed_forward(
+        "gelu",
+        "mlp",
+        {},
+        {"W1": "ff.0.0.weight: l f", "b1": "ff.0.0.bias", "W2": "ff.2.weight: f l", "b2": "ff.2.bias"},
+        {"diagram": {"H": {"map": "gelu", "of": "x[n f] W1[f l] + b1[l] -> n l"}}},
+    ),
+)

@@ -1,0 +1,98 @@
+"""Products inside a chunk whose factors fade: sum_d q[t] k[i] exp(a[t] - c[i]) for i <= t, no exponent above 0.
+
+Where all channels fade alike, a matrix times a matrix. Else rows of blocks of a few meet one by one, and the second
+half of each block of twice, four times as many meets the first by way of the boundary b between them, exp(a[t] - b)
+exp(b - c[i]), both at most 1. A cumulative decay is never divided by: nothing overflows however fast something fades.
+"""
+
+import torch
+from torch import Tensor
+
+FEW = 4  # rows that meet one by one
+
+
+def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> Tensor:
+    """Products [M, C, r, C] of r rows at each place, q [M, C, r, d], with keys k [M, C, d] up to it, zeros elsewhere.
+
+    a and c [M, C, w]: logarithms of what rows and keys have faded by, w being 1 or d. C is a power of
+    two. `strict`: of keys before the place; else a is c.
+    """
+    (M, C, r, _), width = q.shape, min(FEW, q.shape[1])
+    if c.shape[-1] == 1:
+        return (q.flatten(1, 2) @ k.mT).view(M, C, r, C) * fading(a, c, strict)
+    out = q.new_zeros(M, C, r, C)
+    blocks, (rows, keys, a_, c_) = diagonal(out, width), (x.unflatten(1, (-1, width)) for x in (q, k, a, c))
+    for lag in range(int(strict), width):
+        row, key = slice(lag, None), slice(width - lag)
+        faded = keys[:, :, key] if lag == 0 else (a_[:, :, row] - c_[:, :, key]).exp_() * keys[:, :, key]
+        met = (rows[:, :, row] * faded[..., None, :]).sum(-1)  # M G b r
+        blocks.diagonal(-lag, 1, 3).copy_(met.movedim(-1, 1))
+    while width < C:
+        row, key = across(a, c, width)
+        below = later_half(q, width).mul(row).flatten(2, 3) @ first_half(k, width).mul(key).mT  # M G (b r) b
+        diagonal(out, 2 * width)[:, width:, :, :width].copy_(below.view(M, -1, width, r, width).movedim(1, -1))
+        width *= 2
+    return out
+
+
+def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> tuple[Tensor, Tensor]:
+    """The gradients of q and k from that of `faded_products`. Those of a and c are q and k times these."""
+    (M, C, r, d), width = q.shape, min(FEW, q.shape[1])
+    if c.shape[-1] == 1:
+        g = (g * fading(a, c, strict)).flatten(1, 2)
+        return (g @ k).view(q.shape), g.mT @ q.flatten(1, 2)
+    g_q, g_k, blocks = torch.zeros_like(q), torch.zeros_like(k), diagonal(g, width)
+    g_rows, g_keys, rows, keys, a_, c_ = (x.unflatten(1, (-1, width)) for x in (g_q, g_k, q, k, a, c))
+    for lag in range(int(strict), width):
+        row, key = slice(lag, None), slice(width - lag)
+        own = blocks.diagonal(-lag, 1, 3).movedim(1, -1)[..., None]  # M G b r 1
+        if lag == 0:
+            g_rows.addcmul_(own, keys[..., None, :])
+            g_keys.add_((own * rows).sum(-2))
+            continue
+        faded = (a_[:, :, row] - c_[:, :, key]).exp_()
+        g_rows[:, :, row].addcmul_(own, (faded * keys[:, :, key])[..., None, :])
+        g_keys[:, :, key].addcmul_((own * rows[:, :, row]).sum(-2), faded)
+    while width < C:
+        row, key = across(a, c, width)
+        below = diagonal(g, 2 * width)[:, width:, :, :width].movedim(-1, 1).flatten(2, 3)  # M G (b r) b
+        later_half(g_q, width).addcmul_((below @ first_half(k, width).mul(key)).view(M, -1, width, r, d), row)
+        first_half(g_k, width).addcmul_(below.mT @ later_half(q, width).mul(row).flatten(2, 3), key)
+        width *= 2
+    return g_q, g_k
+
+
+def fading(a: Tensor, c: Tensor, strict: bool) -> Tensor:
+    """exp(a[t] - c[i]) of keys up to the place, zeros elsewhere: a and c [M, C, 1] -> [M, C, 1, C]."""
+    return (a - c.mT).masked_fill_(later(c, strict), -torch.inf).exp_()[:, :, None]
+
+
+def later(like: Tensor, strict: bool) -> Tensor:
+    """True where a key stands behind a place, if `strict` at it too: like [M, C, .] -> [C, C]."""
+    place = torch.arange(like.shape[1], device=like.device)
+    return place >= place[:, None] if strict else place > place[:, None]
+
+
+def diagonal(x: Tensor, width: int) -> Tensor:
+    """The blocks on the diagonal of [M, C, r, C], so that the view can be written: [M, width, r, width, C / width]."""
+    return x.unflatten(3, (-1, width)).unflatten(1, (-1, width)).diagonal(dim1=1, dim2=4)
+
+
+def first_half(x: Tensor, width: int) -> Tensor:
+    """The first half of blocks of 2 width places: [M, C, ...] -> [M, C / (2 width), width, ...]."""
+    return x.unflatten(1, (-1, 2, width))[:, :, 0]
+
+
+def later_half(x: Tensor, width: int) -> Tensor:
+    """The other half."""
+    return x.unflatten(1, (-1, 2, width))[:, :, 1]
+
+
+def across(a: Tensor, c: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """What rows of second halves and keys of first ones have faded by since, or until, the boundary between them.
+
+    [M, C / (2 width), width, 1, d] and [M, C / (2 width), width, d].
+    """
+    early = first_half(c, width)
+    at = early[:, :, -1:]
+    return (later_half(a, width) - at).exp_()[..., None, :], (at - early).exp_()

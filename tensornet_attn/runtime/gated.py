@@ -1,0 +1,356 @@
+"""The delta rule with a state that fades, and with keys of their own to erase and to write by, in chunks of keys.
+
+    S <- exp(decay) S + rate (write v^T - key (erase^T exp(decay) S))^T, read by the query: Gated DeltaNet, Kimi Delta
+    Attention, Comba, RWKV-7.
+
+What a chunk does to the state it is given, `S <- keep S + add`, solves a triangular system, as in `scan`, of products
+that fade; only the states between chunks are computed one after another. No exponent is above 0.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tensornet_attn.runtime.fading import faded_gradients, faded_products
+from tensornet_attn.runtime.operations import batch_first, eager, operation
+from tensornet_attn.runtime.products import exact_products
+from tensornet_attn.runtime.scan import chunks_of, from_chunks, held_before, in_chunks
+
+LEAST = {torch.float32: -100.0, torch.float64: -750.0}  # decays below are zero all the same, and sums of them finite
+
+
+def gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    decay: Tensor | None = None,
+    erase: Tensor | None = None,
+    write: Tensor | None = None,
+    undecayed: bool = False,
+    key_mask: Tensor | None = None,
+    chunk: int = 32,
+    past: list[Tensor] | tuple[Tensor, ...] = (),
+    steps: int = 1,
+) -> Tensor:
+    """q [..., n, d], k, erase, write [..., m, d], v [..., m, e], rate [..., m], decay [..., m, 1 or d] -> [..., n, e].
+
+    `decay`: logarithms, which must not be above 0. `undecayed`: erase reads the state before it fades. `past`: S before
+    the first key [..., d, e], which is not trained. `chunk` keys at a time; in float32 at least, under autocast too.
+    `steps`: so many keys, erase, write, v and rate stand at each position, one after another.
+    """
+    if steps > 1:
+        q, decay, key_mask = by_steps(q, decay, key_mask, steps)
+        read = gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past)
+        return read[..., steps - 1 :: steps, :]
+    n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
+    if past and n > m:
+        raise ValueError(f"gated_delta_rule: {n} queries for {m} keys behind a state; give no more queries than keys.")
+    operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
+    q, first = q.to(operands[0]), past[0].to(operands[0]) if past else None
+    return gated_in_chunks(q, *operands, first, undecayed, chunk).to(dtype)
+
+
+def gated_delta_state(
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    past: list[Tensor] | tuple[Tensor, ...],
+    decay: Tensor | None = None,
+    erase: Tensor | None = None,
+    write: Tensor | None = None,
+    undecayed: bool = False,
+    key_mask: Tensor | None = None,
+    chunk: int = 32,
+    steps: int = 1,
+) -> Tensor:
+    """The S [..., d, e] that `gated_delta_rule` has after the last key, without a gradient."""
+    if steps > 1:
+        _, decay, key_mask = by_steps(None, decay, key_mask, steps)
+    with torch.no_grad():
+        operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
+        batch, given = expanded(*operands, past[0].to(operands[0]))
+        *given, first = given
+        chunk = chunk_size(k.shape[-2], chunk)
+        chunks = chunks_of(k, chunk)
+        with exact_products(k):
+            S = first.reshape(-1, *first.shape[-2:])
+            made = Chunks(*(None if x is None else in_chunks(x, chunks, chunk) for x in given), undecayed)
+            for keep, add in zip(made.keeps.unbind(1), made.adds.unbind(1), strict=True):
+                S = torch.baddbmm(add, keep, S)
+    return S.reshape(*batch, *S.shape[-2:]).to(past[0].dtype)
+
+
+def by_steps(
+    q: Tensor | None, decay: Tensor | None, key_mask: Tensor | None, steps: int
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """What stands once at a position, as it stands in all steps: queries read after the last, S fades at the first."""
+    q = None if q is None else F.pad(q[..., None, :], (0, 0, steps - 1, 0)).flatten(-3, -2)
+    decay = None if decay is None else F.pad(decay[..., None, :], (0, 0, 0, steps - 1)).flatten(-3, -2)
+    return q, decay, None if key_mask is None else key_mask.repeat_interleave(steps, -1)
+
+
+def gated_operands(
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    decay: Tensor | None,
+    erase: Tensor | None,
+    write: Tensor | None,
+    key_mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
+    """What erases, the rated keys that it erases at and that values are written at (None: the same), values, decays."""
+    dtype = torch.promote_types(v.dtype, torch.float32)
+    decay = k.new_zeros(()).expand(*rate.shape, 1) if decay is None else decay
+    k, v, rate, decay = (x.to(dtype) for x in (k, v, rate, decay))
+    erase, write = (None if x is None else x.to(dtype) for x in (erase, write))
+    if key_mask is not None:
+        seen = key_mask[..., None]
+        k, decay = torch.where(seen, k, 0), torch.where(seen, decay, 0)
+        erase, write = (None if x is None else torch.where(seen, x, 0) for x in (erase, write))
+        rate = torch.where(key_mask, rate, 0)
+    decay, rate = decay.clamp(min=LEAST[dtype]), rate[..., None]
+    return k if erase is None else erase, rate * k, None if write is None else rate * write, v, decay
+
+
+def gated_in_chunks(
+    q: Tensor,
+    e: Tensor,
+    k: Tensor,
+    w: Tensor | None,
+    v: Tensor,
+    decay: Tensor,
+    first: Tensor | None,
+    undecayed: bool,
+    chunk: int,
+) -> Tensor:
+    """`gated_delta_rule` of what `gated_operands` gives; they broadcast."""
+    _, operands = expanded(q, e, k, w, v, decay, first)
+    if torch.compiler.is_compiling():
+        return gated_reads(*operands, undecayed, chunk)
+    return GatedReads.apply(*operands, undecayed, chunk_size(k.shape[-2], chunk))
+
+
+def widened(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """x with its last dimensions expanded to these sizes."""
+    return x.expand(*x.shape[: x.ndim - len(sizes)], *sizes)
+
+
+def expanded(*operands: Tensor | None) -> tuple[torch.Size, list[Tensor | None]]:
+    """Matrices with the batch of all of them, and this batch."""
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in operands if x is not None))
+    return batch, [None if x is None else x.expand(*batch, -1, -1) for x in operands]
+
+
+def chunk_size(keys: int, most: int) -> int:
+    """A power of two: no more than `most`, nor than needed for so many keys."""
+    return 1 << min(max(most, 1).bit_length() - 1, max(keys - 1, 0).bit_length())
+
+
+@torch.library.custom_op(operation("gated_reads"), mutates_args=())
+def gated_reads(
+    q: Tensor,
+    e: Tensor,
+    k: Tensor,
+    w: Tensor | None,
+    v: Tensor,
+    decay: Tensor,
+    first: Tensor | None,
+    undecayed: bool,
+    chunk: int,
+) -> Tensor:
+    """What queries read: q [..., n, d], e, k and w [..., m, d], v [..., m, e], decay [..., m, 1 or d] -> [..., n, e].
+
+    `first`: the state before the first key, [..., d, e], zeros if None.
+    """
+    with exact_products(k):
+        return gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed, chunk, held_before)
+
+
+def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold) -> Tensor:
+    """`gated_reads` as plain tensor code; `hold` is `held_before`, or a kernel of its arguments."""
+    shape, chunk = (*q.shape[:-1], v.shape[-1]), chunk_size(k.shape[-2], chunk)
+    chunks = chunks_of(k, chunk)
+    q, *operands = (None if x is None else in_chunks(x, chunks, chunk) for x in (q, e, k, w, v, decay))
+    made = Chunks(*operands, undecayed, q)
+    held = hold(made.keeps, made.adds, first)
+    read = made.queries @ held + made.scores @ (made.writes - made.undone @ held)
+    return from_chunks(read if w is None else read + made.write_scores @ made.v, shape)
+
+
+class Chunks:
+    """What chunks do to the states before them: all [batch, chunks, chunk, .]; see `gated_delta_rule`.
+
+    At its keys a chunk writes `writes - undone S`, beside it `v` by w. Queries read `queries S` and `scores` times what
+    is written, and `write_scores v`.
+    """
+
+    def __init__(self, e, k, w, v, decay, undecayed: bool, q=None):
+        """Without queries, nothing of what they read."""
+        flat = e.shape[:2]
+        total = decay.cumsum(-2)
+        before = total - decay if undecayed else total
+        self.v, self.system, self.write_scores, self.write_system = v, None, None, None
+        self.erased, self.since = e * before.exp(), (total[..., -1:, :] - total).exp()
+        self.fall = total[..., -1, :].exp()  # of the state from one chunk to the next
+        self.left, self.written = k * self.since, None if w is None else w * self.since
+        self.total, self.before = total, before
+        self.scores, self.system = products(q, e, k, total, before, undecayed, flat)
+        solved = v
+        if w is not None:
+            self.write_scores, self.write_system = products(q, e, w, total, before, undecayed, flat)
+            solved = -self.write_system @ v
+        both = torch.cat((self.erased, solved), -1)
+        both = torch.linalg.solve_triangular(self.system, both, upper=False, unitriangular=True)
+        self.undone, self.writes = both.split((k.shape[-1], v.shape[-1]), -1)
+        self.keeps = torch.diag_embed(self.fall.expand(*flat, k.shape[-1])) - self.left.mT @ self.undone
+        self.adds = self.left.mT @ self.writes + (0 if w is None else self.written.mT @ v)
+        self.queries = None if q is None else q * total.exp()
+
+
+def products(q, e, k, total, before, undecayed: bool, flat) -> tuple[Tensor | None, Tensor]:
+    """Products of queries with keys up to theirs, and of what erases with keys before its own: [b, chunks, c, c]."""
+    q, e, k, total, before = (None if x is None else x.flatten(0, 1) for x in (q, e, k, total, before))
+    if q is None or undecayed:
+        system = faded_products(e[:, :, None], k, before, total, True)[:, :, 0]
+        scores = None if q is None else faded_products(q[:, :, None], k, total, total, False)[:, :, 0]
+    else:
+        scores, system = faded_products(torch.stack((q, e), 2), k, total, total, False).unbind(2)
+        system = system.tril(-1)
+    return None if scores is None else scores.unflatten(0, flat), system.unflatten(0, flat)
+
+
+def products_gradients(g_scores, g_system, q, e, k, total, before, undecayed: bool, flat) -> tuple[Tensor, ...]:
+    """The gradients of q, e and k from those of `products`."""
+    g_scores, g_system, q, e, k, total, before = (x.flatten(0, 1) for x in (g_scores, g_system, q, e, k, total, before))
+    if undecayed:
+        g_e, g_k = faded_gradients(g_system[:, :, None], e[:, :, None], k, before, total, True)
+        g_q, more = faded_gradients(g_scores[:, :, None], q[:, :, None], k, total, total, False)
+        found = g_q[:, :, 0], g_e[:, :, 0], g_k + more
+    else:
+        g = torch.stack((g_scores, g_system.tril(-1)), 2)
+        g_rows, g_k = faded_gradients(g, torch.stack((q, e), 2), k, total, total, False)
+        found = *g_rows.unbind(2), g_k
+    return tuple(x.unflatten(0, flat) for x in found)
+
+
+@torch.library.custom_op(operation("gated_gradients"), mutates_args=())
+def gated_gradients(
+    g: Tensor,
+    q: Tensor,
+    e: Tensor,
+    k: Tensor,
+    w: Tensor | None,
+    v: Tensor,
+    decay: Tensor,
+    first: Tensor | None,
+    undecayed: bool,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of q, e, k, w (without entries, where it is None), v and decay from that of what is read."""
+    with exact_products(k):
+        return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk, held_before)
+
+
+def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold) -> tuple[Tensor, ...]:
+    """`gated_gradients` as plain tensor code, which has gradients of its own; `g_x` is the gradient of x.
+
+    exp(total) stands beside q, e, k and w, so the gradient of total is q g_q + e g_e - k g_k - w g_w.
+    """
+    shapes, chunk = [None if x is None else x.shape for x in (q, e, k, w, v, decay)], chunk_size(k.shape[-2], chunk)
+    chunks = chunks_of(k, chunk)
+    g, q, e, k, w, v, decay = (None if x is None else in_chunks(x, chunks, chunk) for x in (g, q, e, k, w, v, decay))
+    made, flat, width = Chunks(e, k, w, v, decay, undecayed, q), k.shape[:2], k.shape[-1]
+    held = hold(made.keeps, made.adds, first)
+    written = made.writes - made.undone @ held
+    g_scores, g_written = g @ written.mT, made.scores.mT @ g
+    after = hold(made.keeps.mT.flip(1), (made.queries.mT @ g - made.undone.mT @ g_written).flip(1))
+    g_after = after.flip(1)  # of what a chunk leaves
+    g_writes = g_written + made.left @ g_after
+    g_solved = torch.cat((-g_writes @ held.mT, g_writes), -1)
+    g_rated = torch.linalg.solve_triangular(made.system.mT, g_solved, upper=True, unitriangular=True)
+    g_system = -g_rated @ torch.cat((made.undone, made.writes), -1).mT
+    g_erased, g_v = g_rated.split((width, v.shape[-1]), -1)
+    more = products_gradients(g_scores, g_system, q, e, k, made.total, made.before, undecayed, flat)
+    g_left = (written @ g_after.mT) * made.since
+    g_q, g_e, g_k = (x + y for x, y in zip((0, 0, g_left), more, strict=True))
+    g_end, g_w = k * g_left, None
+    if w is not None:
+        g_scores, g_system = g @ v.mT, -g_v @ v.mT
+        g_v = made.write_scores.mT @ g - made.write_system.mT @ g_v + made.written @ g_after
+        more = products_gradients(g_scores, g_system, q, e, w, made.total, made.before, undecayed, flat)
+        g_left = (v @ g_after.mT) * made.since
+        g_q, g_e, g_w = (x + y for x, y in zip((g_q, g_e, g_left), more, strict=True))
+        g_end = g_end + w * g_left
+    g_q = g_q + (g @ held.mT) * made.total.exp()
+    g_e = g_e + g_erased * made.before.exp()
+    of_end = g_end.sum(-2, keepdim=True) + made.fall[..., None, :] * (held * g_after).sum(-1)[..., None, :]
+    since = q * g_q - k * g_k - (0 if w is None else w * g_w)  # of total, at each place
+    by_erased = e * g_e
+    since = since if undecayed else since + by_erased
+    if decay.shape[-1] == 1:
+        since, by_erased, of_end = (x.sum(-1, keepdim=True) for x in (since, by_erased, of_end))
+    g_decay = since.flip(-2).cumsum(-2).flip(-2) + of_end
+    if undecayed:
+        g_decay = g_decay + by_erased.flip(-2).cumsum(-2).flip(-2) - by_erased
+    found = zip((g_q, g_e, g_k, g_w, g_v, g_decay), shapes, strict=True)
+    none = g_q.new_empty((*shapes[0][:-2], 0, 0))
+    return tuple(none if x is None else from_chunks(x, shape) for x, shape in found)
+
+
+@gated_reads.register_fake
+def gated_reads_shape(q, e, k, w, v, decay, first, undecayed, chunk):
+    """The shape of what is read."""
+    return q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+@gated_gradients.register_fake
+def gated_gradients_shapes(g, q, e, k, w, v, decay, *options):
+    """The shapes of the gradients."""
+    none = (*q.shape[:-2], 0, 0)
+    return tuple(q.new_empty(none if x is None else x.shape) for x in (q, e, k, w, v, decay))
+
+
+def gated_keep(ctx, inputs, output):
+    """Keeps the operands."""
+    *operands, ctx.undecayed, ctx.chunk = inputs
+    ctx.held = [x is not None for x in operands]
+    ctx.save_for_backward(*(x for x in operands if x is not None))
+
+
+def gated_kept(ctx):
+    """The operands that were kept, with None for those that are absent."""
+    kept = iter(ctx.saved_tensors)
+    return [next(kept) if held else None for held in ctx.held]
+
+
+def gated_autograd(ctx, g):
+    """The gradients of the operands."""
+    q, e, k, w, *others = gated_kept(ctx)
+    found = [*GatedGradients.apply(g, q, e, k, w, *others, ctx.undecayed, ctx.chunk)]
+    if w is None:
+        found[3] = None
+    return *found, None, None, None
+
+
+def gated_second_backward(ctx, *g):
+    """The gradients of the gradients, by those of plain tensor code."""
+    operands = gated_kept(ctx)
+    trained = [i for i, x in enumerate(operands[:-1]) if x is not None]
+
+    def gradients(*some):
+        given = [*operands]
+        for i, x in zip(trained, some, strict=True):
+            given[i] = x
+        return gated_gradients_by_chunks(*given, ctx.undecayed, ctx.chunk, held_before)
+
+    with exact_products(g[0]):
+        found = iter(torch.func.vjp(gradients, *(operands[i] for i in trained))[1](g))
+    return *(next(found) if i in trained else None for i in range(len(operands))), None, None
+
+
+gated_reads.register_autograd(gated_autograd, setup_context=gated_keep)
+gated_reads.register_vmap(batch_first(gated_reads))
+gated_gradients.register_vmap(batch_first(gated_gradients))
+GatedReads = eager(gated_reads, gated_keep, gated_autograd)
+GatedGradients = eager(gated_gradients, gated_keep, gated_second_backward)

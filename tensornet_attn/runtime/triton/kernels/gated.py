@@ -1,0 +1,129 @@
+"""The delta rule with decay by a Triton kernel, which computes the states between chunks; beside `gated_delta_rule`.
+
+What chunks do by themselves are products of many matrices at once, for which torch has kernels.
+"""
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.runtime.gated import (
+    by_steps,
+    expanded,
+    gated_delta_rule,
+    gated_gradients_by_chunks,
+    gated_gradients_shapes,
+    gated_keep,
+    gated_kept,
+    gated_operands,
+    gated_reads_by_chunks,
+    gated_reads_shape,
+    gated_second_backward,
+)
+from tensornet_attn.runtime.operations import batch_first, operation
+from tensornet_attn.runtime.products import exact_products
+from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
+from tensornet_attn.runtime.triton.kernels.gated_kernels import states_between
+from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
+
+WIDEST = 128  # features of a state whose rows a program holds
+STATES = ((64, 8, 2), (32, 4, 2), (32, 4, 1), (16, 4, 2), (16, 4, 1), (16, 8, 1))
+
+
+def triton_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rate: Tensor,
+    decay: Tensor | None = None,
+    erase: Tensor | None = None,
+    write: Tensor | None = None,
+    undecayed: bool = False,
+    key_mask: Tensor | None = None,
+    chunk: int = 64,
+    past: list[Tensor] | tuple[Tensor, ...] = (),
+    steps: int = 1,
+) -> Tensor:
+    """`gated_delta_rule` of the same arguments, which itself takes wider keys, and what stands before the first."""
+    if k.shape[-1] > WIDEST or past:
+        return gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past, steps)
+    if steps > 1:
+        q, decay, key_mask = by_steps(q, decay, key_mask, steps)
+    e, rated, w, value, decay = gated_operands(k, v, rate, decay, erase, write, key_mask)
+    _, operands = expanded(q.to(value), e, rated, w, value, decay)
+    return triton_gated(*operands, None, undecayed, chunk)[..., steps - 1 :: steps, :].to(v.dtype)
+
+
+@torch.library.custom_op(operation("triton_gated"), mutates_args=())
+def triton_gated(
+    q: Tensor,
+    e: Tensor,
+    k: Tensor,
+    w: Tensor | None,
+    v: Tensor,
+    decay: Tensor,
+    first: Tensor | None,
+    undecayed: bool,
+    chunk: int,
+) -> Tensor:
+    """`gated_reads` of the same arguments."""
+    with torch.cuda.device_of(q), exact_products(k):
+        return gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed, chunk, triton_held)
+
+
+@torch.library.custom_op(operation("triton_gated_gradients"), mutates_args=())
+def triton_gated_gradients(
+    g: Tensor,
+    q: Tensor,
+    e: Tensor,
+    k: Tensor,
+    w: Tensor | None,
+    v: Tensor,
+    decay: Tensor,
+    first: Tensor | None,
+    undecayed: bool,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`gated_gradients` of the same arguments."""
+    with torch.cuda.device_of(q), exact_products(k):
+        return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk, triton_held)
+
+
+def triton_held(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Tensor:
+    """`held_before` of the same arguments: keeps [b, chunks, d, d], adds [b, chunks, d, e] -> [b, chunks, d, e]."""
+    lead, chunks, features, width = adds.shape
+    keeps, adds = keeps.contiguous(), adds.mT.contiguous()
+    before = None if first is None else first.reshape(lead, features, width).mT.contiguous()
+    held, deep, size = torch.empty_like(adds), padded(features), adds.element_size()
+    candidates = [
+        {"WIDTH": min(block, padded(width)), "num_warps": warps, "num_stages": stages}
+        for block, warps, stages in STATES
+    ]
+
+    def need(WIDTH: int, **launch: int) -> tuple[int, int]:
+        return deep * (deep + 2 * WIDTH) * held_for(size), size * deep * (deep + WIDTH)
+
+    sizes = (features, width, str(adds.dtype).removeprefix("torch."))
+    config = configured("states between", sizes, distinct(candidates), need)
+    if held.numel():
+        states_between[(lead, -(-width // config["WIDTH"]))](
+            keeps, adds, before, held, chunks, features, width, GIVEN=before is not None,
+            DTYPE=tile_type(sums_of(adds)), PRECISION="ieee" if deep <= 64 else "tf32x3", FEATURES=deep, **config,
+        )  # fmt: skip
+    return held.mT
+
+
+def triton_gated_autograd(ctx, g):
+    """The gradients of the operands."""
+    q, e, k, w, *others = gated_kept(ctx)
+    found = [*triton_gated_gradients(g, q, e, k, w, *others, ctx.undecayed, ctx.chunk)]
+    if w is None:
+        found[3] = None
+    return *found, None, None, None
+
+
+triton_gated.register_fake(gated_reads_shape)
+triton_gated_gradients.register_fake(gated_gradients_shapes)
+triton_gated.register_autograd(triton_gated_autograd, setup_context=gated_keep)
+triton_gated_gradients.register_autograd(gated_second_backward, setup_context=gated_keep)
+triton_gated.register_vmap(batch_first(triton_gated))
+triton_gated_gradients.register_vmap(batch_first(triton_gated_gradients))

@@ -1,0 +1,102 @@
+"""Routers: the best groups alone, a bias that chooses and does not weigh, shares of the chosen, as plain PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tensornet_attn as ta
+from tests.random_call import F64, assert_same, results
+
+SCORES = {"map": "sigmoid", "of": "x[n f] Wg[f e] -> n e"}
+
+
+def router(gates: dict[str, Any], scores: Any = SCORES, weights: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A layer of 12 experts with gates G."""
+    return {
+        "tensornet": 1,
+        "name": "router",
+        "legs": {"n": "query", "f": 8, "e": "shared 12", "l": 16},
+        "inputs": {"x": "n f"},
+        "weights": {"Wg": "f e", "W1": "e f l", "W2": "e l f"} | (weights or {}),
+        "diagram": {
+            "s": scores,
+            **gates,
+            "H": {"map": "silu", "of": "x[n f] W1[e f l] -> n e l"},
+            "y": "G[n e] H[n e l] W2[e l f] -> n f",
+        },
+        "output": "y",
+    }
+
+
+GROUPED = {"topk": "e", "k": 3, "groups": 4, "k_groups": 2, "k_in_group": 2, "by": "s[n e] + b[e] -> n e", "of": "s"}
+DEEPSEEK = router({"T": GROUPED, "G": {"l1norm": "e", "of": "T"}}, weights={"b": {"legs": "e", "init": "normal(1)"}})
+MIXTRAL = router({"G": {"softmax": "e", "of": {"topk": "e", "k": 2, "fill": "-inf", "of": "s"}}}, SCORES["of"])
+
+
+def deepseek(layer: Any, x: Tensor) -> Tensor:
+    """DeepSeek-V3 (2024), eq. 13 to 16, and its code: groups count as the sum of their two best."""
+    scores = torch.sigmoid(x @ layer.Wg)
+    choice = scores + layer.b
+    best = choice.unflatten(-1, (4, 3)).topk(2, -1).values.sum(-1).topk(2, -1).indices
+    inside = torch.zeros(*x.shape[:-1], 4, dtype=torch.bool).scatter(-1, best, True).repeat_interleave(3, -1)
+    chosen = choice.masked_fill(~inside, -torch.inf).topk(3, -1).indices
+    gates = torch.zeros_like(scores).scatter(-1, chosen, scores.gather(-1, chosen))
+    return gates / gates.sum(-1, keepdim=True)
+
+
+def mixtral(layer: Any, x: Tensor) -> Tensor:
+    """The softmax of the logits of the chosen."""
+    best, chosen = (x @ layer.Wg).topk(2, -1)
+    return torch.zeros(*x.shape[:-1], 12, dtype=F64).scatter(-1, chosen, best.softmax(-1))
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("inductor", marks=pytest.mark.rotated)])
+@pytest.mark.parametrize(("design", "gates"), [(DEEPSEEK, deepseek), (MIXTRAL, mixtral)], ids=["deepseek", "mixtral"])
+def test_routers(design: dict[str, Any], gates: Any, backend: str) -> None:
+    torch.manual_seed(0)
+    oracle, layer = ta.reference(design, dtype=F64), ta.compile(design, backend, dtype=F64)
+    layer.load_state_dict(oracle.state_dict())
+    x = torch.randn(3, 11, 8, dtype=F64)
+    hidden = torch.nn.functional.silu(torch.einsum("bnf,efl->bnel", x, oracle.W1))
+    wanted = torch.einsum("bne,bnel,elf->bnf", gates(oracle, x), hidden, oracle.W2)
+    torch.testing.assert_close(oracle(x), wanted)
+    assert_same(results(layer, [x], {}), results(oracle, [x], {}))
+
+
+@pytest.mark.parametrize("design", [DEEPSEEK, MIXTRAL], ids=["deepseek", "mixtral"])
+def test_the_chosen_experts_alone_are_computed(design: dict[str, Any]) -> None:
+    """Though a box stands between the choice and the products."""
+    assert "y: grouped experts: rows sorted by expert" in ta.compile(design, n=1024).explain()
+    few, every = (part for part in ta.cost(design, n=64).written.formula.split(" + ")[:2])
+    assert (few, every) == ("n f e", "2 n f e l")
+    assert "e l" not in ta.cost(design, n=64).written.routed_formula
+
+
+def test_gates_with_negative_scale_are_no_shares_of_the_chosen() -> None:
+    """Minus infinity times a negative number weighs most."""
+    design = router({"G": {"softmax": "e", "scale": -1, "of": {"topk": "e", "k": 2, "fill": "-inf", "of": "s"}}})
+    assert "y: grouped experts" not in ta.compile(design, n=1024).explain()
+
+
+def test_what_chooses_gets_gradients_of_zero() -> None:
+    layer = ta.compile(DEEPSEEK, dtype=F64)
+    layer(torch.randn(5, 8, dtype=F64)).sum().backward()
+    assert layer.b.grad is not None
+    assert not layer.b.grad.any()
+
+
+@pytest.mark.parametrize("fill", [0, "-inf", float("-inf")])
+def test_it_reads_back(fill: Any) -> None:
+    source = router({"G": {"softmax": "e", "of": {"topk": "e", "k": 2, "fill": fill, "of": "s"}}})
+    graph = ta.build(ta.load(source))
+    assert type(graph).from_text(graph.to_text()) == graph
+    assert ta.build(ta.load(ta.load(source).to_yaml())) == graph
+
+
+def test_groups_that_say_nothing_change_no_hash() -> None:
+    plain = router({"G": {"topk": "e", "k": 2, "of": "s"}})
+    assert "groups" not in ta.build(ta.load(plain)).to_text()
