@@ -22,6 +22,7 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.target import Target, TargetOptions, current, target_from
 from tensornet_attn.rewrite.table import firings
 from tensornet_attn.spec import Design, read
+from tensornet_attn.spec.read import Reading
 from tensornet_attn.special.lattice import check_contains
 
 FILE = "design.yaml"  # what the text in the editor is called in messages
@@ -50,30 +51,41 @@ def told(problem: Problem) -> Answer:
 
 
 @lru_cache(maxsize=8)
-def _examined(text: str, legs: str) -> tuple[Design | None, Graph | None, list[Problem]]:
-    """The design and its graph, both None where there is an error, and all problems. Read once for all requests."""
+def _examined(text: str, legs: str) -> tuple[Reading, Graph | None]:
+    """What was read and its graph, None where there is an error. Read once for all requests."""
     reading = read(f"{text}\n", json.loads(legs), None, compiler.Design)  # with a line end it is text, never a name
     graph = examine(reading)
+    wrong = any(problem.severity == "error" for problem in reading.reporter.problems())
+    return reading, None if wrong else graph
+
+
+@lru_cache(maxsize=8)
+def _contained(text: str, legs: str) -> list[Problem]:
+    """All problems, those of `contains` too, for which other designs are read."""
+    reading, _ = _examined(text, legs)
     check_contains(reading)
-    problems = reading.reporter.problems()
-    wrong = any(problem.severity == "error" for problem in problems)
-    return (None, None, problems) if wrong else (reading.design, graph, problems)
+    return reading.reporter.problems()
+
+
+def examined(asked: Request) -> tuple[Reading, Graph | None]:
+    return _examined(asked["text"], json.dumps(asked.get("legs", {})))
 
 
 def loaded(asked: Request) -> tuple[Design, Graph]:
     """The design of a request and its graph. Raises DesignError."""
-    design, graph, problems = _examined(asked["text"], json.dumps(asked.get("legs", {})))
-    if design is None or graph is None:
-        raise DesignError(problems)
-    return design, graph
+    reading, graph = examined(asked)
+    if reading.design is None or graph is None:
+        raise DesignError(reading.reporter.problems())
+    return reading.design, graph
 
 
 def check(asked: Request) -> Answer:
-    """All problems; without errors among them also the picture as DOT and the legs that have sliders."""
-    design, graph, problems = _examined(asked["text"], json.dumps(asked.get("legs", {})))
-    found: Answer = {"problems": [told(problem) for problem in problems]}
-    if design is None or graph is None:
+    """The problems but those of `contains`; without errors also the picture as DOT and the legs that have sliders."""
+    reading, graph = examined(asked)
+    found: Answer = {"problems": [told(problem) for problem in reading.reporter.problems()]}
+    if reading.design is None or graph is None:
         return found
+    design = reading.design
     overlay = compiler.overlay_of(graph, asked.get("overlay"), asked.get("n"), asked.get("m"))
     theme = theme_named(asked.get("theme", "light"))
     return found | {
@@ -83,6 +95,11 @@ def check(asked: Request) -> Answer:
         "description": description(graph, design.about),
         "legs": sliders(design, graph),
     }
+
+
+def contains(asked: Request) -> Answer:
+    """All problems, asked for when nobody types."""
+    return {"problems": [told(one) for one in _contained(asked["text"], json.dumps(asked.get("legs", {})))]}
 
 
 def sliders(design: Design, graph: Graph) -> list[Answer]:
@@ -152,6 +169,7 @@ LATER = (
 )
 ANSWERS: dict[str, Callable[[Request], Answer]] = {
     "check": check,
+    "contains": contains,
     "cost": cost,
     "plan": plan,
     "rewrites": rewrites,

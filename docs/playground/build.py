@@ -23,6 +23,8 @@ PLATFORM, VERSION = "pyemscripten_2026_0_wasm32", "3.14"  # of Pyodide 314
 OF_PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 UNPACKED = ("pydantic_core",)  # has an extension module, which cannot be imported from an archive
 LEFT_OUT = ("tests", "testing", "mypy.py")  # of libraries
+# Of the project: the layers behind the compiler, which nothing before them imports, and what runs modules in torch.
+BEHIND = "nn report models tasks hf convert analyse bench train compare search cli".split()
 
 
 class BuildError(Exception):
@@ -100,6 +102,7 @@ def python(stage: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             names = [name for name in archive.namelist() if ".dist-info/" not in name]
             names = [name for name in names if own or not {*name.split("/")} & {*LEFT_OUT}]
+            names = [name for name in names if not name.startswith(tuple(f"tensornet_attn/{one}/" for one in BEHIND))]
             archive.extractall(stage / ("package" if own else "libraries"), names)
     shutil.copy(HERE / "answers.py", stage / "package")
 

@@ -4,6 +4,7 @@ import { read, written } from "./share.js";
 import { el, views } from "./views.js";
 
 const PAUSE = 120; // milliseconds without a key before the design is looked at
+const IDLE = 800;
 const DEFAULT = "thsa";
 const LENGTHS = Array.from({ length: 18 }, (_, power) => 2 ** power);
 const SIZES = LENGTHS.slice(0, 14);
@@ -43,9 +44,10 @@ worker.onerror = (event) => say(`The worker did not start: ${event.message ?? "s
 const say = (words) => (find("#status").textContent = words);
 
 // -- the newest state is looked at, one at a time ------------------------------------------------------------------------
-let busy = false, again = false, timer;
+let busy = false, again = false, timer, later;
 const soon = (pause = PAUSE) => {
   clearTimeout(timer);
+  clearTimeout(later);
   timer = setTimeout(update, pause);
 };
 
@@ -59,12 +61,19 @@ async function update() {
   if (again) {
     again = false;
     update();
-  }
+  } else later = setTimeout(lookFurther, IDLE);
+}
+
+/** What `contains` claims of other designs takes as long to check as all the rest: it waits until nobody types. */
+async function lookFurther() {
+  const own = text.text();
+  const { problems: found } = await ask({ want: "contains", text: own, legs: legsOnly() });
+  if (found && text.text() === own) problems(found);
 }
 
 async function look() {
-  const { n, m, ...legs } = state.sizes;
-  const request = { text: text.text(), legs, theme: dark() ? "dark" : "light", n, m, workload: state.workload };
+  const { n, m } = state.sizes;
+  const request = { text: text.text(), legs: legsOnly(), theme: dark() ? "dark" : "light", n, m, workload: state.workload };
   const overlay = state.tab === "picture" && state.overlay ? { overlay: state.overlay } : {};
   const checked = await ask({ want: "check", ...request, ...overlay });
   problems(checked.problems ?? [], checked.error);
@@ -75,6 +84,11 @@ async function look() {
   const found = state.tab === "picture" ? checked : await ask({ ...(wants[state.tab] ?? { want: state.tab }), ...request });
   if (found.problems && state.tab !== "picture") return problems(found.problems);
   show(found);
+}
+
+function legsOnly() {
+  const { n, m, ...legs } = state.sizes;
+  return legs;
 }
 
 function show(found) {

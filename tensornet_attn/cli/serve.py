@@ -17,7 +17,7 @@ def server(folder: Path, port: int) -> ThreadingHTTPServer:
 class _Handler(SimpleHTTPRequestHandler):
     """Files with the types that browsers ask of scripts and WebAssembly; it logs nothing."""
 
-    extensions_map = SimpleHTTPRequestHandler.extensions_map | {  # noqa: RUF012
+    extensions_map = SimpleHTTPRequestHandler.extensions_map | {
         ".js": "text/javascript",
         ".mjs": "text/javascript",
         ".wasm": "application/wasm",

@@ -37,6 +37,15 @@ def test_problems_have_their_place_and_the_commands_text(ask: Ask) -> None:
         assert ask(want, text="legs: {}")["problems"]
 
 
+def test_claims_about_other_designs_are_checked_apart(ask: Ask) -> None:
+    text = f"{MHSA}contains:\n  hard_fish: {{}}\n"
+    assert ask("check", text=text)["problems"] == []
+    found = ask("contains", text=text)
+    assert [one["field"].partition(".")[0] for one in found["problems"]] == ["contains"]
+    assert ask("contains", text=text) == found
+    assert ask("contains", text=MHSA)["problems"] == []
+
+
 def test_text_that_names_a_design_is_text(ask: Ask) -> None:
     assert ask("check", text="mhsa")["problems"]
 
