@@ -39,11 +39,16 @@ def plan_overlay(plan: Plan) -> Overlay:
 
 
 def _region(plan: Plan, step: str) -> Region | None:
-    """The region that computes a step; of a step in several, the last, which makes its result."""
+    """The region that computes a step; of a step in several, the last, which makes its result.
+
+    What is nested in a box and has no region of its own is computed with the box.
+    """
     own = [region for region in plan.regions if region.name == step]
     within = [region for region in plan.regions if step in region.steps]
     parts = [region for region in plan.regions if region.name.startswith(f"{step}.")]
-    return next(iter([*own, *within[-1:], *parts[-1:]]), None)
+    found = next(iter([*own, *within[-1:], *parts[-1:]]), None)
+    outer = step.rpartition(".")[0]
+    return _region(plan, outer) if found is None and outer else found
 
 
 def _way(region: Region, backend: str) -> str:

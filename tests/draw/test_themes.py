@@ -76,6 +76,8 @@ def test_the_plan_has_a_colour_for_each_way() -> None:
     assert [words for words, _ in shown.legend] == ["one product", "blockwise"]
     assert shown.fills["Q"] == shown.fills["K"] == shown.fills["y"] == REGIONS[0]
     assert shown.fills["A"] == REGIONS[1]
+    gates = plan_overlay(compiler.plan_of(build(ta.load("epa")))).fills
+    assert gates["Gs.of"] == gates["Gs"]  # nested in the box, and computed with it
     drawn = to_svg(plan.graph, overlay=shown)
     assert ">blockwise</text>" in drawn
 
