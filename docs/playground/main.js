@@ -77,8 +77,12 @@ async function look() {
   const overlay = state.tab === "picture" && state.overlay ? { overlay: state.overlay } : {};
   const checked = await ask({ want: "check", ...request, ...overlay });
   problems(checked.problems ?? [], checked.error);
-  find("#view").classList.toggle("stale", !checked.svg);
-  if (!checked.svg) return;
+  const view = find("#view");
+  view.classList.toggle("stale", !checked.svg);
+  if (!checked.svg) {
+    if (view.dataset.tab !== state.tab) view.replaceChildren(el("p", {}, "Correct the design to see this."));
+    return;
+  }
   sliders(checked.legs);
   const wants = { torch: { want: "source", backend: "torch" }, triton: { want: "source", backend: "triton" } };
   const found = state.tab === "picture" ? checked : await ask({ ...(wants[state.tab] ?? { want: state.tab }), ...request });
@@ -96,6 +100,7 @@ function show(found) {
   if (found.error) into.append(el("pre", { class: "lines" }, found.error));
   else views[state.tab](into, found, choices());
   find("#view").replaceChildren(into);
+  find("#view").dataset.tab = state.tab;
 }
 
 const chosen = (name) => (value) => {
@@ -164,17 +169,18 @@ find("#designs").onchange = ({ target }) => {
   state.sizes = {};
   delete find("#sliders").dataset.legs;
   text.set(texts.get(target.value));
-  location.hash = "";
+  history.replaceState(null, "", location.pathname);
 };
 find("#theme").onchange = themed;
 preferred.onchange = themed;
 find("#share").onclick = async () => {
   const own = text.text();
   const design = designs.find((one) => one.text === own)?.name;
-  location.hash = await written({ design, text: own, tab: state.tab, sizes: state.sizes });
+  history.replaceState(null, "", await written({ design, text: own, tab: state.tab, sizes: state.sizes }));
   const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
   say(copied ? "The address is copied." : "The address bar holds the design.");
 };
+window.onhashchange = () => location.reload(); // another design was put into the address
 const tabs = [...document.querySelectorAll("[role=tab]")];
 function tab(name) {
   state.tab = name;
