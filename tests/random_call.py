@@ -72,11 +72,11 @@ class Call:
         pair = (self.graph.query, self.graph.key)
         others = {tuple(leg for leg in box.operand("of").legs if leg not in pair) for box in boxes}
         forms: list[tuple[int, ...]] = [(), self.batch]
-        if len(others) == 1:
+        running = any(step.name.endswith(".each") for step in self.graph.steps)  # sums that may be planned as attention
+        if len(others) == 1 and not running:
             forms.append((*self.batch, *(self.size(leg) for leg in min(others))))
         shape = (*self.draw.choice(forms), *(self.lengths[leg] for leg in pair))
         keep = torch.rand(shape, generator=self.generator) < 0.6
-        running = any(step.name.endswith(".each") for step in self.graph.steps)  # sums that may be planned as attention
         boolean = running or not all(OPS[box.kind].takes_float_mask for box in boxes)
         if boolean or self.draw.random() < 0.5:
             return keep

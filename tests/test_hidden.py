@@ -74,6 +74,59 @@ def test_recurrences_that_decay_under_masks_of_the_call(name: str, options: tupl
             torch.testing.assert_close(got.double(), want, rtol=0, atol=2e-6 * 128 * scale)
 
 
+GAP = "c[n a] - c[m a] -> a n m"
+FADED = {"keep": "m", "of": {"map": "exp", "of": GAP}}
+WRITTEN = {  # what a query and a later key have overflows, or is the root of what is negative
+    "read twice": {"D": FADED, "z": "D[a n m] v[m a] -> n a", "y": "D[a n m] z[m a] -> n a"},
+    "a product in a step of its own": {
+        "E": {"map": "exp", "of": GAP},
+        "F": "E[a n m] v[n a] -> a n m",
+        "D": {"keep": "m", "of": "F"},
+        "y": "D[a n m] v[m a] -> n a",
+    },
+    "through another map": {
+        "E": {"map": "exp", "of": GAP},
+        "D": {"keep": "m", "of": {"map": "square", "of": "E"}},
+        "y": "D[a n m] v[m a] -> n a",
+    },
+    "a root that is kept": {
+        "D": {"keep": "m", "of": {"map": "sqrt", "of": "1 - c[n a] + c[m a] -> a n m"}},
+        "y": "D[a n m] v[m a] -> n a",
+    },
+    "a root in a softmax": {
+        "D": {"softmax": "m", "of": {"map": "sqrt", "of": "1 - c[n a] + c[m a] -> a n m"}},
+        "y": "D[a n m] v[m a] -> n a",
+    },
+}
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("sums", [{"sum": "m", "of": "g[m a] one[n] -> n m a"}, {"cumsum": "m", "of": "g"}], ids=str)
+@pytest.mark.parametrize("name", WRITTEN)
+def test_decays_as_they_are_written(name: str, sums: dict[str, str]) -> None:
+    one = {"constants": {"one": {"legs": "n", "value": "ones"}}} if "sum" in sums else {}
+    data = {
+        "tensornet": 1,
+        "name": "overflow",
+        "causal": True,
+        "legs": {"n": "query", "m": "key", "a": "head 4"},
+        "inputs": {"x": "m a", "g": "m a"},
+        "weights": {"w": "a"},
+        "diagram": {"v": "x[m a] w[a] -> m a", "c": sums, **WRITTEN[name]},
+        "output": "y",
+    } | one
+    draw = torch.Generator().manual_seed(0)
+    x, g = (torch.randn(2, 150, 4, generator=draw, dtype=F64) for _ in range(2))
+    inputs = [x, -3 * g.abs() - 0.01]
+    wanted = results(module_of(data, "reference", F64), inputs, {})
+    for dtype, eps in ((torch.float32, 1e-4), (F64, 1e-12)):  # c goes to -360, of which float32 has 4e-5
+        for backend, options in PLANS:
+            found = results(module_of(data, backend, dtype, **options), inputs, {})
+            for got, want in zip(found, wanted, strict=True):
+                assert got.isfinite().all()
+                torch.testing.assert_close(got.double(), want, rtol=0, atol=eps * max(1.0, float(want.abs().max())))
+
+
 KEYS_ALONE = {
     "tensornet": 1,
     "name": "keys",

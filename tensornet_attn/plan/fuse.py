@@ -205,11 +205,8 @@ def operation(found: Attention) -> FusedAttention | str:
     if {*beside} & {*value.legs, *query.legs, *reader.step.legs}:
         return "the values depend on the key's component"
     scale, dropout = times(term.coefficient, found.weighting.scale), found.weighting.dropout
-    steps = (found.of.name, found.box.name)
-    masks, sink = found.written, found.weighting.sink
-    return FusedAttention(
-        leg, query, key, value, found.box.legs, scale, dropout, masks, steps, beside=tuple(beside), sink=sink
-    )
+    legs, steps, sink = found.box.legs, (found.of.name, found.box.name), found.weighting.sink
+    return FusedAttention(leg, query, key, value, legs, scale, dropout, found.written, steps, tuple(beside), sink)
 
 
 def fuse(graph: Graph, box: str) -> Graph:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tensornet_attn.runtime.fading import faded_gradients, faded_products
 from tensornet_attn.runtime.operations import batch_first, eager, operation
 from tensornet_attn.runtime.products import exact_products
-from tensornet_attn.runtime.scan import chunks_of, from_chunks, held_before, in_chunks
+from tensornet_attn.runtime.scan import chunks_of, from_chunks, held_before, in_chunks, one_at_a_time
 
 LEAST = {torch.float32: -100.0, torch.float64: -750.0}  # decays below are zero all the same, and sums of them finite
 
@@ -69,6 +69,8 @@ def gated_delta_state(
         _, decay, key_mask = by_steps(None, decay, key_mask, steps)
     with torch.no_grad():
         operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
+        if k.shape[-2] == 1:
+            return after_one_gated_key(past[0].to(operands[0]), *operands, undecayed).to(past[0].dtype)
         batch, given = expanded(*operands, past[0].to(operands[0]))
         *given, first = given
         chunk = chunk_size(k.shape[-2], chunk)
@@ -125,10 +127,23 @@ def gated_in_chunks(
     chunk: int,
 ) -> Tensor:
     """`gated_delta_rule` of what `gated_operands` gives; they broadcast."""
+    if first is not None and q.shape[-2] == k.shape[-2] == 1 and one_at_a_time():
+        with exact_products(q):
+            return q @ after_one_gated_key(first, e, k, w, v, decay, undecayed)
     _, operands = expanded(q, e, k, w, v, decay, first)
     if torch.compiler.is_compiling():
         return gated_reads(*operands, undecayed, chunk)
     return GatedReads.apply(*operands, undecayed, chunk_size(k.shape[-2], chunk))
+
+
+def after_one_gated_key(
+    S: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, undecayed: bool
+) -> Tensor:
+    """The S [..., d, e] after one key of what `gated_operands` gives."""
+    faded = decay.exp().mT * S
+    with exact_products(k):
+        erased = e @ (S if undecayed else faded)
+    return faded + (k.mT * (v - erased) if w is None else w.mT * v - k.mT * erased)
 
 
 def widened(x: Tensor, sizes: tuple[int, ...]) -> Tensor:

@@ -58,6 +58,8 @@ def delta_state(
     with torch.no_grad():
         _, k, v, rate, _ = delta_operands(k, v, rate, key_mask, normalize, eps, past)
         operands = k, v, rate[..., None]
+        if k.shape[-2] == 1:
+            return after_one_key(past[0].to(k), *operands).to(past[0].dtype)
         batch = torch.broadcast_shapes(past[0].shape[:-2], *(x.shape[:-2] for x in operands))
         chunk = max(1, min(chunk, k.shape[-2]))
         k, v, rate = (in_chunks(x.expand(*batch, -1, -1), chunks_of(k, chunk), chunk) for x in operands)
@@ -118,12 +120,26 @@ def keys_by_sum(
 def read_in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int, first: Tensor | None = None) -> Tensor:
     """The delta rule without its sums: operands that broadcast, as `delta_rule` takes them; `first`: S before them."""
     operands = [q, k, v, rate[..., None], *([] if first is None else [first])]
+    if first is not None and q.shape[-2] == k.shape[-2] == 1 and one_at_a_time():
+        with exact_products(q):
+            return q @ after_one_key(first, *operands[1:4])
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in operands))
     q, k, v, rate, *first_ = (x.expand(*batch, -1, -1) for x in operands)
     given = q, k, v, rate, first_[0] if first_ else None, chunk
     if torch.compiler.is_compiling():
         return delta_reads(*given)
     return DeltaReads.apply(*given[:-1], max(1, min(chunk, k.shape[-2])))
+
+
+def one_at_a_time() -> bool:
+    """Whether a call of one key runs as it is written: nothing is traced, and no gradient is asked for."""
+    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
+def after_one_key(S: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
+    """S + rate (v - S k) k^T of one key: k [..., 1, d], v [..., 1, e], rate [..., 1, 1], S [..., d, e]."""
+    with exact_products(k):
+        return S + k.mT * (rate * (v - k @ S))
 
 
 @torch.library.custom_op(operation("delta_reads"), mutates_args=())

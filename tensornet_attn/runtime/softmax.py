@@ -111,7 +111,7 @@ def fused_attention(
     if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
         batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
     heads, width, out_width = max(k.shape[-3], v.shape[-3]), max(q.shape[-1], v.shape[-1]), v.shape[-1]
-    q, k, v = (four_dimensions(laid_out(widened(t, width)), batch) for t in (q, k, v))
+    q, k, v = (four_dimensions(laid_out(zero_padded(t, width)), batch) for t in (q, k, v))
     if k.shape[1] != v.shape[1]:
         k, v = (t.expand(-1, heads, -1, -1) for t in (k, v))
     if q.shape[1] < heads:
@@ -172,6 +172,6 @@ def laid_out(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def widened(x: Tensor, width: int) -> Tensor:
+def zero_padded(x: Tensor, width: int) -> Tensor:
     """x with zeros after its last entries."""
     return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))

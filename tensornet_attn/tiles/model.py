@@ -53,8 +53,8 @@ class Node:
     | bias | what the mask of the call adds: data = (index,) |
     | visible | where a mask allows to look: data = (number of the mask, index) |
     | both, either | where all of its arguments are true, where any is |
-    | softmax | of (x, seen), perhaps with a sink, exp(x - lse) where it is seen: data = (number of the map, its index, a
-      variable that is summed over, or empty) |
+    | softmax | of (x, seen) exp(x - lse) where it is seen, perhaps of a sink too: data = (number of the map, its
+      index, a variable that is summed over, or empty) |
     | normalize | of (x, seen) x / (sum of x along the row + eps) where it is seen: data = (..., ..., eps) |
     | statistic | of each row of a map the log of the sum, or 1 / (sum + eps): data = (number of the map, its index) |
     | softened | of (x, seen, statistic) what exp(x - lse) is where it is seen |

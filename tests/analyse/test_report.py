@@ -13,6 +13,7 @@ import tensornet_attn as ta
 
 QUICK = ("epa", "cross", "sigma_moe")
 NOTHING = {"mlp", "fast_weight1", "fast_weight2", "lfish", "hard_lfish", "glfish", "hard_glfish"}  # have no map
+NOTHING |= {"swiglu", "geglu", "nemotron_mlp"}
 
 
 class Page(HTMLParser):
@@ -46,7 +47,8 @@ def small(name: str) -> torch.nn.Module:
         for leg in ("r", "s", "f")
         if design.legs.get(leg, 0) == 512 and not str(design.declared_legs[leg]).count("*")
     }
-    return ta.compile(ta.load(name, legs=legs))
+    settings = {"turned": 0.5} if "turned" in design.settings else {}  # of a head of four
+    return ta.compile(ta.load(name, legs=legs, settings=settings))
 
 
 def mhsa() -> torch.nn.Module:

@@ -9,8 +9,9 @@ import torch
 import tensornet_attn as ta
 from tests.designs.cases import ATTENTION, CASES
 
-CAUSAL = [name for name in ATTENTION if True in CASES[name].causal and name != "cross"]
-BOTH_WAYS = [name for name in ATTENTION if False in CASES[name].causal and name != "cross"]
+MEMORY = ("cross", "perceiver")  # of another sequence
+CAUSAL = [name for name in ATTENTION if True in CASES[name].causal and name not in MEMORY]
+BOTH_WAYS = [name for name in ATTENTION if False in CASES[name].causal and name not in MEMORY]
 VOCABULARY = 11
 LAYERS = [
     {"mixer": {"design": "mhsa_rope", "legs": {"h": 2}}, "mlp": {"design": "mlp", "legs": {"l": 10}}, "repeat": 2}

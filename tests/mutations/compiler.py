@@ -173,6 +173,27 @@ COMPILER = (
         ("plan/test_band.py::test_refused_with_the_reason_and_still_right[too wide]",),
     ),
     Mutation(
+        "runtime/sink.py",
+        "return *found, d_sink.to(sink.dtype), None, None, None",
+        "return *found, -d_sink.to(sink.dtype), None, None, None",
+        "A sink learns the wrong way.",
+        ("ops/test_softmax.py::test_values_and_gradients_of_some[fused-heads-causal and window(2, 0)-True]",),
+    ),
+    Mutation(
+        "rewrite/scores.py",
+        "if box is not None and sink_of(box) is not None:",
+        "if box is None:",
+        "What all scores have in common is dropped beside a sink.",
+        ("ops/test_softmax.py::test_no_term_of_the_scores_is_dropped_beside_a_sink",),
+    ),
+    Mutation(
+        "plan/experts.py",
+        "made = other if len(other.chosen) > len(made.chosen) else made",
+        "made = made",
+        "Experts are all computed where a norm stands behind the choice.",
+        ("ops/test_topk.py::test_the_chosen_experts_alone_are_computed[deepseek]",),
+    ),
+    Mutation(
         "plan/price.py",
         "KEEPS, AGAIN = (3, 3), (4, 3)",
         "KEEPS, AGAIN = (1, 1), (1, 1)",

@@ -24,6 +24,7 @@ BOXES: dict[str, dict[str, Any]] = {
         for kind in "softmax normalize keep logsumexp max sum mean cumsum reverse_cumsum".split()
     },
     **{kind: {kind: "h", "of": OF} for kind in "rmsnorm layernorm l1norm l2norm".split()},
+    "groupnorm": {"groupnorm": "h", "groups": 2, "of": OF},
     "map": {"map": "relu", "of": OF},
     "topk": {"topk": "h", "k": 1, "of": OF},
     "rope": {"rope": "n", "along": "h", "of": OF},
@@ -32,7 +33,7 @@ BOXES: dict[str, dict[str, Any]] = {
     "delta_rule": {"delta_rule": "m", "query": "Q[n h]", "key": "K[m h]", "value": "K[m h]", "rate": "b[m h]"},
     "scan": {"scan": "m", "decay": "b[m h]", "of": "K[m h]"},
 }
-MADE = ("delta_state", "hide", "scan_state")  # by decoding and by rewriting, and no design has them
+MADE = ("delta_state", "hide", "join", "scan_state", "split")  # by decoding, rewriting, `(h d)`: no design names them
 KINDS = sorted({*OPS} - {*MADE})
 
 

@@ -21,7 +21,8 @@ def tiny(name: str) -> Design:
         number = str(text).removeprefix("head ").strip()
         if number.isdigit() and int(number) in SMALL:
             legs[leg] = SMALL[int(number)]
-    settings = {"k": 4} if name in ("moa", "moa_sigmoid") else {}
+    settings: dict[str, float] = {"k": 4} if name in ("moa", "moa_sigmoid") else {}
+    settings |= {"turned": 0.5} if "turned" in design.settings else {}  # of a head of four
     return ta.load(design, legs=legs, settings=settings)
 
 

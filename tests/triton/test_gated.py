@@ -61,3 +61,10 @@ def test_the_operation_as_torch_checks_it() -> None:
 def test_vmap() -> None:
     given = [x.detach() for x in drawn("by channel", (2,), 9, 9).values()]
     torch.testing.assert_close(torch.vmap(triton_gated_delta_rule)(*given), triton_gated_delta_rule(*given))
+
+
+def test_several_steps_at_each_position() -> None:
+    torch.manual_seed(0)
+    given = drawn("by head", (), 18, 18)
+    given |= {name: given[name].detach()[:, ::3].clone().requires_grad_() for name in ("q", "decay")}
+    both(given, key_mask=torch.rand(1, 6) < 0.7, steps=3, chunk=8)
