@@ -16,6 +16,7 @@ const shared = await read(location.hash).catch(() => ({ sizes: {} }));
 const state = {
   sizes: shared.sizes, // by slider: n, m and legs that are not as in the file
   tab: shared.tab in views ? shared.tab : "picture",
+  written: {}, // the size of each leg in the file
   overlay: "",
   workload: "training",
 };
@@ -117,8 +118,11 @@ function problems(found, error) {
 }
 
 // -- sliders -----------------------------------------------------------------------------------------------------------
-function sliders(legs) {
-  const same = JSON.stringify(legs.map(({ name, most }) => [name, most]));
+function sliders(found) {
+  // A leg that a slider has set keeps the size that the file gave it; else a drag would end when the answer comes.
+  for (const { name, size } of found) if (!(name in state.sizes)) state.written[name] = size;
+  const legs = found.map((one) => ({ ...one, size: state.written[one.name] }));
+  const same = JSON.stringify(legs);
   const panel = find("#sliders");
   if (panel.dataset.legs === same) return;
   panel.dataset.legs = same;

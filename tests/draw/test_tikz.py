@@ -41,12 +41,12 @@ def test_text_is_no_command(mixed: Graph) -> None:
     assert [line for line in drawn.splitlines() if "two" in line] == [r"% two lines \end{tikzpicture}"]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed")
-def test_latex_compiles_every_design(tmp_path: Path) -> None:
-    """All shipped designs on one page each, plain and with every theme and overlay for two of them."""
-    pictures = [compiler.picture(name, "tex").decode() for name in ta.list_designs()]
-    for name in ("thsa", "fmm1_rows"):
+@pytest.mark.parametrize("names", [("thsa",), pytest.param(("*", "fmm1_rows"), marks=pytest.mark.slow)], ids=str)
+def test_latex_compiles(names: tuple[str, ...], tmp_path: Path) -> None:
+    """Designs on a page each; one of them, and in slow runs another, with every theme and overlay."""
+    pictures = [compiler.picture(name, "tex").decode() for name in ta.list_designs(names[0])]
+    for name in names[-1:]:
         pictures += [compiler.picture(name, "tex", theme=theme).decode() for theme in ("dark", "print")]
         pictures += [compiler.picture(name, "tex", overlay=overlay).decode() for overlay in ("plan", "cost")]
     (tmp_path / "page.tex").write_text(PAGE % "\n\\clearpage\n".join(pictures), encoding="utf-8")

@@ -104,6 +104,19 @@ def test_the_cost_follows_the_slider_of_n(tab: Any) -> None:
     assert tab.inner_text('#sliders label:has([data-leg="n"]) output') == "2048"
 
 
+def test_sliders_follow_the_file_and_set_legs(tab: Any) -> None:
+    shown = '#sliders label:has([data-leg="f"]) output'
+    write(tab, MINE.replace("f: 64", "f: 128"))
+    tab.wait_for_function("path => document.querySelector(path)?.innerText === '128'", arg=shown)
+    tab.locator('#sliders [data-leg="f"]').focus()
+    tab.keyboard.press("ArrowRight")
+    tab.click('[data-tab="picture"]')
+    tab.wait_for_selector('#view svg:has-text("f = 256")')
+    assert tab.inner_text(shown) == "256"
+    tab.locator('#sliders [data-leg="f"]').dblclick()
+    tab.wait_for_selector('#view svg:has-text("f = 128")')
+
+
 def test_every_tab_and_shipped_design_shows_something(tab: Any) -> None:
     tab.select_option("#designs", "hard_fish")
     wanted = {
