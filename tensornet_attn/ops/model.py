@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-<<<<<<< HEAD
-=======
 from collections.abc import Iterator
 from contextlib import contextmanager
->>>>>>> delta
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union
 
 from pydantic import (
@@ -127,21 +124,13 @@ def kinds_of(data: dict[str, Any]) -> list[str]:
 BOXES: dict[str, type[BoxModel]] = {}  # by the key that opens it
 
 
-FRAMES = 200  # that pydantic takes for a kind of box, several times over
-
-
 class AnyBox:
     """The schema of an operand: a text, or a box of one of the kinds that are known when it is built."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         members = (Annotated[model, Tag(f"box:{model.key}")] for model in BOXES.values())
         union = Annotated[Union[(Annotated[str, Tag("text")], *members)], Discriminator(kind_of)]
-        before = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(before, FRAMES * len(BOXES)))  # pydantic goes from each kind into the next
-        try:
-            return handler.generate_schema(union)
-        finally:
-            sys.setrecursionlimit(before)
+        return handler.generate_schema(union)
 
 
 if TYPE_CHECKING:
