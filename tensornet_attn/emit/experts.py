@@ -97,7 +97,9 @@ def _add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> Non
     """A step between two products that adds biases: those of the chosen experts."""
     assert step.contraction is not None
     legs = (*product.tokens, product.expert, *product.own)
-    chosen = writer.values[_chosen(topk)].renamed(topk.legs, product.gate.legs).arranged(legs[: 1 + len(product.tokens)])
+    chosen = (
+        writer.values[_chosen(topk)].renamed(topk.legs, product.gate.legs).arranged(legs[: 1 + len(product.tokens)])
+    )
     texts = []
     for use in step.op.uses:
         value = writer.value(use)

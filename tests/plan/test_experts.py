@@ -225,8 +225,8 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
         ("with the chosen experts alone, 'V' would take 5.92 microseconds instead of 0.451 microseconds",),
     ),
     "a sum": (
-        ONE_EACH | {"T": "f d"},
-        {"G": BY, "V": "G[n e] x[n f] W[e f d] + x[n f] T[f d] -> n d", "y": "V[n d] U[d f] -> n f"},
+        ONE_EACH | {"T": "e f d"},
+        {"G": BY, "V": "G[n e] x[n f] W[e f d] + G[n e] x[n f] T[e f d] -> n d", "y": "V[n d] U[d f] -> n f"},
         ("'V' sums 2 products",),
     ),
     "a box reads the gates": (
