@@ -187,6 +187,47 @@ def deberta_v2(w: Weights, x: Tensor, **see: object) -> Tensor:
     return torch.stack([row + w["bo"] for row in y])
 
 
+def t5(w: Weights, x: Tensor, memory: Tensor, furthest: int = 128, **see: object) -> Tensor:
+    """softmax(q_i . k_j + b) v_j; b is that of the bucket of j - i (Raffel et al., section 2.1).
+
+    Half of the buckets are for keys behind the query. Of each half, half hold one distance, the others ever more.
+    """
+    sight, half = Sight(len(x), len(memory), **see), len(w["B"]) // 2
+    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
+    alone = half // 2
+
+    def bucket(distance: int) -> int:
+        away = abs(distance)
+        if away >= alone:
+            step = int(math.log(away / alone) / math.log(furthest / alone) * (half - alone))
+            away = min(alone + step, half - 1)
+        return away + (half if distance < 0 else 0)
+
+    def score(a: int, i: int, j: int) -> Tensor:
+        return Q[i][a] @ K[j][a] + w["B"][bucket(sight.position(i) - j), a]
+
+    return merge(softmax_rows(score, len(Q[0]), sight), V, w["Wo"])
+
+
+def multi_token(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
+    """A = softmax(conv(S)), over queries up to this one and keys around this one (Golovneva et al., eq. 5 and 6)."""
+    sight = Sight(len(x), len(memory), **see)
+    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
+    (h, d), (queries, keys) = Q[0].shape, w["T"].shape[:2]
+    above, left = queries - 1 if sight.causal else (queries - 1) // 2, (keys - 1) // 2
+
+    def score(a: int, i: int, j: int) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64)
+        for s in range(queries):
+            for t in range(keys):
+                r, c = i + s - above, j + t - left
+                if 0 <= r < sight.n and 0 <= c < sight.m and sight(r, c):
+                    total = total + w["T"][s, t, a] * (Q[r][a] @ K[c][a]) / d**0.5
+        return total
+
+    return merge(softmax_rows(score, h, sight), V, w["Wo"])
+
+
 def xlnet(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
     """The scores of Transformer-XL (Yang et al., section 2.4)."""
     return transformer_xl(w, x, memory, **see)
