@@ -209,25 +209,6 @@ def t5(w: Weights, x: Tensor, memory: Tensor, furthest: int = 128, **see: object
     return merge(softmax_rows(score, len(Q[0]), sight), V, w["Wo"])
 
 
-def multi_token(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
-    """A = softmax(conv(S)), over queries up to this one and keys around this one (Golovneva et al., eq. 5 and 6)."""
-    sight = Sight(len(x), len(memory), **see)
-    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
-    (h, d), (queries, keys) = Q[0].shape, w["T"].shape[:2]
-    above, left = queries - 1 if sight.causal else (queries - 1) // 2, (keys - 1) // 2
-
-    def score(a: int, i: int, j: int) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64)
-        for s in range(queries):
-            for t in range(keys):
-                r, c = i + s - above, j + t - left
-                if 0 <= r < sight.n and 0 <= c < sight.m and sight(r, c):
-                    total = total + w["T"][s, t, a] * (Q[r][a] @ K[c][a]) / d**0.5
-        return total
-
-    return merge(softmax_rows(score, h, sight), V, w["Wo"])
-
-
 def xlnet(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
     """The scores of Transformer-XL (Yang et al., section 2.4)."""
     return transformer_xl(w, x, memory, **see)
