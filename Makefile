@@ -11,7 +11,7 @@ TN := $(BIN)/tensornet-attn
 export PYTHONDONTWRITEBYTECODE := # each process that a test starts would compile the package again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs codegen clean
+.PHONY: help demo test test-all lint docs codegen playground clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -43,8 +43,11 @@ docs: $(VENV)/installed-test ## write the generated parts of docs/ again
 codegen: $(VENV)/installed-test ## write codegen/ again
 	$(BIN)/python -m tensornet_attn.cli.generate codegen
 
+playground: $(VENV)/installed-demo ## build the playground's page in build/playground; needs Node.js
+	$(BIN)/python docs/playground/build.py
+
 clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo build
 
 # An environment whose Python is gone (a moved clone, a removed interpreter) is made again.
 $(VENV)/installed-%: pyproject.toml constraints.txt

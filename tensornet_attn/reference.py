@@ -194,10 +194,36 @@ def constant(run: Run, tensor: model.Tensor) -> Tensor:
         return torch.arange(sizes[0], device=run.device, dtype=torch.float64)
     if name == "alibi_slopes":
         return torch.tensor(slopes(sizes[0]), dtype=torch.float64)
+    if name in ("bucket", "log_bucket"):
+        numbers = [int(run.number(argument)) for argument in tensor.init.arguments]
+        found = [
+            bucket(int(at), *numbers) if name == "bucket" else log_bucket(int(at), *numbers)
+            for at in run.positions(tensor.legs[0])
+        ]
+        return torch.eye(numbers[0], dtype=torch.float64)[torch.tensor(found, dtype=torch.long)]
     if name == "distance":
         pair = (run.graph.query, run.graph.key)
         return aligned(run.positions(pair[0])[:, None] - run.positions(pair[1]), pair, tensor.legs).double()
     return filled(tensor.init, sizes, run.graph.values | run.lengths)
+
+
+def bucket(distance: int, count: int, furthest: int, both_sides: int) -> int:
+    """The bucket of a distance, query position minus key position (Raffel et al. 2020, in single precision)."""
+    first, count = (0, count) if not both_sides else (count // 2 if distance < 0 else 0, count // 2)
+    distance, exact = abs(distance) if both_sides else max(distance, 0), count // 2
+    if distance < exact:
+        return first + distance
+    grown = torch.log(torch.tensor(distance / exact)) / math.log(furthest / exact) * (count - exact)
+    return first + min(exact + int(grown), count - 1)
+
+
+def log_bucket(distance: int, count: int, furthest: int) -> int:
+    """The bucket of a distance, query position minus key position (He et al. 2021, DeBERTa-v2's code)."""
+    exact, side = count // 4, 1 if distance > 0 else -1
+    if abs(distance) > exact:
+        grown = torch.log(torch.tensor(abs(distance) / exact)) / torch.log(torch.tensor((furthest - 1) / exact))
+        distance = side * (math.ceil(grown * (exact - 1)) + exact)
+    return min(max(distance + count // 2, 0), count - 1)
 
 
 def slopes(heads: int) -> list[float]:

@@ -30,7 +30,8 @@ class Layout:
     empty for the module itself. `rope`: "whole" where all of a head turns, "partial" where the config says how much.
     `interleaved`: neighbours are turned together, not the halves of a head. `features`: those of FEATURES that it
     applies. `causal`: None where the module says so. `alibi`: the argument of its forward with ALiBi's biases;
-    `hides`: its masks are true where a key is hidden.
+    `hides`: its masks are true where a key is hidden. `buckets`: biases of distances in buckets, which the first
+    attention of a stack has for all, as those of T5; one that is no other's self-attention attends to another sequence.
     """
 
     projections: str = "q_proj k_proj v_proj o_proj"
@@ -42,6 +43,7 @@ class Layout:
     causal: bool | None = None
     alibi: str = ""
     hides: bool = False
+    buckets: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ FAMILIES = (
     Family(named("GPTNeoX"), Layout("query_key_value dense", "heads", rope="partial")),
     Family(named("Bloom"), Layout("query_key_value dense", "heads", causal=True, alibi="alibi"), ("hidden_dropout",)),
     Family(named("Mpt"), Layout("Wqkv out_proj", "qkv", causal=True, alibi="position_bias", hides=True)),
+    Family(named("T5 MT5"), Layout("q k v o", buckets=True)),
     Family(named("ModernBert"), Layout("Wqkv Wo", "qkv", rope="whole", features=WINDOW), ("out_drop",)),
 )
 

@@ -14,7 +14,8 @@ from tensornet_attn.errors import InputError
 def finish_conversion(model: nn.Module, new: list[Swapped]) -> None:
     """Turns off what would go around the new modules: nested tensors, maps collected by class, caches where a design
     cannot keep one; and saves what they are with the model."""
-    decoding = all(map(decodes, new))
+    asked = [one for one in new if one.place.causal or one.place.cross or not one.place.biased]  # no encoder's beside
+    decoding = bool(asked) and all(map(decodes, asked))
     for module in model.modules():
         if not any(inner in new for inner in module.modules()):
             continue

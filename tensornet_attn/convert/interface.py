@@ -194,6 +194,6 @@ def placed(graph: Graph) -> bool:
     pair = (graph.query, graph.key)
     boxes = [step.box for step in graph.steps if step.box is not None]
     constants = [tensor for tensor in graph.of_role("constant") if any(not graph.leg[leg].size for leg in tensor.legs)]
-    alone = [box for box in boxes if box.leg in pair and box.leg not in OPS[box.kind].legs_mixed(box)]
+    alone = [box for box in boxes if box.leg in pair and OPS[box.kind].counts_positions(box)]
     looking = [box for box in boxes if OPS[box.kind].looks_back or box.masks]
     return graph.causal or bool(constants or alone or looking)

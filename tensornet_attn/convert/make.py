@@ -139,7 +139,8 @@ def made_from(
         {key: value.cpu().double() for key, value in held.items()} for held in (trained.weights, trained.biases)
     )
     norms = {key: replace(norm, weight=norm.weight.cpu().double()) for key, norm in trained.norms.items()}
-    trained = replace(trained, weights=weights, biases=biases, norms=norms)
+    buckets = trained.buckets and replace(trained.buckets, weight=trained.buckets.weight.cpu().double())
+    trained = replace(trained, weights=weights, biases=biases, norms=norms, buckets=buckets)
     general = compiler.load(design, legs=legs, settings=settings)
     source, below = base_of(trained, general)
     wanted, above = carried(general, source, below, trained.causal)
@@ -148,10 +149,14 @@ def made_from(
         if have.get(name) != must.get(name):
             asked = f"'{name}' was asked to be {have[name]}, and must be {must[name]} to hold the trained weights."
             raise InputError(asked)
-    final, values = gained(wanted, above, trained, memory)
+    final, values, table = gained(wanted, above, trained, memory)
+    plain, plain_values, _ = gained(source, below, trained, False)
+    agree(final, values, plain, plain_values, trained.causal, trained.window)
+    if table and trained.buckets is not None and trained.buckets.given:
+        final = compiler.load(gain.with_weight_given(final.as_dict(), table))
+        del values[table]
     out = compiler.compile(final, backend, trained.causal, like.device, like.dtype)
     fill(out, values)
-    agree(final, values, *gained(source, below, trained, False), trained.causal, trained.window)
     return out
 
 
@@ -169,7 +174,7 @@ def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
     """
     g = trained.weights["Wk"].shape[1]
     plain = "mhsa" if g == trained.weights["Wq"].shape[1] else "gqa"
-    own = trained.rope_base == 10000 and trained.rope_fraction == 1
+    own = trained.rope_base == 10000 and trained.rope_fraction == 1 and not trained.rope_scaling
     rotary = [f"{plain}_rope"] if own and contains(general, f"{plain}_rope") else []
     name = (rotary or [plain])[0]
     f, h, d = trained.weights["Wq"].shape
@@ -205,18 +210,21 @@ def carried(general: Design, source: Design, below: Weights, causal: bool) -> tu
     return design, below
 
 
-def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> tuple[Design, dict[str, Tensor]]:
-    """The design with what the trained layer has beside its weights, and all its values."""
+def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> tuple[Design, dict[str, Tensor], str]:
+    """The design with what the trained layer has beside its weights, all its values, and its weight of biases by
+    distance, if it has one."""
     data, graph, values = design.as_dict(), build(design), dict(weights.values)
     data.pop("contains", None)
-    if memory:
-        data, _ = gain.with_memory(data, graph)
+    table = ""
+    if memory or trained.cross:
+        data, _ = gain.with_memory(data, graph, trained.cross)
     if weights.biases:
         data, names = gain.with_biases(data, graph, {name: bias.axis for name, bias in weights.biases.items()})
         values |= {names[weight]: bias.value for weight, bias in weights.biases.items()}
     if weights.turns:
         axes = {name: (turn.axis, turn.width) for name, turn in weights.turns.items()}
-        data = gain.with_rope(data, graph, axes, _plain(trained.rope_base), _plain(trained.rope_fraction))
+        base, fraction = _plain(trained.rope_base), _plain(trained.rope_fraction)
+        data = gain.with_rope(data, graph, axes, base, fraction, trained.rope_scaling)
     for weight, turn in weights.norms.items():
         norm = trained.norms[turn.letter]
         shape = tuple(norm.weight.shape)
@@ -228,12 +236,17 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
         data = gain.with_softcap(data, graph, trained.softcap)
     if trained.alibi:
         data = gain.with_alibi(data, graph, trained.weights["Wq"].shape[1])
+    if trained.buckets is not None:
+        count, heads = trained.buckets.weight.shape
+        numbers = (heads, count, trained.buckets.furthest, trained.buckets.both_sides)
+        data, table = gain.with_buckets(data, graph, *numbers)
+        values[table] = trained.buckets.weight
     if trained.dropout:
         data = gain.with_dropout(data, graph, trained.dropout)
     if "bo" in trained.biases:
         data, name = gain.with_output_bias(data, graph, graph.step[graph.output].legs[-1])
         values[name] = trained.biases["bo"]
-    return compiler.load(data), values
+    return compiler.load(data), values, table
 
 
 def agree(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.runtime.positions import alibi_slopes
+from tensornet_attn.ops.rope import scaling_of as numbers_of
+from tensornet_attn.runtime.positions import alibi_slopes, scaled_rates
 
 Window = tuple[int, int] | None  # how far a query sees, keys before it and after
 
@@ -112,6 +113,21 @@ def of_hugging_face(
     return arguments(same_for_all_heads(mask, where).expand(-1, n, -1), causal, where, seen, window, packs)
 
 
+def of_memory(mask: Any, where: str) -> dict[str, Tensor]:
+    """What a design is called with for a mask of another sequence, [batch, heads, n or 1, m], boolean or added."""
+    if mask is None:
+        return {}
+    if not isinstance(mask, Tensor) or mask.dim() != 4:
+        raise InputError(f"{where}: the mask of the other sequence is no tensor [batch, 1, n, m].")
+    mask = same_for_all_heads(mask, where)
+    visible = shown(mask)
+    if mask.dtype != torch.bool and bool((visible & (mask != 0)).any()):
+        return {"mask": mask}
+    if torch.equal(visible, visible[:, :1].expand_as(visible)):
+        return _of_visible_keys(visible[:, 0])
+    return {"mask": visible}
+
+
 def same_for_all_heads(mask: Tensor, where: str) -> Tensor:
     """[batch, heads, n, m] as [batch, n, m]. Raises InputError where heads differ: a design's heads may be others."""
     if mask.shape[1] > 1 and not torch.equal(mask, mask[:, :1].expand_as(mask)):
@@ -134,29 +150,50 @@ def of_torch(attn_mask: Tensor | None, padding: Tensor | None, heads: int, where
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions that a design has: their base, and whether the model's angles stand for neighbours.
+    """Rotary positions that a design has: their base, whether the model's angles stand for neighbours, their scaling.
 
-    `once`: the model gives the angle of a pair once, not for each of its two entries.
+    `once`: the model gives the angle of a pair once, not for each of its two entries. `scaling`: as
+    `runtime.positions.scaled_rates` takes it.
     """
 
     base: float
     interleaved: bool = False
     once: bool = False
+    scaling: tuple[str | float, ...] | None = None
 
-    def check(self, where: str, turns: tuple[Tensor, Tensor] | None, ids: Tensor) -> None:
-        """Raises InputError unless cosines and sines, [batch, n, width], are those of positions [batch, n]."""
+    def check(self, where: str, turns: tuple[Tensor, Tensor] | None, ids: Tensor, length: int) -> None:
+        """Raises InputError unless cosines and sines, [batch, n, width], are those of positions [batch, n].
+
+        `length`: how many positions the design counts, which some angles depend on.
+        """
         if turns is None:
             raise InputError(f"{where}: position_embeddings are not given; they are compared with the design's own.")
         if self.once:
             turns = torch.cat((turns[0], turns[0]), -1), torch.cat((turns[1], turns[1]), -1)
-        angles = ids[..., None].float() * _frequencies(self.base, turns[0].shape[-1], ids.device)  # batch n pairs
-        tolerance = 1e-4 if turns[0].dtype in (torch.float32, torch.float64) else 2e-2
+        angles = ids[..., None].float() * self.rates(turns[0].shape[-1], length, ids.device)  # batch n pairs
+        factor = float(self.scaling[3]) if self.scaling and self.scaling[0] == "yarn" else 1.0
+        tolerance = torch.full_like(angles, 1e-4 if turns[0].dtype in (torch.float32, torch.float64) else 2e-2)
+        tolerance += angles.abs() * 1e-6 if self.scaling else 0.0  # scaled ones are rounded in another order
         pairs, one = ((-1, 2), -1) if self.interleaved else ((2, -1), -2)
-        for got, wanted in zip(turns, (angles.cos(), angles.sin()), strict=True):
-            apart = got.float().unflatten(-1, pairs) - wanted.unsqueeze(one)
-            if apart.numel() and not float(apart.abs().max()) <= tolerance:  # NaN is refused too
-                message = f"position_embeddings are not those of position_ids with base {self.base:g}."
+        for got, wanted in zip(turns, (angles.cos() * factor, angles.sin() * factor), strict=True):
+            apart = (got.float().unflatten(-1, pairs) - wanted.unsqueeze(one)).abs()
+            if apart.numel() and not bool((apart <= tolerance.unsqueeze(one)).all()):  # NaN is refused too
+                kind = f" and rope_type '{self.scaling[0]}'" if self.scaling else ""
+                message = f"position_embeddings are not those of position_ids with base {self.base:g}{kind}."
                 raise InputError(f"{where}: {message}")
+
+    def rates(self, width: int, length: int, device: torch.device) -> Tensor:
+        """Radians of a position, for each pair: [width / 2]."""
+        if self.scaling is None:
+            return _frequencies(self.base, width, device)
+        pairs = torch.arange(width // 2, device=device, dtype=torch.float)
+        return scaled_rates(torch.tensor([length - 1], device=device), pairs, self.base, *self.scaling)  # type: ignore[arg-type]
+
+
+def scaling_of(keys: Mapping[str, Any]) -> tuple[str | float, ...] | None:
+    """The keys of a box `rope` that scale its positions, as `Rope` has them."""
+    numbers = {name: float(value) for name, value in keys.items() if name != "rope_type"}
+    return numbers_of(str(keys["rope_type"]), numbers) if keys else None
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.known import reading_of, readings_of
 from tensornet_attn.convert.make import fresh, made_of, start_from
-from tensornet_attn.convert.masks import Alibi, Rope
-from tensornet_attn.convert.read import CROSS, known, outside_of, place_of, read_trained
+from tensornet_attn.convert.masks import Alibi, Rope, scaling_of
+from tensornet_attn.convert.read import CROSS, buckets_of, known, outside_of, place_of, read_trained
 from tensornet_attn.convert.reading import window_of
 from tensornet_attn.convert.shared import Shared
-from tensornet_attn.convert.trained import refusal
-from tensornet_attn.convert.wrap import Place, Swapped, SwappedTorch
+from tensornet_attn.convert.stack import swap_of
+from tensornet_attn.convert.trained import Buckets, refusal
+from tensornet_attn.convert.wrap import Place, Swapped
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.read import Source
@@ -51,7 +52,7 @@ def convert_model(
     if init not in ("trained", "fresh"):
         raise InputError(f"init is 'trained' or 'fresh', not {init!r}.")
     found, shared = attentions(model), Shared()
-    made = [(one, _swapped(one, design, init, (backend, legs, settings), shared)) for one in found]
+    made = [(one, _swapped(one, found, design, init, (backend, legs, settings), shared)) for one in found]
     for one, new in made:
         for parent, name in one.places:
             setattr(parent, name, new)
@@ -124,7 +125,9 @@ def _check_alone(one: Found, model: nn.Module) -> None:
             raise refusal(place_of(one.module, one.path), reason)
 
 
-def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], shared: Shared) -> Swapped:
+def _swapped(
+    one: Found, every: list[Found], design: Source, init: str, options: tuple[Any, ...], shared: Shared
+) -> Swapped:
     """The new module, on the old one's device, in its dtype and mode, trainable where that was."""
     family, reading = family_of(one.module) or Family(()), reading_of(one.module, design)
     if init == "fresh":
@@ -139,26 +142,46 @@ def _swapped(one: Found, design: Source, init: str, options: tuple[Any, ...], sh
         place = replace(place, rope=rope, window=window_of(one.module))
     else:
         trained = read_trained(one.module, one.path)
+        if family.layout.buckets and trained.buckets is None and not trained.cross:
+            trained = replace(trained, buckets=_of_the_first(one, every))
         compiled = start_from(trained, design, *options)
         place = _place(one.module, family, trained.where, trained.causal)
         if trained.rope_base is not None:
-            place = replace(place, rope=Rope(trained.rope_base, family.layout.interleaved))
+            scaling = scaling_of(trained.rope_scaling)
+            place = replace(place, rope=Rope(trained.rope_base, family.layout.interleaved, scaling=scaling))
         if trained.alibi:
             place = replace(place, alibi=Alibi(family.layout.alibi, trained.weights["Wq"].shape[1]))
-        place = replace(place, window=trained.window)
+        place = replace(place, window=trained.window, cross=trained.cross)
+        if trained.buckets is not None:
+            graph, first = compiled.plan.graph, not trained.buckets.given
+            held = graph.of_role("weight") if first else graph.of_role("input")
+            table = next(
+                one.name for one in held if {graph.leg[leg].size for leg in one.legs} == {*trained.buckets.weight.shape}
+            )
+            place = replace(place, table=table, gives=first)
     place = replace(place, backend=options[0])
     first, *rest = compiled.plan.graph.of_role("input")
-    if first.default is not None or any(one.default is None for one in rest):
+    given = {place.table} | ({rest[0].name} if place.cross and rest else set())
+    if first.default is not None or any(one.default is None and one.name not in given for one in rest):
         needed = ", ".join(one.name for one in (first, *rest) if one.default is None)
         raise InputError(
             f"{place.where} cannot become '{compiled.design.name}': it takes {needed}, and is called with one input."
         )
     if not any(parameter.requires_grad for parameter in one.module.parameters()):
         compiled.requires_grad_(False)
-    swap = SwappedTorch if isinstance(one.module, nn.MultiheadAttention) else Swapped
-    new = swap(compiled.train(one.module.training), place, one.module, shared)
+    new = swap_of(one.module, place)(compiled.train(one.module.training), place, one.module, shared)
     new.training = one.module.training  # not train(): what it takes over keeps its own mode
     return new
+
+
+def _of_the_first(one: Found, every: list[Found]) -> Buckets | None:
+    """The biases by distance that the first attention of a stack has for this one."""
+    stack = one.path.rpartition(".block.")[0]
+    for other in every:
+        held = buckets_of(other.path, other.module) if other.path.rpartition(".block.")[0] == stack else None
+        if held is not None:
+            return replace(held, given=True)
+    return None
 
 
 def _place(module: Any, family: Family, where: str, causal: bool) -> Place:
@@ -171,4 +194,5 @@ def _place(module: Any, family: Family, where: str, causal: bool) -> Place:
         behind=family.behind,
         layer=getattr(inside, "layer_idx", None),
         hides=layout.hides,
+        biased=layout.buckets,
     )

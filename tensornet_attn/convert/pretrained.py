@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
 from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -19,7 +18,8 @@ from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.masks import Alibi, Rope
 from tensornet_attn.convert.saving import KEY
 from tensornet_attn.convert.shared import Shared
-from tensornet_attn.convert.wrap import Place, Swapped, SwappedTorch
+from tensornet_attn.convert.stack import swap_of
+from tensornet_attn.convert.wrap import Place, Swapped
 from tensornet_attn.errors import InputError
 
 
@@ -76,8 +76,8 @@ def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) ->
     for entry in attentions:
         data = {name: value for name, value in entry.items() if name not in ("paths", "design")}
         for name, kind in (("rope", Rope), ("alibi", Alibi)):
-            data[name] = kind(**data[name]) if data[name] else None
-        place = Place(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+            data[name] = kind(**_tuples(data[name])) if data[name] else None
+        place = Place(**_tuples(data))
         paths = [
             next(p for p in (path, path.removeprefix(inside), inside + path) if p in known) for path in entry["paths"]
         ]
@@ -85,13 +85,17 @@ def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) ->
     return found
 
 
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON has lists of."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+
+
 def put(model: Any, found: list[tuple[str, Place, list[str]]]) -> None:
     """Puts designs in the places of a model's attentions."""
     shared = Shared()
     for design, place, paths in found:
         module = model.get_submodule(paths[0])
-        swap = SwappedTorch if isinstance(module, nn.MultiheadAttention) else Swapped
-        new = swap(compiler.compile(design, place.backend, place.causal), place, module, shared)
+        new = swap_of(module, place)(compiler.compile(design, place.backend, place.causal), place, module, shared)
         for path in paths:
             parent, _, name = path.rpartition(".")
             setattr(model.get_submodule(parent), name, new)

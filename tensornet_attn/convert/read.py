@@ -12,8 +12,9 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, Layout, family_of
 from tensornet_attn.convert.known import readings_of
-from tensornet_attn.convert.trained import Norm, Trained, Widths, refusal
+from tensornet_attn.convert.trained import Buckets, Norm, Trained, Widths, refusal
 from tensornet_attn.errors import InputError
+from tensornet_attn.ops.rope import ORIGINAL, SCALINGS
 
 Projection = tuple[Tensor, Tensor | None]  # weight [in, out], bias [out]
 WORDS = {"q": "query", "k": "key", "v": "value"}  # of a projection's letter
@@ -75,6 +76,8 @@ def outside_of(module: Any, where: str, layout: Layout) -> Widths:
     if isinstance(module, nn.MultiheadAttention):
         return Widths(where, module.embed_dim, module.embed_dim, False, module.out_proj.weight)
     inner, (first, *_, last) = _inner(where, module, layout), layout.projections.split(" ")
+    if crosses(inner, layout):
+        raise refusal(where, CROSS)
     width = len(_linear(where, module, first)[0])
     output = _linear(where, module, last)[0].shape[1] if last else inner.all_head_size
     return Widths(where, width, output, _causal(where, inner, layout), _part(where, module, first).weight)
@@ -110,7 +113,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     for one in {id(one): one for one in (module, inner)}.values():
         _check_features(where, one, layout.features)
     config = getattr(inner, "config", None)
-    d = int(_first(where, inner, "head_dim", "attention_head_size", "head_size"))
+    d = int(_first(where, inner, "head_dim", "attention_head_size", "head_size", "key_value_proj_dim"))
     count = _first(where, inner, "num_attention_heads", "num_heads", "n_heads", "config.num_attention_heads")
     projections = _projections(where, module, layout, d, count, getattr(inner, "num_key_value_groups", 1))
     norms = {
@@ -121,7 +124,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     weights, biases = _by_heads(where, projections, d, count, norms)
     window = getattr(inner, "sliding_window", getattr(config, "sliding_window", None))
     causal = _causal(where, inner, layout)
-    base, fraction = _rope(where, inner, config, layout) if layout.rope else (None, 1.0)
+    base, fraction, scaling = _rope(where, inner, config, layout) if layout.rope else (None, 1.0, {})
     trained = Trained(
         where,
         weights,
@@ -134,12 +137,29 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
         (window - 1, 0 if causal else window - 1) if window and "sliding_window" in layout.features else None,
         getattr(inner, "attn_logit_softcapping", None) if "attn_logit_softcapping" in layout.features else None,
         bool(layout.alibi),
+        scaling,
+        buckets_of(where, inner) if layout.buckets else None,
+        crosses(inner, layout),
     )
     if layout.interleaved:
         _pair_halves(trained)
     scale = getattr(inner, "scaling", getattr(inner, "softmax_scale", None))
     _absorb(trained, 1.0 if scale is None else scale * d**0.5)
     return trained
+
+
+def crosses(inner: Any, layout: Layout) -> bool:
+    """Whether an attention of a stack with biases by distance attends to another sequence: in decoders, not causal."""
+    return layout.buckets and bool(inner.is_decoder) and not inner.is_causal
+
+
+def buckets_of(where: str, inner: Any) -> Buckets | None:
+    """Biases of distances in buckets, where a module has them. Raises InputError."""
+    if not _part(where, inner, "has_relative_attention_bias"):
+        return None
+    weight = _copy(_real(where, "relative_attention_bias", inner.relative_attention_bias.weight, None)[0])
+    furthest = int(inner.relative_attention_max_distance)
+    return Buckets(weight, furthest, both_sides=not inner.is_decoder)
 
 
 def _inner(where: str, module: Any, layout: Layout) -> Any:
@@ -177,17 +197,29 @@ def _projections(where: str, module: Any, layout: Layout, d: int, count: int, gr
     return found | dict(zip("qkv", zip(parts(weight), biases, strict=True), strict=True))
 
 
-def _rope(where: str, module: Any, config: Any, layout: Layout) -> tuple[float, float]:
-    """Base and fraction of the rotary positions, of the plain kind only. Raises InputError."""
+def _rope(where: str, module: Any, config: Any, layout: Layout) -> tuple[float, float, dict[str, Any]]:
+    """Base, fraction and scaling of the rotary positions, of the kinds that a design has. Raises InputError."""
     rope = _part(where, config, "rope_parameters")
     kinds = getattr(config, "layer_types", None)
     rope = rope.get(kinds[module.layer_idx] if kinds else "", rope)  # some models have one for each kind of layer
     kind, fraction = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
-    if kind != "default":
-        raise refusal(where, f"its rotary positions are scaled (rope_type '{kind}'); a design has 'default' ones")
+    if kind != "default" and kind not in SCALINGS:
+        known = ", ".join(("default", *SCALINGS))
+        raise refusal(where, f"its rotary positions are scaled (rope_type '{kind}'); a design has {known} ones")
     if fraction != 1.0 and layout.rope == "whole":
         raise refusal(where, f"partial_rotary_factor is {fraction}, which {type(module).__name__} does not apply")
-    return float(rope["rope_theta"]), float(fraction)
+    return float(rope["rope_theta"]), float(fraction), _scaling(kind, rope, config)
+
+
+def _scaling(kind: str, rope: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """The keys of a box `rope` for the scaling of a model; empty where it has none."""
+    needed, more = SCALINGS.get(kind, ((), ()))
+    found = {name: rope[name] for name in (*needed, *more) if rope.get(name) is not None}
+    if kind == "dynamic" or (ORIGINAL in needed and ORIGINAL not in found):
+        found[ORIGINAL] = config.max_position_embeddings
+    if kind == "yarn" and "factor" not in found:
+        found["factor"] = config.max_position_embeddings / found[ORIGINAL]
+    return {"rope_type": kind, **found} if needed else {}
 
 
 def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:

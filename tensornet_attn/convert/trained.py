@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -20,6 +21,19 @@ class Norm:
 
 
 @dataclass(frozen=True)
+class Buckets:
+    """Biases of distances in buckets, `weight` [buckets, heads], as the constant `bucket` of the language has them.
+
+    `given`: another attention has the weight, and gives it at each call.
+    """
+
+    weight: Tensor
+    furthest: int
+    both_sides: bool
+    given: bool = False
+
+
+@dataclass(frozen=True)
 class Trained:
     """The weights of one trained attention, read out of whatever module held them.
 
@@ -29,6 +43,8 @@ class Trained:
     `biases`: those there are of bq [h d], bk [g d], bv [g d], bo [f]. `norms`: of "q" and "k", before their rotary
     positions, which turn the first `rope_fraction` of queries and keys, halves paired. `window`: how far a query sees,
     keys before it and after. `softcap`: c, where scores s become c tanh(s / c). `alibi`: scores fall with the distance.
+    `rope_scaling`: rope_type and its numbers, as a box `rope` has them.
+    `cross`: keys and values are of another sequence.
     `dropout` is on the map.
     """
 
@@ -43,6 +59,9 @@ class Trained:
     window: tuple[int, int] | None = None
     softcap: float | None = None
     alibi: bool = False
+    rope_scaling: dict[str, Any] = field(default_factory=dict)
+    buckets: Buckets | None = None
+    cross: bool = False
 
 
 @dataclass(frozen=True)

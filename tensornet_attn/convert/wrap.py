@@ -38,7 +38,9 @@ class Place:
     `where`: its path and class, for errors; `parameters`: those of its forward, in order. `rope`, `alibi`: positions
     that came from it, and are compared with those of each call. `hides`: masks are true for hidden keys. `behind`:
     where a module has what lies behind its attention and stays, dropout, then LayerNorm over the sum with the input;
-    `layer`: its place in caches; `backend`: what the design was compiled for, as a saved model has to say.
+    `layer`: its place in caches; `backend`: what the design was compiled for, as a saved model has to say. `biased`: of
+    a stack with biases of distances; `table`: their weight, which the first attention `gives` to the others, whose
+    input it is; `cross`: keys and values are of another sequence.
     """
 
     where: str
@@ -51,6 +53,10 @@ class Place:
     backend: str = "auto"
     alibi: Alibi | None = None
     hides: bool = False
+    biased: bool = False
+    cross: bool = False
+    table: str = ""
+    gives: bool = False
 
 
 class Swapped(nn.Module):
@@ -127,7 +133,7 @@ class Swapped(nn.Module):
         place, n = self.place, x.shape[1]
         ids = torch.arange(seen, seen + n, device=x.device)[None] if ids is None else ids
         assert place.rope is not None
-        place.rope.check(place.where, turns, ids)
+        place.rope.check(place.where, turns, ids, seen + n)
 
         def visible() -> Tensor:
             return visible_pairs(masks, n, place.causal, x.device, seen, place.window)

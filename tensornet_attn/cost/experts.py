@@ -128,6 +128,11 @@ def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
         result = (*product.tokens, *product.heads, product.expert, *product.own)
         for legs in ((*result, *product.summed), *([result] if product.gated else [])):
             found[tuple(k if leg == product.expert else leg for leg in _ordered(scene, legs))] += 1
+    for part in step.kernel.body if step.kernel is not None else ():
+        if part.attention is not None:  # of the chosen heads
+            op, expert = part.attention, form.products[-1].expert
+            for legs in ((*op.query.legs, *op.key.legs), (*op.scores, *op.value.legs)):
+                found[tuple(k if leg == expert else leg for leg in _ordered(scene, legs))] += 1
     return dict(found)
 
 
@@ -139,8 +144,10 @@ def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
     rows *= scene.batch if step.name in scene.batched else 1
     if not products:
         return {f"{topk.name}: chosen": 2 * rows}
-    between = step.kernel.steps[:-1] if step.kernel else ()
-    return {f"{name}: chosen rows": rows * scene.size(products[0].own) for name in between}
+    between, counted = step.kernel.body[:-1] if step.kernel else (), {*products[-1].gate.legs}
+    return {
+        f"{one.name}: chosen rows": rows * scene.size(leg for leg in one.legs if leg not in counted) for one in between
+    }
 
 
 def _ordered(scene: Scene, legs: Iterable[str]) -> Legs:

@@ -70,7 +70,7 @@ def box_words(graph: Graph, step: Step, scale: bool = True) -> tuple[str, ...]:
     op, masks = OPS[box.kind], (call_words(mask) for mask in graph.masks(step))
     shown = [(name, value) for name, value in box.numbers if not neutral(name, value) and (scale or name != "scale")]
     parameters = op.parameters(box, {name: _number(graph, name, value) for name, value in shown})
-    mode = () if box.mode in (None, "none") else (f"normalize = {box.mode}",)
+    mode = () if box.mode in (None, "none") else (f"{op.mode_key} = {box.mode}",)
     return (op.words(box), *parameters, *mode, *masks)
 
 

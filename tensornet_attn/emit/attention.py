@@ -26,7 +26,7 @@ def emit_attention(writer: Writer, step: Step) -> None:
         _tensor(writer, "k", k, shared, (*op.beside, key), contracted),
         _tensor(writer, "v", v, shared, (key,), own),
     ]
-    text = writer.call("attend", *names, *_options(writer, op, heads))
+    text = writer.call("attend", *names, *options_of(writer, op, heads))
     _bind(writer, step, text, (*heads, query, *own), len(heads), len(own))
 
 
@@ -42,7 +42,7 @@ def masks_of(writer: Writer, op: FusedAttention) -> tuple[Function, ...]:
     return (*op.masks, CAUSAL) if writer.graph.causal and CAUSAL not in op.masks else op.masks
 
 
-def _options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
+def options_of(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     """What follows query, key and value in the call."""
     masks = masks_of(writer, op)
     written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg, *op.beside))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from copy import copy
 
-from tensornet_attn.cost.experts import Product, chosen_of, experts_of
+from tensornet_attn.cost.experts import Experts, Product, chosen_of, experts_of
 from tensornet_attn.cost.kernels import unfolded
+from tensornet_attn.emit.attention import options_of
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.dimensions import split
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Kernel, Step
-from tensornet_attn.ir.values import ATOM, Legs, Value
+from tensornet_attn.ir.values import ATOM, SUM, Legs, Value
 from tensornet_attn.ops.topk import ranks
 
 
@@ -29,6 +30,12 @@ def emit_experts(writer: Writer, step: Step) -> None:
         if part.name in products:
             value = _product(inside, products[part.name], topk)
             inside.bind(part.name, value.text, value.legs, value.level)
+        elif part.attention is not None:
+            _attention(inside, part, form, topk)
+        elif part.contraction is not None and len(part.contraction.terms) > 1:
+            _add_biases(inside, part, next(iter(products.values())), topk)
+        elif products and part.contraction is not None:  # another name of what stands before it
+            inside.values[part.name] = inside.value(part.contraction.uses[0])
         elif products:
             emit_box(inside, part)
     writer.needs_math |= inside.needs_math
@@ -71,6 +78,28 @@ def _chosen(topk: Step) -> str:
     return f"{topk.name}: chosen"
 
 
+def _attention(writer: Writer, step: Step, form: Experts, topk: Step) -> None:
+    """Attention of the queries that chose each head: the leg of the heads counts the chosen ones."""
+    op, last, chosen = step.attention, form.products[-1], _chosen(topk)
+    assert op is not None
+    tokens = (last.tokens, (last.expert,))
+    q, k, v = (writer.value(use) for use in op.uses)
+    contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
+    own = tuple(leg for leg in v.legs if leg not in op.scores)
+    places = writer.values[chosen].renamed(topk.legs, last.gate.legs).grouped(tokens)
+    rows = q.grouped((*tokens, contracted))
+    if not any(product.step.name == op.query.name for product in form.products):
+        rows = writer.call("chosen_rows", rows, places)
+    sides = [
+        x.grouped(((last.expert,) if last.expert in x.legs else (), (op.leg,), width))
+        for x, width in ((k, contracted), (v, own))
+    ]
+    text = writer.call(
+        "attend_chosen", rows, *sides, places, writer.size(last.expert), *options_of(writer, op, (last.expert,))
+    )
+    writer.bind(step.name, text + split(-1, [*map(writer.size, own)]), (*last.tokens, last.expert, *own))
+
+
 def _product(writer: Writer, product: Product, topk: Step) -> Value:
     """One product for the chosen experts, with its coefficient."""
     gates, chosen = (
@@ -89,6 +118,23 @@ def _product(writer: Writer, product: Product, topk: Step) -> Value:
         text = writer.call("expert_rows", rows, weight, chosen)
     value = _apart(writer, text, product)
     return scaled(writer, product.step.op.terms[0].coefficient, value)  # type: ignore[union-attr]
+
+
+def _add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None:
+    """A step between two products that adds biases: those of the chosen experts."""
+    assert step.contraction is not None
+    legs = (*product.tokens, product.expert, *product.own)
+    chosen = (
+        writer.values[_chosen(topk)].renamed(topk.legs, product.gate.legs).arranged(legs[: 1 + len(product.tokens)])
+    )
+    texts = []
+    for use in step.op.uses:
+        value = writer.value(use)
+        if use.legs and use.name in writer.graph.tensor and product.expert in use.legs:
+            value = value.arranged((product.expert, *(leg for leg in product.own if leg in use.legs)))
+            value = Value(f"{value.atom}[{chosen.text}]", (*chosen.legs, *value.legs[1:]), True)
+        texts.append(value.aligned(legs).text)
+    writer.bind(step.name, " + ".join(texts), legs, SUM)
 
 
 def _groups(product: Product, *last: Legs) -> tuple[Legs, ...]:

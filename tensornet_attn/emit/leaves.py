@@ -113,6 +113,10 @@ def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
         return f"torch.arange({sizes[0]}, {kind})"
     if init.name == "alibi_slopes":
         return writer.call("alibi_slopes", sizes[0], f"{like}.device", f"{like}.dtype")
+    if init.name in ("bucket", "log_bucket"):
+        count, furthest, *both = (writer.integer(argument) for argument in init.arguments)  # type: ignore[arg-type]
+        arguments = [writer.positions(tensor.legs[0]), count, furthest, *(str(bool(int(side))) for side in both)]
+        return writer.call("one_of", writer.call(f"{init.name}s", *arguments), count, f"{like}.dtype")
     if init.name == "distance":
         n, m = (writer.length(leg) for leg in (writer.graph.query, writer.graph.key))
         text = writer.call("distance", n, m, f"{like}.device") + f".to({like}.dtype)"

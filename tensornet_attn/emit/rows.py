@@ -44,6 +44,8 @@ class BlockWriter(Writer):
     def call(self, function: str, *arguments: str) -> str:
         if function == "query_positions":
             return "rows.at"
+        if function == "relative_to_query":
+            return super().call("relative_rows_of_keys", arguments[0], "rows", arguments[3])
         if function == "relative_to_key":
             return super().call("relative_rows", arguments[0], "rows", *arguments[3:])
         if function == "seen_mask" or function in {row.torch for row in MASKS.values()}:

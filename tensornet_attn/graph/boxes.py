@@ -51,6 +51,11 @@ def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
         scope.reporter.syntax(refusal, maker.at)
 
 
+def _arithmetic(value: object) -> int | float | str:
+    """A parameter as arithmetic: of true or false 1 or 0."""
+    return int(value) if isinstance(value, bool) else value  # type: ignore[return-value]
+
+
 def one_sided(call: CallText) -> CallText:
     """`clamp(-inf, 1)` is `clamp_max(1)`, and `clamp(0, inf)` is `clamp_min(0)`."""
     if call.name != "clamp" or len(call.arguments) != 2:
@@ -86,7 +91,7 @@ class _Maker:
         if self.op.makes_leg:
             self.scope.used_legs |= {self.query} - {None}  # type: ignore[arg-type]
         result = self.op.result(self, leg or "", other or "")
-        mode = str(self.model.normalize) if self.op.modes else None  # type: ignore[attr-defined]
+        mode = getattr(self.model, self.op.mode_key) if self.op.modes else None
         return Box(self.op.kind, leg, tuple(self.operands.items()), numbers, masks, other, function, mode), result
 
     def parameters(
@@ -121,15 +126,16 @@ class _Maker:
         return getattr(self.model, name) is not None
 
     def number(self, name: str) -> int | float | None:
-        """A parameter that is a number, if it is known now."""
-        return self.scope.number(getattr(self.model, name), f"'{name}'")[1]
+        """A parameter that is a number, if it is given and known now."""
+        value = getattr(self.model, name)
+        return None if value is None else self.scope.number(_arithmetic(value), f"'{name}'")[1]
 
     def checked(self, name: str, leg: str | None, other: str | None) -> Arith:
         """A parameter that is a number; one that is known now must be in its range."""
         written = self.written(name)
         if written == "-inf":
             return Negative(Number(inf))
-        tree, value = self.scope.number(written, f"'{name}'", lengths=name in _LENGTHS)  # type: ignore[arg-type]
+        tree, value = self.scope.number(_arithmetic(written), f"'{name}'", lengths=name in _LENGTHS)
         if value is None:
             return tree
         fine, wanted, example = _RANGES.get(name, (lambda _: True, "", ""))

@@ -16,6 +16,7 @@ from tensornet_attn.graph.model import Box, Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS
+from tensornet_attn.ops.conv import Conv, left_of
 
 _PLACED = ("position", "sinusoid")  # constants that say where a position stands
 _PAIRED = (*_PLACED, "distance")
@@ -69,7 +70,7 @@ def _sums(graph: Graph, step: Step) -> bool:
     op = OPS[step.box.kind] if step.box is not None else None
     if op is None or not (graph.masked(step) or op.recurrent):
         return False
-    return op.recurrent or op.is_sum or op.divides_by_sum or op.only_hides
+    return op.recurrent or op.ignores_zeros == "always"
 
 
 def _sums_all(graph: Graph) -> str | None:
@@ -86,6 +87,10 @@ def _counts_length(graph: Graph) -> str | None:
     for step in graph.steps:
         numbers = [term.coefficient for term in step.contraction.terms] if step.contraction is not None else []
         numbers += [number for _, number in step.box.numbers] if step.box is not None else []
+        if step.box is not None and OPS[step.box.kind].by_length(step.box):
+            return f"'{step.name}' turns all positions by other angles at each length"
+        if _convolves(step.box) and _later_taps(graph, step.box):
+            return f"'{step.name}' reads the positions behind each one"
         lengths = {name.name for number in numbers for name in names(number)} & {graph.query, graph.key}
         if lengths:
             return f"'{step.name}' has the length '{min(map(str, lengths))}' in a number"
@@ -102,6 +107,18 @@ def _counts_length(graph: Graph) -> str | None:
     return None
 
 
+def _convolves(box: Box | None) -> bool:
+    return box is not None and box.kind == Conv.key
+
+
+def _later_taps(graph: Graph, box: Box | None) -> bool:
+    """Whether a convolution reads later positions; those of scores that masks hide are none."""
+    assert box is not None
+    legs, width = box.operand("of").legs, int(graph.leg[str(box.other)].size or 1)
+    scores = box.leg == graph.key and graph.query in legs
+    return not scores and left_of(graph, box, width) < width - 1
+
+
 def _of_length(graph: Graph, leg: str) -> bool:
     return graph.leg[leg].sequence or graph.leg[leg].size is None
 
@@ -111,6 +128,8 @@ def _asks_place(graph: Graph, step: Step) -> str | None:
     masks = graph.masks(step)
     if not by_distance(masks):
         return f"a mask of '{step.name}' asks where positions stand"
+    if step.box is not None and step.box.leg == graph.query and _convolves(step.box):
+        return f"'{step.name}' reads the positions before each one"
     if step.box is not None and _turned(graph, step.box):
         readers = graph.readers.get(step.name, ())
         alone = step.name == graph.output or not readers
@@ -121,7 +140,7 @@ def _asks_place(graph: Graph, step: Step) -> str | None:
 
 def _turned(graph: Graph, box: Box) -> bool:
     """Whether each position along a sequence leg is changed by where it stands, as rotary embedding does."""
-    sequence = box.leg is not None and box.leg in (graph.query, graph.key)
+    sequence = box.leg is not None and box.leg in (graph.query, graph.key) and OPS[box.kind].counts_positions(box)
     return sequence and box.other is not None and OPS[box.kind].legs_mixed(box) == {box.other}
 
 
@@ -148,7 +167,7 @@ def _turned_leg(graph: Graph, use: Use) -> tuple[str, object] | None:
     box = step.box if step is not None else None
     if step is None or box is None or not _turned(graph, box):
         return None
-    return use.legs[step.legs.index(str(box.other))], (box.kind, box.numbers)
+    return use.legs[step.legs.index(str(box.other))], (box.kind, box.numbers, box.mode)
 
 
 def _placed_tensor(graph: Graph) -> str | None:
@@ -169,7 +188,7 @@ def _asks_distance(graph: Graph, step: Step, order: bool) -> str | None:
     if box is None:
         return None
     relative = box.leg is not None and graph.leg[box.leg].kind == "relative"
-    if (OPS[box.kind].recurrent and not order) or relative or _turned(graph, box):
+    if (OPS[box.kind].recurrent and not order) or relative or _convolves(box) or _turned(graph, box):
         return f"'{step.name}' compares the places of queries and keys"
     return None
 

@@ -32,6 +32,7 @@ USE = rf"({WORD}(?:\.{WORD})*)\[([^\[\]]*)\]"
 _USE = re.compile(USE, re.ASCII)
 _BOX = re.compile(r"([a-z]\w*)\((.*)\)", re.ASCII)
 _MADE = ("join", "split")  # boxes that designs have without naming them
+BETWEEN = ("to", "along", "by", "with")  # words before the second leg of a box
 _OPERAND = re.compile(rf"(?:([a-z_]+) )?({USE})", re.ASCII)
 _SIGN = re.compile(r"\s*([+-])\s*")
 _FACTOR = re.compile(rf"\s*({USE})", re.ASCII)
@@ -261,12 +262,12 @@ class _Parts:
         self.masks: list[Function] = []
         self.words: dict[str, Any] = {}
         self.readers: dict[str, Callable[[str], Any]] = {
-            **dict.fromkeys(("over", "along", "to", "by"), known.leg),
+            **dict.fromkeys(("over", *BETWEEN), known.leg),
             **dict.fromkeys(_numbers(), known.number),
             "fill": lambda text: Negative(Number(math.inf)) if text == "-inf" else known.number(text),
             "map": self.map,
             "mask": self.mask,
-            "normalize": _mode,
+            **dict.fromkeys(_mode_keys(), _mode),
             "scores": known.legs_of,
             "parts": known.legs_of,
             "steps": _steps,
@@ -284,9 +285,7 @@ class _Parts:
         if word == "mask":
             self.masks.append(value)
         else:
-            _hoisted(
-                self.numbers if word in _numbers() else self.words, "to" if word in ("along", "by") else word, value
-            )
+            _hoisted(self.numbers if word in _numbers() else self.words, "to" if word in BETWEEN else word, value)
 
     def map(self, text: str) -> Function:
         return self.known.function(text, {name: (row.arguments,) for name, row in MAPS.items()})
@@ -299,12 +298,17 @@ class _Parts:
             self.check(kind, {"of", "over", "parts"}, frozenset())
             return Box(kind, self.words["over"], tuple(self.operands.items()), parts=self.words["parts"])
         model, op = BOXES[kind], OPS[kind]
-        given = (("over", op.has_leg), ("map", op.has_map), ("normalize", op.modes), ("to", model.second))
-        words = (word for word, has in given if has)
-        optional = model.optional | ({"to"} if model.second in model.optional else set())
-        self.check(kind, {*model.operands, *model.numbers, *words} - optional, optional)
+        given = (("over", op.has_leg), ("map", op.has_map), (op.mode_key, op.modes), ("to", model.second))
+        words = [word for word, has in given if has]
+        optional = {*model.optional, *(["to"] if model.second in model.optional else [])} & {
+            *model.operands,
+            *model.numbers,
+            *words,
+        }
+        self.check(kind, {*model.operands, *model.numbers, *words} - optional, frozenset(optional))
         operands, numbers, word = tuple(self.operands.items()), tuple(self.numbers.items()), self.words.get
-        return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), word("normalize"))
+        mode = word(op.mode_key)
+        return Box(kind, word("over"), operands, numbers, tuple(self.masks), word("to"), word("map"), mode)
 
     def attention(self) -> FusedAttention:
         wanted = {"query", "key", "value", "over", "scores", "scale", "dropout", "steps"}
@@ -314,7 +318,7 @@ class _Parts:
 
     def check(self, kind: str, wanted: set[str], optional: frozenset[str]) -> None:
         given = {*self.operands, *self.numbers, *self.words}
-        for name in sorted(wanted - given):
+        for name in sorted(wanted - given - optional):
             refuse("missing-key", f"'{kind}' lacks '{name}'.")
         for name in sorted(given - wanted - optional):
             refuse("unknown-key", f"'{kind}' has no '{name}'.")
@@ -337,6 +341,11 @@ def _steps(text: str) -> tuple[str, ...]:
 def _numbers() -> frozenset[str]:
     """The parameters of boxes that are numbers."""
     return frozenset(name for box in BOXES.values() for name in box.numbers)
+
+
+def _mode_keys() -> frozenset[str]:
+    """The parameters of boxes that choose between ways of one box."""
+    return frozenset(op.mode_key for op in OPS.values() if op.modes)
 
 
 def _mode(text: str) -> str:

@@ -12,7 +12,7 @@ from tensornet_attn.graph.model import Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, evaluate, names
 from tensornet_attn.ops import OPS
 
-_POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "index", "alibi_slopes"})
+_POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "index", "alibi_slopes", "bucket", "log_bucket"})
 
 
 def doubtful_normalizers(graph: Graph) -> list[str]:

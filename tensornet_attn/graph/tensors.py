@@ -15,14 +15,17 @@ from tensornet_attn.spec.design import Declaration
 from tensornet_attn.spec.expression import parse_call, parse_legs
 from tensornet_attn.spec.names import tensor_problem
 from tensornet_attn.spec.places import Path
+from tensornet_attn.spec.sizes import Leg
 
 T = TypeVar("T")
 ROLES = {"inputs": "input", "weights": "weight", "constants": "constant", "noise": "noise", "state": "state"}
 DRAWN = {"xavier": (0,), "normal": (1,), "uniform": (1,)}  # initialisers and how many arguments they take
 FIXED = {"zeros": (0,), "ones": (0, 2), "full": (1,), "eye": (0, 1), "kron": (2,)}
 VALUES = FIXED | {"sinusoid": (0,), "distance": (0,), "index": (0,), "alibi_slopes": (0,)}
+VALUES |= {"bucket": (3,), "log_bucket": (2,)}
 USAGE = {"normal": "normal(0.02)", "uniform": "uniform(0.1)", "full": "full(0.5)", "eye": "eye", "ones": "ones"}
 USAGE |= {"kron": "kron(eye(h), ones(d, d))"}
+USAGE |= {"bucket": "bucket(32, 128, 1)", "log_bucket": "log_bucket(512, 512)"}
 USAGE |= {name: name for name in ("xavier", "zeros", "sinusoid", "distance", "index", "alibi_slopes")}
 ALLOWED = {"weight": DRAWN | FIXED, "state": FIXED, "constant": VALUES}
 
@@ -162,6 +165,8 @@ def _check_shape(scope: Scope, function: Function, legs: tuple[str, ...], span: 
     if function.name == "distance" and {leg.kind for leg in sizes} != {"query", "key"}:
         message = f"'distance' stands on the query and the key leg, not on {shown}."
         raise Refusal("init-shape", message, "e.g. '{legs: n m, value: distance}'.", span)
+    if function.name in BUCKETS:
+        _check_buckets(scope, function, sizes, shown, span)
     if function.name == "index" and any(leg.size is None for leg in sizes):
         message = f"'index' stands on a leg with a size, not on {shown}."
         raise Refusal("init-shape", message, "on query and key, 'distance' says how far they are apart.", span)
@@ -172,7 +177,33 @@ def _check_shape(scope: Scope, function: Function, legs: tuple[str, ...], span: 
             raise Refusal("init-shape", message, "the sizes must agree.", span)
 
 
+BUCKETS = ("bucket", "log_bucket")
 _LEGS_OF = {"sinusoid": 2, "distance": 2, "index": 1, "alibi_slopes": 1, "eye": 2, "kron": 2}
+_LEGS_OF |= dict.fromkeys(BUCKETS, 2)
+
+
+def _check_buckets(scope: Scope, function: Function, legs: list[Leg], shown: str, span: Span) -> None:
+    """Buckets stand on a relative leg that reaches as far, and on one of as many entries. Raises Refusal."""
+    name, example = function.name, f"e.g. '{USAGE[function.name]}'."
+    numbers = [scope.evaluated(argument) for argument in function.arguments]
+    if None in numbers:
+        return
+    whole = [number for number in numbers if isinstance(number, int)]
+    if len(whole) < len(numbers):
+        raise Refusal("arguments", f"'{name}' takes whole numbers.", example, span)
+    count, furthest, sides = whole[0], whole[1], 1 if name == "log_bucket" else whole[2]
+    exact = count // 4 if sides else count // 2
+    if count % (4 if sides else 2) or count < 4 or furthest <= exact or sides not in (0, 1):
+        message = f"'{name}' has no {count} buckets of distances up to {furthest}."
+        many = "a multiple of 4" if sides else "an even number from 4"
+        raise Refusal("arguments", message, f"the first is {many}, the second above {exact}; {example}", span)
+    relative, of = legs
+    if relative.kind != "relative" or of.size != count:
+        message = f"'{name}' stands on a relative leg and on one of size {count}, not on {shown}."
+        raise Refusal("init-shape", message, f"e.g. '{{legs: p b, value: {USAGE[name]}}}'.", span)
+    if relative.reach is not None and relative.reach < furthest:
+        message = f"leg '{relative.name}' reaches to {relative.reach}, the buckets to {furthest}."
+        raise Refusal("init-shape", message, f"declare '{relative.name}: relative {furthest}'.", span)
 
 
 def _matrix(scope: Scope, function: Function, span: Span) -> tuple[int, int] | None:

@@ -112,7 +112,7 @@ def _box(box: Box) -> str:
     parts += [f"map {call_text(box.function)}"] if box.function is not None else []
     parts += [f"{name} {_number(value)}" for name, value in box.numbers]
     parts += [f"mask {call_text(mask)}" for mask in box.masks]
-    parts += [f"normalize {box.mode}"] if box.mode is not None else []
+    parts += [f"{OPS[box.kind].mode_key} {box.mode}"] if box.mode is not None else []
     return f"{box.kind}({'; '.join(parts)})"
 
 

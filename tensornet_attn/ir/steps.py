@@ -235,7 +235,10 @@ class Step:
 
 
 def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
-    """A sum of products, or a box, with every use changed."""
+    """A sum of products, a box, or fused attention, with every use changed."""
+    if step.attention is not None:
+        query, key, value = map(change, step.attention.uses)
+        return replace(step, op=replace(step.attention, query=query, key=key, value=value))
     if step.box is not None:
         operands = tuple((role, change(use)) for role, use in step.box.operands)
         return replace(step, op=replace(step.box, operands=operands))

@@ -16,6 +16,7 @@ from tensornet_attn.nn.offsets import Packed
 from tensornet_attn.ops import OPS
 
 Tensor = torch.Tensor
+WHOLE = (torch.int64, torch.int32, torch.int16)
 Shape = tuple[tuple[str, int | None], ...]  # (leg, size; None: sized at run time)
 
 
@@ -49,6 +50,7 @@ class Signature:
     tied: bool  # query and key have one length
     maxima: tuple[tuple[str, int], ...]
     masks: Masks
+    counts: frozenset[str] = frozenset()  # inputs that are positions alone, and may be whole numbers
     packed_names: tuple[str, ...] = ()  # inputs that have the name of a word of packed calls
 
     @staticmethod
@@ -65,6 +67,7 @@ class Signature:
             graph.tied,
             tuple((leg.name, leg.maximum) for leg in graph.legs if leg.sequence and leg.maximum is not None),
             _masks(graph, schedule or graph),
+            frozenset(t.name for t in graph.of_role("input")[1:] if _only_positions(graph, t.name)),
             tuple(name for name, _, _ in inputs if name in Packed._fields),
         )
 
@@ -180,8 +183,10 @@ class Signature:
     ) -> None:
         if not isinstance(value, torch.Tensor):
             raise InputError(f"{self.design}: input '{name}' is a {type(value).__name__}, not a tensor.")
-        if not value.is_floating_point():
-            raise InputError(f"{self.design}: input '{name}' is {value.dtype}; give floating point numbers.")
+        whole = name in self.counts and value.dtype in WHOLE
+        if not value.is_floating_point() and not whole:
+            wanted = "whole or floating point numbers" if name in self.counts else "floating point numbers"
+            raise InputError(f"{self.design}: input '{name}' is {value.dtype}; give {wanted}.")
         sizes = value.shape
         if len(sizes) < len(shape):
             legs = " ".join(leg for leg, _ in shape)
@@ -339,6 +344,16 @@ def check_noise(
         for got, size in zip(reversed(value.shape[: value.dim() - len(legs)]), reversed(batch), strict=False):
             if got != size and got != 1 and size != 1:
                 raise InputError(f"{design}: noise '{name}' has shape {list(value.shape)}; the batch is {list(batch)}.")
+
+
+def _only_positions(graph: Graph, name: str) -> bool:
+    """Whether an input is read as positions alone, in its own form."""
+    roles = [
+        role
+        for step, use in graph.readers.get(name, ())
+        for role in ([role for role, one in step.box.operands if one == use] if step.box else [""])
+    ]
+    return bool(roles) and {*roles} == {"positions"}
 
 
 def _shape(graph: Graph, legs: tuple[str, ...]) -> Shape:

@@ -54,7 +54,7 @@ class Decoder:
         """
         memory, first = self.decoding.memory, cache.length == 0
         length, like = given.lengths[self._query], next(iter(values.values()))
-        keys = given.lengths[self._key] if self._key else cache.length + length
+        keys = given.lengths.get(str(self._key), cache.length + length)
         chunk = _Chunk(dict(values), like, length, keys, given.mask, given.key_mask)
         alone = first and (self._limited or bool(self.states) or torch.is_grad_enabled())
         out = whole() if alone else None

@@ -21,7 +21,7 @@ __all__ = ["MAPS", "MASKS", "OPS", "Map", "Mask", "Operation", "another_map", "a
 
 ORDER = (
     "softmax normalize keep map logsumexp max sum mean cumsum reverse_cumsum topk rmsnorm layernorm groupnorm l1norm "
-    "l2norm rope rel_shift delta_rule scan dropout".split()
+    "l2norm rope rel_shift conv delta_rule scan dropout".split()
 )  # of messages and the JSON schema; others come after these
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union
 
 from pydantic import (
@@ -24,6 +27,12 @@ def _arithmetic(value: Any) -> Any:
     whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= limits.INTEGER_BITS
     if not (whole or isinstance(value, str) or (isinstance(value, float) and math.isfinite(value))):
         raise PydanticCustomError("number", "a finite number or arithmetic is wanted here")
+    return value
+
+
+def _flag(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise PydanticCustomError("flag", "true or false is wanted here")
     return value
 
 
@@ -64,6 +73,7 @@ def _fill(value: Any) -> Any:
 Arithmetic = Annotated[int | float | str, BeforeValidator(_arithmetic)]
 Fill = Annotated[str | None, BeforeValidator(_fill)]
 LegName = Annotated[str, BeforeValidator(_text)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
 LegNames = Annotated[str | tuple[str, ...], BeforeValidator(_legs)]
 
 
@@ -83,9 +93,13 @@ class BoxModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     key: ClassVar[str]
     operands: ClassVar[tuple[str, ...]] = ("of",)
-    optional: ClassVar[frozenset[str]] = frozenset()  # operands that it may do without
     numbers: ClassVar[tuple[str, ...]] = ()
     second: ClassVar[str | None] = None  # the parameter that names a second leg
+    optional: ClassVar[frozenset[str]] = frozenset()  # operands and numbers that a box may lack: None, in no Box then
+
+    def apart(self) -> BoxModel:
+        """The box that this one is short for, others inside; itself, as a rule."""
+        return self
 
 
 def kind_of(value: Any) -> str | None:
@@ -115,9 +129,8 @@ class AnyBox:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         members = (Annotated[model, Tag(f"box:{model.key}")] for model in BOXES.values())
-        return handler.generate_schema(
-            Annotated[Union[(Annotated[str, Tag("text")], *members)], Discriminator(kind_of)]
-        )
+        union = Annotated[Union[(Annotated[str, Tag("text")], *members)], Discriminator(kind_of)]
+        return handler.generate_schema(union)
 
 
 if TYPE_CHECKING:
@@ -127,13 +140,27 @@ else:
     Operand = Annotated[Any, AnyBox()]
     OperandOrNumber = Annotated[Any, AnyBox(), BeforeValidator(_as_text)]
 M = TypeVar("M", bound=type[BaseModel])
+DEPTH = 10_000  # some 35 calls for each kind of box
 _HOLDERS: list[type[BaseModel]] = []  # models that have operands, beside the boxes
 
 
 def holds_operands(model: M) -> M:
-    """Marks a model with operands: it is built again where another kind of box becomes known."""
+    """Marks a model with operands, and builds it; it is built again where another kind of box becomes known."""
     _HOLDERS.append(model)
+    with deep_recursion():
+        model.model_rebuild(force=True)
     return model
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Lets calls nest deeper: pydantic goes from kind to kind of box, each inside of the one before."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, DEPTH))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def rebuild() -> None:
@@ -143,5 +170,6 @@ def rebuild() -> None:
         for built in ("__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"):
             if built in model.__dict__:
                 delattr(model, built)
-    for model in models:
-        model.model_rebuild(force=True)
+    with deep_recursion():
+        for model in models:
+            model.model_rebuild(force=True)

@@ -28,7 +28,8 @@ class Operation(ABC):
     splits: ClassVar[bool] = False  # whether its leg of the operand is several in the result
     makes_leg: ClassVar[bool] = False  # whether its second leg is one that the operand lacks
     has_map: ClassVar[bool] = False  # whether its key names an elementwise map
-    modes: tuple[str, ...] = ()  # the values of `normalize`, where it has this key
+    modes: tuple[str, ...] = ()  # the values of the key that chooses between ways of one box
+    mode_key: ClassVar[str] = "normalize"  # that key; one that may be left out has None for its usual way
 
     # Facts for rewriting and planning
     elementwise: ClassVar[bool] = False  # every entry by itself, whatever its legs are
@@ -101,6 +102,14 @@ class Operation(ABC):
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         """The legs of which no block may be missing to compute it."""
         return (box.leg,)
+
+    def counts_positions(self, box: Box) -> bool:
+        """Whether it counts where its entries stand along its leg, one by one, as `legs_mixed` says."""
+        return box.leg not in self.legs_mixed(box)
+
+    def by_length(self, box: Box) -> bool:
+        """Whether an entry is another one where more positions follow."""
+        return False
 
     @abstractmethod
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:

@@ -1,4 +1,4 @@
-"""From relative positions to keys: entry p = position(n) - position(m)."""
+"""From relative positions to keys, or to queries: entry p = position(n) - position(m)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensornet_attn.ops.operation import Operation, aligned, without
 
 
 class RelShift(BoxModel):
-    """From relative positions to keys: entry p = position(n) - position(m)."""
+    """From relative positions to keys, or to queries: entry p = position(n) - position(m)."""
 
     key = "rel_shift"
     second = "to"
@@ -28,45 +28,59 @@ class RelShiftOperation(Operation):
     between = " to "
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
-        """(... n, p) to (... n, m); where `of` lacks the query leg, every query has the same table."""
-        own, query = box.legs or (), box.query
+        """(... n, p) to (... n, m), or (... m, p) to (... m, n); where `of` lacks n, or m, all have the same table."""
+        own, query, kind = box.legs or (), box.query, box.declared[other].kind
         if box.declared[leg].kind != "relative" and not box.broken(leg):
             box.written("rel_shift")
             raise Refusal("box-leg", f"'{leg}' is no relative leg.", "declare one, e.g. 'p: relative'.")
-        if (box.declared[other].kind != "key" and not box.broken(other)) or other in own:
+        if (kind not in ("key", "query") and not box.broken(other)) or other in own:
             box.written("to")
             raise Refusal("box-leg", f"'{other}' is no key leg to shift to.", "name the key leg, which 'of' lacks.")
         if query is None:
             box.written("to")
             raise Refusal("box-leg", "there is no query leg to shift from.", "declare one, e.g. 'n: query'.")
-        replacement = (other,) if query in own else (query, other)
+        source = query
+        if kind == "query":
+            source = next((name for name, one in box.declared.items() if one.kind == "key"), "")
+            if not source:
+                box.written("to")
+                raise Refusal("box-leg", "there is no key leg to shift from.", "declare one, e.g. 'm: key'.")
+        replacement = (other,) if source in own else (source, other)
         place = own.index(leg)
         return (*own[:place], *replacement, *own[place + 1 :])
 
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
-        return ()
+        """Of keys that have all relative positions a block of queries would need all."""
+        return (graph.query,) if box.other == graph.query and graph.leg[str(box.leg)].reach is None else ()
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        """result[n, m] = of[n, p] at p = position(n) - position(m); distances beyond a reach count as its ends."""
-        use, query, along, to = box.operand("of"), run.graph.query, str(box.leg), str(box.other)
-        places, others = run.positions(along), without(use.legs, query, along)
-        distance = run.positions(query)[:, None] - run.positions(to)
-        index = distance.clamp(places[0], places[-1]) - places[0]  # n m
-        value = aligned(run.values[use.name], use.legs, (*others, query, along))
+        """result[n, m] = of[n, p], or of[m, p], at p = position(n) - position(m); those beyond a reach are its ends."""
+        use, query, along, to = box.operand("of"), str(run.graph.query), str(box.leg), str(box.other)
+        source = str(run.graph.key) if to == query else query
+        places, others = run.positions(along), without(use.legs, source, along)
+        distance = run.positions(source)[:, None] - run.positions(to)
+        distance = -distance if to == query else distance
+        index = distance.clamp(places[0], places[-1]) - places[0]  # n m, or m n
+        value = aligned(run.values[use.name], use.legs, (*others, source, along))
         rest = value.shape[:-2]
         value = value.expand(*rest, len(index), len(places)).gather(-1, index.expand(*rest, *index.shape))
-        return value, (*others, query, to)
+        return value, (*others, source, to)
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
         value, query, relative = lines.value(box.operand("of")), str(lines.graph.query), str(box.leg)
-        others = without(value.legs, query, relative)
-        value = value.aligned((*others, query, relative), whole=True)
+        of_keys = box.other == query
+        source = str(lines.graph.key) if of_keys else query
+        others = without(value.legs, source, relative)
+        value = value.aligned((*others, source, relative), whole=True)
         reach = lines.graph.leg[relative].reach
-        arguments = [value.text, lines.length(query), lines.length(box.other)]
-        text = lines.call("relative_to_key", *arguments, *([] if reach is None else [str(reach)]))
-        lines.bind(step.name, text, (*others, query, str(box.other)))
+        arguments = [value.text, lines.length(query), lines.length(lines.graph.key)]
+        function = "relative_to_query" if of_keys else "relative_to_key"
+        text = lines.call(function, *arguments, *([] if reach is None else [str(reach)]))
+        lines.bind(step.name, text, (*others, source, str(box.other)))
 
-    def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+    def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
+        if box.other == tiles.nodes.pair[0]:
+            return None
         use, leg = box.operand("of"), str(box.leg)
         nodes = tiles.nodes
         if leg not in nodes.order:

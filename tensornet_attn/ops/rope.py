@@ -1,68 +1,119 @@
-"""Rotary embedding by the position on a sequence leg."""
+"""Rotary embedding by the position on a sequence leg, or by positions that are given."""
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
+from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.ir.values import Legs
+from tensornet_attn.ir.values import Legs, Value
 from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
-from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
+from tensornet_attn.ops.model import Arithmetic, BoxModel, Flag, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
+
+# The numbers that each scaling needs, and those that it may have; meanings are those of transformers' rope_parameters.
+ORIGINAL = "original_max_position_embeddings"
+SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "linear": (("factor",), ()),
+    "dynamic": (("factor", ORIGINAL), ()),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", ORIGINAL), ()),
+    "yarn": (
+        ("factor", ORIGINAL),
+        ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    ),
+}
+SCALED = tuple(dict.fromkeys(name for needed, more in SCALINGS.values() for name in (*needed, *more)))
+USUAL = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": 1.0}
 
 
 class Rope(BoxModel):
-    """Rotary embedding by the position on a sequence leg."""
+    """Rotary embedding by the position on a sequence leg, or by positions that are given."""
 
     key = "rope"
-    numbers = ("base", "fraction", "blocks")
+    operands = ("of", "positions")
+    numbers = ("base", "fraction", "blocks", "interleaved", *SCALED)
     second = "along"
+    optional = frozenset({"positions", "interleaved", "rope_type", *SCALED})
     rope: LegName
     along: LegName
     base: Arithmetic = 10000
     fraction: Arithmetic = 1
     blocks: Arithmetic = 1
+    interleaved: Flag | None = None
+    positions: Operand | None = None
+    rope_type: Literal["linear", "dynamic", "llama3", "yarn"] | None = None
+    factor: Arithmetic | None = None
+    low_freq_factor: Arithmetic | None = None
+    high_freq_factor: Arithmetic | None = None
+    original_max_position_embeddings: Arithmetic | None = None
+    attention_factor: Arithmetic | None = None
+    beta_fast: Arithmetic | None = None
+    beta_slow: Arithmetic | None = None
+    mscale: Arithmetic | None = None
+    mscale_all_dim: Arithmetic | None = None
+    truncate: Flag | None = None
     of: Operand
 
 
 class RopeOperation(Operation):
     kind = "rope"
     model = Rope
+    modes = ("linear", "dynamic", "llama3", "yarn")
+    mode_key = "rope_type"
     linear = True
     per_element = 3  # two products and a sum, of the fraction that turns
     between = " along "
 
-    def check(self, box: Checker, name: str, value: int | float, leg: str, along: str) -> None:
-        """Blocks, which are read last, must be equal, and of each an even number of entries turns."""
-        if name != "blocks":
-            return
-        given = box.number("fraction")
-        fraction, blocks = 1 if given is None else given, value
-        if not box.declared[leg].sequence and not box.broken(leg):
-            box.written("rope")
-            hint = "rope turns by the position on one, e.g. 'rope: n'."
-            raise Refusal("box-leg", f"'{leg}' is no query or key leg.", hint)
-        width = box.declared[along].size
-        if width is None and not box.broken(along):
-            box.written("along")
-            raise Refusal("box-leg", f"leg '{along}' is sized at run time.", "turn along a feature leg.")
-        if not isinstance(blocks, int) or blocks < 1 or (width or blocks) % blocks:
-            box.written("blocks")
-            message = f"the {width} entries of '{along}' do not make {blocks} equal blocks."
-            raise Refusal("number", message, f"'blocks' divides the size of '{along}'.")
-        block = (width or 2 * blocks) // blocks
-        part = fraction * block
-        if not 0 < part <= block or part % 2:
-            box.written("fraction" if fraction != 1 else "along" if blocks == 1 else "blocks")
-            whole = f"entries of '{along}'" if blocks == 1 else f"entries of a block of '{along}'"
-            message = f"{fraction} of the {block} {whole} is {part:g}; they are turned in pairs."
-            raise Refusal("number", message, f"an even number of entries, at most {block}.")
+    @property
+    def multiplies(self) -> bool:
+        return True  # by positions that are given, which may have a gradient
+
+    def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:
+        """Blocks, which are read after the leg and the fraction, must be equal; of each an even number turns."""
+        if name in SCALED and name != "truncate" and not value > 0:
+            raise Refusal("number", f"'{name}' is {value}; it must be positive.", f"e.g. '{name}: 8'.")
+        if name == "blocks":
+            check_blocks(box, value, leg, other)
+
+    def result(self, box: Checker, leg: str, other: str) -> Legs:
+        self.check_scaling(box)
+        if "positions" in box.operands:
+            check_positions(box, leg, other)
+        return super().result(box, leg, other)
+
+    def check_scaling(self, box: Checker) -> None:
+        """Each kind of scaling has its numbers, and no others."""
+        kind = box.written("rope_type")
+        needed, more = SCALINGS.get(str(kind), ((), ()))
+        given = [name for name in SCALED if box.written(name) is not None]
+        for name in (name for name in given if name not in (*needed, *more)):
+            box.written(name)
+            which = " or ".join(f"'rope_type: {k}'" for k, (own, others) in SCALINGS.items() if name in (*own, *others))
+            raise Refusal("unknown-key", f"'{name}' is of scaled positions only.", f"it goes with {which}.")
+        if missing := [name for name in needed if name not in given]:
+            box.written("rope_type")
+            message = f"'rope_type: {kind}' needs '{missing[0]}'."
+            raise Refusal("missing-key", message, f"it takes {', '.join((*needed, *more))}.")
+        if kind == "llama3":
+            low, high = box.number("low_freq_factor"), box.number("high_freq_factor")
+            if low is not None and high is not None and not low < high:
+                message = f"'low_freq_factor' is {low} and 'high_freq_factor' {high}."
+                raise Refusal("number", message, "the first is below the second, as 1 and 4 are.")
 
     def legs_mixed(self, box: Box) -> set[str | None]:
         return {box.other}
 
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
         """A block knows where its queries stand, and of no other leg."""
-        return (box.other,) if box.leg == graph.query else (box.leg, box.other)
+        return (box.other,) if box.leg == graph.query and not by_length(box) else (box.leg, box.other)
+
+    def counts_positions(self, box: Box) -> bool:
+        return "positions" not in dict(box.operands)
+
+    def by_length(self, box: Box) -> bool:
+        return by_length(box)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """(a cos - b sin, b cos + a sin) on the first and second half of the rotated entries, block by block."""
@@ -77,11 +128,39 @@ class RopeOperation(Operation):
         import torch
 
         width = round(run.number(box.number("fraction")) * x.shape[-1])
-        pairs = torch.arange(width // 2, device=run.device, dtype=torch.float64)
-        angles = run.positions(str(box.leg))[:, None] * run.number(box.number("base")) ** (-2 * pairs / width)
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)  # n pairs
-        a, b, rest = x.split([width // 2, width // 2, x.shape[-1] - 2 * (width // 2)], -1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+        cos, sin = self.turns(run, box, width, x.ndim)  # n pairs
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+        turned, rest = x[..., :width], x[..., width:]
+        if interleaved(box):
+            a, b = turned[..., 0::2], turned[..., 1::2]
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+        else:
+            a, b = turned.chunk(2, -1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+        return torch.cat((turned, rest), -1)
+
+    def turns(self, run: Run, box: Box, width: int, dims: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines times the factor of the attention, [batch..., ones..., n, pairs]."""
+        import torch
+
+        leg, given = str(box.leg), dict(box.operands).get("positions")
+        if given is None:
+            places = run.positions(leg)[:, None]  # one axis
+        else:
+            axes = without(given.legs, leg)
+            places = aligned(run.values[given.name], given.legs, (leg, *axes))
+            places = places if axes else places[..., None]
+        places = places.to(torch.float64)
+        most = places.detach().max() + 1 if places.numel() else torch.ones((), dtype=torch.float64, device=run.device)
+        numbers = {name: float(run.number(tree)) for name, tree in box.numbers}
+        width //= places.shape[-1]  # the pairs are divided between the axes
+        base = numbers["base"]
+        rates = [rate(box.mode, numbers, base, pair, width, most) for pair in range(width // 2)]
+        rates = torch.stack([torch.as_tensor(r, dtype=torch.float64, device=run.device) for r in rates])
+        angles = (places[..., None] * rates).flatten(-2)  # n pairs
+        angles = angles.reshape(*angles.shape[:-2], *[1] * (dims - angles.ndim), *angles.shape[-2:])
+        factor = attention_factor(box.mode, numbers)
+        return factor * angles.cos(), factor * angles.sin()
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         return int(super().operations(scene, step, box) * scene.number(box.number("fraction")))
@@ -90,11 +169,152 @@ class RopeOperation(Operation):
         value = lines.value(box.operand("of"))
         blocks, width = lines.number(box.number("blocks")), lines.size(str(box.other))
         text, place, along = value.text, dim_of(value, box.leg), dim_of(value, box.other)
+        others = [leg for leg in value.legs if leg not in (box.leg, box.other)]
         if blocks != "1":  # one more dim: blocks, before the entries of a block
             text, width = f"{value.text}.unflatten({along}, ({blocks}, -1))", f"({width} // {blocks})"
             place -= place < along
+            others.insert(sum(leg in others for leg in value.legs[: value.legs.index(str(box.other))]), "")
         if lines.number(box.number("fraction")) not in ("1", "1.0"):
             width = f"round({lines.factor(box.number('fraction'))} * {width})"
-        positions, base = lines.positions(str(box.leg)), lines.number(box.number("base"))
-        text = lines.call("rotate", text, positions, str(place), str(along), base, width)
+        positions, base = position_text(lines, box, tuple(others)), lines.number(box.number("base"))
+        more = ["interleaved=True"] if interleaved(box) else []
+        more += [f"scaling={scaling_text(lines, box)}"] if box.mode else []
+        more += [f"axes={axes_text(lines, box)}"] if axes_text(lines, box) else []
+        text = lines.call("rotate", text, positions, str(place), str(along), base, width, *more)
         lines.bind(step.name, text if blocks == "1" else f"{text}.flatten({along - 1}, {along})", value.legs)
+
+    def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
+        flags = {"interleaved": "interleaved" if interleaved(box) else "", "truncate": ""}
+        texts = [flags.get(name, f"{name} = {text}") for name, text in written.items()]
+        return [text for text in texts if text]
+
+
+def check_blocks(box: Checker, blocks: int | float, leg: str, along: str) -> None:
+    """Raises Refusal where the leg has no positions, or blocks are not equal, or turn an odd number of entries."""
+    given = box.number("fraction")
+    fraction = 1 if given is None else given
+    if not box.declared[leg].sequence and not box.broken(leg):
+        box.written("rope")
+        hint = "rope turns by the position on one, e.g. 'rope: n'."
+        raise Refusal("box-leg", f"'{leg}' is no query or key leg.", hint)
+    width = box.declared[along].size
+    if width is None and not box.broken(along):
+        box.written("along")
+        raise Refusal("box-leg", f"leg '{along}' is sized at run time.", "turn along a feature leg.")
+    if not isinstance(blocks, int) or blocks < 1 or (width or blocks) % blocks:
+        box.written("blocks")
+        message = f"the {width} entries of '{along}' do not make {blocks} equal blocks."
+        raise Refusal("number", message, f"'blocks' divides the size of '{along}'.")
+    block = (width or 2 * blocks) // blocks
+    part = fraction * block
+    if not 0 < part <= block or part % 2:
+        box.written("fraction" if fraction != 1 else "along" if blocks == 1 else "blocks")
+        whole = f"entries of '{along}'" if blocks == 1 else f"entries of a block of '{along}'"
+        message = f"{fraction} of the {block} {whole} is {part:g}; they are turned in pairs."
+        raise Refusal("number", message, f"an even number of entries, at most {block}.")
+
+
+def check_positions(box: Checker, leg: str, along: str) -> None:
+    """Raises Refusal unless positions stand on the leg, and at most on one more, of axes that share the pairs."""
+    own = box.operands["positions"].legs
+    axes = without(own, leg)
+    box.written("positions")
+    if (leg not in own or len(axes) > 1) and not box.broken(*own):
+        message = f"'positions' has legs {' '.join(own) or 'none'}."
+        raise Refusal("box-leg", message, f"a number for each entry of '{leg}', or one for each of several axes.")
+    sizes = [box.declared[axis].size for axis in axes]
+    width, fraction, blocks = box.declared[along].size, box.number("fraction"), box.number("blocks")
+    if not axes or box.broken(*own, along) or None in (width, fraction, blocks):
+        return
+    pairs = round(fraction * width / blocks) // 2  # type: ignore[operator]
+    if sizes[0] is None or pairs % sizes[0]:
+        count = "a number known at run time" if sizes[0] is None else str(sizes[0])
+        message = f"{pairs} pairs of entries cannot be divided equally between {count} axes of '{axes[0]}'."
+        raise Refusal("box-leg", message, f"the size of '{axes[0]}' divides the number of pairs.")
+
+
+def interleaved(box: Box) -> bool:
+    """Whether neighbours are paired, and not the first half with the second."""
+    flag = dict(box.numbers).get("interleaved")
+    return flag is not None and bool(evaluate(flag, {}))
+
+
+def by_length(box: Box) -> bool:
+    """Whether all entries turn by other angles where there are more positions."""
+    return box.mode == "dynamic"
+
+
+def position_text(lines: Lines, box: Box, others: Legs) -> str:
+    """Positions of the leg: [n], or those that are given, [..., ones, n] or [..., ones, n, axes]."""
+    given = dict(box.operands).get("positions")
+    if given is None:
+        return lines.positions(str(box.leg))
+    axes = without(given.legs, box.leg)
+    value: Value = lines.value(given).aligned((*others, str(box.leg), *axes))
+    return value.text
+
+
+def axes_text(lines: Lines, box: Box) -> str:
+    """How many axes the positions have, where these stand on a leg."""
+    given = dict(box.operands).get("positions")
+    axes = without(given.legs, box.leg) if given is not None else ()
+    return lines.size(axes[0]) if axes else ""
+
+
+def scaling_text(lines: Lines, box: Box) -> str:
+    """`("llama3", 8.0, 1.0, 4.0, 8192.0)`."""
+    numbers = {name: float(evaluate(tree, lines.graph.values)) for name, tree in box.numbers}
+    return f"({', '.join(f'{part!r}' for part in scaling_of(str(box.mode), numbers))})".replace("'", '"')
+
+
+def scaling_of(kind: str, numbers: dict[str, float]) -> tuple[str | float, ...]:
+    """The kind, and its numbers in the order in which `runtime.positions.scaled_rates` takes them."""
+    if kind != "yarn":
+        return (kind, *(numbers[name] for name in SCALINGS[kind][0]))
+    own = (numbers["factor"], numbers[ORIGINAL], attention_factor(kind, numbers))
+    return (kind, *own, *(numbers.get(name, usual) for name, usual in USUAL.items()))
+
+
+def attention_factor(kind: str | None, numbers: dict[str, float]) -> float:
+    """What YaRN multiplies cosines and sines by, as transformers works it out where it is not given."""
+    if kind != "yarn":
+        return 1.0
+    if "attention_factor" in numbers:
+        return numbers["attention_factor"]
+    scales = [numbers.get("mscale"), numbers.get("mscale_all_dim")]
+    if not all(scales):
+        scales = [1.0, 0.0]
+    grown = max(math.log(numbers["factor"]), 0.0) / 10
+    return (grown * float(scales[0] or 0) + 1) / (grown * float(scales[1] or 0) + 1)
+
+
+def rate(
+    kind: str | None, numbers: dict[str, float], base: float, pair: int, width: int, most: Tensor
+) -> float | Tensor:
+    """Radians of a position for one pair of entries of `width`; `most`: one more than the last position."""
+    plain = base ** (-2 * pair / width)
+    if kind is None:
+        return plain
+    factor = numbers["factor"]
+    if kind == "linear":
+        return plain / factor
+    original = numbers[ORIGINAL]
+    if kind == "dynamic":
+        if width <= 2:
+            return plain
+        longer = factor * most.clamp(min=original) / original - (factor - 1)
+        return (base * longer ** (width / (width - 2))) ** (-2 * pair / width)
+    turns = original * plain / (2 * math.pi)  # within the original length
+    if kind == "llama3":
+        low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
+        share = min(max((turns - low) / (high - low), 0.0), 1.0)
+        return (1 - share) * plain / factor + share * plain
+    ends = [
+        width * math.log(original / (numbers.get(name, USUAL[name]) * 2 * math.pi)) / (2 * math.log(base))
+        for name in ("beta_fast", "beta_slow")
+    ]
+    if numbers.get("truncate", 1):
+        ends = [math.floor(ends[0]), math.ceil(ends[1])]
+    first, last = max(ends[0], 0), min(ends[1], width - 1)
+    share = min(max((pair - first) / (last - first if last != first else 0.001), 0.0), 1.0)
+    return share * plain / factor + (1 - share) * plain

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.attention import Legs, Normalize, Reader, ScoreTerm, Softmax, attentions
 from tensornet_attn.graph.distance import POSITION, negated, with_places
-from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import (
     CAUSAL,
     EXP,
@@ -26,9 +26,10 @@ from tensornet_attn.graph.recurrence import (
     sums,
 )
 from tensornet_attn.ir.arithmetic import ONE, Negative, Number
+from tensornet_attn.ops.conv import Conv
 from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.ops.operation import without
-from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps
+from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps, with_uses
 
 TINY = Number(1e-30)  # beside a sum that is 1 at least, where anything was seen
 HIDDEN = 1e30  # what a hidden key's exponent lies above all others, and the level before any: parts are never float16
@@ -65,6 +66,37 @@ def carried(graph: Graph) -> Carried:
     for name in [step.name for step in graph.steps if scans(step)]:
         made = _scan(made, made.graph.step[name])
     return made
+
+
+def of_last(made: Carried) -> Carried:
+    """Convolutions read keys, the last of which are the chunk's, and give values of the chunk's queries.
+
+    # c[n] = conv over n of x[n]     ->     c[n] = conv of x[m], its last entries
+    """
+    graph, changed = made.graph, dict[str, list[Step]]()
+    steps = [step for step in graph.steps if step.box is not None and step.box.kind == Conv.key]
+    key = graph.key or leg_like(graph, "m", 1, "key", graph.leg).name
+    for step in (step for step in steps if not {graph.query, key} <= {*step.legs}):
+        assert step.box is not None
+        use, leg = step.box.operand("of"), step.box.leg
+        of = Use(use.name, tuple(key if own == leg else own for own in use.legs))
+        legs = tuple(str(graph.query) if own == leg else own for own in step.legs)
+        changed[step.name] = [replace(step, op=replace(step.box, operands=(("of", of),)), legs=legs)]
+        inner = graph.step.get(use.name)
+        if inner is not None and inner.contraction is not None:
+            changed |= {inner.name: _with_copies(graph, inner, str(leg))}
+    if changed:
+        graph = with_legs(with_steps(graph, changed), [] if graph.key else [Leg(key, "key", None)])
+    return replace(made, graph=graph)
+
+
+def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
+    """A product with copies of the inputs that it reads along a leg: of an input nothing is a result to keep."""
+    inputs = {tensor.name for tensor in graph.of_role("input")}
+    uses = dict.fromkeys(use for use in step.op.uses if use.name in inputs and leg in use.legs)
+    names = {use: Use(fresh(graph, f"{step.name}.{use.name}"), use.legs) for use in uses}
+    copies = [Step(new.name, Contraction((Term(ONE, (use,)),)), new.legs) for use, new in names.items()]
+    return [*copies, with_uses(step, lambda use: names.get(use, use))]
 
 
 def _sees_all(graph: Graph, form: Recurrence) -> bool:

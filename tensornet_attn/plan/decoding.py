@@ -27,8 +27,9 @@ from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import Arith, names
 from tensornet_attn.ops import OPS
+from tensornet_attn.ops.conv import Conv, left_of
 from tensornet_attn.plan.blocks import exits, groups
-from tensornet_attn.plan.carried import PLACE, VISIBLE, Carried, carried
+from tensornet_attn.plan.carried import PLACE, VISIBLE, Carried, carried, of_last
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import DUPLICATES
 from tensornet_attn.plan.hoist import FOR_EACH, HOISTS
@@ -125,6 +126,16 @@ class Decoding:
         """Numbers of a position, or of a state."""
         return prod(self.graph.leg[leg].size or 1 for leg in one.legs if leg != one.leg)
 
+    def as_dict(self) -> dict[str, object]:
+        """What `to_text` says, as data; `numbers`: of one position, or of a state, whose `leg` is None."""
+        kept = [
+            {"step": one.name, "legs": one.legs, "leg": one.leg, "numbers": self.elements(one)}
+            | {"positions": None if one.reach is None else one.reach + 1}
+            for one in self.kept
+        ]
+        computed = [part.value for part in self.parts]
+        return {"design": self.graph.name, "memory": self.memory, "kept": kept, "computed": computed}
+
     def to_text(self) -> str:
         """What is kept, a line a result, and what is computed of each chunk.
 
@@ -157,10 +168,11 @@ def decoding_of(graph: Graph, droppable: bool = False) -> Decoding:
     if reason:
         raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
     apart = plain if memory else _apart(plain)
+    made = Carried(plain) if memory else of_last(carried(apart))
     try:
-        found = _Derivation(Carried(plain) if memory else carried(apart), memory, droppable=droppable).decoding()
+        found = _Derivation(made, memory, droppable=droppable).decoding()
     except _PositionsUnknown:
-        found = _Derivation(Carried(apart), memory, everything=True, droppable=droppable).decoding()
+        found = _Derivation(of_last(Carried(apart)), memory, everything=True, droppable=droppable).decoding()
     always = [tensor.name for tensor in plain.of_role("noise") if tensor.always and tensor.name in found.drawn]
     if always:
         raise InputError(
@@ -213,6 +225,8 @@ def _looks_ahead(graph: Graph) -> str | None:
     for step in graph.steps:
         if graph.masked(step) and graph.query in step.op.uses[0].legs and lookahead(graph, step) > 0:
             return f"in '{step.name}' a query sees later keys; compile it with causal=True"
+        if _convolves(step) and not {graph.query, graph.key} <= {*step.legs} and not graph.causal:
+            return f"'{step.name}' reads later positions; compile it with causal=True"
     met = any(graph.key in use.legs for step in graph.steps for use in step.op.uses)
     if met and not (graph.tied or any(graph.key in one.legs for one in graph.of_role("input"))):
         return f"no input has the key leg '{graph.key}': there are as many keys whatever was seen"
@@ -229,6 +243,9 @@ def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
     lengths = {part for value in _numbers(step) for name in names(value) for part in [name.name]}
     if lengths := lengths & {str(graph.query), str(graph.key)}:
         return f"'{step.name}' has the length '{min(lengths)}' in a number"
+    box = step.box
+    if box is not None and _convolves(step) and box.leg == graph.query and quadratic(graph, step.legs):
+        return f"'{step.name}' reads scores of earlier queries"
     if not memory:
         return None
     box, relative = step.box, {leg.name for leg in graph.legs if leg.kind == "relative"}
@@ -238,6 +255,10 @@ def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
     if along or tables or relative & {*step.legs} or graph.masks(step):
         return f"'{step.name}' asks where a query stands, and queries stand at the last keys of a memory"
     return None
+
+
+def _convolves(step: Step) -> bool:
+    return step.box is not None and step.box.kind == Conv.key
 
 
 @dataclass(frozen=True)
@@ -293,7 +314,8 @@ class _Derivation:
             summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
             if summed and step.name in self.many and step.name not in taken:
                 chunk = step.name in self.boxes
-                yield Meeting(frozenset(), (step.name,), 0 if chunk else None, chunk)
+                reach = None if self.everything else self._taps(step)
+                yield Meeting(frozenset(), (step.name,), 0 if chunk else reach, chunk)
 
     def _reach(self, steps: Iterable[Step]) -> int | None:
         """How far back the masks let any query see; None where something sees all."""
@@ -310,6 +332,12 @@ class _Derivation:
                     return None
                 found.append(max(reach.left, 0))
         return max(found) if found else None
+
+    def _taps(self, step: Step) -> int | None:
+        """How far back a convolution reads; None for any other step."""
+        if step.box is None or not _convolves(step):
+            return None
+        return left_of(self.graph, step.box, int(self.graph.leg[str(step.box.other)].size or 1))
 
     def _seq(self, legs: Iterable[str]) -> list[str]:
         """The sequence legs among some."""
@@ -332,7 +360,8 @@ class _Derivation:
             by_reach.setdefault(reach, []).append(name)
         found = dict[str, Kept]()
         for reach in sorted(by_reach, reverse=True):
-            names = self._unplaced(by_reach[reach]) if self.droppable and reach == inf else by_reach[reach]
+            names = self._before_lengths(by_reach[reach])
+            names = self._unplaced(names) if self.droppable and reach == inf else names
             for name in cheapest(self.graph, names, self._before):
                 legs = self.graph.legs_of(name)
                 (leg,) = self._seq(legs)
@@ -361,6 +390,24 @@ class _Derivation:
             found += self._unplaced(before) if before and not inputs else [name]
         return list(dict.fromkeys(found))
 
+    def _before_lengths(self, names: Iterable[str]) -> list[str]:
+        """Results, or what those are made of that are others when more positions follow."""
+        found = list[str]()
+        for name in names:
+            before = self._before(name)
+            changing = [one for one in behind(self.graph, [name]) if self._by_length(one)]
+            if changing and (not before or any(one in self.graph.tensor for one in before)):
+                raise InputError(
+                    f"{self.graph.name}: no cache can be kept: '{changing[0]}' turns all positions by other angles "
+                    "at each length; compile it with another rope_type, or without positions of the call."
+                )
+            found += self._before_lengths(before) if changing else [name]
+        return list(dict.fromkeys(found))
+
+    def _by_length(self, name: str) -> bool:
+        step = self.graph.step.get(name)
+        return step is not None and step.box is not None and OPS[step.box.kind].by_length(step.box)
+
     def _differs(self, name: str) -> bool:
         """Whether a result differs from call to call: weights, constants and what is made of them do not."""
         return name in self.many
@@ -387,7 +434,7 @@ class _Derivation:
         if tensor is not None:
             return tensor.init is not None and tensor.init.name in PLACES and bool(self._seq(tensor.legs))
         box = step.box if step else None
-        return box is not None and box.leg in (self.query, self.key) and box.leg not in OPS[box.kind].legs_mixed(box)
+        return box is not None and box.leg in (self.query, self.key) and OPS[box.kind].counts_positions(box)
 
 
 class _Build:
@@ -533,7 +580,8 @@ class _Build:
 
         changed = with_uses(step, change)
         if leg is not None and changed.box is not None and changed.box.leg in (self.query, self.key):
-            if not self.whole.placed(step.name):
+            whole = self.whole.memory and self.whole.graph.key == leg == changed.box.leg
+            if changed.box.leg in OPS[changed.box.kind].legs_mixed(changed.box) and not whole:
                 raise self.refused(step.name, f"runs along '{changed.box.leg}'")
             changed = replace(changed, op=replace(changed.box, leg=leg))
         legs = step.legs if leg is None else self.on(step.legs, leg)

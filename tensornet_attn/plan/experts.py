@@ -18,7 +18,9 @@ from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.implementation import AtPlaces, Context, Cost, Lowered, kernel
 from tensornet_attn.plan.order import order
+from tensornet_attn.plan.price import scene_of, time_of_step
 from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
+from tensornet_attn.rewrite.change import product as product_of
 
 Hidden = tuple[tuple[Step, Product | None], ...]  # steps before the last product, each that is one read as such
 
@@ -56,8 +58,6 @@ class Gated:
     def product(self) -> Product | str:
         if self.step.contraction is None:
             return f"'{self.step.name}' is no product with the gates"
-        if len(self.step.contraction.terms) > 1:
-            return f"'{self.step.name}' sums {len(self.step.contraction.terms)} products"
         return read_product(self.joined[-1], self.gate, self.expert, held(self.graph))
 
     @cached_property
@@ -76,7 +76,10 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 
     def form(self, graph: Graph, place: tuple[str, Use]) -> Gated | None:
         name, gate = place
-        return None if graph.step[name].kernel else Gated(graph, graph.step[name], gate)
+        if graph.step[name].kernel:
+            return None
+        graph, step = _by_itself(graph, graph.step[name], gate)
+        return Gated(graph, step, gate)
 
     def named(self, place: tuple[str, Use]) -> str:
         return place[1].name
@@ -95,10 +98,13 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         assert not isinstance(hidden, str)
         dense = ours = 0
         for step, product in (*hidden, (last.step, last)):
-            if product is None:
+            if step.attention is not None:
+                time = _attention_time(form.graph, step, context)
+                dense, ours = dense + time, ours + time * k // sizes[last.expert]
+            elif product is None and _view(step) is None:
                 rows = 2 * device.width * prod(sizes[leg] for leg in step.legs)
                 dense, ours = dense + device.time(0, rows), ours + device.time(0, rows * k // sizes[last.expert])
-            else:
+            elif product is not None:
                 dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
                 ours += chosen_time(product, k, sizes, device, context.backend == "triton")
         but = f"with the chosen experts alone, '{last.step.name}' would take"
@@ -112,12 +118,18 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         body = (*(step for step, _ in hidden), product.step)
         experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, product)) if one is not None))
         made = replace(step, op=kernel(self.kind, graph, joined, body, experts))
-        inside = f"; '{hidden[-1][0].name}' too" if hidden else ""
+        attended = next((one.attention for one, _ in hidden if one.attention is not None), None)
+        inside = f"; '{attended.steps[-1] if attended else hidden[-1][0].name}' too" if hidden else ""
+        inside += (
+            ", of the queries that chose each; on a GPU, and where torch.compile traces it, all of them"
+            if attended
+            else ""
+        )
         how = f"rows sorted by expert, the {form.chosen} chosen of {_sizes(form, context)[form.expert]} computed"
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], made]}), {step.name: f"{self.name}: {how}{inside}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        made, again = super().lowered(graph, context), _chosen_again(graph)
+        made, again = super().lowered(graph, context), _chosen_again(_biases_apart(graph))
         other = made if again is graph else super().lowered(again, context)
         made = other if len(other.chosen) > len(made.chosen) else made
         grouped, choices = _choices(_without_unread(made.graph))
@@ -128,6 +140,73 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 
 
 EXPERTS = GroupedExperts()
+
+
+def _attention_time(graph: Graph, step: Step, context: Context) -> int:
+    """The time of an attention of all heads, forward, for one element of the batch."""
+    forward = replace(context.target, workload="prefill", batch=1)
+    return time_of_step(scene_of(graph, context.sizes, forward), step, forward)
+
+
+def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
+    """The graph in which the product with the gates is a step of its own, and that step.
+
+    # y = a[n] G O Wo + b S Ws     ->     y.routed = G O Wo;  y = a[n] y.routed + b S Ws
+    """
+    terms = step.contraction.terms if step.contraction is not None else ()
+    own = [term for term in terms if gate in term.factors]
+    if len(own) != 1:
+        return graph, step
+    (term,) = own
+    weight = [use for use in term.factors if use.name in held(graph) and {*use.legs} & {*gate.legs}]
+    apart = [
+        use for use in term.factors if use != gate and use not in weight and {*use.legs} <= {*gate.legs} & {*step.legs}
+    ]
+    rest = tuple(use for use in term.factors if use not in apart)
+    if (len(terms) == 1 and not apart) or len(rest) < 3:
+        return graph, step
+    legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in rest))
+    name = fresh(graph, f"{step.name}.routed")
+    first = Step(name, Contraction((Term(ONE, rest),)), legs)
+    new = replace(term, factors=(*apart, Use(name, legs)))
+    sums = replace(step, op=Contraction(tuple(new if one is term else one for one in terms)))
+    return with_steps(graph, {step.name: [first, sums]}), first
+def _biased(graph: Graph, step: Step, last: Product) -> Use | str:
+    """The product that a step adds biases of experts to, or why it is none."""
+    assert step.contraction is not None
+    terms = [term.factors[0] for term in step.contraction.terms if len(term.factors) == 1 and term.coefficient == ONE]
+    rows = [use for use in terms if use.name not in held(graph)]
+    sums = len(terms) == len(step.contraction.terms) and len(rows) == 1 and {*rows[0].legs} == {*step.legs}
+    if not sums or last.heads or any({*last.tokens} & {*use.legs} for use in terms if use not in rows):
+        return f"'{step.name}' is no product with experts and biases of them"
+    return rows[0]
+
+
+def _biases_apart(graph: Graph) -> Graph:
+    """The graph in which products with weights of experts stand by themselves in sums, such as those with biases.
+
+    # H = x W1 + b1;  y = G H W2 + G b2     ->     H' = x W1;  H = H' + b1;  y' = G H W2;  y = y' + G b2
+    """
+    experts = {chosen_of(step)[0] for step in graph.steps if topk_of(graph, step.name) is not None}
+    experts |= {chosen_of(root)[0] for step in graph.steps if (root := chosen_behind(graph, step.name)) is not None}
+    new = dict[str, list[Step]]()
+    for step in graph.steps:
+        terms = step.contraction.terms if step.contraction is not None else ()
+        weighed = [
+            term
+            for term in terms
+            if len(term.factors) > 1 and any(use.name in held(graph) and experts & {*use.legs} for use in term.factors)
+        ]
+        plain = [term for term in weighed if len([use for use in term.factors if use.name not in held(graph)]) > 1]
+        chosen = plain or [term for term in weighed if experts & {*step.legs}]
+        if len(terms) < 2 or len(chosen) != 1:
+            continue
+        (term,) = chosen
+        legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in term.factors))
+        name = fresh(graph, f"{step.name}.product")
+        rest = tuple(Term(ONE, (Use(name, legs),)) if one is term else one for one in terms)
+        new[step.name] = [Step(name, Contraction((term,)), legs), replace(step, op=Contraction(rest))]
+    return with_steps(graph, new) if new else graph
 
 
 def _chosen_again(graph: Graph) -> Graph:
@@ -200,19 +279,63 @@ def _hidden(graph: Graph, last: Product) -> Hidden | str:
     by = frozenset(last.gate.legs) - {last.expert}
     needed, read = Routing.of(graph).needed, Counter(use.name for _, use in graph.uses())
     found: list[tuple[Step, Product | None]] = []
-    use = last.x
+    use, attended = last.x, False
     while (step := graph.step.get(use.name)) is not None:
         choices = {(one.leg, one.by) for one in needed.get(step.name, ())}
         if (last.expert, by) not in choices or read[step.name] > 1 or use.legs != step.legs:
+            if attended:
+                break
             return f"'{step.name}' is needed for every '{last.expert}', chosen or not"
+        if (seen := _view(step)) is not None:
+            found.insert(0, (step, None))
+            use = seen
+            continue
         if step.contraction is not None and len(step.contraction.terms) == 1:
             first = read_product(step, last.gate, last.expert, held(graph))
-            return first if isinstance(first, str) else ((step, first), *found)
+            if isinstance(first, str):
+                return tuple(found) if attended else first
+            return ((step, first), *found)
+        if step.attention is not None and not attended:
+            if reason := _not_by_head(graph, step, last):
+                return reason
+            found.insert(0, (step, None))
+            use, attended = step.attention.query, True
+            continue
+        if step.contraction is not None:
+            biased = _biased(graph, step, last)
+            if isinstance(biased, str):
+                return tuple(found) if attended else biased
+            found.insert(0, (step, None))
+            use = biased
+            continue
         if step.box is None or step.box.function is None:
             break
         found.insert(0, (step, None))
         use = step.box.operand("of")
+    if attended:
+        return tuple(found)  # rows of queries that all heads have
     return f"'{use.name}' on leg '{last.expert}' is neither a product with experts nor a map of one"
+
+
+def _view(step: Step) -> Use | None:
+    """What a step is under another name, its legs in some order; None where it is more."""
+    term = product_of(step)
+    if term is None or len(term.factors) != 1 or term.coefficient != ONE:
+        return None
+    (use,) = term.factors
+    return use if {*use.legs} == {*step.legs} else None
+
+
+def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
+    """Why an attention is not computed for the chosen heads of each query alone; empty where it can be."""
+    op = step.attention
+    assert op is not None
+    heads = {*op.scores} - {graph.query, op.leg}
+    if heads != {last.expert} or op.beside:
+        return f"'{op.steps[-1]}' has other legs than those of positions and '{last.expert}'"
+    if last.tokens != (graph.query,) or graph.query in (*op.key.legs, *op.value.legs):
+        return f"'{op.steps[-1]}' has no queries of which each chooses"
+    return ""
 
 
 def _without_unread(graph: Graph) -> Graph:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensornet_attn.plan.band import BAND
 from tensornet_attn.plan.blockwise import BLOCKWISE
+from tensornet_attn.plan.convolve import WITH_WEIGHTS
 from tensornet_attn.plan.cumsum import CUMSUM
 from tensornet_attn.plan.distribute import DISTRIBUTION
 from tensornet_attn.plan.duplicate import BESIDE_KERNELS, DUPLICATES
@@ -29,11 +30,11 @@ class Table:
 
 
 TORCH = Table(
-    (NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS),
+    (WITH_WEIGHTS, NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS),
     (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE),
 )
 # A kernel of Triton reads all values of one map, and leaves out what is beyond a band.
-KERNELS = (NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
+KERNELS = (WITH_WEIGHTS, NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
 TRITON_ALONE = Table(KERNELS, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE))
 BESIDE_FUSED = Table(KERNELS, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE))
 BY_KIND = {row.kind: row for row in TRITON_ALONE.rows if row.kind}

@@ -53,6 +53,13 @@ def relative_rows(x: Tensor, rows: Rows, reach: int | None = None) -> Tensor:
     return relative_to_key(x, rows.at.shape[0], rows.m)
 
 
+def relative_rows_of_keys(x: Tensor, rows: Rows, reach: int) -> Tensor:
+    """y[j, i] = x[j, position(i) - position(j)] of key j and row i: [..., m or 1, p] -> [..., m, block]."""
+    index = (distance_rows(rows).clamp(-reach, reach) + reach).mT
+    rest = x.shape[:-2]
+    return x.expand(*rest, index.shape[0], x.shape[-1]).gather(-1, index.expand(*rest, *index.shape))
+
+
 def drawn_rows(x: Tensor, probability: float, rows: Rows) -> Tensor | None:
     """What a dropout multiplies the entries of x with while training: zero, or what scales the rest up."""
     if not rows.training:

@@ -3,6 +3,8 @@
 The last query stands at the last key.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,6 +32,41 @@ def sinusoid(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     return torch.where(entry % 2 == 0, angle.sin(), angle.cos()).to(dtype)
 
 
+def buckets(positions: Tensor, count: int, furthest: int, both_sides: bool) -> Tensor:
+    """The bucket of each distance, query position minus key position, as T5 has them: [p], integers.
+
+    Half of the buckets hold one distance each, the others ever more, up to `furthest`. `both_sides`: keys behind the
+    query have buckets of their own, the second half; otherwise they are in the first bucket.
+    """
+    if both_sides:
+        count //= 2
+        side, distance = (positions < 0) * count, positions.abs()
+    else:
+        side, distance = torch.zeros_like(positions), positions.clamp(min=0)
+    exact = count // 2
+    # in single precision and in this order, as where trained models have their boundaries
+    grown = torch.log(distance.float() / exact) / math.log(furthest / exact) * (count - exact)
+    far = (exact + grown.clamp(min=0).to(positions.dtype)).clamp(max=count - 1)
+    return side + torch.where(distance < exact, distance, far)
+
+
+def log_buckets(positions: Tensor, count: int, furthest: int) -> Tensor:
+    """The bucket of each distance, query position minus key position, as DeBERTa has them: [p], integers.
+
+    Distance 0 is in the middle. Half of the buckets hold one distance each, the others ever more, up to `furthest`.
+    """
+    exact = count // 4
+    distance = torch.where(positions.abs() < exact, exact - 1, positions.abs())
+    grown = torch.log(distance / exact) / torch.log(torch.tensor((furthest - 1) / exact)) * (exact - 1)
+    far = (torch.ceil(grown) + exact).to(positions.dtype) * positions.sign()
+    return (torch.where(distance <= exact, positions, far) + count // 2).clamp(0, count - 1)
+
+
+def one_of(index: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """1 at an index of each, 0 elsewhere: [p, count]."""
+    return F.one_hot(index, count).to(dtype)
+
+
 def alibi_slopes(heads: int, device: torch.device | None, dtype: torch.dtype) -> Tensor:
     """2 ** (-8 i / heads), i from 1; between powers of two, filled from the next power (Press et al. 2022): [heads]."""
     power = 2 ** (heads.bit_length() - 1)
@@ -37,40 +74,109 @@ def alibi_slopes(heads: int, device: torch.device | None, dtype: torch.dtype) ->
     return torch.tensor([2.0**-step for step in steps], device=device, dtype=dtype)
 
 
-def rotate(x: Tensor, positions: Tensor, sequence_dim: int, along_dim: int, base: float, width: int) -> Tensor:
-    """The first `width` entries turned by the positions on `sequence_dim`: (a cos - b sin, b cos + a sin)."""
+def rotate(
+    x: Tensor,
+    positions: Tensor,
+    sequence_dim: int,
+    along_dim: int,
+    base: float,
+    width: int,
+    interleaved: bool = False,
+    scaling: tuple[str | float, ...] | None = None,
+    axes: int | None = None,
+) -> Tensor:
+    """The first `width` entries turned by the positions on `sequence_dim`: (a cos - b sin, b cos + a sin).
+
+    a and b are the halves, or, `interleaved`, every second entry. `positions`: [n], or [..., n] with the dimensions of
+    x before, but for the one turned along; with `axes`, [..., n, axes], which share the pairs.
+    """
     y = x.movedim((sequence_dim, along_dim), (-2, -1))  # ... n d
-    cos, sin = rotations(positions, base, width, x.dtype)
+    cos, sin = rotations(positions, base, width, x.dtype, scaling, axes)
     half, rest = width // 2, y.shape[-1] - width
-    a, b, *others = y.split([half, half, rest] if rest else half, -1)
-    y = torch.cat((a * cos - b * sin, b * cos + a * sin, *others), -1)
+    if interleaved:
+        turned, *others = y.split([width, rest], -1) if rest else [y]
+        a, b = turned.unflatten(-1, (half, 2)).unbind(-1)
+        y = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+        y = torch.cat((y, *others), -1) if others else y
+    else:
+        a, b, *others = y.split([half, half, rest] if rest else half, -1)
+        y = torch.cat((a * cos - b * sin, b * cos + a * sin, *others), -1)
     return y.movedim((-2, -1), (sequence_dim, along_dim))
 
 
 STEP: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # rotations of one position, which all layers ask for
 
 
-def rotations(positions: Tensor, base: float, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of position * base ** (-2 i / width): [n, width / 2] each; those of a step are made once."""
+def rotations(
+    positions: Tensor,
+    base: float,
+    width: int,
+    dtype: torch.dtype,
+    scaling: tuple[str | float, ...] | None = None,
+    axes: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of position * rate of each pair: [..., n, width / 2] each; those of a step are made once."""
     step = type(positions) is Tensor and positions.shape == (1,) and positions.device.type == "cpu"
     traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-    if not step or traced or torch._is_functional_tensor(positions):
-        return angles_of(positions, base, width, dtype)
-    key = (positions.item(), base, width, dtype, torch.is_inference_mode_enabled())
+    if not step or traced or torch._is_functional_tensor(positions) or positions.requires_grad or axes is not None:
+        return angles_of(positions, base, width, dtype, scaling, axes)
+    key = (positions.item(), base, width, dtype, scaling, torch.is_inference_mode_enabled())
     found = STEP.get(key)  # another thread may clear it
     if found is None:
         if len(STEP) >= 64:
             STEP.clear()
-        STEP[key] = found = angles_of(positions, base, width, dtype)
+        STEP[key] = found = angles_of(positions, base, width, dtype, scaling)
     return found
 
 
-def angles_of(positions: Tensor, base: float, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of position * base ** (-2 i / width): [n, width / 2] each."""
+def angles_of(
+    positions: Tensor,
+    base: float,
+    width: int,
+    dtype: torch.dtype,
+    scaling: tuple[str | float, ...] | None = None,
+    axes: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of position * rate of each pair: [..., n, width / 2] each."""
     p = exactly(positions)  # angles are large at late positions
-    pairs = torch.arange(width // 2, device=p.device, dtype=p.dtype)
-    angles = p[:, None] * base ** (-2 * pairs / width)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    p = p[..., None] if axes is None else p  # ... n axes
+    pairs = torch.arange(width // (2 * p.shape[-1]), device=p.device, dtype=p.dtype)
+    rates = base ** (-2 * pairs * p.shape[-1] / width) if scaling is None else scaled_rates(p, pairs, base, *scaling)
+    angles = (p[..., None] * rates).flatten(-2)
+    cos, sin = angles.cos(), angles.sin()
+    if scaling is not None and scaling[0] == "yarn":
+        cos, sin = scaling[3] * cos, scaling[3] * sin
+    return cos.to(dtype), sin.to(dtype)
+
+
+def scaled_rates(positions: Tensor, pairs: Tensor, base: float, kind: str, *numbers: float) -> Tensor:
+    """Radians of a position, for each pair: base ** (-2 i / width) of few positions, stretched to many.
+
+    linear: factor. dynamic: factor, original length; by the last position. llama3: factor, low and high frequency,
+    original length. yarn: factor, original length, what cosines are multiplied by, turns of the fast and the slow end,
+    whether these are whole pairs. Numbers are those of transformers' rope_parameters.
+    """
+    width, factor = 2 * pairs.numel(), numbers[0]
+    plain = base ** (-2 * pairs / width)
+    if kind == "linear":
+        return plain / factor
+    if kind == "dynamic":
+        if width == 2 or positions.numel() == 0:
+            return plain
+        most = (positions.detach().max() + 1).clamp(min=numbers[1])
+        longer = factor * most / numbers[1] - (factor - 1)
+        return plain * longer ** (-2 * pairs / (width - 2))
+    if kind == "llama3":
+        low, high, original = numbers[1:]
+        turns = original * plain / (2 * math.pi)
+        return torch.lerp(plain / factor, plain, ((turns - low) / (high - low)).clamp(0, 1))
+    original, whole = numbers[1], numbers[5]
+    first, last = (width * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in numbers[3:5])
+    if whole:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, width - 1)
+    share = ((pairs - first) / (last - first if last != first else 0.001)).clamp(0, 1)
+    return torch.lerp(plain, plain / factor, share)
 
 
 def relative_to_key(x: Tensor, n: int, m: int, reach: int | None = None) -> Tensor:
@@ -87,6 +193,14 @@ def relative_to_key(x: Tensor, n: int, m: int, reach: int | None = None) -> Tens
     # More columns, read in rows one entry shorter: each row starts one entry earlier than the row above.
     rows = x.flatten(-2)[..., n - 1 : n - 1 + n * (n + m)]
     return rows.unflatten(-1, (n, n + m))[..., :m]
+
+
+def relative_to_query(x: Tensor, n: int, m: int, reach: int | None = None) -> Tensor:
+    """y[j, i] = x[j, position(i) - position(j)] of key j and query i: [..., m or 1, p] -> [..., m, n].
+
+    Seen from the keys relative positions run the other way.
+    """
+    return relative_to_key(x.flip(-1), m, n, reach)
 
 
 def from_table(x: Tensor, at: Tensor, m: int, reach: int) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.model import BOXES, kinds_of
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, printable
@@ -117,10 +118,13 @@ def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
     if kind == "version":
         return "version", f"this package reads version 1 of the language, {given} given.", "write 'tensornet: 1'."
     if kind == "literal_error":
-        return "wrong-value", f"{given} is no value of '{last}'.", "one of none, read, both."
+        return "wrong-value", f"{given} is no value of '{last}'.", f"one of {', '.join(_modes(last))}."
     inside = {"constants": "legs: h g, value: eye", "contains": "legs: {r: h * d}, weights: {C: eye}"}
     mapping = "a mapping", f"e.g. '{last}: {{{inside.get(top, 'legs: h g, update: prior')}}}'."
     wanted = {
+        "flag": ("true or false", f"e.g. '{last}: true'."),
+        "one or two": ("a leg, or a list of two,", f"e.g. '{last}: {last[0]}'."),
+        "as many": ("a width for each leg", "e.g. 'conv: [n, m]' and 'width: [i, j]'."),
         "bool_type": ("true or false", f"e.g. '{last}: true'."),
         "string_type": ("a text", f"e.g. '{_EXAMPLES.get(last, f'{last}: a text')}'."),
         "legs": ("the legs of a tensor", _LEGS_HINT),
@@ -139,6 +143,11 @@ def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
     what, hint = wanted.get(f"{kind} {top}") or wanted.get(kind) or ("", "compare with a shipped design.")
     verb = "are" if kind == "legs" else "is"
     return "wrong-type", f"{what} {verb} wanted here, {given} given." if what else f"{given} cannot stand here.", hint
+
+
+def _modes(key: str) -> tuple[str, ...]:
+    """The values of a key that chooses between ways of a box."""
+    return next((op.modes for op in OPS.values() if op.modes and op.mode_key == key), ())
 
 
 _NAMED = {

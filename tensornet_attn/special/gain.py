@@ -65,8 +65,17 @@ def with_output_bias(data: Data, graph: Graph, leg: str) -> tuple[Data, str]:
     return out, name
 
 
-def with_rope(data: Data, graph: Graph, axes: Mapping[str, tuple[int, int]], base: float, fraction: float) -> Data:
+def with_rope(
+    data: Data,
+    graph: Graph,
+    axes: Mapping[str, tuple[int, int]],
+    base: float,
+    fraction: float,
+    scaling: Mapping[str, Any] | None = None,
+) -> Data:
     """Rotary positions on what these weights give; `axes`: the axis that is turned, and the width of its blocks.
+
+    `scaling`: more keys of the box.
 
     Raises InputError where what a weight gives stands on no single sequence leg.
     """
@@ -87,7 +96,7 @@ def with_rope(data: Data, graph: Graph, axes: Mapping[str, tuple[int, int]], bas
         box = {"rope": places[0], "along": along, "base": base, "fraction": fraction}
         blocks = (graph.leg[along].size or width) // width
         kept = {key: value for key, value in box.items() if (key, value) not in (("base", 10000), ("fraction", 1))}
-        return kept | ({"blocks": blocks} if blocks > 1 else {}) | {"of": text}
+        return kept | ({"blocks": blocks} if blocks > 1 else {}) | dict(scaling or {}) | {"of": text}
 
     out: Data = edited(data, edit)
     if missing := sorted(axes.keys() - found):
@@ -160,8 +169,47 @@ def with_softcap(data: Data, graph: Graph, cap: float) -> Data:
 
 def with_alibi(data: Data, graph: Graph, heads: int) -> Data:
     """ALiBi in every softmax over the keys: less by each head's slope times the distance. Raises InputError."""
-    out: Data = plain(data)
     slopes, gap = _free(data, "slopes"), _free(data, "gap")
+
+    def bias(out: Data, head: str) -> str:
+        out.setdefault("constants", {})[slopes] = {"legs": head, "value": "alibi_slopes"}
+        out["constants"][gap] = {"legs": f"{graph.query} {graph.key}", "value": "distance"}
+        return f"{slopes}[{head}] {gap}[{graph.query} {graph.key}]"
+
+    return _biased(data, graph, heads, "-", bias, "ALiBi")
+
+
+def with_buckets(data: Data, graph: Graph, heads: int, count: int, furthest: int, both_sides: bool) -> tuple[Data, str]:
+    """A bias for each head and bucket of distances in every softmax over the keys; the name of its weight.
+
+    Raises InputError where it has no place.
+    """
+    weight, own, table, near = (_free(data, name) for name in ("B", "own_bucket", "distances", "near"))
+    taken = {*data["legs"], *data.get("settings", {})}
+    p, b = (next(name for name in (stem, f"{stem}_", f"{stem}__") if name not in taken) for stem in ("p", "bucket"))
+
+    def bias(out: Data, head: str) -> str:
+        if weight not in out["weights"]:
+            out["legs"] |= {p: f"relative {furthest}", b: count}
+            out["weights"][weight] = {"legs": f"{b} {head}", "init": "zeros"}
+            out.setdefault("constants", {})[own] = {
+                "legs": f"{p} {b}",
+                "value": f"bucket({count}, {furthest}, {int(both_sides)})",
+            }
+            out["diagram"] = {
+                table: f"{weight}[{b} {head}] {own}[{p} {b}] -> {head} {p}",
+                near: {"rel_shift": p, "to": graph.key, "of": table},
+                **out["diagram"],
+            }
+        return f"{near}[{head} {graph.query} {graph.key}]"
+
+    return _biased(data, graph, heads, "+", bias, "biases of distances"), weight
+
+
+def _biased(data: Data, graph: Graph, heads: int, sign: str, bias: Callable[[Data, str], str], what: str) -> Data:
+    """The scores of every softmax over the keys with a bias, made of the leg of its heads. Raises InputError."""
+    out: Data = plain(data)
+    found = False
     for step, value in list(out["diagram"].items()):
         for box in _boxes(value):
             if graph.key is None or box.get("softmax") != graph.key:
@@ -169,16 +217,22 @@ def with_alibi(data: Data, graph: Graph, heads: int) -> Data:
             legs = [leg.name for leg in parse_sum_text(box["of"]).legs] if "->" in str(box["of"]) else []
             head = [leg for leg in legs if graph.leg[leg].size == heads and not graph.leg[leg].sequence]
             if len(head) != 1 or graph.query not in legs:
-                raise InputError(f"'{graph.name}' has no leg of {heads} heads in the scores '{box['of']}', for ALiBi.")
+                raise InputError(f"'{graph.name}' has no leg of {heads} heads in the scores '{box['of']}', for {what}.")
             scores, row = _free(out, f"{step}_scores"), " ".join(legs)
-            bias = f"(1 / ({box.get('scale', 1)})) * {slopes}[{head[0]}] {gap}[{graph.query} {graph.key}]"
+            term = f"(1 / ({box.get('scale', 1)})) * {bias(out, head[0])}"
             new = {scores: box["of"]}
-            box["of"] = f"{scores}[{row}] - {bias} -> {row}"
+            box["of"] = f"{scores}[{row}] {sign} {term} -> {row}"
             out["diagram"] = _before(out["diagram"], step, new | {step: value})
-            out.setdefault("constants", {})[slopes] = {"legs": head[0], "value": "alibi_slopes"}
-            out["constants"][gap] = {"legs": f"{graph.query} {graph.key}", "value": "distance"}
-    if slopes not in out.get("constants", {}):
-        raise InputError(f"'{graph.name}' has no softmax over its keys, so that ALiBi would have no place.")
+            found = True
+    if not found:
+        raise InputError(f"'{graph.name}' has no softmax over its keys, so that {what} would have no place.")
+    return out
+
+
+def with_weight_given(data: Data, name: str) -> Data:
+    """A weight as the last input of the design."""
+    out: Data = plain(data)
+    out["inputs"][name] = out["weights"].pop(name)["legs"]
     return out
 
 
@@ -190,11 +244,14 @@ def with_dropout(data: Data, graph: Graph, probability: float) -> Data:
     return out
 
 
-def with_memory(data: Data, graph: Graph) -> tuple[Data, str]:
-    """A second input for keys and values, by default the first; and its name. Raises InputError."""
+def with_memory(data: Data, graph: Graph, needed: bool = False) -> tuple[Data, str]:
+    """A second input for keys and values, by default the first, or `needed`; and its name. Raises InputError."""
     inputs = graph.of_role("input")
     if len(inputs) > 1:
-        return data, inputs[1].name
+        out: Data = plain(data)
+        if needed:
+            out["inputs"][inputs[1].name] = " ".join(inputs[1].legs)
+        return out, inputs[1].name
     x, name = inputs[0], _free(data, "memory")
     found = []
 
@@ -210,7 +267,8 @@ def with_memory(data: Data, graph: Graph) -> tuple[Data, str]:
     if not found:
         raise InputError(f"'{graph.name}' makes no keys from its input '{x.name}'.")
     legs = [graph.key if leg == graph.query else leg for leg in x.legs]
-    out["inputs"][name] = {"legs": " ".join(map(str, legs)), "default": x.name}
+    text = " ".join(map(str, legs))
+    out["inputs"][name] = text if needed else {"legs": text, "default": x.name}
     return out, name
 
 

@@ -97,7 +97,7 @@ def configured(**options: Any) -> Callable[[Any], None]:
 
 
 relative = configured(position_embedding_type="relative_key")
-scaled = configured(rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0})
+scaled = configured(rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, "factor": 2.0})
 partial = configured(rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5})
 
 
@@ -121,7 +121,12 @@ partial = configured(rope_parameters={"rope_type": "default", "rope_theta": 1000
         ("gpt2", has("is_cross_attention", True), "it attends to another sequence (cross-attention)"),
         ("gpt2", quantised("c_attn"), "its 'c_attn' is a tests.convert.test_refused.Lora, not a plain linear layer"),
         ("vit", lambda module: delattr(module, "head_dim"), None),
-        ("llama", scaled, "its rotary positions are scaled (rope_type 'linear'); a design has 'default' ones"),
+        (
+            "llama",
+            scaled,
+            "its rotary positions are scaled (rope_type 'longrope'); a design has default, linear, dynamic, llama3, "
+            "yarn ones",
+        ),
         ("llama", partial, "partial_rotary_factor is 0.5, which LlamaAttention does not apply"),
         ("llama", has("sliding_window", 16), "it sees a sliding window only"),
         ("llama", has("q_norm", nn.Identity()), "it normalises queries"),
@@ -177,8 +182,8 @@ class Attention(nn.Module):
         ),
         (
             lambda: nn.Sequential(nn.MultiheadAttention(12, 3), Attention()),
-            "1 (Attention) is no attention that can be read; the nearest that can: ViTAttention, MptAttention, "
-            "CwmAttention.",
+            "1 (Attention) is no attention that can be read; the nearest that can: T5Attention, ViTAttention, "
+            "MptAttention.",
         ),
     ],
 )

@@ -72,8 +72,8 @@ COMPILER = (
     ),
     Mutation(
         "ops/rope.py",
-        "(a * cos - b * sin, b * cos + a * sin, rest)",
-        "(a * cos + b * sin, b * cos - a * sin, rest)",
+        "turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)",
+        "turned = torch.cat((a * cos + b * sin, b * cos - a * sin), -1)",
         "Rotary positions turn the other way, which scores alone do not show.",
         ("test_reference_boxes.py::test_rope_turns_pairs_by_the_position",),
     ),

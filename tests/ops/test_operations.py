@@ -29,6 +29,7 @@ BOXES: dict[str, dict[str, Any]] = {
     "topk": {"topk": "h", "k": 1, "of": OF},
     "rope": {"rope": "n", "along": "h", "of": OF},
     "rel_shift": {"rel_shift": "p", "to": "m", "of": "T[h p]"},
+    "conv": {"conv": "m", "width": "h", "of": OF},
     "dropout": {"dropout": 0.5, "of": OF},
     "delta_rule": {"delta_rule": "m", "query": "Q[n h]", "key": "K[m h]", "value": "K[m h]", "rate": "b[m h]"},
     "scan": {"scan": "m", "decay": "b[m h]", "of": "K[m h]"},
@@ -48,6 +49,7 @@ def design_of(kind: str) -> dict[str, Any]:
     """A design with a box of this kind, `A`, read by values or by a weight."""
     read = f"A[{REDUCED[kind]}] w[h] -> n" if kind in REDUCED else "A[h n m] V[m h] Q[n h] -> n"
     read = "A[n h] Q[n h] -> n" if kind == "scan" else read  # which lacks an input of queries
+    read = "A[n m] V[m h] Q[n h] -> n" if kind == "conv" else read  # whose taps are the heads
     tensors = {"S": "h n m", "Q": "n h", "K": "m h", "b": "m h", "V": "m h"}, {"T": "h p", "w": "h"}
     inputs, weights = ({t: legs for t, legs in own.items() if f"{t}[" in f"{BOXES[kind]} {read}"} for own in tensors)
     return {

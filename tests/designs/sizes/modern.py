@@ -46,7 +46,7 @@ CASES = {
     "mixtral": Case(EXPERTS, {"k": 2}, causal=(None,)),
     "qwen2_moe": Case(EXPERTS | {"s": 7}, {"k": 2}, causal=(None,)),
     "deepseek_moe": Case(
-        {"f": 6, "e": 6, "l": 5, "s": 7}, {"k": 2, "groups": 3, "k_groups": 2, "stretch": 1.5}, causal=(None,)
+        {"f": 6, "e": 8, "l": 5, "s": 7}, {"k": 2, "groups": 4, "k_groups": 2, "stretch": 1.5}, causal=(None,)
     ),
     "switch": Case(EXPERTS, causal=(None,)),
 }

@@ -1,0 +1,182 @@
+"""Convolution along a sequence leg: the sum along a leg of taps, each of which is shifted by a position of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.tokens import Refusal
+from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
+from tensornet_attn.ops.model import BoxModel, Masks, Operand
+from tensornet_attn.ops.operation import Operation, aligned, without
+
+MOST = 4096  # taps: more are no convolution but attention
+
+
+def _legs(value: object) -> object:
+    both = isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(leg, str) for leg in value)
+    if not (both or isinstance(value, str)):
+        raise PydanticCustomError("one or two", "a leg is wanted here, or a list of two")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _widths(value: object, info: ValidationInfo) -> object:
+    found, of = _legs(value), info.data.get("conv")
+    if of is not None and isinstance(of, str) != isinstance(found, str):
+        raise PydanticCustomError("as many", "a width for each leg is wanted here")
+    return found
+
+
+LEGS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}]}
+OneOrTwo = Annotated[Any, BeforeValidator(_legs), WithJsonSchema(LEGS)]
+Widths = Annotated[Any, BeforeValidator(_widths), WithJsonSchema(LEGS)]
+
+
+class Conv(BoxModel):
+    """The sum along `width` of entries that stand so many positions apart; of two legs along two widths."""
+
+    key = "conv"
+    second = "width"
+    conv: OneOrTwo
+    width: Widths
+    mask: Masks = ()
+    of: Operand
+
+    def apart(self) -> BoxModel:
+        """Along one leg after the other; masks act along the second, the keys."""
+        if isinstance(self.conv, str):
+            return self
+        inner = Conv(conv=self.conv[1], width=self.width[1], mask=self.mask, of=self.of)
+        return Conv(conv=self.conv[0], width=self.width[0], of=inner)
+
+
+class ConvOperation(Operation):
+    """result[i] = sum over j of of[i + j - left, j]; what is beyond the ends or hidden counts as zero.
+
+    A box of the planner has a `weight` as well, and sums of * weight[j]: then the operand has no leg of taps. A box of
+    a decoding cache has an operand on the key leg, and the last positions of that as its result.
+    """
+
+    kind = "conv"
+    model = Conv
+    masked = runs_along = looks_back = keeps_sign = linear = True
+    takes_float_mask = False
+    ignores_zeros = "always"
+    per_element = 1
+    between = " with "
+
+    @property
+    def multiplies(self) -> bool:
+        return False  # hidden entries of its operand are left out before
+
+    def result(self, box: Checker, leg: str, other: str) -> Legs:
+        declared, own = box.declared, box.legs or ()
+        if not declared[leg].sequence and not box.broken(leg):
+            box.written("conv")
+            raise Refusal(
+                "box-leg", f"'{leg}' is no query or key leg.", "a convolution runs along one, e.g. 'conv: n'."
+            )
+        size = declared[other].size
+        if (size is None or size > MOST) and not box.broken(other):
+            box.written("width")
+            reason = f"has size {size}" if size else "is sized at run time"
+            raise Refusal("box-leg", f"leg '{other}' {reason}.", f"the taps of a convolution are at most {MOST:,}.")
+        return without(own, other)
+
+    def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
+        return (box.leg, box.other)
+
+    def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        import torch
+
+        own, source = box.operand("of").legs, source_of(run.graph, box)
+        value = run.values[box.operand("of").name]
+        if run.graph.masked(step):
+            value, keep, *_ = run.masked(step)
+            value = torch.where(keep, value, 0)
+        width = run.size(str(box.other))
+        left = left_of(run.graph, box, width)
+        legs = (*without(own, source, box.other), str(box.other), source)
+        value = aligned(value, own, legs)  # ... w n
+        length = value.shape[-1]
+        total = torch.zeros_like(value[..., 0, :])
+        for at in range(length):
+            for tap in range(width):
+                if 0 <= at + tap - left < length:
+                    total[..., at] = total[..., at] + value[..., tap, at + tap - left]
+        result = str(box.leg) if box.leg in step.legs else str(run.graph.query)
+        return total[..., length - run.size(result) :], (*legs[:-2], result)
+
+    def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
+        weight = dict(box.operands).get("weight")
+        if weight is None:
+            return {}
+        legs = {*weight.legs, *step.legs}
+        return {tuple(leg.name for leg in scene.graph.legs if leg.name in legs): 1}
+
+    def operations(self, scene: Scene, step: Step, box: Box) -> int:
+        return 0 if box.joins else super().operations(scene, step, box)
+
+    def saved(self, box: Box) -> tuple[str, ...]:
+        return tuple(role for role, _ in box.operands) if box.joins else ()
+
+    def emit(self, lines: Lines, step: Step, box: Box) -> None:
+        value, source = lines.value(box.operand("of")), source_of(lines.graph, box)
+        self.emit_masked(lines, step, box, value.arranged((*without(value.legs, source), source)), "None", "None")
+
+    def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
+        width = int(lines.graph.leg[str(box.other)].size)
+        left, source, result = (
+            left_of(lines.graph, box, width),
+            source_of(lines.graph, box),
+            result_of(lines, step, box),
+        )
+        text = value.text if keep == "None" else lines.call("kept", value.text, keep)
+        tail = [f"tail={lines.length(result)}"] if result != source else []
+        if not box.joins:
+            text = lines.call(
+                "shifted_sum", text, str(value.legs.index(str(box.other)) - len(value.legs)), str(left), *tail
+            )
+            lines.bind(step.name, text, (*without(value.legs, box.other, source), result))
+            return
+        weight = lines.value(box.operand("weight"))
+        own = without(value.legs, source)
+        rows = tuple(leg for leg in own if leg not in weight.legs)
+        groups = tuple(leg for leg in own if leg in weight.legs and leg in step.legs)
+        summed = tuple(leg for leg in own if leg in weight.legs and leg not in step.legs)
+        new = without(weight.legs, box.other, *groups, *summed)
+        x = Value(text, value.legs, value.batched).arranged((*rows, *groups, *summed, source))
+        x_text = x.grouped((*((leg,) for leg in rows), groups + summed, (source,)))
+        count = " * ".join(lines.size(leg) for leg in groups) or "1"
+        text = lines.call(
+            "convolve", x_text, weight.grouped((groups + new, summed, (str(box.other),))), str(left), count, *tail
+        )
+        kept = groups + new
+        if len(kept) != 1:
+            sizes = ", ".join(lines.size(leg) for leg in kept)
+            text += f".unflatten(-2, ({sizes}))" if kept else "[..., 0, :]"
+        lines.bind(step.name, text, (*rows, *kept, result))
+
+
+def source_of(graph: Graph, box: Box) -> str:
+    """The leg of the positions that are read: that of the box, or, with a decoding cache, the key leg."""
+    return str(box.leg) if box.leg in box.operand("of").legs else str(graph.key)
+
+
+def result_of(lines: Lines, step: Step, box: Box) -> str:
+    """The leg of the positions that are made."""
+    return str(box.leg) if box.leg in step.legs else str(lines.graph.query)
+
+
+def left_of(graph: Graph, box: Box, width: int) -> int:
+    """How many taps are of positions before: all but one in a causal design, else the smaller half.
+
+    Along the keys of a map, where the masks hide what is later, taps lie on both sides in a causal design too.
+    """
+    of = box.operand("of").legs
+    both = graph.query in of and graph.key in of
+    return width - 1 if graph.causal and not (both and box.leg == graph.key) else (width - 1) // 2

@@ -1,0 +1,57 @@
+"""Convolutions of a product: what is convolved, and the weight of the taps, are read as they are.
+
+# c.of = x[n c] W[w c];  c = conv over n, with w, of c.of     ->     c = conv of x and W
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
+from tensornet_attn.ir.arithmetic import ONE, Arith
+from tensornet_attn.ops.conv import Conv, source_of
+from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
+from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, with_steps
+
+
+def with_weights(graph: Graph, context: Context) -> Lowered:
+    """Every convolution of a product that nothing else reads, with its weight beside what it convolves."""
+    for step in graph.steps:
+        if step.box is not None and step.box.kind == Conv.key and not step.box.joins:
+            graph = _with_weight(graph, step)
+    return Lowered(graph)
+
+
+WITH_WEIGHTS = Rewriting("convolutions", with_weights)
+
+
+def _with_weight(graph: Graph, step: Step) -> Graph:
+    """The graph with one convolution as that of two tensors; as it was where it is none of a product."""
+    box = step.box
+    assert box is not None
+    use, taps, source = box.operand("of"), str(box.other), source_of(graph, box)
+    inner = graph.step.get(use.name)
+    term = product(inner)
+    if inner is None or term is None or read_once(graph, inner.name) is None:
+        return graph
+    if {graph.query, graph.key} <= {*use.legs} or legs_in(term.factors) - {*inner.legs} & {*use.legs}:
+        return graph  # a map: a mask may name the legs of the whole product. Or legs that would meet
+    names = dict(zip(inner.legs, use.legs, strict=True))
+    factors = [Use(one.name, tuple(names.get(leg, leg) for leg in one.legs)) for one in term.factors]
+    weights = [one for one in factors if taps in one.legs]
+    own = [one for one in factors if one not in weights]
+    if not weights or source not in legs_in(own) or source in legs_in(weights):
+        return graph
+    x, before = _one(graph, f"{step.name}.x", ONE, own, {*step.legs, source} | legs_in(weights))
+    weight, more = _one(graph, f"{step.name}.taps", term.coefficient, weights, {*step.legs, taps} | legs_in(own))
+    new = replace(step, op=replace(box, operands=(("of", x), ("weight", weight))))
+    return with_steps(graph, {inner.name: [], step.name: [*before, *more, new]})
+
+
+def _one(graph: Graph, name: str, coefficient: Arith, factors: list[Use], legs: set[str]) -> tuple[Use, list[Step]]:
+    """A product as one value with those of its legs that others read, and the step that makes it."""
+    if len(factors) == 1 and coefficient == ONE:
+        return factors[0], []
+    own = tuple(dict.fromkeys(leg for use in factors for leg in use.legs if leg in legs))
+    step = Step(fresh(graph, name), Contraction((Term(coefficient, tuple(factors)),)), own)
+    return Use(step.name, own), [step]

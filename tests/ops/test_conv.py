@@ -1,0 +1,219 @@
+"""Convolutions along a sequence: depthwise, full, by head, of scores; masks, gradients, caches of the last ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tensornet_attn as ta
+from tests.ops.compared import F64, agree
+
+N, C = 9, 6
+LEGS = {"n": "query", "m": "key", "c": C, "e": 4, "w": 4, "g": "head 2", "d": 3, "k": 11}
+FORMS = {
+    "depthwise": ({"W": "w c"}, "x[n c] W[w c] -> n w c", "n c"),
+    "full": ({"W": "w c e"}, "x[n c] W[w c e] -> n w e", "n e"),
+    "one": ({"W": "w"}, "x[n c] W[w] -> n w c", "n c"),
+    "scaled": ({"W": "w c", "s": "c"}, "(0.5) * x[n c] W[w c] s[c] -> n w c", "n c"),
+    "projected": ({"W": "w e", "P": "c e"}, "x[n c] P[c e] W[w e] -> n w e", "n e"),
+    "grouped": ({"P": "c g d", "W": "w g d e"}, "x[n c] P[c g d] W[w g d e] -> n w g e", "n g e"),
+    "summed": ({"W": "w c"}, "x[n c] W[w c] -> n w", "n"),
+    "long": ({"W": "k c"}, "x[n c] W[k c] -> n k c", "n c"),
+    "several": ({"W": "w c e"}, "x[n c] W[w c e] -> n w c e", "n c e"),
+    "sums": ({"W": "w c", "b": "w c"}, "x[n c] W[w c] + b[w c] -> n w c", "n c"),
+}
+
+
+def alone(form: str, causal: bool = True) -> dict[str, Any]:
+    """One convolution, and no keys."""
+    weights, of, _ = FORMS[form]
+    words = set(" ".join([*weights.values(), of]).replace("[", " ").replace("]", " ").split()) | {"c"}
+    return {
+        "tensornet": 1,
+        "name": "convolved",
+        "causal": causal,
+        "legs": {leg: size for leg, size in LEGS.items() if leg in words},
+        "inputs": {"x": "n c"},
+        "weights": weights,
+        "diagram": {"y": {"conv": "n", "width": "k" if form == "long" else "w", "of": of}},
+        "output": "y",
+    }
+
+
+def drawn(layer: Any) -> Any:
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+    return layer
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("length", [1, 2, N])
+def test_torch_and_reference_agree(form: str, causal: bool, length: int) -> None:
+    agree(alone(form, causal), torch.randn(2, length, C, dtype=F64))
+    agree(alone(form, causal), torch.randn(length, C, dtype=F64))
+
+
+@pytest.mark.parametrize(("form", "groups"), [("depthwise", C), ("full", 1)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_is_conv1d_of_torch(form: str, groups: int, causal: bool) -> None:
+    """Padded on the left where it is causal, else as padding='same' has it."""
+    layer = drawn(ta.compile(alone(form, causal), dtype=F64))
+    x = torch.randn(2, N, C, dtype=F64)
+    weight = layer.W.permute(2, 1, 0) if form == "full" else layer.W.T[:, None]
+    sides = (3, 0) if causal else (1, 2)
+    wanted = F.conv1d(F.pad(x.mT, sides), weight, groups=groups).mT
+    torch.testing.assert_close(layer(x), wanted, rtol=0, atol=1e-12)
+    assert "n w c" not in layer.source  # the product is never made
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_cache_keeps_the_last_positions(form: str) -> None:
+    layer = drawn(ta.compile(alone(form), dtype=F64)).eval()
+    x, cache = torch.randn(2, N, C, dtype=F64), layer.new_cache()
+    with torch.no_grad():
+        found = [layer(x[:, a:b], cache=cache) for a, b in ((0, 1), (1, 3), (3, 4), (4, N))]
+        torch.testing.assert_close(torch.cat(found, 1), layer(x), rtol=0, atol=1e-12)
+    (name,) = cache
+    assert cache[name].shape[1] == (N if form == "long" else 4)
+    assert cache[name].shape[2:].numel() <= C
+
+
+def test_a_centred_one_has_no_cache() -> None:
+    with pytest.raises(ta.InputError, match="no cache can be kept: 'y' reads later positions; compile it with causal"):
+        ta.compile(alone("full", False)).new_cache()
+
+
+def attention(causal: bool = True, **diagram: Any) -> dict[str, Any]:
+    """Attention whose queries, keys and values are convolved, as in Mamba's and DeltaNet's layers."""
+    return {
+        "tensornet": 1,
+        "name": "short",
+        "causal": causal,
+        "legs": {"n": "query", "m": "key", "f": 6, "h": "head 2", "d": 3, "w": 3},
+        "inputs": {"x": "n f"},
+        "weights": dict.fromkeys(("Wq", "Wk", "Wv"), "f h d") | {"Cq": "w h d", "Ck": "w h d", "Wo": "h d f"},
+        "diagram": {
+            "q": "x[n f] Wq[f h d] -> n h d",
+            "k": "x[m f] Wk[f h d] -> m h d",
+            "Q": {"conv": "n", "width": "w", "of": "q[n h d] Cq[w h d] -> n w h d"},
+            "K": {"conv": "m", "width": "w", "of": "k[m h d] Ck[w h d] -> m w h d"},
+            "V": "x[m f] Wv[f h d] -> m h d",
+            "A": {"softmax": "m", "of": "Q[n h d] K[m h d] -> h n m"},
+            "y": "A[h n m] V[m h d] Wo[h d f] -> n f",
+        }
+        | diagram,
+        "output": "y",
+    }
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_key_mask_hides_positions_from_it(causal: bool) -> None:
+    """Along the keys: what is hidden counts as zero."""
+    x, keys = torch.randn(2, N, 6, dtype=F64), torch.rand(2, N, generator=torch.Generator().manual_seed(0)) < 0.6
+    layer = agree(attention(causal), x, key_mask=keys)
+    other = torch.where(keys[..., None], x, 7)
+    with torch.no_grad():
+        k, moved = (layer.capture(value, "K", key_mask=keys) for value in (x, other))
+    torch.testing.assert_close(k, moved, rtol=0, atol=1e-12)
+
+
+def test_queries_and_keys_decode() -> None:
+    layer = drawn(ta.compile(attention(), dtype=F64)).eval()
+    x, cache = torch.randn(2, N, 6, dtype=F64), layer.new_cache()
+    keys = torch.ones(2, N, dtype=torch.bool)
+    keys[0, :2] = False
+    with torch.no_grad():
+        found = [layer(x[:, a:b], cache=cache, key_mask=keys[:, :b]) for a, b in ((0, 3), (3, 4), (4, 7), (7, N))]
+        torch.testing.assert_close(torch.cat(found, 1), layer(x, key_mask=keys), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_documents_of_a_packed_call_do_not_meet(causal: bool) -> None:
+    """Nor does what pads the shorter ones."""
+    layer = drawn(ta.compile(attention(causal), dtype=F64)).eval()
+    parts = [torch.randn(length, 6, dtype=F64) for length in (3, 5, 3, 1, 4)]
+    offsets = torch.tensor([0, 3, 8, 11, 12, 16])
+    with torch.no_grad():
+        y = layer(torch.cat(parts)[None], cu_seqlens=offsets)
+        torch.testing.assert_close(y, torch.cat([layer(part) for part in parts])[None], rtol=0, atol=1e-12)
+    if causal:  # padding before a document would be read
+        with pytest.raises(ta.InputError, match="'Q' reads the positions before each one"):
+            layer(torch.cat(parts)[None], cu_seqlens=offsets, cache=layer.new_cache())
+
+
+TWO = {
+    "S": "Q[n h d] K[m h d] -> h n m",
+    "T": {"conv": ["n", "m"], "width": ["a", "w"], "of": "S[h n m] T2[a w h] -> h n m a w"},
+    "A": {"softmax": "m", "of": "T"},
+}
+
+
+def multi_token(causal: bool) -> dict[str, Any]:
+    """Multi-token attention (Golovneva et al. 2025): scores convolved along queries and keys."""
+    design = attention(causal)
+    plain, y = design["diagram"], design["diagram"].pop("y")
+    design["diagram"] = {name: plain[name] for name in ("q", "k", "Q", "K", "V")} | TWO | {"y": y}
+    design["legs"] |= {"a": 2}
+    design["weights"] |= {"T2": "a w h"}
+    return design
+
+
+@pytest.mark.parametrize("masked", ["none", "keys", "pairs"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_scores_are_convolved(causal: bool, masked: str) -> None:
+    """Hidden scores count as zero; along the keys taps lie on both sides, along causal queries before."""
+    x, generator = torch.randn(2, N, 6, dtype=F64), torch.Generator().manual_seed(0)
+    masks = {
+        "none": {},
+        "keys": {"key_mask": torch.rand(2, N, generator=generator) < 0.6},
+        "pairs": {"mask": torch.rand(2, N, N, generator=generator) < 0.6},
+    }[masked]
+    layer = drawn(agree(multi_token(causal), x, **masks))
+    with torch.no_grad():
+        scores, made = (layer.capture(x, name, **masks) for name in ("S", "T"))
+    see = (
+        masks.get("mask", torch.ones(2, N, N, dtype=torch.bool))
+        & masks.get("key_mask", torch.ones(1, N, dtype=torch.bool))[:, None]
+    )
+    see = see.tril() if causal else see
+    shown = F.pad(torch.where(see[:, None], scores, 0), (1, 1, *((1, 0) if causal else (0, 1))))
+    wanted = F.conv2d(shown, layer.T2.permute(2, 0, 1)[:, None], groups=2)
+    torch.testing.assert_close(made, wanted, rtol=0, atol=1e-12)
+
+
+def test_scores_of_earlier_queries_are_in_no_cache() -> None:
+    with pytest.raises(ta.InputError, match="no cache can be kept: 'T' reads scores of earlier queries"):
+        ta.compile(multi_token(True)).new_cache()
+
+
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [
+        (
+            {"conv": "c", "width": "w", "of": "x[n c] W[w c] -> n w c"},
+            "box-leg: 'c' is no query or key leg. a convolution runs along one, e.g. 'conv: n'.",
+        ),
+        (
+            {"conv": ["n"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
+            "wrong-type: a leg, or a list of two, is wanted here, a list given. e.g. 'conv: c'.",
+        ),
+        (
+            {"conv": ["n", "m"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
+            "wrong-type: a width for each leg is wanted here, the text 'w' given. e.g. 'conv: [n, m]' and 'width: "
+            "[i, j]'.",
+        ),
+        (
+            {"conv": "n", "width": "w", "of": "x"},
+            "box-leg: what stands in this box has no leg 'w'; its legs are n c. name one of them.",
+        ),
+    ],
+)
+def test_what_is_refused(box: dict[str, Any], message: str) -> None:
+    design = alone("depthwise") | {"diagram": {"y": box}}
+    assert message in [f"{one.code}: {one.message} {one.hint}" for one in ta.check(design)]
