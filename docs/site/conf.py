@@ -21,17 +21,17 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",  # cards and tabs
     "site_files",  # links to files of the repository
+    "site_pages",  # toctrees take pages that come
     "site_gallery",
 ]
 exclude_patterns = ["site/templates", "playground/**", "reproduce", "results"]
 templates_path = ["templates"]
-source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".rst": "restructuredtext"}
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
 nb_execution_mode = "off"  # notebooks show the outputs they were saved with; tests/site runs them
-nb_render_image_options = {"width": "100%"}
 
 nitpicky = True
 nitpick_ignore_regex = [
@@ -39,8 +39,9 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!tensornet_attn\.)[\w.]*"),  # names of types in signatures, as the source imports them
     ("py:.*", r"tensornet_attn\.(?!compile$)[\w.]*"),  # types that are not part of the public interface
 ]
-suppress_warnings = ["toc.empty_glob", "misc.highlighting_failure", "myst.xref_ambiguous"]
+suppress_warnings = ["misc.highlighting_failure"]
 
+default_role = "code"  # `name` in docstrings
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

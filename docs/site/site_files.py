@@ -19,6 +19,7 @@ from pygments.lexers import TextLexer, get_lexer_for_filename
 from pygments.util import ClassNotFound
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.osutil import relative_uri
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,17 +31,31 @@ PAGES_OF_THE_PROJECT = {  # files outside docs/ that the site includes as pages
     "SECURITY.md": "project/security",
     "CODE_OF_CONDUCT.md": "project/conduct",
 }
+PLAYGROUND = ROOT / "build" / "playground"  # where `make playground` puts it
 ALWAYS = ("specs/**/*.yaml", "codegen/**/*.py")  # what the gallery links to
 _LOCAL_PAGE = re.compile(r'(<a href="(?!\w+:)[^"#]*)\.md([#"])')
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Registers the three steps."""
-    app.connect("source-read", _included_links)
+    """Registers the directive and the steps."""
+    app.add_directive("playground", Playground)
+    app.connect("source-read", _raw_links)
     app.connect("doctree-read", _links, priority=400)  # before Sphinx collects downloads
     app.connect("html-collect-pages", _file_pages)
     app.connect("build-finished", _copy_pictures)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+class Playground(SphinxDirective):
+    """`:::{playground}`: a link to the playground, where it was built before the site; else how to start it."""
+
+    def run(self) -> list[nodes.Node]:
+        """A button, or a sentence."""
+        if (PLAYGROUND / "index.html").exists():
+            button = '<p><a class="playground-link" href="../playground/index.html">Open the playground</a></p>'
+            return [nodes.raw("", button, format="html")]
+        text = "This copy of the site was built without the playground. Run make playground before make site."
+        return [nodes.note("", nodes.paragraph("", text))]
 
 
 def wanted(app: Sphinx) -> set[str]:
@@ -52,7 +67,7 @@ def wanted(app: Sphinx) -> set[str]:
     return found
 
 
-def _included_links(app: Sphinx, docname: str, source: list[str]) -> None:
+def _raw_links(app: Sphinx, docname: str, source: list[str]) -> None:
     """Raw HTML links between pages get the suffix of the site."""
     source[0] = _LOCAL_PAGE.sub(r"\1.html\2", source[0])
 
@@ -104,8 +119,7 @@ def _copy_pictures(app: Sphinx, error: Exception | None) -> None:
     """Pictures that raw HTML shows stand beside the pages, as in docs/; the playground too, where it is built."""
     if error is None and app.builder.format == "html":
         shutil.copytree(DOCS / "pictures", Path(app.outdir) / "pictures", dirs_exist_ok=True)
-        built = DOCS / "playground" / "dist"
-        if (built / "index.html").exists():
-            shutil.copytree(built, Path(app.outdir) / "playground", dirs_exist_ok=True)
+        if (PLAYGROUND / "index.html").exists():
+            shutil.copytree(PLAYGROUND, Path(app.outdir) / "playground", dirs_exist_ok=True)
 
 
