@@ -1,6 +1,7 @@
-"""The pages of the site by their toctrees. In a toctree, the line `others` stands for the folder's pages that no toctree lists.
+"""The pages of the site by their toctrees, and the name of Sphinx's own search page.
 
-So a new page in docs/ is on the site at once; list it by name where its place matters.
+In a toctree, the line `others` stands for the folder's pages that no toctree lists. So a new page in docs/ is on the
+site at once; list it by name where its place matters. Pages of designs are reached from the gallery.
 """
 
 from __future__ import annotations
@@ -12,16 +13,32 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.builders.html import StandaloneHTMLBuilder
+from sphinx.domains.std import StandardDomain
 
 DOCS = Path(__file__).resolve().parents[1]
+CARDS = "designs"  # the folder that the gallery leads to
 SKIPPED = ("playground/", "reproduce/", "results/")  # folders without pages
 OTHERS = "others"
 _TOCTREE = re.compile(r"^:::\{toctree\}\n(.*?)^:::$", re.DOTALL | re.MULTILINE)
 _TITLED = re.compile(r".*<(.*)>")
 
 
+class Builder(StandaloneHTMLBuilder):
+    """Writes Sphinx's search page as find.html, because docs/search.md is search.html."""
+
+    def handle_page(self, pagename: str, addctx: dict[str, Any], *others: Any, **named: Any) -> None:
+        """One page; the search page under its other name."""
+        templates = (*others[:1], named.get("templatename"))
+        super().handle_page("find" if "search.html" in templates else pagename, addctx, *others, **named)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Fills in `others`."""
+    """Registers the builder and what fills in `others`."""
+    app.add_builder(Builder, override=True)
+    for labels in ("labels", "anonlabels"):
+        StandardDomain.initial_data[labels].pop("search", None)  # a toctree may list the page `search`
+    app.connect("html-page-context", _search_page)
     app.connect("builder-inited", lambda app: _pages.cache_clear())
     app.connect("source-read", _fill)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -74,10 +91,18 @@ def unlisted(folder: str = "") -> list[str]:
 def orphans() -> list[str]:
     """Unlisted pages of folders without a toctree that takes others."""
     takers = {entry.rpartition("/")[0] for page in pages() for entry in entries(page) if entry.endswith(OTHERS)}
-    folders = {page.rpartition("/")[0] for page in pages()}
+    folders = {page.rpartition("/")[0] for page in pages()} - {CARDS}
     return [page for folder in sorted(folders - takers) for page in unlisted(folder)]
 
 
+def _search_page(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object) -> None:
+    """The theme's links to the search page lead to find.html."""
+    path = context["pathto"]
+    context["pathto"] = lambda name, *others, **named: path("find" if name == "search" else name, *others, **named)
+
+
 def _fill(app: Sphinx, docname: str, source: list[str]) -> None:
+    if docname.startswith(f"{CARDS}/"):
+        source[0] = f"---\norphan: true\n---\n\n{source[0]}"
     names = "\n".join(f"/{page}" for page in unlisted(docname.rpartition("/")[0]))
     source[0] = re.sub(rf"^{OTHERS}$\n", f"{names}\n" if names else "", source[0], flags=re.MULTILINE)
