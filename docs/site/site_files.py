@@ -1,7 +1,7 @@
 """Files of the repository on the site: links to them lead to highlighted pages, and raw HTML of pages keeps working.
 
-Pages in docs/ link to designs, generated modules and tests by their paths in the repository. A path outside docs/, or of
-a file that is no page, becomes `files/PATH.html`, so that the site needs no code host and works from a disk.
+Pages in docs/ link to designs, generated modules and tests by their paths in the repository. A path outside docs/, or
+of a file that is no page, becomes `files/PATH.html`, so that the site needs no code host and works from a disk.
 """
 
 from __future__ import annotations
@@ -121,5 +121,3 @@ def _copy_pictures(app: Sphinx, error: Exception | None) -> None:
         shutil.copytree(DOCS / "pictures", Path(app.outdir) / "pictures", dirs_exist_ok=True)
         if (PLAYGROUND / "index.html").exists():
             shutil.copytree(PLAYGROUND, Path(app.outdir) / "playground", dirs_exist_ok=True)
-
-

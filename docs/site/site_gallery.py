@@ -13,6 +13,7 @@ from docutils import nodes
 from jinja2 import Environment, FileSystemLoader
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cost.sizes import LENGTH, human
 from tensornet_attn.draw import to_text

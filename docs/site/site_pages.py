@@ -37,7 +37,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Registers the builder and what fills in `others`."""
     app.add_builder(Builder, override=True)
     for labels in ("labels", "anonlabels"):
-        StandardDomain.initial_data[labels].pop("search", None)  # a toctree may list the page `search`
+        StandardDomain.initial_data[labels].pop("search", None)
+    getattr(StandardDomain, "_virtual_doc_names", {}).pop("search", None)  # a toctree may list the page `search`
     app.connect("html-page-context", _search_page)
     app.connect("builder-inited", lambda app: _pages.cache_clear())
     app.connect("source-read", _fill)

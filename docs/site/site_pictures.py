@@ -1,8 +1,8 @@
 """Draws the figures of hand-written pages into docs/site/pictures: `python docs/site/site_pictures.py [--trained]`.
 
-A picture `site/pictures/NAME.svg` shows the design NAME that its page defines; tests/site compares its mark. The figures of
-docs/concepts follow hard_fish and skip_left through the compiler. `--trained` also trains the tutorial's design, which
-takes a minute, and plots its map.
+A picture `site/pictures/NAME.svg` shows the design NAME that its page defines; tests/site compares its mark. The
+figures of docs/concepts follow hard_fish and mhsa_core through the compiler. `--trained` also trains the tutorial's
+design, which takes a minute, and plots its map.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import graphviz
+
 from tensornet_attn import compiler
 from tensornet_attn.draw import to_svg
 from tensornet_attn.draw.render import layout
@@ -76,32 +77,36 @@ def concepts() -> Iterator[tuple[str, str]]:
 def kernel() -> str:
     """One program of the forward kernel over queries x keys: its block of queries, its loop over blocks of keys."""
     side, count, left, top, row = 40, 7, 120, 60, 3
+    middle, right, below = top + side * count / 2, left + side * count + 12, top + side * count
+
+    def words(x: float, y: float, text: str, more: str = "") -> str:
+        return f'<text x="{x}" y="{y}" {more}>{text}</text>'
+
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 400" width="600" font-family="Helvetica,Arial,sans-serif" '
-        'font-size="14" role="img" aria-label="Blocks of queries and keys">',
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 400" width="600"',
+        'font-family="Helvetica,Arial,sans-serif" font-size="14" role="img" aria-label="Blocks of queries and keys">',
         '<rect width="600" height="400" fill="white"/>',
-        f'<text x="{left + side * count / 2}" y="40" text-anchor="middle">keys m, in blocks</text>',
-        f'<text x="40" y="{top + side * count / 2}" text-anchor="middle" transform="rotate(-90 40 {top + side * count / 2})">'
-        "queries n, in blocks</text>",
+        words(left + side * count / 2, 40, "keys m, in blocks", 'text-anchor="middle"'),
+        words(40, middle, "queries n, in blocks", f'text-anchor="middle" transform="rotate(-90 40 {middle})"'),
     ]
     for i in range(count):
         for j in range(count):
             colour = "#f1f3f5" if j > i else ("#ffb703" if i == row and j == 1 else "#8ecae6" if i == row else "white")
-            x, y = left + side * j, top + side * i
-            parts.append(f'<rect x="{x}" y="{y}" width="{side}" height="{side}" fill="{colour}" stroke="#888"/>')
+            place = f'x="{left + side * j}" y="{top + side * i}" width="{side}" height="{side}"'
+            parts.append(f'<rect {place} fill="{colour}" stroke="#888"/>')
     y = top + side * row
     arrow = f"M{left + 8} {y + side / 2}H{left + side * (row + 1) - 10}"
     parts += [
-        '<defs><marker id="head" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" markerHeight="7" orient="auto">',
         '<path d="M0 0L8 4L0 8z"/></marker></defs>',
         f'<path d="{arrow}" stroke="black" stroke-width="2" marker-end="url(#head)"/>',
-        f'<text x="{left - 10}" y="{y + 25}" text-anchor="end">program</text>',
-        f'<text x="{left + side * count + 12}" y="{y + 17}">holds Q[g], running max,</text>',
-        f'<text x="{left + side * count + 12}" y="{y + 35}">sum and output[h]</text>',
-        f'<text x="{left + side * count + 12}" y="{top + 17}" fill="#666">grey: hidden by a</text>',
-        f'<text x="{left + side * count + 12}" y="{top + 35}" fill="#666">causal mask, not visited</text>',
-        f'<text x="{left}" y="{top + side * count + 28}">orange: one tile: S[g] = Q[g] K[g], A[h] = sum over g of P[g h] S[g],</text>',
-        f'<text x="{left + 56}" y="{top + side * count + 48}">then output[h] += exp(A[h] - max) V[h]</text>',
+        words(left - 10, y + 25, "program", 'text-anchor="end"'),
+        words(right, y + 17, "holds Q[g], running max,"),
+        words(right, y + 35, "sum and output[h]"),
+        words(right, top + 17, "grey: hidden by a", 'fill="#666"'),
+        words(right, top + 35, "causal mask, not visited", 'fill="#666"'),
+        words(left, below + 28, "orange: one tile: S[g] = Q[g] K[g], A[h] = sum over g of P[g h] S[g],"),
+        words(left + 56, below + 48, "then output[h] += exp(A[h] - max) V[h]"),
         "</svg>",
     ]
     return "\n".join(parts)

@@ -34,6 +34,7 @@ def test_every_page_is_in_a_toctree() -> None:
 def test_pictures_of_pages_show_their_designs_as_they_are() -> None:
     """`make notebooks` draws them again."""
     import site_pictures
+
     from tensornet_attn.draw.render import mark
 
     designs = list(site_pictures.page_designs())
@@ -49,8 +50,10 @@ def test_the_api_page_has_every_public_name() -> None:
     assert sorted(shown) == sorted({*ta.__all__} - {"__version__"})
 
 
+@pytest.mark.rotated
 def test_the_gallery_sorts_designs_by_work_and_by_decoding_state() -> None:
     from site_gallery import card
+
     from tensornet_attn.cli.generate.catalogue import Catalogue
 
     entries = Catalogue().entries
@@ -86,7 +89,19 @@ class Addresses(HTMLParser):
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_every_link_leads_somewhere(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "-W", "-n", "--keep-going", "-q", "-c", "docs/site", "docs", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "-n",
+        "--keep-going",
+        "-q",
+        "-c",
+        "docs/site",
+        "docs",
+        str(tmp_path),
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -103,7 +118,8 @@ def test_the_site_builds_without_a_warning_and_every_link_leads_somewhere(tmp_pa
                 broken.append(f"{path.relative_to(tmp_path)}: {address}")
     assert broken == []
     index = (tmp_path / "searchindex.js").read_text(encoding="utf-8")
-    assert "tutorial" in index and "gallery" in index
+    assert "tutorial" in index
+    assert "gallery" in index
     gallery = (tmp_path / "gallery.html").read_text(encoding="utf-8")
     assert gallery.count('class="gallery-card"') == len(ta.list_designs())
 
