@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union
 
 from pydantic import (
@@ -122,21 +124,13 @@ def kinds_of(data: dict[str, Any]) -> list[str]:
 BOXES: dict[str, type[BoxModel]] = {}  # by the key that opens it
 
 
-FRAMES = 200  # that pydantic takes for a kind of box, several times over
-
-
 class AnyBox:
     """The schema of an operand: a text, or a box of one of the kinds that are known when it is built."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         members = (Annotated[model, Tag(f"box:{model.key}")] for model in BOXES.values())
         union = Annotated[Union[(Annotated[str, Tag("text")], *members)], Discriminator(kind_of)]
-        before = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(before, FRAMES * len(BOXES)))  # pydantic goes from each kind into the next
-        try:
-            return handler.generate_schema(union)
-        finally:
-            sys.setrecursionlimit(before)
+        return handler.generate_schema(union)
 
 
 if TYPE_CHECKING:
@@ -146,13 +140,27 @@ else:
     Operand = Annotated[Any, AnyBox()]
     OperandOrNumber = Annotated[Any, AnyBox(), BeforeValidator(_as_text)]
 M = TypeVar("M", bound=type[BaseModel])
+DEPTH = 10_000  # some 35 calls for each kind of box
 _HOLDERS: list[type[BaseModel]] = []  # models that have operands, beside the boxes
 
 
 def holds_operands(model: M) -> M:
-    """Marks a model with operands: it is built again where another kind of box becomes known."""
+    """Marks a model with operands, and builds it; it is built again where another kind of box becomes known."""
     _HOLDERS.append(model)
+    with deep_recursion():
+        model.model_rebuild(force=True)
     return model
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Lets calls nest deeper: pydantic goes from kind to kind of box, each inside of the one before."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, DEPTH))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def rebuild() -> None:
@@ -162,5 +170,6 @@ def rebuild() -> None:
         for built in ("__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__"):
             if built in model.__dict__:
                 delattr(model, built)
-    for model in models:
-        model.model_rebuild(force=True)
+    with deep_recursion():
+        for model in models:
+            model.model_rebuild(force=True)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import networkx
 
+from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.graph.text import call_text, sum_text, use_text
@@ -226,8 +227,13 @@ def mapped(function: str) -> Callable[[Use], Box]:
 
 
 def sketch_of(design: Design) -> Sketch:
-    """The sketch of a design. Raises DesignError where the design has errors."""
+    """The sketch of a design. Raises DesignError where the design has errors, InputError where it joins legs."""
     graph, data = build(design), design.as_dict()
+    joined = next((step.name for step in graph.steps if step.box is not None and step.box.parts), None)
+    if joined is not None:
+        raise InputError(
+            f"{design.name}: '{joined}' takes several legs for one, which no search changes; write them apart."
+        )
     tensors = {
         name: Declared(role, graph.tensor[name].legs, {key: value for key, value in made.items() if key != "legs"})
         for role in ROLES
@@ -237,7 +243,15 @@ def sketch_of(design: Design) -> Sketch:
     sizes = {**dict(graph.settings), **{leg.name: leg.size for leg in graph.legs}}
     losses = {name: (made.get("step", name), made["weight"]) for name, made in data.get("losses", {}).items()}
     legs, settings, ends = dict(data["legs"]), dict(data.get("settings", {})), (graph.query, graph.key)
-    return Sketch(head, legs, settings, sizes, tensors, dict(graph.step), graph.output, losses, *ends)
+    made = Sketch(head, legs, settings, sizes, tensors, dict(graph.step), graph.output, losses, *ends)
+    new = dict[str, str]()
+    for tensor in graph.tensors:
+        if tensor.name not in tensors and tensor.init is not None:  # of what a box is short for
+            new[tensor.name] = made.name(tensor.name.replace(".", "_"))
+            made.tensors[new[tensor.name]] = Declared("constants", tensor.legs, {"value": call_text(tensor.init)})
+    if new:
+        made.rename(new)
+    return made
 
 
 def data_of(sketch: Sketch) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn.errors import DesignError
-from tensornet_attn.ops.model import Arithmetic, LegName, Operand, holds_operands
+from tensornet_attn.ops.model import Arithmetic, LegName, Operand, deep_recursion, holds_operands
 from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.report import Reporter, printable
 from tensornet_attn.spec.sizes import Sizes
@@ -153,7 +153,11 @@ class Design(BaseModel):
     """
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, ignored_types=(cached_property,), title="A tensornet_attn design"
+        extra="forbid",
+        frozen=True,
+        ignored_types=(cached_property,),
+        title="A tensornet_attn design",
+        defer_build=True,  # by `holds_operands`
     )
 
     tensornet: Annotated[Literal[1], BeforeValidator(_version)] = Field(description="Version of the language.")
@@ -185,6 +189,12 @@ class Design(BaseModel):
             reporter = Reporter(document)
             report_validation(error, reporter)
             raise DesignError(reporter.problems()) from error
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Builds a class that is made of this one."""
+        with deep_recursion():
+            cls.model_rebuild(force=True)
 
     def __eq__(self, other: object) -> bool:
         """Designs are equal that say the same in the same order, wherever they were read from."""

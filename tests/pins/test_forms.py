@@ -104,6 +104,7 @@ def _recurrence(form: Recurrence) -> str:
     parts += [f"value {form.value.name}"] if form.value else []
     parts += [f"{name} {' '.join(legs)}" for name in ("heads", "mixed", "own") if (legs := getattr(form, name))]
     parts += [f"decay {decay.box.name}" for decay in form.decays]
+    parts += [f"fades by {form.fades.name}"] if form.fades else []
     return ", ".join([*parts, *(["erase"] if form.erase else [])])
 
 
