@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import torch
 
     from tensornet_attn.cost.report import Report
+    from tensornet_attn.draw.kept import Marks
+    from tensornet_attn.draw.overlay import Overlay
     from tensornet_attn.emit.module import Emitted
     from tensornet_attn.nn.made import Made
     from tensornet_attn.nn.module import CompiledDesign
@@ -160,32 +162,72 @@ def match_parameters(design: Source, like: Source, leg: str = "d", multiple: int
 
 
 def draw(
-    design: Source, path: str | Path, format: str | None = None, *, causal: bool | None = None, cache: bool = False
+    design: Source,
+    path: str | Path,
+    format: str | None = None,
+    *,
+    causal: bool | None = None,
+    cache: bool = False,
+    theme: str = "light",
+    overlay: str | None = None,
+    n: int | None = None,
+    m: int | None = None,
 ) -> None:
-    """Writes the picture of a design: svg, png, dot, mmd (Mermaid) or txt, by the path's suffix.
+    """Writes the picture of a design: svg, png, dot, tex (TikZ), mmd (Mermaid) or txt, by the path's suffix.
 
-    `cache`: marks what a decoding cache keeps. Raises InputError, also where the design then has none.
+    `cache`: marks what a decoding cache keeps. `theme`: light, dark or print. `overlay`: "plan" colours the regions by
+    their implementation, "cost" the steps by their share of the work, both at lengths `n` and `m`. Raises InputError.
     """
     from tensornet_attn.draw import draw as write_picture
-    from tensornet_attn.draw.kept import NOTHING, kept_marks
 
     design = _design(design)
     graph = build(design, causal)
-    kept = kept_marks(graph) if cache else NOTHING
-    write_picture(graph, path, format, title=design.name, about=design.about or None, kept=kept)
+    kept, shown = _marks(graph, cache), overlay_of(graph, overlay, n, m)
+    write_picture(
+        graph, path, format, title=design.name, about=design.about or None, kept=kept, theme=theme, overlay=shown
+    )
 
 
-def picture(design: Source, format: str = "svg", causal: bool | None = None, cache: bool = False) -> bytes:
-    """The picture of a design as the bytes of a file: svg, png, dot, mmd (Mermaid) or txt.
-
-    `cache` as in `draw`. Raises InputError.
-    """
-    from tensornet_attn.draw.kept import NOTHING, kept_marks
+def picture(
+    design: Source,
+    format: str = "svg",
+    causal: bool | None = None,
+    cache: bool = False,
+    theme: str = "light",
+    overlay: str | None = None,
+    n: int | None = None,
+    m: int | None = None,
+) -> bytes:
+    """The picture of a design as the bytes of a file. Parameters as in `draw`. Raises InputError."""
     from tensornet_attn.draw.render import content
 
     design = _design(design)
     graph = build(design, causal)
-    return content(graph, format, design.name, design.about or None, kept_marks(graph) if cache else NOTHING)
+    kept, shown = _marks(graph, cache), overlay_of(graph, overlay, n, m)
+    return content(graph, format, design.name, design.about or None, kept, theme, shown)
+
+
+def _marks(graph: Graph, cache: bool) -> Marks:
+    from tensornet_attn.draw.kept import NOTHING, kept_marks
+
+    return kept_marks(graph) if cache else NOTHING
+
+
+def overlay_of(graph: Graph, name: str | None, n: int | None, m: int | None) -> Overlay:
+    """What a picture shows besides. Raises InputError, also for an unknown name."""
+    from tensornet_attn.draw.overlay import NONE, cost_overlay, plan_overlay
+
+    if name is None:
+        return NONE
+    if name == "plan":
+        return plan_overlay(plan_of(graph, target=target_from(n=n, m=m)))
+    if name == "cost":
+        from tensornet_attn.cost.report import cost
+        from tensornet_attn.cost.sizes import lengths_of, sizes_at
+
+        lengths = lengths_of(graph, n, m)
+        return cost_overlay(graph, cost(graph, lengths), sizes_at(graph, lengths))
+    raise InputError(f"no picture shows '{name}'; {nearest(name, ('plan', 'cost'))}")
 
 
 def explain(design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]) -> str:
@@ -197,7 +239,14 @@ def explain(design: Source, backend: str = "auto", causal: bool | None = None, *
     >>> explain("mhsa", workload="decoding").splitlines()[0]
     'mhsa: backend torch, for decoding on generic, orders searched at n 1, m 4096'
     """
-    return plan_of(build(_design(design), causal), backend, target_from(**current(wanted))).explain()
+    return plan_for(design, backend, causal, **wanted).explain()
+
+
+def plan_for(
+    design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]
+) -> Plan:
+    """The plan that `explain` tells; `plan.as_dict()` is the same as data. Raises as `explain` does."""
+    return plan_of(build(_design(design), causal), backend, target_from(**current(wanted)))
 
 
 def rewrites(design: Source, causal: bool | None = None) -> str:

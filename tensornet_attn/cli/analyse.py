@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensornet_attn.cli.options import Causal, Json, Legs, Number, Output, Settings, Text, load, option
+from tensornet_attn.cli.options import Causal, Json, Legs, Number, Output, Settings, Text, length_option, load, option
 from tensornet_attn.cli.output import as_json_text, write
 from tensornet_attn.errors import InputError
 
@@ -32,9 +32,9 @@ def analyse(
     settings: Settings = None,
     length: Annotated[
         Number,
-        option(
+        length_option(
             "Bytes of a window; 128, or the design's largest. Of a language model's run: tokens of a sample; all.",
-            min=1,
+            least=1,
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Windows of the text, or samples of a run's task, at most.")] = 8,

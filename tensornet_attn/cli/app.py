@@ -6,14 +6,13 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli import analyse, bench, check, cost, designs, doctor, search, train
+from tensornet_attn.cli import analyse, bench, check, cost, designs, doctor, playground, search, train
 
 # Plain help: rich's costs 70 ms at every start and breaks lines at boxes where it is piped.
 app = typer.Typer(
     name="tensornet-attn",
     help="Compile YAML tensor diagrams of attention layers to PyTorch modules.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -53,4 +52,5 @@ app.command("sample")(train.sample)
 app.command("compare")(train.compare)
 app.command("space")(search.space)
 app.command("search")(search.search)
+app.command("playground")(playground.playground)
 app.command("doctor")(doctor.doctor)

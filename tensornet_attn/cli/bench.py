@@ -19,6 +19,7 @@ from tensornet_attn.cli.options import (
     Settings,
     Text,
     flag,
+    length,
     load,
     option,
     overrides,
@@ -232,14 +233,14 @@ def listed(text: str) -> list[str]:
 
 
 def lengths(text: str) -> list[int]:
-    """The numbers of `512,2048`."""
+    """The numbers of `512,4k`."""
     words = listed(text)
     if not words:
         raise typer.BadParameter("give a length, e.g. --n 512,2048.", param_hint="'--n'")
-    for word in words:
-        if not (word.isascii() and word.isdigit() and int(word)):
-            raise typer.BadParameter(f"'{word}' is no length, e.g. --n 512,2048.", param_hint="'--n'")
-    return list(map(int, words))
+    try:
+        return [length(word, least=1) for word in words]
+    except typer.BadParameter as error:
+        raise typer.BadParameter(error.message, param_hint="'--n'") from None
 
 
 def spelled_out(names: list[str]) -> list[str]:

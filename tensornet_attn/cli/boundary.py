@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from tensornet_attn.errors import DesignError, MissingPartError, TensornetError
 
 FINE, WRONG_INPUT, WRONG_USAGE, MISSING_PART = 0, 1, 2, 3
+COMPLETION = "_TENSORNET_ATTN_COMPLETE"  # set by the script that a shell has for completion
 INTERRUPTED, BROKEN_PIPE = 128 + 2, 128 + 13  # what a shell says of a process that the signal ended
 
 
@@ -52,9 +53,13 @@ def _command(arguments: Sequence[str]) -> int:
 
     try:
         command = typer.main.get_command(app)
+        if COMPLETION in os.environ:  # a shell asks what may follow; typer answers and raises SystemExit
+            command(list(arguments), prog_name="tensornet-attn")
         with command.make_context("tensornet-attn", list(arguments)) as context:
             command.invoke(context)
         return FINE
+    except SystemExit as finished:  # of completion, which answers or installs itself
+        return int(finished.code or FINE)
     except typer.Exit as finished:
         return finished.exit_code
     except Exception as error:

@@ -16,6 +16,8 @@ from tensornet_attn.cli.options import (
     Pairs,
     Settings,
     Text,
+    length,
+    length_option,
     model_of,
     option,
     overrides,
@@ -35,8 +37,8 @@ def cost(
             metavar="[DESIGN]...", help="Shipped names, YAML files, or - for stdin; or one model.", show_default=False
         ),
     ] = None,
-    n: Annotated[Number, option("Length of the query leg; 1024, or a model's length, if absent.", min=0)] = None,
-    m: Annotated[Number, option("Length of the key leg; n if absent.", min=0)] = None,
+    n: Annotated[Number, length_option("Length of the query leg; 1024, or a model's length, if absent.")] = None,
+    m: Annotated[Number, length_option("Length of the key leg; n if absent.")] = None,
     batch: Batch = 1,
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
     causal: Causal = None,
@@ -111,9 +113,12 @@ def axes_of(items: list[str] | None) -> dict[str, tuple[int, ...]]:
     for item in items or ():
         name, sign, text = (piece.strip() for piece in item.partition("="))
         parts = [part.strip() for part in text.split(",")]
-        if not (name and sign and all(part.isascii() and part.isdigit() for part in parts)):
-            raise typer.BadParameter(f"'{item}' is not LEG=SIZE,..., e.g. n=128,256,512.", param_hint="'--over'")
-        sizes = tuple(int(part) for part in parts)
+        try:
+            sizes = tuple(map(length, parts)) if name and sign else ()
+        except typer.BadParameter:
+            sizes = ()
+        if not sizes:
+            raise typer.BadParameter(f"'{item}' is not LEG=SIZE,..., e.g. n=128,256,4k.", param_hint="'--over'")
         if name in found:
             raise typer.BadParameter(f"'{name}' is given twice: give all its sizes at once.", param_hint="'--over'")
         if list(sizes) != sorted(set(sizes)):

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tensornet_attn.cli import options
-from tensornet_attn.cli.options import Causal, DesignName, Json, Legs, Output, Settings, Text, flag
+from tensornet_attn.cli.options import (
+    Causal,
+    DesignName,
+    Json,
+    Legs,
+    Number,
+    Output,
+    Settings,
+    Text,
+    flag,
+    length_option,
+)
 from tensornet_attn.cli.output import as_json_text, print_json, print_table, write
 
 if TYPE_CHECKING:
+    from tensornet_attn.runtime.triton.survey import Used
     from tensornet_attn.spec import Design
 
-PICTURES = ("svg", "png", "dot", "mmd", "txt")
+PICTURES = ("svg", "png", "dot", "tex", "mmd", "txt")
 LATTICES = ("svg", "png", "dot", "txt")
 KERNEL_DTYPES = ("bfloat16", "float16", "float32")
 
@@ -97,14 +110,24 @@ def draw(
     ] = None,
     causal: Causal = None,
     cache: Annotated[bool, flag("--cache", "Mark what a decoding cache keeps.")] = False,
+    theme: Annotated[str, typer.Option(help="light, dark or print (no colours, no background).")] = "light",
+    plan: Annotated[bool, flag("--plan", "Colour the regions of the plan by their implementation.")] = False,
+    cost: Annotated[bool, flag("--cost", "Colour steps by their share of the work; wires are wide as legs.")] = False,
+    n: Annotated[Number, length_option("Of --plan and --cost: length of the query leg; 1024.")] = None,
+    m: Annotated[Number, length_option("Of --plan and --cost: length of the key leg; n.")] = None,
     legs: Legs = None,
     settings: Settings = None,
 ) -> None:
-    """Draw a design as SVG, PNG, DOT, Mermaid or text."""
+    """Draw a design as SVG, PNG, DOT, TikZ, Mermaid or text."""
     from tensornet_attn import compiler
 
+    if plan and cost:
+        raise typer.BadParameter("choose one of --plan and --cost.")
+    if not (plan or cost) and (n, m) != (None, None):
+        raise typer.BadParameter("lengths are for --plan and --cost.", param_hint="'--n'")
     suffix = _format(output, form, PICTURES, f"'{output}' has no ending that names a format")
-    write(output, compiler.picture(options.load(design, legs, settings), suffix, causal, cache))
+    overlay = "plan" if plan else "cost" if cost else None
+    write(output, compiler.picture(options.load(design, legs, settings), suffix, causal, cache, theme, overlay, n, m))
 
 
 def _format(output: str, form: str | None, known: Sequence[str], unnamed: str = "'' is no format") -> str:
@@ -168,26 +191,39 @@ def explain(
     causal: Causal = None,
     legs: Legs = None,
     settings: Settings = None,
+    as_json: Json = False,
 ) -> None:
     """Say what the compiler chose, what it refused, and why; or what its Triton kernels use of a GPU."""
     from tensornet_attn import compiler
+    from tensornet_attn.graph import build
+    from tensornet_attn.plan.decoding import decoding_of
     from tensornet_attn.plan.target import TargetOptions
+    from tensornet_attn.rewrite.table import firings, shown
 
+    data: Any
     loaded = options.load(design, legs, settings)
     if kernels:
-        write("-", _kernels(loaded, dtype, causal))
+        used = _kernels(loaded, dtype, causal)
+        told, data = _kernels_text(loaded.name, used), [asdict(one) for one in used] if as_json else None
     elif rewrites:
-        write("-", f"{compiler.rewrites(loaded, causal)}\n")
+        graph = build(loaded, causal)
+        told, data = ("", [one.as_dict() for one in firings(graph)]) if as_json else (shown(graph), None)
     elif decoding:
-        write("-", f"{compiler.decoding(loaded, causal)}\n")
+        found = decoding_of(build(loaded, causal))
+        told, data = found.to_text(), found.as_dict()
     else:
         sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
         wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
-        write("-", f"{compiler.explain(loaded, backend, causal, **wanted)}\n")
+        plan = compiler.plan_for(loaded, backend, causal, **wanted)
+        told, data = plan.explain(), plan.as_dict()
+    if as_json:
+        print_json(data)
+    else:
+        write("-", f"{told}\n")
 
 
-def _kernels(design: Design, dtype: str, causal: bool | None) -> str:
-    """What each Triton kernel of a design uses, forward and backward, for both targets, as Markdown."""
+def _kernels(design: Design, dtype: str, causal: bool | None) -> list[Used]:
+    """What each Triton kernel of a design uses, forward and backward, for both targets."""
     import torch
 
     from tensornet_attn import compiler
@@ -196,15 +232,19 @@ def _kernels(design: Design, dtype: str, causal: bool | None) -> str:
     if dtype not in KERNEL_DTYPES:
         raise InputError(f"there are no kernels in '{dtype}'; {nearest(dtype, KERNEL_DTYPES)}")
     compiler.need_triton()
-    from tensornet_attn.runtime.triton.survey import TARGETS, head, table
+    from tensornet_attn.runtime.triton.survey import TARGETS
 
-    used = [one for target in TARGETS for one in compiler.kernels(design, target, getattr(torch, dtype), causal)]
+    return [one for target in TARGETS for one in compiler.kernels(design, target, getattr(torch, dtype), causal)]
+
+
+def _kernels_text(name: str, used: list[Used]) -> str:
+    """The same as Markdown."""
+    from tensornet_attn.runtime.triton.survey import head, table
+
     if not used:
-        return (
-            f"{design.name} has no Triton kernels; 'tensornet-attn explain {design.name} --backend triton' says why.\n"
-        )
+        return f"{name} has no Triton kernels; 'tensornet-attn explain {name} --backend triton' says why."
     against = [f"{one.kernel}, sm_{one.target}: {reason}." for one in used for reason in one.reasons_against]
-    return "\n".join([*head(), "", *table(used), *(["", *against] if against else []), ""])
+    return "\n".join([*head(), "", *table(used), *(["", *against] if against else [])])
 
 
 def schema(output: Output = "-", model: Annotated[bool, flag("--model", "That of model files.")] = False) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,6 +23,32 @@ Number = int | None
 Real = float | None
 
 
+_LENGTH = re.compile(r"([0-9]+)([kM]?)", re.ASCII)
+_TIMES = {"": 1, "k": 1024, "M": 1024**2}
+
+
+def length(text: str, least: int = 0) -> int:
+    """A number of positions: `4096`, `4k` for 4 times 1024, `1M` for 1024 times 1024. Raises BadParameter."""
+    found = _LENGTH.fullmatch(text.strip())
+    if found is None or int(found[1]) < least:
+        raise typer.BadParameter(f"'{text}' is not a length, e.g. 4096, or 4k for 4 x 1024.")
+    return int(found[1]) * _TIMES[found[2]]
+
+
+def length_option(help_text: str, *names: str, least: int = 0) -> Any:
+    """An option that takes a length."""
+    return typer.Option(
+        *names, help=help_text, metavar="LENGTH", show_default=False, parser=partial(length, least=least)
+    )
+
+
+def shipped(incomplete: str) -> list[str]:
+    """What a shell completes a design's name to: shipped names; where none fits, the shell completes files."""
+    from tensornet_attn.spec import library
+
+    return [name for name in library.names() if name.startswith(incomplete)]
+
+
 def option(help_text: str, metavar: str | None = None, **others: Any) -> Any:
     """An option whose help says what holds where it is absent."""
     return typer.Option(help=help_text, metavar=metavar, show_default=False, **others)
@@ -32,9 +59,15 @@ def flag(names: str, help_text: str) -> Any:
     return typer.Option(names, help=help_text)
 
 
-DesignName = Annotated[str, typer.Argument(metavar="DESIGN", help="A shipped name, a YAML file, or - for stdin.")]
+DesignName = Annotated[
+    str,
+    typer.Argument(metavar="DESIGN", help="A shipped name, a YAML file, or - for stdin.", autocompletion=shipped),
+]
 Named = Annotated[
-    str, typer.Argument(metavar="NAME", help="A design or a model: a shipped name, a YAML file, or - for stdin.")
+    str,
+    typer.Argument(
+        metavar="NAME", help="A design or a model: a shipped name, a YAML file, or - for stdin.", autocompletion=shipped
+    ),
 ]
 Mixer = Annotated[str | None, typer.Option("--design", metavar="DESIGN", help="Of a model: the mixer of every layer.")]
 Legs = Annotated[Pairs, typer.Option("--legs", metavar="LEG=SIZE,...", help="Replace leg sizes, e.g. f=256,h=4.")]
@@ -49,8 +82,8 @@ Bucket = Annotated[str | None, typer.Option("--bucket", hidden=True, help="The o
 Costs = Annotated[
     str, typer.Option("--device", metavar="NAME", help="Of the cost table, e.g. generic, cpu, h200; or this.")
 ]
-Queries = Annotated[int | None, typer.Option("--n", min=0, help="Length of the query leg; the workload's if absent.")]
-Keys = Annotated[int | None, typer.Option("--m", min=0, help="Length of the key leg; n, else the workload's.")]
+Queries = Annotated[Number, length_option("Length of the query leg; the workload's if absent.", "--n")]
+Keys = Annotated[Number, length_option("Length of the key leg; n, else the workload's.", "--m")]
 Batch = Annotated[int, typer.Option(min=0, help="Number of sequences.")]
 Memory = Annotated[
     str | None, typer.Option(metavar="BYTES", help="What the predicted peak may reach, e.g. 2GiB or 500MB.")

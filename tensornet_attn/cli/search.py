@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, option, overrides, source_of
+from tensornet_attn.cli.options import (
+    Json,
+    Number,
+    Pairs,
+    Real,
+    TaskOptions,
+    Text,
+    length_option,
+    option,
+    overrides,
+    source_of,
+)
 from tensornet_attn.cli.output import print_json, show
 
 OTHER = ("out", "config", "workers", "storage", "name", "as_json", "objective", "bound", "rates", "space")
@@ -73,7 +84,7 @@ def search(
 def space(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A YAML file that says 'space: 1', or - for stdin.")],
     samples: Annotated[int, typer.Option(min=1, max=1000, help="How many different designs to show.")] = 12,
-    n: Annotated[Number, option("Length of queries and keys; the file's if absent.", min=1)] = None,
+    n: Annotated[Number, length_option("Length of queries and keys; the file's if absent.", least=1)] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the samples.")] = 0,
     output: Annotated[
         Text, typer.Option("-o", "--output", metavar="FILE", help="Write a page of HTML with pictures.")

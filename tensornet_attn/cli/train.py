@@ -9,7 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from tensornet_attn.cli.options import Json, Number, Pairs, Real, TaskOptions, Text, flag, option, overrides
+from tensornet_attn.cli.options import (
+    Json,
+    Number,
+    Pairs,
+    Real,
+    TaskOptions,
+    Text,
+    flag,
+    length_option,
+    option,
+    overrides,
+)
 from tensornet_attn.cli.output import print_json, show
 
 PAIRS = {
@@ -51,7 +62,7 @@ def train(
     memory_kind: Annotated[Text, option("What is kept: inputs, or the decoding cache; inputs.", "KIND")] = None,
     pooling: Annotated[Text, option("Of a classifier: mean, cls or concat; mean.", "KIND")] = None,
     vocabulary: Annotated[Number, option("Of a model, in place of its own.")] = None,
-    length: Annotated[Number, option("What a model is made for, in place of its own.")] = None,
+    length: Annotated[Number, length_option("What a model is made for, in place of its own.")] = None,
     classes: Annotated[Number, option("Of a model, in place of its own.")] = None,
     steps: Annotated[Number, option("Optimiser steps; 1000.")] = None,
     batch: Annotated[Number, option("Samples of a step, over all processes; 64.")] = None,
@@ -119,8 +130,8 @@ def evaluate(
     sliding_window: Annotated[
         bool, flag("--sliding-window", "Of a text: score the last tokens of windows that slide over it.")
     ] = False,
-    context: Annotated[Number, option("Tokens of a sliding window; the task's length.", min=1)] = None,
-    stride: Annotated[Number, option("Tokens that it slides by and scores; 1.", min=1)] = None,
+    context: Annotated[Number, length_option("Tokens of a sliding window; the task's length.", least=1)] = None,
+    stride: Annotated[Number, length_option("Tokens that it slides by and scores; 1.", least=1)] = None,
     bleu: Annotated[bool | None, option("Translate and give BLEU; where the task is parallel text.")] = None,
     bleu_tokenizer: Annotated[
         str, typer.Option(metavar="NAME", help="Of sacrebleu; none for text in tokens already.")

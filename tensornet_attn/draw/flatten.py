@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tensornet_attn.draw.core import core
 from tensornet_attn.draw.kept import NOTHING, Marks
+from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Node, Path, Scene, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
 from tensornet_attn.graph.model import Box, Contraction, FusedAttention, Graph, Leg, Step, Term, Use
@@ -16,9 +17,12 @@ from tensornet_attn.ops import OPS
 Wires = dict[str, Wire]
 
 
-def flatten(graph: Graph, kept: Marks = NOTHING) -> Scene:
-    """The picture of a whole design: its output, and each step that is drawn apart; `kept` marks frames of steps."""
-    painter = _Painter(graph, kept)
+def flatten(graph: Graph, kept: Marks = NOTHING, overlay: Overlay = NONE) -> Scene:
+    """The picture of a whole design: its output, and each step that is drawn apart.
+
+    `kept` marks frames of steps, `overlay` fills them.
+    """
+    painter = _Painter(graph, kept, overlay)
     shown = [step for step in graph.steps if step.name in painter.apart | graph.results]
     for index, step in enumerate(shown):
         painter.root(step, index)
@@ -28,8 +32,8 @@ def flatten(graph: Graph, kept: Marks = NOTHING) -> Scene:
 class _Painter:
     """Collects nodes, frames and wires while it walks down from the results."""
 
-    def __init__(self, graph: Graph, kept: Marks):
-        self.graph, self.kept = graph, kept
+    def __init__(self, graph: Graph, kept: Marks, overlay: Overlay):
+        self.graph, self.kept, self.overlay = graph, kept, overlay
         self.apart = drawn_apart(graph)
         self.core = core(graph)
         self.nodes: list[Node] = []
@@ -69,8 +73,9 @@ class _Painter:
 
     def frame(self, look: str, words: Iterable[str], parent: str | None, step: str = "") -> str:
         """A frame; `step`: the one that it stands for, whose mark it then has."""
-        kept = self.kept.get(step, ())
-        frame = Frame(f"f{len(self.frames)}", parent, look, (*words, *kept), bool(kept))
+        kept, said = self.kept.get(step, ()), self.overlay.words.get(step, ())
+        fill = self.overlay.fills.get(step, "")
+        frame = Frame(f"f{len(self.frames)}", parent, look, (*words, *said, *kept), bool(kept), fill)
         self.frames.append(frame)
         return frame.id
 

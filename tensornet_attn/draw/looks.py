@@ -46,6 +46,7 @@ FRAMES: dict[str, dict[str, str]] = {
     "term": {"style": "dotted", "penwidth": "1.0", "color": PALE},
 }
 EDGES: dict[str, dict[str, str]] = {"wire": {}, "arm": {}, "bond": {"penwidth": "3", "color": "#777777"}}
+SWATCH = {"shape": "box", "style": "filled,rounded", "color": PALE}  # of a fill, in legends
 
 
 def node_look(node: Node) -> dict[str, str]:
@@ -55,8 +56,9 @@ def node_look(node: Node) -> dict[str, str]:
 
 
 def frame_look(frame: Frame) -> dict[str, str]:
-    """The attributes of a frame; what a cache keeps has a heavier outline."""
-    return {**FRAMES[frame.look], **(KEPT if frame.kept else {})}
+    """The attributes of a frame; what a cache keeps has a heavier outline, an overlay fills it."""
+    look = {**FRAMES[frame.look], **(KEPT if frame.kept else {})}
+    return {**look, "style": f"filled,{look['style']}", "fillcolor": frame.fill} if frame.fill else look
 
 
 def kinds(nodes: Iterable[Node], frames: Iterable[Frame] = ()) -> list[tuple[str, Node]]:

@@ -10,17 +10,20 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from hashlib import sha256
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypedDict
 
 from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.dot import to_dot
 from tensornet_attn.draw.kept import NOTHING, Marks, kept_lines
 from tensornet_attn.draw.mermaid import to_mermaid
+from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.text import diagram_text, step_lines
+from tensornet_attn.draw.themes import LIGHT, Theme, theme_named
+from tensornet_attn.draw.tikz import to_tikz
 from tensornet_attn.draw.words import plain
 from tensornet_attn.errors import InputError, MissingPartError, TensornetError, nearest
 from tensornet_attn.files import write_whole
@@ -36,9 +39,17 @@ sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
 """
 
 
-def to_svg(graph: Graph, title: str | None = None, about: str | None = None, kept: Marks = NOTHING) -> str:
+def to_svg(
+    graph: Graph,
+    title: str | None = None,
+    about: str | None = None,
+    kept: Marks = NOTHING,
+    *,
+    theme: Theme = LIGHT,
+    overlay: Overlay = NONE,
+) -> str:
     """SVG of a diagram, with title and description for screen readers. Raises MissingPartError without Graphviz."""
-    source = to_dot(graph, title, kept=kept)
+    source = to_dot(graph, title, kept=kept, theme=theme, overlay=overlay)
     drawn = layout(source, "svg").decode("utf-8")
     drawn = re.sub(r"<!--.*?-->|<title>[^<]*</title>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
     drawn = re.sub(r"\n\s*\n+", "\n", drawn)
@@ -59,9 +70,16 @@ def _digest(source: str, about: str | None) -> str:
     return sha256(f"{source}{about}".encode()).hexdigest()[:8]
 
 
-def to_png(graph: Graph, title: str | None = None, kept: Marks = NOTHING) -> bytes:
+def to_png(
+    graph: Graph,
+    title: str | None = None,
+    kept: Marks = NOTHING,
+    *,
+    theme: Theme = LIGHT,
+    overlay: Overlay = NONE,
+) -> bytes:
     """PNG of a diagram, at 144 dots per inch. Raises MissingPartError where no Graphviz is installed."""
-    return layout(to_dot(graph, title, kept=kept, dots=144), "png")
+    return layout(to_dot(graph, title, kept=kept, dots=144, theme=theme, overlay=overlay), "png")
 
 
 def description(graph: Graph, about: str | None = None, kept: Marks = NOTHING) -> str:
@@ -100,13 +118,7 @@ def layout(source: str, form: str) -> bytes:
     return done.stdout
 
 
-FORMATS: dict[str, Callable[[Graph, str | None, str | None, Marks], str | bytes]] = {
-    "dot": to_dot,
-    "mmd": to_mermaid,
-    "png": lambda graph, title, about, kept: to_png(graph, title, kept),
-    "svg": to_svg,
-    "txt": diagram_text,
-}
+FORMATS = ("dot", "mmd", "png", "svg", "tex", "txt")
 
 
 def draw(
@@ -117,12 +129,15 @@ def draw(
     title: str | None = None,
     about: str | None = None,
     kept: Marks = NOTHING,
+    theme: str = "light",
+    overlay: Overlay = NONE,
 ) -> Path:
     """Writes a picture and returns its path. `kept`: what of it a cache keeps, by `kept_marks(graph)`.
 
-    The suffix chooses svg, png, dot, mmd (Mermaid) or txt; `format` overrides it. The file appears whole or not at
-    all. Raises InputError for an unknown format or a place that cannot be written, MissingPartError where SVG or PNG
-    is asked for and no Graphviz is installed.
+    The suffix chooses svg, png, dot, tex (TikZ), mmd (Mermaid) or txt; `format` overrides it. `theme`: light, dark or
+    print. `overlay`: the plan or the cost. The file appears whole or not at all. Raises InputError for an unknown
+    format or theme and for a place that cannot be written, MissingPartError where SVG or PNG is asked for and no
+    Graphviz is installed.
     """
     target = Path(path)
     name = (target.suffix.lower() if format is None else format).removeprefix(".")
@@ -131,7 +146,7 @@ def draw(
         raise InputError(f"cannot draw to '{target}': {wrong}; {nearest(name, FORMATS)}")
     if not target.parent.is_dir():
         raise InputError(f"cannot write '{target}': there is no directory '{target.parent}'.")
-    picture = content(graph, name, title, about, kept)
+    picture = content(graph, name, title, about, kept, theme, overlay)
     try:
         write_whole(target, picture)
     except OSError as error:
@@ -139,7 +154,39 @@ def draw(
     return target
 
 
-def content(graph: Graph, form: str, title: str | None, about: str | None, kept: Marks = NOTHING) -> bytes:
-    """The bytes of a picture in one of FORMATS."""
-    made = FORMATS[form](graph, title, about, kept)
+def content(
+    graph: Graph,
+    form: str,
+    title: str | None,
+    about: str | None,
+    kept: Marks = NOTHING,
+    theme: str = "light",
+    overlay: Overlay = NONE,
+) -> bytes:
+    """The bytes of a picture in one of FORMATS. Raises InputError where it has no place for an overlay or a theme."""
+    looks = Looks(theme=theme_named(theme), overlay=overlay)
+    if form == "txt":
+        _plain(form, looks)
+        made: str | bytes = diagram_text(graph, title, about, kept)
+    elif form == "mmd":
+        _plain(form, looks)
+        made = to_mermaid(graph, title, about, kept)
+    elif form == "png":
+        made = to_png(graph, title, kept, **looks)
+    else:
+        made = {"dot": to_dot, "svg": to_svg, "tex": to_tikz}[form](graph, title, about, kept, **looks)
     return made if isinstance(made, bytes) else made.encode("utf-8")
+
+
+class Looks(TypedDict):
+    """What pictures with colours take."""
+
+    theme: Theme
+    overlay: Overlay
+
+
+def _plain(form: str, looks: Looks) -> None:
+    """Raises InputError where colours are asked for that the format does not have."""
+    if looks["overlay"] is not NONE or looks["theme"] is not LIGHT:
+        kind = "a theme" if looks["overlay"] is NONE else "the plan or the cost"
+        raise InputError(f"'{form}' pictures do not show {kind}; draw to '.svg', '.png', '.dot' or '.tex'.")

@@ -33,6 +33,7 @@ class Frame:
     look: str
     words: tuple[str, ...]
     kept: bool = False  # by a decoding cache
+    fill: str = ""  # of an overlay
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.dimensions import split
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Kernel, Step
-from tensornet_attn.ir.values import ATOM, Legs, Value
+from tensornet_attn.ir.values import ATOM, SUM, Legs, Value
 from tensornet_attn.ops.topk import ranks
 
 
@@ -32,6 +32,8 @@ def emit_experts(writer: Writer, step: Step) -> None:
             inside.bind(part.name, value.text, value.legs, value.level)
         elif part.attention is not None:
             _attention(inside, part, form, topk)
+        elif part.contraction is not None and len(part.contraction.terms) > 1:
+            _add_biases(inside, part, next(iter(products.values())), topk)
         elif products and part.contraction is not None:  # another name of what stands before it
             inside.values[part.name] = inside.value(part.contraction.uses[0])
         elif products:
@@ -116,6 +118,23 @@ def _product(writer: Writer, product: Product, topk: Step) -> Value:
         text = writer.call("expert_rows", rows, weight, chosen)
     value = _apart(writer, text, product)
     return scaled(writer, product.step.op.terms[0].coefficient, value)  # type: ignore[union-attr]
+
+
+def _add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None:
+    """A step between two products that adds biases: those of the chosen experts."""
+    assert step.contraction is not None
+    legs = (*product.tokens, product.expert, *product.own)
+    chosen = (
+        writer.values[_chosen(topk)].renamed(topk.legs, product.gate.legs).arranged(legs[: 1 + len(product.tokens)])
+    )
+    texts = []
+    for use in step.op.uses:
+        value = writer.value(use)
+        if use.legs and use.name in writer.graph.tensor and product.expert in use.legs:
+            value = value.arranged((product.expert, *(leg for leg in product.own if leg in use.legs)))
+            value = Value(f"{value.atom}[{chosen.text}]", (*chosen.legs, *value.legs[1:]), True)
+        texts.append(value.aligned(legs).text)
+    writer.bind(step.name, " + ".join(texts), legs, SUM)
 
 
 def _groups(product: Product, *last: Legs) -> tuple[Legs, ...]:

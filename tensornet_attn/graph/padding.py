@@ -70,7 +70,7 @@ def _sums(graph: Graph, step: Step) -> bool:
     op = OPS[step.box.kind] if step.box is not None else None
     if op is None or not (graph.masked(step) or op.recurrent):
         return False
-    return op.recurrent or op.is_sum or op.divides_by_sum or op.only_hides
+    return op.recurrent or op.ignores_zeros == "always"
 
 
 def _sums_all(graph: Graph) -> str | None:

@@ -126,6 +126,16 @@ class Decoding:
         """Numbers of a position, or of a state."""
         return prod(self.graph.leg[leg].size or 1 for leg in one.legs if leg != one.leg)
 
+    def as_dict(self) -> dict[str, object]:
+        """What `to_text` says, as data; `numbers`: of one position, or of a state, whose `leg` is None."""
+        kept = [
+            {"step": one.name, "legs": one.legs, "leg": one.leg, "numbers": self.elements(one)}
+            | {"positions": None if one.reach is None else one.reach + 1}
+            for one in self.kept
+        ]
+        computed = [part.value for part in self.parts]
+        return {"design": self.graph.name, "memory": self.memory, "kept": kept, "computed": computed}
+
     def to_text(self) -> str:
         """What is kept, a line a result, and what is computed of each chunk.
 

@@ -129,7 +129,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], made]}), {step.name: f"{self.name}: {how}{inside}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        made, again = super().lowered(graph, context), _chosen_again(graph)
+        made, again = super().lowered(graph, context), _chosen_again(_biases_apart(graph))
         other = made if again is graph else super().lowered(again, context)
         made = other if len(other.chosen) > len(made.chosen) else made
         grouped, choices = _choices(_without_unread(made.graph))
@@ -171,6 +171,42 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
     new = replace(term, factors=(*apart, Use(name, legs)))
     sums = replace(step, op=Contraction(tuple(new if one is term else one for one in terms)))
     return with_steps(graph, {step.name: [first, sums]}), first
+def _biased(graph: Graph, step: Step, last: Product) -> Use | str:
+    """The product that a step adds biases of experts to, or why it is none."""
+    assert step.contraction is not None
+    terms = [term.factors[0] for term in step.contraction.terms if len(term.factors) == 1 and term.coefficient == ONE]
+    rows = [use for use in terms if use.name not in held(graph)]
+    sums = len(terms) == len(step.contraction.terms) and len(rows) == 1 and {*rows[0].legs} == {*step.legs}
+    if not sums or last.heads or any({*last.tokens} & {*use.legs} for use in terms if use not in rows):
+        return f"'{step.name}' is no product with experts and biases of them"
+    return rows[0]
+
+
+def _biases_apart(graph: Graph) -> Graph:
+    """The graph in which products with weights of experts stand by themselves in sums, such as those with biases.
+
+    # H = x W1 + b1;  y = G H W2 + G b2     ->     H' = x W1;  H = H' + b1;  y' = G H W2;  y = y' + G b2
+    """
+    experts = {chosen_of(step)[0] for step in graph.steps if topk_of(graph, step.name) is not None}
+    experts |= {chosen_of(root)[0] for step in graph.steps if (root := chosen_behind(graph, step.name)) is not None}
+    new = dict[str, list[Step]]()
+    for step in graph.steps:
+        terms = step.contraction.terms if step.contraction is not None else ()
+        weighed = [
+            term
+            for term in terms
+            if len(term.factors) > 1 and any(use.name in held(graph) and experts & {*use.legs} for use in term.factors)
+        ]
+        plain = [term for term in weighed if len([use for use in term.factors if use.name not in held(graph)]) > 1]
+        chosen = plain or [term for term in weighed if experts & {*step.legs}]
+        if len(terms) < 2 or len(chosen) != 1:
+            continue
+        (term,) = chosen
+        legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in term.factors))
+        name = fresh(graph, f"{step.name}.product")
+        rest = tuple(Term(ONE, (Use(name, legs),)) if one is term else one for one in terms)
+        new[step.name] = [Step(name, Contraction((term,)), legs), replace(step, op=Contraction(rest))]
+    return with_steps(graph, new) if new else graph
 
 
 def _chosen_again(graph: Graph) -> Graph:
@@ -264,6 +300,13 @@ def _hidden(graph: Graph, last: Product) -> Hidden | str:
                 return reason
             found.insert(0, (step, None))
             use, attended = step.attention.query, True
+            continue
+        if step.contraction is not None:
+            biased = _biased(graph, step, last)
+            if isinstance(biased, str):
+                return tuple(found) if attended else biased
+            found.insert(0, (step, None))
+            use = biased
             continue
         if step.box is None or step.box.function is None:
             break

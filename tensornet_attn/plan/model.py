@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from warnings import warn
 
 from tensornet_attn.cost.sizes import human
@@ -93,6 +93,19 @@ class Plan:
         """The name of the region that a step of the schedule belongs to, or the step's own."""
         known = {name: region.name for region in self.regions for name in (*region.steps, region.name)}
         return known.get(step) or known.get(step.partition(".")[0]) or step
+
+    def as_dict(self) -> dict[str, object]:
+        """What `explain` says, as data: the target, the ways compared, each region with its steps and refusals."""
+        return {
+            "design": self.graph.name,
+            "backend": self.backend,
+            "instead_of": self.instead and asdict(self.instead),
+            "workload": self.target.workload,
+            "device": self.target.device.name,
+            "lengths": dict(self.lengths),
+            "offers": [asdict(offer) for offer in self.offers],
+            "regions": [asdict(region) for region in self.regions],
+        }
 
     def explain(self) -> str:
         """What was chosen and what was refused, region by region, as text."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from tensornet_attn.graph.attention import Softmax, attentions
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.rewrite import duplicate, products, projection, relu, scores, simplify, sink, structure, whole
-from tensornet_attn.rewrite.engine import Rule, Trace, everywhere, rewritten
+from tensornet_attn.rewrite.engine import Firing, Rule, Trace, everywhere, rewritten
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,51 @@ def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
             yield SCORES, simple, rewritten(simple, name, SCORES.rules)[1]
 
 
+@dataclass(frozen=True)
+class Shown:
+    """One firing for people: what the names of its pattern stand for, and the lines that it takes out and puts in."""
+
+    group: Group
+    firing: Firing
+    names: dict[str, str]
+    removed: tuple[str, ...]
+    added: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        rule = self.firing.rule
+        return {
+            "group": self.group.name,
+            "about": self.group.about,
+            "step": self.firing.place,
+            "rule": rule.name,
+            "algebra": rule.algebra,
+            "names": self.names,
+            "removed": list(self.removed),
+            "added": list(self.added),
+        }
+
+
+def firings(graph: Graph) -> Iterator[Shown]:
+    """The rewrites that fit a diagram, in the order in which they fire; those of the whole diagram first."""
+    for group, before, trace in steps_of(graph):
+        for firing in trace:
+            known, now, rule = _lines(before), _lines(firing.graph), firing.rule
+            names = dict(rule.names(before, firing.place)) if rule.names is not None else {}
+            removed = tuple(line for line in known if line not in now)
+            yield Shown(group, firing, names, removed, tuple(line for line in now if line not in known))
+            before = firing.graph
+
+
 def shown(graph: Graph) -> str:
     """The rewrites that fit a diagram, as text: rules, what their names stand for, steps before (-) and after (+)."""
     lines: list[str] = []
-    for group, before, trace in steps_of(graph):
-        lines += [f"{group.name}: {group.about}"] if trace else []
-        for firing in trace:
-            known, now, rule = _lines(before), _lines(firing.graph), firing.rule
-            names = rule.names(before, firing.place) if rule.names is not None else {}
-            lines += [f"  {firing.place}: {rule.name}: {rule.algebra}"]
-            lines += [f"    {', '.join(f'{key} = {name}' for key, name in names.items())}"] if names else []
-            lines += [f"    - {line}" for line in known if line not in now]
-            lines += [f"    + {line}" for line in now if line not in known]
-            before = firing.graph
+    for (name, about), fired in groupby(firings(graph), lambda one: (one.group.name, one.group.about)):
+        lines.append(f"{name}: {about}")
+        for one in fired:
+            lines.append(f"  {one.firing.place}: {one.firing.rule.name}: {one.firing.rule.algebra}")
+            lines += [f"    {', '.join(f'{key} = {value}' for key, value in one.names.items())}"] if one.names else []
+            lines += [f"    - {line}" for line in one.removed]
+            lines += [f"    + {line}" for line in one.added]
     return "\n".join(lines) or f"{graph.name}: no rewrite fits."
 
 

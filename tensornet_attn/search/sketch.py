@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import networkx
 
+from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.graph.text import call_text, sum_text, use_text
@@ -226,8 +227,13 @@ def mapped(function: str) -> Callable[[Use], Box]:
 
 
 def sketch_of(design: Design) -> Sketch:
-    """The sketch of a design. Raises DesignError where the design has errors."""
+    """The sketch of a design. Raises DesignError where the design has errors, InputError where it joins legs."""
     graph, data = build(design), design.as_dict()
+    joined = next((step.name for step in graph.steps if step.box is not None and step.box.parts), None)
+    if joined is not None:
+        raise InputError(
+            f"{design.name}: '{joined}' takes several legs for one, which no search changes; write them apart."
+        )
     tensors = {
         name: Declared(role, graph.tensor[name].legs, {key: value for key, value in made.items() if key != "legs"})
         for role in ROLES

@@ -123,7 +123,7 @@ def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
     mapping = "a mapping", f"e.g. '{last}: {{{inside.get(top, 'legs: h g, update: prior')}}}'."
     wanted = {
         "flag": ("true or false", f"e.g. '{last}: true'."),
-        "one or two": ("a leg, or a list of two,", f"e.g. '{last}: {last[0]}'."),
+        "one or two": ("a leg, or a list of two,", f"e.g. '{last}: {last[:1]}'."),
         "as many": ("a width for each leg", "e.g. 'conv: [n, m]' and 'width: [i, j]'."),
         "bool_type": ("true or false", f"e.g. '{last}: true'."),
         "string_type": ("a text", f"e.g. '{_EXAMPLES.get(last, f'{last}: a text')}'."),

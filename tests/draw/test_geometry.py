@@ -7,9 +7,9 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.draw import to_svg
-from tensornet_attn.draw.dot import WIDTH
 from tensornet_attn.draw.flatten import flatten
 from tensornet_attn.draw.layout import layout_of
+from tensornet_attn.draw.picture import WIDTH
 from tensornet_attn.draw.scene import edges
 from tensornet_attn.graph import build
 from tensornet_attn.spec import load

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tensornet_attn.draw import draw, render, to_dot, to_mermaid, to_png, to_svg, to_text
+from tensornet_attn.draw import draw, render, to_dot, to_mermaid, to_png, to_svg, to_text, to_tikz
 from tensornet_attn.errors import InputError, MissingPartError, TensornetError
 from tensornet_attn.graph.model import Graph
 
@@ -47,6 +47,7 @@ CONTENTS: list[tuple[str, Callable[[Graph], str]]] = [
     ("svg", to_svg),
     ("dot", to_dot),
     ("mmd", to_mermaid),
+    ("tex", to_tikz),
     ("txt", to_text),
 ]
 
@@ -69,7 +70,7 @@ def test_an_unknown_suffix_names_the_known_ones(plain: Graph, tmp_path: Path) ->
     path = tmp_path / "picture.jpeg"
     with pytest.raises(InputError) as caught:
         draw(plain, path)
-    known = "known here: dot, mmd, png, svg, txt."
+    known = "known here: dot, mmd, png, svg, tex, txt."
     assert str(caught.value) == f"cannot draw to '{path}': no picture format 'jpeg'; {known}"
     with pytest.raises(InputError) as caught:
         draw(plain, path, "sgv")

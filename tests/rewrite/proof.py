@@ -462,6 +462,17 @@ class _Run:
         place = min(max(distance - self.position(along, 0), 0), self.size(along) - 1)
         return blocks["of"].at({**at, along: place})
 
+    def one_leg(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
+        """Of legs that are one: the entry at the places on each."""
+        place, found = at[str(box.leg)], dict(at)
+        for leg in reversed(box.parts):
+            place, found[leg] = divmod(place, self.size(leg))
+        return blocks["of"].at(found)
+
+    def many_legs(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
+        place = _flat([at[leg] for leg in box.parts], [self.size(leg) for leg in box.parts])
+        return blocks["of"].at({**at, str(box.leg): place})
+
     def remembered(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
         """A delta rule or a scan: any function of what its operands have for one entry of the values."""
         legs = [leg for leg in dict(box.operands).get("value", box.uses[0]).legs if leg != box.leg]
@@ -477,6 +488,8 @@ ALONE: dict[str, Callable[[_Run, Box, Mapping[str, _Block], Mapping[str, int]], 
     "map": _Run.mapped,
     "dropout": lambda run, box, blocks, at: blocks["of"].at(at),
     "rel_shift": _Run.shifted,
+    "join": _Run.one_leg,
+    "split": _Run.many_legs,
     "delta_rule": _Run.remembered,
     "scan": _Run.remembered,
 }

@@ -25,6 +25,7 @@ CASES = {
     "mpt": Case({"f": 12, "h": 2}, {"clip": 0.7}),
     "moonshine": Case(FH, {"turned": 0.5}),
     "deberta_v2": Case(FH | {"p": 2}),
+    "t5": Case(FH | {"b": 8}, {"furthest": 4}),
     "xlnet": Case(FH),
     "diffllama": Case({"f": 12, "g": 1, "j": 2, "d": 4}, {"lambda_init": 0.2}),
     "deepseek_v3": Case({"f": 12, "h": 3, "d": 4, "r": 2, "e": 3, "a": 5, "c": 6}),
@@ -46,7 +47,7 @@ CASES = {
     "mixtral": Case(EXPERTS, {"k": 2}, causal=(None,)),
     "qwen2_moe": Case(EXPERTS | {"s": 7}, {"k": 2}, causal=(None,)),
     "deepseek_moe": Case(
-        {"f": 6, "e": 6, "l": 5, "s": 7}, {"k": 2, "groups": 3, "k_groups": 2, "stretch": 1.5}, causal=(None,)
+        {"f": 6, "e": 8, "l": 5, "s": 7}, {"k": 2, "groups": 4, "k_groups": 2, "stretch": 1.5}, causal=(None,)
     ),
     "switch": Case(EXPERTS, causal=(None,)),
 }

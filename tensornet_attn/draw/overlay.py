@@ -1,0 +1,83 @@
+"""What a picture may show besides the diagram: the plan, or the cost; frames by colour, wires by width, a legend."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import log2
+
+from tensornet_attn.cost.report import Cost
+from tensornet_attn.draw.themes import REGIONS, SHARES
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.plan.model import Plan, Region
+
+BOUNDS = (0.01, 0.1, 0.3, 0.6)  # of the work, between one fill and the next
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """By the name of a step, how its frame is filled and what it says; by a leg's name, the width of its wires."""
+
+    fills: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    legend: tuple[tuple[str, str], ...] = ()  # words, fill
+    widths: Mapping[str, float] = field(default_factory=dict)
+
+
+NONE = Overlay()
+
+
+def plan_overlay(plan: Plan) -> Overlay:
+    """The regions of a plan: what is computed in one way has one colour, and the legend names the way."""
+    of = {step.name: region for step in plan.graph.steps if (region := _region(plan, step.name)) is not None}
+    ways = list(dict.fromkeys(_way(region, plan.backend) for region in of.values()))
+    fill = {way: REGIONS[index % len(REGIONS)] for index, way in enumerate(ways)}
+    fills = {step: fill[_way(region, plan.backend)] for step, region in of.items()}
+    return Overlay(fills, legend=tuple((way, fill[way]) for way in ways))
+
+
+def _region(plan: Plan, step: str) -> Region | None:
+    """The region that computes a step; of a step in several, the last, which makes its result.
+
+    What is nested in a box and has no region of its own is computed with the box.
+    """
+    own = [region for region in plan.regions if region.name == step]
+    within = [region for region in plan.regions if step in region.steps]
+    parts = [region for region in plan.regions if region.name.startswith(f"{step}.")]
+    found = next(iter([*own, *within[-1:], *parts[-1:]]), None)
+    outer = step.rpartition(".")[0]
+    return _region(plan, outer) if found is None and outer else found
+
+
+def _way(region: Region, backend: str) -> str:
+    """The implementation, without its numbers and reasons."""
+    way = re.split("[:,;]", region.chosen)[0]
+    return way if region.backend == backend else f"{way}, on {region.backend}"
+
+
+def cost_overlay(graph: Graph, cost: Cost, sizes: Mapping[str, int]) -> Overlay:
+    """The work of each step as written, as a share of all; wires are wider the larger their leg is.
+
+    Work is FLOPs of products and elementwise operations. A box has that of what stands in it without a frame.
+    """
+    work: dict[str, int] = defaultdict(int)
+    for row in cost.steps:
+        work[_framed(graph, row.step)] += row.flops + row.elementwise
+    total = sum(work.values()) or 1
+    fills, words = {}, {}
+    for step, own in work.items():
+        fills[step] = SHARES[sum(own >= bound * total for bound in BOUNDS)]
+        words[step] = (f"{100 * own / total:.1f} % of the work",)
+    bounds = ["less than 1 %", "1 % or more", "10 % or more", "30 % or more", "60 % or more"]
+    used = [(bound, fill) for bound, fill in zip(bounds, SHARES, strict=True) if fill in fills.values()]
+    widths = {leg: 0.6 + 0.35 * log2(max(1, size)) for leg, size in sizes.items()}
+    return Overlay(fills, words, tuple(used), widths)
+
+
+def _framed(graph: Graph, name: str) -> str:
+    """The step whose frame shows a step: itself, or, nested in a box, the box that holds it."""
+    while name in graph.step and graph.step[name].nested and graph.step[name].box is None:
+        name = next(step.name for step in graph.steps if any(use.name == name for use in step.op.uses))
+    return name

@@ -1,0 +1,135 @@
+"""A picture as a `tikzpicture` for LaTeX, with the places and looks of the other pictures.
+
+It needs the package tikz alone. `\\input` it, inside `\\resizebox` where a column is narrower. Lengths are in bp, of
+which 72 are an inch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensornet_attn.draw.kept import NOTHING, Marks
+from tensornet_attn.draw.layout import Spot
+from tensornet_attn.draw.looks import DOUBLED, LEG, NODE, TITLE, node_look
+from tensornet_attn.draw.overlay import NONE, Overlay
+from tensornet_attn.draw.picture import HEAD, Picture, picture_of
+from tensornet_attn.draw.themes import GROUND, INK, LIGHT, Theme
+from tensornet_attn.draw.words import plain
+from tensornet_attn.graph.model import Graph
+
+_SIGNS = {c: f"\\{c}" for c in "#$%&_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "*": "$*$",
+    "\N{MINUS SIGN}": "$-$",
+}
+
+
+def to_tikz(
+    graph: Graph,
+    title: str | None = None,
+    about: str | None = None,
+    kept: Marks = NOTHING,
+    *,
+    theme: Theme = LIGHT,
+    overlay: Overlay = NONE,
+) -> str:
+    """LaTeX of a diagram: one `tikzpicture`. `kept`: marks of steps; `overlay`: the plan or the cost, shown besides."""
+    picture = picture_of(graph, title, kept, overlay)
+    lines = [f"% {plain(text)}" for text in (picture.title, about) if text]
+    lines += [r"% In the preamble: \usepackage{tikz}"]
+    lines += [r"\begin{tikzpicture}[x=1bp, y=-1bp, line width=1bp, inner sep=0, font=\sffamily]"]
+    return "\n".join([*lines, *_Writer(picture, theme).lines(), r"\end{tikzpicture}"]) + "\n"
+
+
+def latex(text: str) -> str:
+    """Text in which nothing is a command.
+
+    >>> latex("d_k <= 64")
+    'd\\\\_k $<$= 64'
+    """
+    return "".join(_SIGNS.get(c, c) for c in plain(text))
+
+
+class _Writer:
+    """Frames first, then wires, then nodes, so that each covers what is behind it."""
+
+    def __init__(self, picture: Picture, theme: Theme):
+        self.picture, self.theme = picture, theme
+        self.colours: dict[str, str] = {}
+
+    def lines(self) -> list[str]:
+        picture, layout = self.picture, self.picture.layout
+        drawn = [self.ground()] if self.theme.ground != GROUND else []
+        for frame in picture.scene.frames:
+            spot = layout.frames[frame.id]
+            drawn.append(self.shape({"shape": "box", **picture.frame_look(frame)}, spot))
+            if frame.id in layout.titles:
+                drawn.append(self.text(layout.titles[frame.id], frame.words, TITLE[frame.look]))
+        for curve in layout.curves:
+            start, *others = (f"({x:.1f},{y:.1f})" for x, y in curve.points)
+            pieces = zip(*(iter(others),) * 3, strict=True)
+            path = "".join(f" .. controls {a} and {b} .. {c}" for a, b, c in pieces)
+            drawn.append(rf"\draw[{self.options(picture.edge_look(curve.edge))}] {start}{path};")
+        for node in picture.scene.nodes:
+            drawn += self.node(node_look(node), layout.nodes[node.id], node.label)
+        for spot, edge in layout.labels.values():
+            drawn.append(self.text(spot, [edge.label], LEG))
+        for entry in picture.legend:
+            drawn += self.node(entry.look, entry.spot, entry.label)
+        drawn.append(self.text(Spot(picture.width / 2, -HEAD / 2, picture.width, HEAD), [picture.title], NODE))
+        return [rf"\definecolor{{{name}}}{{HTML}}{{{html}}}" for html, name in self.colours.items()] + drawn
+
+    def ground(self) -> str:
+        colour = self.colour(self.theme.ground)
+        size = f"({self.picture.width + 4:.1f},{self.picture.height + 4:.1f})"
+        return rf"\fill[{colour}] (-4,{-HEAD - 4:.1f}) rectangle {size};"
+
+    def node(self, look: Mapping[str, str], spot: Spot, label: str) -> list[str]:
+        if look.get("shape") == "plain":
+            return [self.text(spot, [label], LEG)]
+        if look.get("style") == "invis":
+            return []
+        found = []
+        if look.get("peripheries") == "2":  # the layout counts the outer outline
+            found.append(self.shape(look, spot))
+            outer = DOUBLED["state"]
+            spot = Spot(spot.x, spot.y, spot.width - outer, spot.height - outer)
+        found.append(self.shape({"style": "filled", "fillcolor": GROUND, **look}, spot))
+        shown = look.get("label", label)
+        bold = look.get("fontname", "").endswith("Bold")
+        return found + ([self.text(spot, [shown], float(look.get("fontsize", NODE)), bold)] if shown else [])
+
+    def shape(self, look: Mapping[str, str], spot: Spot) -> str:
+        """An ellipse or a rectangle, filled where its style says so."""
+        if look.get("shape") != "box":
+            radii = f"x radius={spot.width / 2:.1f}, y radius={spot.height / 2:.1f}"
+            return rf"\draw[{self.options(look)}] ({spot.x:.1f},{spot.y:.1f}) ellipse[{radii}];"
+        low = f"({spot.x - spot.width / 2:.1f},{spot.top:.1f})"
+        high = f"({spot.x + spot.width / 2:.1f},{spot.bottom:.1f})"
+        return rf"\draw[{self.options(look)}] {low} rectangle {high};"
+
+    def options(self, look: Mapping[str, str]) -> str:
+        styles = look.get("style", "").split(",")
+        found = [f"draw={self.colour(look.get('color', INK))}", f"line width={float(look.get('penwidth', 1)):g}bp"]
+        found += [style for style in ("dashed", "dotted") if style in styles]
+        found += ["rounded corners=5bp"] if "rounded" in styles else []
+        found += [f"fill={self.colour(look['fillcolor'])}"] if "filled" in styles and "fillcolor" in look else []
+        return ", ".join(found)
+
+    def text(self, spot: Spot, words: list[str] | tuple[str, ...], size: float, bold: bool = False) -> str:
+        font = rf"\fontsize{{{size:g}bp}}{{{1.2 * size:g}bp}}\selectfont\sffamily" + r"\bfseries" * bold
+        ink = self.colour(self.theme.colour(INK))
+        lines = r"\\".join(map(latex, words))
+        return rf"\node[text={ink}, align=center, font={font}] at ({spot.x:.1f},{spot.y:.1f}) {{{lines}}};"
+
+    def colour(self, colour: str) -> str:
+        """The name that the picture gives to a colour of the theme; names of LaTeX stay."""
+        shown = self.theme.colour(colour)
+        if not shown.startswith("#"):
+            return shown
+        return self.colours.setdefault(shown[1:].upper(), f"tn{len(self.colours) + 1}")
