@@ -133,7 +133,8 @@ function slider({ name, leg, size, most, sequence }) {
   const steps = [...new Set([...(sequence ? LENGTHS : SIZES), ...(size ? [size] : []), ...(most ? [most] : [])])]
     .filter((step) => !most || step <= most).sort((a, b) => a - b);
   const nearest = (value) => steps.findLastIndex((step) => step <= value);
-  const start = state.sizes[name] ?? size ?? Math.min(1024, most ?? 1024);
+  const own = size ?? Math.min(1024, most ?? 1024);
+  const start = state.sizes[name] ?? own;
   const output = el("output", {}, name === "m" && !state.sizes.m ? "= n" : String(start));
   const input = el("input", {
     type: "range", min: 0, max: steps.length - 1, value: nearest(start), "data-leg": name,
@@ -146,8 +147,8 @@ function slider({ name, leg, size, most, sequence }) {
     },
     dblclick: () => {
       delete state.sizes[name];
-      input.value = nearest(start);
-      output.textContent = name === "m" ? "= n" : String(size ?? 1024);
+      input.value = nearest(own);
+      output.textContent = name === "m" ? "= n" : String(own);
       soon(0);
     },
   });
