@@ -9,7 +9,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.plan.decoding import Decoding, Kept, as_decoder
 
 LENGTH = 4096
-COLUMNS = ("design", "keeps", "numbers a position", "in all", f"behind {LENGTH:,}")
+COLUMNS = ("design", "cache", "elements per position", "constant elements", f"after {LENGTH:,} positions")
 
 
 def decoding_page(catalogue: Catalogue) -> str:
