@@ -27,9 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import batch_mean
+from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
+from tensornet_attn.runtime.heads import attend_chosen
 from tensornet_attn.runtime.maps import l1_norm, masked_mean, top_entries
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.softmax import attend
 
 
 class MOARegularised(nn.Module):
@@ -59,19 +60,17 @@ class MOARegularised(nn.Module):
         logits = x @ self.Sg  # ... n e
         p = logits.softmax(-1)  # ... n e
         G = top_entries(p, p, 8, -1)  # ... n e
-        Q = torch.einsum("...nf,efd->...ned", x, self.Wq)  # ... n e d
         K = x @ self.Wk  # ... m d
         V = x @ self.Wv  # ... m d
 
-        # A and A V: one fused call, the scores are never made
-        q = Q.transpose(-3, -2)  # ... e n d
-        k = K.unsqueeze(-3)  # ... 1 m d
-        v = V.unsqueeze(-3)  # ... 1 m d
+        G_gates, G_gates_chosen = top_chosen(p, p, 8)  # ... n 8
+        # Q, A.o: leg e counts the 8 chosen alone
+        Q = expert_rows(x[..., None, :], self.Wq, G_gates_chosen)  # ... n e d
         keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
-        o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... e n d
-
-        y_1 = G[..., None] * o.transpose(-3, -2)  # ... n e d
-        y = y_1.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        A_o = attend_chosen(
+            Q, K.unsqueeze(-3), V.unsqueeze(-3), G_gates_chosen, self.Sg.shape[1], keep, bias, self.Wq.shape[2] ** -0.5
+        )  # ... n e d
+        y = expert_sums(A_o, self.Wo, G_gates, G_gates_chosen)  # ... n f
 
         if not losses:
             return y  # ... n f
