@@ -21,6 +21,7 @@ def test_the_sizes_and_numbers_are_those_of_the_config() -> None:
     assert layer.design.settings | {"cap": 2, "scalar": 6, "window": 4, "base": 10000} == layer.design.settings
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen3", "gemma2", "gemma3", "cohere", "olmo2"])
 def test_a_model_becomes_the_design_of_its_name(name: str) -> None:
     """Local layers of Gemma are the global design and a window."""
