@@ -158,7 +158,7 @@ def rwkv(module: Any) -> Numbers:
 
 def minimax(module: Any) -> Numbers:
     h, d = module.num_attention_heads, module.head_dim
-    speed = float(module.slope_rate.flatten()[0]) * 2 ** (8 / h)  # the first slope is 2 ** (-8 / h) times this
+    speed = float(module.slope_rate.detach().flatten()[0]) * 2 ** (8 / h)  # the first slope is 2 ** (-8 / h) times this
     return {"f": module.qkv_proj.in_features, "h": h, "d": d, "speed": speed, "eps": module.norm.variance_epsilon}
 
 

@@ -62,8 +62,9 @@ def test_explain_as_json(run: Run) -> None:
         assert f"  {one['step']}: {one['rule']}: {one['algebra']}\n" in text
         assert all(f"    + {line}" in text for line in one["added"])
         assert all(f"    - {line}" in text for line in one["removed"])
-    kept = json.loads(run("explain", "mla", "--causal", "--decoding", "--json").out)["kept"]
-    assert kept == [{"step": "C", "legs": ["m", "c"], "leg": "m", "numbers": 256, "positions": None}]
+    cache = json.loads(run("explain", "mla", "--causal", "--decoding", "--json").out)
+    assert cache["computed"] == ["C", "y"]
+    assert [(one["name"], one["legs"], one["numbers"]) for one in cache["kept"]] == [("C", ["m", "c"], 256)]
 
 
 def complete(run: Run, monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:

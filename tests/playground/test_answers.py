@@ -38,7 +38,7 @@ def test_problems_have_their_place_and_the_commands_text(ask: Ask) -> None:
 
 
 def test_claims_about_other_designs_are_checked_apart(ask: Ask) -> None:
-    text = f"{MHSA}contains:\n  hard_fish: {{}}\n"
+    text = "tensornet: 1\nname: mine\nextends: mhsa\ncontains:\n  hard_fish: {}\n"
     assert ask("check", text=text)["problems"] == []
     found = ask("contains", text=text)
     assert [one["field"].partition(".")[0] for one in found["problems"]] == ["contains"]
