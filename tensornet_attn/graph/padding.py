@@ -16,7 +16,7 @@ from tensornet_attn.graph.model import Box, Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS
-from tensornet_attn.ops.conv import Conv, left_of
+from tensornet_attn.ops.conv import convolves, left_of
 
 _PLACED = ("position", "sinusoid")  # constants that say where a position stands
 _PAIRED = (*_PLACED, "distance")
@@ -89,7 +89,7 @@ def _counts_length(graph: Graph) -> str | None:
         numbers += [number for _, number in step.box.numbers] if step.box is not None else []
         if step.box is not None and OPS[step.box.kind].by_length(step.box):
             return f"'{step.name}' turns all positions by other angles at each length"
-        if _convolves(step.box) and _later_taps(graph, step.box):
+        if convolves(step.box) and _later_taps(graph, step.box):
             return f"'{step.name}' reads the positions behind each one"
         lengths = {name.name for number in numbers for name in names(number)} & {graph.query, graph.key}
         if lengths:
@@ -105,10 +105,6 @@ def _counts_length(graph: Graph) -> str | None:
         if tensor.init is not None and tensor.init.name == "sinusoid" and _of_length(graph, tensor.legs[1]):
             return f"the constant '{tensor.name}' is as wide as the sequence is long"
     return None
-
-
-def _convolves(box: Box | None) -> bool:
-    return box is not None and box.kind == Conv.key
 
 
 def _later_taps(graph: Graph, box: Box | None) -> bool:
@@ -128,7 +124,7 @@ def _asks_place(graph: Graph, step: Step) -> str | None:
     masks = graph.masks(step)
     if not by_distance(masks):
         return f"a mask of '{step.name}' asks where positions stand"
-    if step.box is not None and step.box.leg == graph.query and _convolves(step.box):
+    if step.box is not None and step.box.leg == graph.query and convolves(step.box):
         return f"'{step.name}' reads the positions before each one"
     if step.box is not None and _turned(graph, step.box):
         readers = graph.readers.get(step.name, ())
@@ -188,7 +184,7 @@ def _asks_distance(graph: Graph, step: Step, order: bool) -> str | None:
     if box is None:
         return None
     relative = box.leg is not None and graph.leg[box.leg].kind == "relative"
-    if (OPS[box.kind].recurrent and not order) or relative or _convolves(box) or _turned(graph, box):
+    if (OPS[box.kind].recurrent and not order) or relative or convolves(box) or _turned(graph, box):
         return f"'{step.name}' compares the places of queries and keys"
     return None
 

@@ -162,6 +162,11 @@ class ConvOperation(Operation):
         lines.bind(step.name, text, (*rows, *kept, result))
 
 
+def convolves(box: Box | None) -> bool:
+    """Whether a step is a convolution."""
+    return box is not None and box.kind == Conv.key
+
+
 def source_of(graph: Graph, box: Box) -> str:
     """The leg of the positions that are read: that of the box, or, with a decoding cache, the key leg."""
     return str(box.leg) if box.leg in box.operand("of").legs else str(graph.key)

@@ -26,7 +26,7 @@ from tensornet_attn.graph.recurrence import (
     sums,
 )
 from tensornet_attn.ir.arithmetic import ONE, Negative, Number
-from tensornet_attn.ops.conv import Conv
+from tensornet_attn.ops.conv import convolves
 from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.ops.operation import without
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps, with_uses
@@ -74,7 +74,7 @@ def of_last(made: Carried) -> Carried:
     # c[n] = conv over n of x[n]     ->     c[n] = conv of x[m], its last entries
     """
     graph, changed = made.graph, dict[str, list[Step]]()
-    steps = [step for step in graph.steps if step.box is not None and step.box.kind == Conv.key]
+    steps = [step for step in graph.steps if convolves(step.box)]
     key = graph.key or leg_like(graph, "m", 1, "key", graph.leg).name
     for step in (step for step in steps if not {graph.query, key} <= {*step.legs}):
         assert step.box is not None

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith
-from tensornet_attn.ops.conv import Conv, source_of
+from tensornet_attn.ops.conv import convolves, source_of
 from tensornet_attn.plan.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, with_steps
 
@@ -17,7 +17,7 @@ from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, wi
 def with_weights(graph: Graph, context: Context) -> Lowered:
     """Every convolution of a product that nothing else reads, with its weight beside what it convolves."""
     for step in graph.steps:
-        if step.box is not None and step.box.kind == Conv.key and not step.box.joins:
+        if step.box is not None and convolves(step.box) and not step.box.joins:
             graph = _with_weight(graph, step)
     return Lowered(graph)
 

@@ -25,7 +25,7 @@ from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import Arith, names
 from tensornet_attn.ops import OPS
-from tensornet_attn.ops.conv import Conv, left_of
+from tensornet_attn.ops.conv import convolves, left_of
 from tensornet_attn.plan.blocks import exits, groups
 from tensornet_attn.plan.carried import PLACE, VISIBLE, Carried, carried, of_last
 from tensornet_attn.plan.distribute import DISTRIBUTION
@@ -115,7 +115,7 @@ def _looks_ahead(graph: Graph) -> str | None:
     for step in graph.steps:
         if graph.masked(step) and graph.query in step.op.uses[0].legs and lookahead(graph, step) > 0:
             return f"in '{step.name}' a query sees later keys; compile it with causal=True"
-        if _convolves(step) and not {graph.query, graph.key} <= {*step.legs} and not graph.causal:
+        if convolves(step.box) and not {graph.query, graph.key} <= {*step.legs} and not graph.causal:
             return f"'{step.name}' reads later positions; compile it with causal=True"
     met = any(graph.key in use.legs for step in graph.steps for use in step.op.uses)
     if met and not (graph.tied or any(graph.key in one.legs for one in graph.of_role("input"))):
@@ -134,7 +134,7 @@ def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
     if lengths := lengths & {str(graph.query), str(graph.key)}:
         return f"'{step.name}' has the length '{min(lengths)}' in a number"
     box = step.box
-    if box is not None and _convolves(step) and box.leg == graph.query and quadratic(graph, step.legs):
+    if box is not None and convolves(step.box) and box.leg == graph.query and quadratic(graph, step.legs):
         return f"'{step.name}' reads scores of earlier queries"
     if not memory:
         return None
@@ -145,10 +145,6 @@ def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
     if along or tables or relative & {*step.legs} or graph.masks(step):
         return f"'{step.name}' asks where a query stands, and queries stand at the last keys of a memory"
     return None
-
-
-def _convolves(step: Step) -> bool:
-    return step.box is not None and step.box.kind == Conv.key
 
 
 @dataclass(frozen=True)
@@ -225,7 +221,7 @@ class _Derivation:
 
     def _taps(self, step: Step) -> int | None:
         """How far back a convolution reads; None for any other step."""
-        if step.box is None or not _convolves(step):
+        if step.box is None or not convolves(step.box):
             return None
         return left_of(self.graph, step.box, int(self.graph.leg[str(step.box.other)].size or 1))
 
