@@ -11,7 +11,7 @@ TN := $(BIN)/tensornet-attn
 export PYTHONDONTWRITEBYTECODE := # each process that a test starts would compile the package again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs codegen playground clean
+.PHONY: help demo test test-all lint docs codegen playground site serve notebooks release-check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -46,8 +46,21 @@ codegen: $(VENV)/installed-test ## write codegen/ again
 playground: $(VENV)/installed-demo ## build the playground's page in build/playground; needs Node.js
 	$(BIN)/python docs/playground/build.py
 
+site: $(VENV)/installed-site ## build the documentation site in build/site; warnings are errors
+	$(BIN)/sphinx-build -W -n --keep-going -q -c docs/site docs build/site
+
+serve: site ## build the site and serve it on http://localhost:8000
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000
+
+notebooks: $(VENV)/installed-test ## run docs/notebooks and store their outputs; draw the pictures of pages again
+	$(BIN)/python docs/site/site_notebooks.py
+	$(BIN)/python docs/site/site_pictures.py --trained
+
+release-check: $(VENV)/installed-test ## build wheel and sdist, install them in clean environments, check their contents
+	$(BIN)/python -m tests.release
+
 clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) demo build
+	rm -rf $(VENV) demo build dist
 
 # An environment whose Python is gone (a moved clone, a removed interpreter) is made again.
 $(VENV)/installed-%: pyproject.toml constraints.txt

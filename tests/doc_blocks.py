@@ -23,7 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted(p for p in (ROOT / "docs").rglob("*.md") if p.parent.name not in ("designs", "playground")),
+]
 _BLOCK = re.compile(r"(?:^<!-- ((?:(?!-->).)*?)\s*-->\n)?^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"^name: (\w+)$", re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md and docs/search.md are those of the runs and studies recorded beside them."""
+"""The tables of docs/results.md and docs/search-results.md are those of the runs and studies recorded beside them."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ def test_tables_of_studies(name: str) -> None:
     words = [sys.executable, str(RESULTS / "studies.py"), name, "--table"]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert len(told.splitlines()) >= 2 + 2 * 3  # two arms of three studies
-    assert told in (RESULTS.parent / "search.md").read_text()
+    assert told in (RESULTS.parent / "search-results.md").read_text()
 
 
 def test_the_spread_of_scores_that_the_page_shows() -> None:
     words = [sys.executable, str(RESULTS / "studies.py"), "small_copying", "--spread"]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert "".join(f"    {line}\n" for line in told.splitlines()) in (RESULTS.parent / "search.md").read_text()
+    assert "".join(f"    {line}\n" for line in told.splitlines()) in (RESULTS.parent / "search-results.md").read_text()
 
 
 AGAIN = sorted(path.stem for path in STUDIES.glob("*.yaml"))

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from tensornet_attn.cost.experts import topk_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import attentions, behind
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops.operation import aligned
+from tensornet_attn.ops.topk import groups_of
+from tensornet_attn.runtime.maps import in_best_groups
 
 Tensor = torch.Tensor
 
@@ -29,7 +30,8 @@ def attention_steps(graph: Graph) -> tuple[Step, ...]:
 
 
 def topk_steps(graph: Graph) -> tuple[Step, ...]:
-    return tuple(step for step in graph.steps if topk_of(graph, step.name) is not None)
+    """The boxes that choose, whatever they leave elsewhere."""
+    return tuple(step for step in graph.steps if step.box is not None and step.box.kind == "topk")
 
 
 def analysed(graph: Graph) -> bool:
@@ -302,6 +304,9 @@ def _chosen(graph: Graph, step: Step, values: dict[str, Tensor], lengths: dict[s
     by = operands.get("by", operands["of"])
     gate = aligned(values[step.name], step.legs, (*legs, step.op.leg))
     order, gate = torch.broadcast_tensors(aligned(values[by.name], by.legs, (*legs, step.op.leg)), gate)
+    numbers = {name: int(arithmetic.evaluate(step.op.number(name), graph.values)) for name in groups_of(step.op)}
+    if numbers:
+        order = in_best_groups(order, numbers["groups"], numbers["k_groups"], -1, numbers.get("k_in_group", 1))
     count = int(arithmetic.evaluate(step.op.number("k"), graph.values | lengths))
     indices = order.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     position = next((leg for leg in legs if graph.leg[leg].sequence), None)

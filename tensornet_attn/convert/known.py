@@ -122,14 +122,14 @@ def split(layer: str, first: str, second: str, take: int) -> Any:
 
 
 def interleaved(weight: str) -> Any:
-    """A weight of DeepSeek's whose last leg turns, by neighbours where the config says so."""
+    """A weight of DeepSeek's whose last leg turns, by neighbours if not otherwise said by the config."""
 
     def read(module: Any, numbers: Numbers) -> Tensor:
         if weight == "Wkr":
             value = module.kv_a_proj_with_mqa.weight[numbers["c"] :].T
         else:
             value = split("q_b_proj", "d", "r", 1)(module, numbers)
-        return torch.cat((value[..., ::2], value[..., 1::2]), -1) if module.config.rope_interleave else value
+        return value if module.config.rope_interleave else torch.stack(value.chunk(2, -1), -1).flatten(-2)
 
     return read
 
@@ -158,8 +158,23 @@ def rwkv(module: Any) -> Numbers:
 
 def minimax(module: Any) -> Numbers:
     h, d = module.num_attention_heads, module.head_dim
-    speed = float(module.slope_rate.flatten()[0]) * 2 ** (8 / h)  # the first slope is 2 ** (-8 / h) times this
+    speed = float(module.slope_rate.detach().flatten()[0]) * 2 ** (8 / h)  # the first slope is 2 ** (-8 / h) times this
     return {"f": module.qkv_proj.in_features, "h": h, "d": d, "speed": speed, "eps": module.norm.variance_epsilon}
+
+
+def t5(module: Any) -> Numbers:
+    return {
+        "f": module.d_model,
+        "h": module.n_heads,
+        "d": module.key_value_proj_dim,
+        "b": module.relative_attention_num_buckets,
+        "furthest": module.relative_attention_max_distance,
+    }
+
+
+def t5_call(module: Any, x: Tensor) -> Tensor:
+    module.config._attn_implementation = "eager"
+    return output(module(x))
 
 
 def bloom_call(module: Any, x: Tensor) -> Tensor:
@@ -242,7 +257,6 @@ READINGS: tuple[Reading, ...] = (
         ("CohereAttention",),
         normed,
         GROUPED | {"q_norm": "q_norm.weight: (g j) d", "k_norm": "k_norm.weight: g d"},
-        pairs=("Wq", "Wk", "q_norm", "k_norm"),
         in_models=True,
     ),
     Reading(
@@ -307,6 +321,19 @@ READINGS: tuple[Reading, ...] = (
         call=mpt_call,
     ),
     Reading(
+        "t5",
+        ("T5Attention",),
+        t5,
+        {
+            "Wq": "q.weight: (h d) f",
+            "Wk": "k.weight: (h d) f",
+            "Wv": "v.weight: (h d) f",
+            "Wo": "o.weight: f (h d)",
+            "B": "relative_attention_bias.weight: b h",
+        },
+        call=t5_call,
+    ),
+    Reading(
         "xlnet",
         ("XLNetRelativeAttention",),
         lambda m: {"f": m.d_model, "h": m.n_head, "d": m.d_head},
@@ -363,7 +390,6 @@ READINGS: tuple[Reading, ...] = (
             **{f"W{letter}": f"{letter}_proj.weight: (h d) f" for letter in "qkv"},
             "Wo": "o_proj.weight: f (h d)",
         },
-        pairs=("Wq", "Wk"),
     ),
     Reading(
         "perceiver",

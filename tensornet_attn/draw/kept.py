@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.plan.decoding import Decoding, Kept, decoding_of
+from tensornet_attn.plan.decoding import decoding_of
+from tensornet_attn.plan.parts import Decoding, Kept
 
 Marks = Mapping[str, tuple[str, ...]]  # by the name of a step, what its frame says of it
 NOTHING: Marks = {}

@@ -9,7 +9,8 @@ from tensornet_attn.graph.build import build
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.visibility import by_distance
 from tensornet_attn.models.fit import Fitted, Place
-from tensornet_attn.plan.decoding import PLACES, Decoding, decoding_of
+from tensornet_attn.plan.decoding import PLACES, decoding_of
+from tensornet_attn.plan.parts import Decoding
 
 
 def check_carried(place: Place, part: Fitted) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.plan.carried import HIDDEN
-from tensornet_attn.plan.decoding import Decoding
+from tensornet_attn.plan.parts import Decoding
 
 Tensor = torch.Tensor
 FIRST = 64  # positions that a cache without a maximum has room for at first

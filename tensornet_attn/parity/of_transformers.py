@@ -97,6 +97,7 @@ GEMMA3_LAYERS = {"layer_types": ["sliding_attention", "full_attention"]}
 LATENT = {"q_lora_rank": 10, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5}
 GPT2 = {"n_embd": 24, "n_head": 3}
 BLOOM = {"hidden_size": 24, "n_head": 3}
+BUCKETS = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
 MPT = {"d_model": 24, "n_heads": 3}
 
 
@@ -175,6 +176,12 @@ LAYERS = (
     ),
     row("MptAttention", "mpt", made("mpt", "MptAttention", 0, **MPT, attn_config={"clip_qkv": 0.7}), single=SOFTMAX),
     row("MptAttention, as mhsa", "mhsa", made("mpt", "MptAttention", 0, **MPT), call=known.mpt_call, single=SOFTMAX),
+    row(
+        "T5Attention",
+        "t5",
+        made("t5", "T5Attention", True, d_model=24, d_kv=6, num_heads=4, **BUCKETS),
+        single=SOFTMAX,
+    ),
     row("XLNetRelativeAttention", "xlnet", made("xlnet", "XLNetRelativeAttention", None, d_model=24, n_head=3)),
     row(
         "DiffLlamaAttention",

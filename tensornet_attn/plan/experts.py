@@ -171,6 +171,8 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
     new = replace(term, factors=(*apart, Use(name, legs)))
     sums = replace(step, op=Contraction(tuple(new if one is term else one for one in terms)))
     return with_steps(graph, {step.name: [first, sums]}), first
+
+
 def _biased(graph: Graph, step: Step, last: Product) -> Use | str:
     """The product that a step adds biases of experts to, or why it is none."""
     assert step.contraction is not None

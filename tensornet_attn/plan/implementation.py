@@ -150,7 +150,8 @@ class AtPlaces(Implementation[Form], Generic[Place, Form]):
                 continue
             against, cost = self.judged(form, context)
             if against:
-                refused[self.named(place)] = (*refused.get(self.named(place), ()), *against)
+                known = refused.get(self.named(place), ())
+                refused[self.named(place)] = tuple(dict.fromkeys((*known, *against)))
             else:
                 new = self.lower(form, context)
                 costs = {} if cost is None else dict.fromkeys(new.chosen, str(cost))

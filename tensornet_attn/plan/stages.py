@@ -18,7 +18,7 @@ from tensornet_attn.graph.recurrence import ONES
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.decoding import Decoding, Given, Part
+from tensornet_attn.plan.parts import Decoding, Given, Part
 
 AT_ONE = ("visible", "place")  # what is 1 at the one position of a chunk that no mask hides
 

@@ -21,7 +21,7 @@ def convolve(x: Tensor, weight: Tensor, left: int, groups: int, tail: int | None
     n, width = x.shape[-1], weight.shape[-1]
     first, count = (0, n) if tail is None else (n - tail, tail)
     wide = x.dtype in (torch.float32, torch.float64)
-    if x.device.type == "cpu" and wide and width <= FEW and groups == weight.shape[0] == x.shape[-2]:
+    if x.device.type == "cpu" and wide and width <= FEW_TAPS and groups == weight.shape[0] == x.shape[-2]:
         return by_taps(x, weight[:, 0].mT, left, first, count)
     pad = max(left, width - 1 - left)
     weight = weight.contiguous()  # torch 2.13 has no gradient in float64 of some that are not
@@ -29,7 +29,7 @@ def convolve(x: Tensor, weight: Tensor, left: int, groups: int, tail: int | None
     return y.narrow(-1, pad - left + first, count).reshape(*x.shape[:-2], weight.shape[0], count)
 
 
-FEW = 8  # taps of one channel: up to here products of shifted rows are four times as fast on a CPU as conv1d
+FEW_TAPS = 8  # taps of one channel: up to here products of shifted rows are four times as fast on a CPU as conv1d
 
 
 def by_taps(x: Tensor, weight: Tensor, left: int, first: int, count: int) -> Tensor:

@@ -30,7 +30,9 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     while width < C:
         row, key = across(a, c, width)
         below = later_half(q, width).mul(row).flatten(2, 3) @ first_half(k, width).mul(key).mT  # M G (b r) b
-        diagonal(out, 2 * width)[:, width:, :, :width].copy_(below.view(M, -1, width, r, width).movedim(1, -1))
+        diagonal(out, 2 * width)[:, width:, :, :width].copy_(
+            below.view(M, C // (2 * width), width, r, width).movedim(1, -1)
+        )
         width *= 2
     return out
 
@@ -56,7 +58,9 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
     while width < C:
         row, key = across(a, c, width)
         below = diagonal(g, 2 * width)[:, width:, :, :width].movedim(-1, 1).flatten(2, 3)  # M G (b r) b
-        later_half(g_q, width).addcmul_((below @ first_half(k, width).mul(key)).view(M, -1, width, r, d), row)
+        later_half(g_q, width).addcmul_(
+            (below @ first_half(k, width).mul(key)).view(M, C // (2 * width), width, r, d), row
+        )
         first_half(g_k, width).addcmul_(below.mT @ later_half(q, width).mul(row).flatten(2, 3), key)
         width *= 2
     return g_q, g_k

@@ -32,7 +32,8 @@ def scan_state(x: Tensor, decay: Tensor, dims: int, past: Tensor, key_mask: Tens
     with torch.no_grad():
         if x.shape[-dims - 1] == 0:
             return past
-        return running(x, decay, dims, past, key_mask).select(-dims - 1, -1).to(past.dtype)
+        last = running(x, decay, dims, past, key_mask).select(-dims - 1, -1)
+        return last.to(past.dtype).contiguous()  # and holds no other position
 
 
 def running(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None) -> Tensor:

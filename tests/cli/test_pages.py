@@ -117,7 +117,7 @@ def test_the_head_and_the_notes(family: Catalogue) -> None:
         "- Source: Somebody (2020), eq. 1\n- [specs/some/parent.yaml](../../specs/some/parent.yaml): the design\n"
         in text
     )
-    notes = section(text, "The paper, its code and this file")
+    notes = section(text, "Differences from the paper and its code")
     assert notes == "Eq. 1 scales by d \\*\\* -0.5, the released code by 1 / d.\n\nA second note."
 
 
@@ -166,18 +166,18 @@ def test_lengths_end_at_the_maximum_of_a_leg(family: Catalogue) -> None:
     assert [point.n for point in points(own, PLOT)] == [64, 128, 256, 512]
     text = section(page(own, family), "Cost")
     assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][2:] == ["| 256", "| 512"]
-    assert "Scores that a mask hides are counted like the others." in text
+    assert "Scores that a mask hides count in full." in text
 
 
 def test_a_child_names_its_parent_and_shows_both_forms(family: Catalogue) -> None:
     text = page(family.entries["child"], family)
-    assert "- It extends [parent](parent.md).\n" in text
-    assert section(text, "The paper, its code and this file") == (
-        "The file notes no difference from the paper or its released code.\n\n"
-        "It extends parent, whose notes stand on [that page](parent.md)."
+    assert "- Extends [parent](parent.md)\n" in text
+    assert section(text, "Differences from the paper and its code") == (
+        "The file lists no differences from the paper or its released code.\n\n"
+        "The notes of its parent are on the page of [parent](parent.md)."
     )
     assert "extends: parent" in section(text, "The file")
-    assert "<details><summary>With what it extends merged in</summary>\n\n```yaml\ntensornet: 1\n" in text
+    assert "<details><summary>With its parents merged in</summary>\n\n```yaml\ntensornet: 1\n" in text
     assert "| `m` | key |  | at most 512 | as long as the table |" in text  # a remark of the parent's file
 
 

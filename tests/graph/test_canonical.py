@@ -86,6 +86,7 @@ class Disguise:
             self.numbers.get(op.other),
             self.function(op.function),
             op.mode,
+            parts=tuple(self.numbers[leg] for leg in op.parts),
         )
 
     def tensor(self, tensor):

@@ -161,6 +161,21 @@ AROUND = (
         "A converted causal model keeps a mask where a key mask would do, or is refused.",
         ("convert/test_masks.py::test_hidden_keys_become_a_key_mask",),
     ),
+    # Packed sequences
+    Mutation(
+        "graph/padding.py",
+        'return op.recurrent or op.ignores_zeros == "always"',
+        "return False",
+        "Padding of a packed document is added to sums, which may then be infinite.",
+        ("nn/test_packed.py::test_padding_does_not_grow_without_bound",),
+    ),
+    Mutation(
+        "nn/packed.py",
+        "share = len(group.documents) / len(queries)",
+        "share = 1 / len(groups)",
+        "Losses of packed documents are averaged over calls, not over documents.",
+        ("nn/test_packed.py::test_losses_are_means_over_documents[True]",),
+    ),
     # Models that decode, and Hugging Face's
     Mutation(
         "models/model.py",

@@ -180,13 +180,6 @@ COMPILER = (
         ("ops/test_softmax.py::test_values_and_gradients_of_some[fused-heads-causal and window(2, 0)-True]",),
     ),
     Mutation(
-        "rewrite/scores.py",
-        "if box is not None and sink_of(box) is not None:",
-        "if box is None:",
-        "What all scores have in common is dropped beside a sink.",
-        ("ops/test_softmax.py::test_no_term_of_the_scores_is_dropped_beside_a_sink",),
-    ),
-    Mutation(
         "plan/experts.py",
         "made = other if len(other.chosen) > len(made.chosen) else made",
         "made = made",

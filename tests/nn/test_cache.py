@@ -83,7 +83,7 @@ def test_chunks_of_some(name: str) -> None:
     test_chunks_are_the_same_as_at_once(name, "torch")
 
 
-@pytest.mark.parametrize("seed", [1647, 1915, 4119, 4282, 6828, 7372, 8106, 8281, 8763, 12456, 13686])
+@pytest.mark.parametrize("seed", [1833, 4119, 4282, 7372, 8281, 12456])
 def test_chunks_of_random_designs(seed: int) -> None:
     """Causal ones among these: with names that a cache could take for its own, noise, weights on positions."""
     data = random_design(random.Random(seed))

@@ -18,7 +18,8 @@ from tensornet_attn.draw import render
 from tensornet_attn.nn.module import CompiledDesign
 from tests.designs.cases import CASES, compiled, inputs_of
 
-OPTIONS = ["mask", "key_mask", "noise", "losses", "cache"]
+PACKED = ["cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen", "position_ids"]
+OPTIONS = ["mask", "key_mask", "noise", "losses", "cache", *PACKED]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,8 @@ def named(inputs: dict[str, Any], product: str, **more: Any) -> dict[str, Any]:
 def test_inputs_of_any_name_and_order() -> None:
     inputs = {"a": "n f", "x": {"legs": "n f", "default": "a"}, "losses": "n f"}
     module = ta.compile(named(inputs, "a[n f] + x[n f] + losses[n f] -> n f"))
-    assert list(inspect.signature(module).parameters) == ["a", "x", "losses", "mask", "key_mask", "noise", "cache"]
+    options = ["mask", "key_mask", "noise", "cache", *PACKED]
+    assert list(inspect.signature(module).parameters) == ["a", "x", "losses", *options]
     x = torch.randn(3, 4)
     for given in ((x, None, x), (x, x, x)):
         torch.testing.assert_close(module(*given), 3 * x)

@@ -76,6 +76,29 @@ def test_the_chosen_experts_alone_are_computed(design: dict[str, Any]) -> None:
     assert "e l" not in ta.cost(design, n=64).written.routed_formula
 
 
+@pytest.mark.parametrize("backend", ["torch", pytest.param("inductor", marks=pytest.mark.rotated)])
+def test_experts_with_biases(backend: str) -> None:
+    """As in gpt-oss: the biases of the chosen experts alone count."""
+    biases = {"b1": "e l", "b2": "e f", "c": "l"}
+    design = router({"G": MIXTRAL["diagram"]["G"]}, SCORES["of"], biases)
+    design["diagram"] |= {
+        "H": {"map": "silu", "of": "x[n f] W1[e f l] + b1[e l] + c[l] -> n e l"},
+        "y": "G[n e] H[n e l] W2[e l f] + G[n e] b2[e f] -> n f",
+    }
+    oracle, layer = ta.reference(design, dtype=F64), ta.compile(design, backend, dtype=F64, n=1024)
+    assert "grouped experts: rows sorted by expert, the 2 chosen of 12 computed; 'H' too" in layer.explain()
+    with torch.no_grad():
+        for weight in oracle.parameters():
+            weight.normal_(generator=torch.Generator().manual_seed(weight.ndim))
+    layer.load_state_dict(oracle.state_dict())
+    x = torch.randn(3, 11, 8, dtype=F64)
+    hidden = torch.nn.functional.silu(torch.einsum("bnf,efl->bnel", x, oracle.W1) + oracle.b1 + oracle.c)
+    gates = mixtral(oracle, x)
+    wanted = torch.einsum("bne,bnel,elf->bnf", gates, hidden, oracle.W2) + gates @ oracle.b2
+    torch.testing.assert_close(oracle(x), wanted)
+    assert_same(results(layer, [x], {}), results(oracle, [x], {}))
+
+
 def test_gates_with_negative_scale_are_no_shares_of_the_chosen() -> None:
     """Minus infinity times a negative number weighs most."""
     design = router({"G": {"softmax": "e", "scale": -1, "of": {"topk": "e", "k": 2, "fill": "-inf", "of": "s"}}})

@@ -224,6 +224,11 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
         {"G": BY | {"k": 60}, "V": "G[n e] x[n f] W[e f d] -> n d", "y": "V[n d] U[d f] -> n f"},
         ("with the chosen experts alone, 'V' would take 5.92 microseconds instead of 0.451 microseconds",),
     ),
+    "a sum": (
+        ONE_EACH | {"T": "e f d"},
+        {"G": BY, "V": "G[n e] x[n f] W[e f d] + G[n e] x[n f] T[e f d] -> n d", "y": "V[n d] U[d f] -> n f"},
+        ("'V' has 2 weights on leg 'e' beside the gates",),
+    ),
     "a box reads the gates": (
         ONE_EACH,
         {

@@ -116,6 +116,14 @@ def test_no_key_and_no_query() -> None:
         assert not found.any()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_of_none(kind: str) -> None:
+    given = drawn(kind, (0,), 9, 9)
+    found = gated_delta_rule(**given, **options(kind))
+    assert found.shape == (0, 2, 9, 3)
+    assert all(not g.numel() for g in torch.autograd.grad(found.sum(), [*given.values()]))
+
+
 def test_what_a_key_mask_hides_may_be_anything() -> None:
     torch.manual_seed(0)
     keep = torch.tensor([True, False, True, True, False, True, True])

@@ -63,6 +63,7 @@ def test_behind_what_came_before() -> None:
         given = x[:, 9:], decay[:, 9:], 1, state, masks[1], 11
         agree(scan_sums(*given), loop(*given), [x, decay])
         torch.testing.assert_close(scan_sums(*given), wanted)
+    assert state.is_contiguous(), "a cache holds this position alone"
     torch.testing.assert_close(scan_state(x[:, :0], decay[:, :0], 1, state, None), state)
     wrong = "scan_sums: 4 queries for 3 keys behind a state; give no more queries than keys."
     with pytest.raises(ValueError, match=re.escape(wrong)):
@@ -135,3 +136,10 @@ def test_traced_for_any_length() -> None:
     for length in (9, 70, 130):
         x, decay = drawn((2,), length, ((3,), (3,)))
         agree(traced(x, decay, 1, None, None, length), scan_sums(x, decay, 1, None, None, length), [x, decay])
+
+
+def test_a_batch_of_none() -> None:
+    x, decay = drawn((0,), 9, ((3,), (3,)))
+    found = scan_sums(x, decay, 1, None, None, 9)
+    assert found.shape == (0, 9, 3)
+    assert all(not g.numel() for g in torch.autograd.grad(found.sum(), [x, decay]))

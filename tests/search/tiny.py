@@ -22,7 +22,7 @@ def tiny(name: str) -> Design:
         if number.isdigit() and int(number) in SMALL:
             legs[leg] = SMALL[int(number)]
     settings: dict[str, float] = {"k": 4} if name in ("moa", "moa_sigmoid") else {}
-    settings |= {"turned": 0.5} if "turned" in design.settings else {}  # of a head of four
+    settings |= {"turned": 1} if "turned" in design.settings else {}  # of a head of two or four
     return ta.load(design, legs=legs, settings=settings)
 
 

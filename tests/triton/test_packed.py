@@ -6,6 +6,7 @@ import pytest
 
 from tests.nn.test_packed import DESIGNS, compare, made
 
+pytestmark = pytest.mark.rotated
 QUICK = [("mhsa_rope", False), ("band", True), ("linear", True), ("thsa", False), ("moa", True)]
 
 

@@ -6,7 +6,8 @@ from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cli.generate.page import code, template
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
-from tensornet_attn.plan.decoding import Decoding, Kept, as_decoder
+from tensornet_attn.plan.decoding import as_decoder
+from tensornet_attn.plan.parts import Decoding, Kept
 
 LENGTH = 4096
 COLUMNS = ("design", "keeps", "numbers a position", "in all", f"behind {LENGTH:,}")

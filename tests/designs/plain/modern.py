@@ -86,7 +86,7 @@ def gemma3_local(w: Weights, x: Tensor, memory: Tensor, window: int = 1024, **gi
 def cohere(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
     """LayerNorm of each head's queries and keys, each head with a scale of its own."""
     normed = (lambda q: layer_normed(q) * w["q_norm"], lambda k: layer_normed(k) * w["k_norm"])
-    return grouped(w, *turned_all(w, x, memory, 10000, 1, see, normed), Sight(len(x), len(memory), **see))
+    return grouped(w, *turned_all(w, x, memory, 10000, 1, see, normed, True), Sight(len(x), len(memory), **see))
 
 
 def olmo2(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
@@ -163,8 +163,8 @@ def mpt(w: Weights, x: Tensor, memory: Tensor, clip: float = 6, **see: object) -
 def moonshine(w: Weights, x: Tensor, memory: Tensor, turned: float = 0.9, **see: object) -> Tensor:
     """Nine tenths of each head turn."""
     sight = Sight(len(x), len(memory), **see)
-    Q = [rotated(q, sight.position(i), 10000, turned) for i, q in enumerate(project_all(x, w["Wq"]))]
-    K = [rotated(k, j, 10000, turned) for j, k in enumerate(project_all(memory, w["Wk"]))]
+    Q = [rotated(q, sight.position(i), 10000, turned, True) for i, q in enumerate(project_all(x, w["Wq"]))]
+    K = [rotated(k, j, 10000, turned, True) for j, k in enumerate(project_all(memory, w["Wk"]))]
     return headwise(w, Q, K, project_all(memory, w["Wv"]), sight)
 
 
@@ -185,6 +185,28 @@ def deberta_v2(w: Weights, x: Tensor, **see: object) -> Tensor:
 
     y = merge(softmax_rows(score, h, sight), V, w["Wo"])
     return torch.stack([row + w["bo"] for row in y])
+
+
+def t5(w: Weights, x: Tensor, memory: Tensor, furthest: int = 128, **see: object) -> Tensor:
+    """softmax(q_i . k_j + b) v_j; b is that of the bucket of j - i (Raffel et al., section 2.1).
+
+    Half of the buckets are for keys behind the query. Of each half, half hold one distance, the others ever more.
+    """
+    sight, half = Sight(len(x), len(memory), **see), len(w["B"]) // 2
+    Q, K, V = project_all(x, w["Wq"]), project_all(memory, w["Wk"]), project_all(memory, w["Wv"])
+    alone = half // 2
+
+    def bucket(distance: int) -> int:
+        away = abs(distance)
+        if away >= alone:
+            step = int(math.log(away / alone) / math.log(furthest / alone) * (half - alone))
+            away = min(alone + step, half - 1)
+        return away + (half if distance < 0 else 0)
+
+    def score(a: int, i: int, j: int) -> Tensor:
+        return Q[i][a] @ K[j][a] + w["B"][bucket(sight.position(i) - j), a]
+
+    return merge(softmax_rows(score, len(Q[0]), sight), V, w["Wo"])
 
 
 def xlnet(w: Weights, x: Tensor, memory: Tensor, **see: object) -> Tensor:
@@ -218,8 +240,8 @@ def deepseek_v3(w: Weights, x: Tensor, **see: object) -> Tensor:
     sight = Sight(len(x), len(x), **see)
     low = [rms(row) * w["a_norm"] for row in project_all(x, w["Wa"])]
     latent = [rms(row) * w["c_norm"] for row in project_all(x, w["Wc"])]
-    Q = [torch.cat((project(c, w["Wq"]), rotated(project(c, w["Wqr"]), i)), -1) for i, c in enumerate(low)]
-    turned = [rotated(project(row, w["Wkr"]), i) for i, row in enumerate(x)]
+    Q = [torch.cat((project(c, w["Wq"]), rotated(project(c, w["Wqr"]), i, beside=True)), -1) for i, c in enumerate(low)]
+    turned = [rotated(project(row, w["Wkr"]), i, beside=True) for i, row in enumerate(x)]
     shared = [project(c, w["Wk"]) for c in latent]
     K = [torch.cat((k, torch.stack([turned[i]] * len(k))), -1) for i, k in enumerate(shared)]
     return headwise(w, Q, K, [project(c, w["Wv"]) for c in latent], sight)
@@ -277,12 +299,13 @@ def turned_all(
     part: float,
     see: dict[str, object],
     normed: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None,
+    beside: bool = False,
 ) -> tuple[Heads, Heads, Heads]:
     """Queries, keys and values; the first two normed, where they are, and turned by their positions."""
     sight = Sight(len(x), len(memory), **see)
     before = normed or (lambda q: q, lambda k: k)
-    Q = [rotated(before[0](q), sight.position(i), base, part) for i, q in enumerate(biased(w, "q", x))]
-    K = [rotated(before[1](k), j, base, part) for j, k in enumerate(biased(w, "k", memory))]
+    Q = [rotated(before[0](q), sight.position(i), base, part, beside) for i, q in enumerate(biased(w, "q", x))]
+    K = [rotated(before[1](k), j, base, part, beside) for j, k in enumerate(biased(w, "k", memory))]
     return Q, K, biased(w, "v", memory)
 
 
@@ -317,15 +340,19 @@ def headwise(w: Weights, Q: Heads, K: Heads, V: Heads, sight: Sight, pairing: Pa
     return merge(softmax_rows(lambda a, i, j: pairing(Q[i][a], K[j][a]), h, sight), V, w["Wo"])
 
 
-def rotated(vector: Tensor, position: int, base: float = 10000, part: float = 1) -> Tensor:
-    """The first `part` of a vector's last axis, r entries: t and t + r / 2 turned by position * base ** (-2 t / r)."""
+def rotated(vector: Tensor, position: int, base: float = 10000, part: float = 1, beside: bool = False) -> Tensor:
+    """The first `part` of a vector's last axis, r entries: t and t + r / 2 turned by position * base ** (-2 t / r).
+
+    `beside`: 2 t and 2 t + 1 in their place.
+    """
     r = round(part * vector.shape[-1])
     out = list(vector.unbind(-1))
     for t in range(r // 2):
         angle = position * base ** (-2 * t / r)
-        a, b = vector[..., t], vector[..., t + r // 2]
-        out[t] = a * math.cos(angle) - b * math.sin(angle)
-        out[t + r // 2] = b * math.cos(angle) + a * math.sin(angle)
+        one, other = (2 * t, 2 * t + 1) if beside else (t, t + r // 2)
+        a, b = vector[..., one], vector[..., other]
+        out[one] = a * math.cos(angle) - b * math.sin(angle)
+        out[other] = b * math.cos(angle) + a * math.sin(angle)
     return torch.stack(out, -1)
 
 

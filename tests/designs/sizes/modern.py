@@ -25,6 +25,7 @@ CASES = {
     "mpt": Case({"f": 12, "h": 2}, {"clip": 0.7}),
     "moonshine": Case(FH, {"turned": 0.5}),
     "deberta_v2": Case(FH | {"p": 2}),
+    "t5": Case(FH | {"b": 8}, {"furthest": 4}),
     "xlnet": Case(FH),
     "diffllama": Case({"f": 12, "g": 1, "j": 2, "d": 4}, {"lambda_init": 0.2}),
     "deepseek_v3": Case({"f": 12, "h": 3, "d": 4, "r": 2, "e": 3, "a": 5, "c": 6}),
