@@ -1,4 +1,4 @@
-"""The studies behind docs/search-results.md: what each found, recorded from its folder, printed as on the page.
+"""The studies behind docs/search-results.md: records what each found, and prints the tables of that page.
 
 tensornet-attn search --config docs/results/studies/recall.yaml --workers 2 --seed 0 --out runs/recall_0
 python docs/results/studies.py recall --record runs/recall_0   adds what was found to docs/results/studies/recall.json

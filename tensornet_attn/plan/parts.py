@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
 
@@ -95,13 +95,8 @@ class Decoding:
 
     def as_dict(self) -> dict[str, object]:
         """What `to_text` says, as data; `numbers`: of one position, or of a state, whose `leg` is None."""
-        kept = [
-            {"step": one.name, "legs": one.legs, "leg": one.leg, "numbers": self.elements(one)}
-            | {"positions": None if one.reach is None else one.reach + 1}
-            for one in self.kept
-        ]
-        computed = [part.value for part in self.parts]
-        return {"design": self.graph.name, "memory": self.memory, "kept": kept, "computed": computed}
+        kept = [asdict(one) | {"numbers": self.elements(one)} for one in self.kept]
+        return {"design": self.graph.name, "kept": kept, "computed": [part.value for part in self.parts]}
 
     def to_text(self) -> str:
         """What is kept, a line a result, and what is computed of each chunk.

@@ -456,16 +456,6 @@ class _Run:
             return pow(value[0], numbers[0], P), None if value[1] is None else pow(value[1], numbers[0], Q), None
         return self.any(function.name, numbers, value[0])
 
-    def one_leg(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
-        place, parts = at[str(box.leg)], dict[str, int]()
-        for leg in reversed(box.parts):
-            place, parts[leg] = divmod(place, self.size(leg))
-        return blocks["of"].at({**at, **parts})
-
-    def legs_apart(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
-        place = _flat([at[leg] for leg in box.parts], [self.size(leg) for leg in box.parts])
-        return blocks["of"].at({**at, str(box.leg): place})
-
     def shifted(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
         along, query, key = str(box.leg), str(self.graph.query), str(box.other)
         distance = self.position(query, at[query]) - self.position(key, at[key])
@@ -497,8 +487,6 @@ class _Run:
 ALONE: dict[str, Callable[[_Run, Box, Mapping[str, _Block], Mapping[str, int]], Value]] = {
     "map": _Run.mapped,
     "dropout": lambda run, box, blocks, at: blocks["of"].at(at),
-    "join": _Run.one_leg,
-    "split": _Run.legs_apart,
     "rel_shift": _Run.shifted,
     "join": _Run.one_leg,
     "split": _Run.many_legs,

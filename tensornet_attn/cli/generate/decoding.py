@@ -10,7 +10,7 @@ from tensornet_attn.plan.decoding import as_decoder
 from tensornet_attn.plan.parts import Decoding, Kept
 
 LENGTH = 4096
-COLUMNS = ("design", "keeps", "numbers a position", "in all", f"behind {LENGTH:,}")
+COLUMNS = ("design", "cache", "elements per position", "constant elements", f"after {LENGTH:,} positions")
 
 
 def decoding_page(catalogue: Catalogue) -> str:
