@@ -133,7 +133,8 @@ def run(command: list[str], **environment: str) -> None:
     """Raises BuildError with the last lines of what a command says, where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-8:])
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        said = "\n".join(line[:200] for line in lines[-12:])  # where Pyodide fails, a line is all of its script
         raise BuildError(f"'{Path(command[0]).name} {' '.join(command[1:3])} ...' failed:\n{said}")
 
 
