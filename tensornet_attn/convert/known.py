@@ -334,6 +334,17 @@ READINGS: tuple[Reading, ...] = (
         call=t5_call,
     ),
     Reading(
+        "lfm2",
+        ("Lfm2ShortConv",),
+        lambda m: {"f": m.in_proj.in_features, "a": m.in_proj.in_features, "w": m.conv_kernel_size},
+        {
+            **{f"W{letter}": f"in_proj.weight: ({i}/3 a) f" for i, letter in enumerate("bcx")},
+            "T": "conv.weight: a 0/1 w",
+            "Wo": "out_proj.weight: f a",
+        },
+        call=lambda m, x: m(x),
+    ),
+    Reading(
         "xlnet",
         ("XLNetRelativeAttention",),
         lambda m: {"f": m.d_model, "h": m.n_head, "d": m.d_head},

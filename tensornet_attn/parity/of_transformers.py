@@ -182,6 +182,7 @@ LAYERS = (
         made("t5", "T5Attention", True, d_model=24, d_kv=6, num_heads=4, **BUCKETS),
         single=SOFTMAX,
     ),
+    row("Lfm2ShortConv", "lfm2", made("lfm2", "Lfm2ShortConv", 0, layer_types=["conv", "full_attention"])),
     row("XLNetRelativeAttention", "xlnet", made("xlnet", "XLNetRelativeAttention", None, d_model=24, n_head=3)),
     row(
         "DiffLlamaAttention",

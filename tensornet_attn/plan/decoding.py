@@ -80,18 +80,17 @@ def as_decoder(graph: Graph) -> Decoding:
 def priced(graph: Graph, planned: Graph | None, n: int | None, m: int | None, batch: int, dtype: object) -> Report:
     """The report of `cost_of`, with what decoding keeps. Raises InputError."""
     report = cost_of(graph, planned, n, m, batch, dtype)
-    return replace(report, decoding_state=decoding_state(graph, dict(report.lengths).get(str(graph.key), 0)))
+    length = dict(report.lengths).get(str(graph.key or graph.query), 0)
+    return replace(report, decoding_state=decoding_state(graph, length))
 
 
 def decoding_state(graph: Graph, n: int) -> int | None:
-    """Floats that decoding keeps of n positions, for one sequence: 0 without a key leg, None where there is no cache.
+    """Floats that decoding keeps of n positions, for one sequence; None where there is no cache.
 
     >>> from tensornet_attn import build, load
     >>> decoding_state(build(load("mhsa")), 64)  # keys and values: 2 * 64 * 512
     65536
     """
-    if graph.key is None:
-        return 0
     try:
         return as_decoder(graph).floats(n)
     except InputError:

@@ -28,6 +28,7 @@ from tensornet_attn.graph.visibility import numbers, parts_of
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, Name, Negative, Number, evaluate, to_text
 from tensornet_attn.ir.steps import LOGIC
 from tensornet_attn.ops import MASKS
+from tensornet_attn.ops.conv import left_of
 
 P, Q, W = 2305811687022643439, 1152905843511321719, 4  # P = 2 Q + 1; squares have order Q
 POINTS = 2
@@ -372,7 +373,9 @@ class _Run:
         rows: dict[Place, Value | list[Value]] = {}
         entries = {}
         for at in self.places(step.legs):
-            if box.kind in ALONE:
+            if box.kind == "conv":
+                value = self.convolved(step, box, blocks["of"], at)
+            elif box.kind in ALONE:
                 value = ALONE[box.kind](self, box, blocks, at)
             else:
                 key = tuple(i for leg, i in at.items() if leg not in along)
@@ -411,6 +414,17 @@ class _Run:
         numbers = [self.plain(number) for _, number in box.numbers]
         every = [blocks[role].at(place)[0] for role in sorted(blocks) for place in places]
         return [self.any(box.kind, numbers, every, i) for i in range(len(values))]
+
+    def convolved(self, step: Step, box: Box, of: _Block, at: Mapping[str, int]) -> Value:
+        """The sum of taps, each at a position of its own, that are there and not hidden."""
+        along, taps = str(box.leg), self.size(str(box.other))
+        left, found = left_of(self.graph, box, taps), ZERO
+        for tap in range(taps):
+            place = {**at, str(box.other): tap, along: at[along] + tap - left}
+            there = 0 <= place[along] < self.size(along)
+            if there and (not self.graph.masked(step) or self.sees(step, place)):
+                found = plus(found, of.at(place))
+        return found
 
     def sees(self, step: Step, at: Mapping[str, int]) -> bool:
         """Whether a key counts: the masks of the design, one of a call by query and key, and one of keys."""

@@ -148,6 +148,17 @@ def rwkv4(w: Weights, x: Tensor, **see: object) -> Tensor:
     return torch.stack(out)
 
 
+def lfm2(w: Weights, x: Tensor) -> Tensor:
+    """y = (C * conv(B * X)) Wo, a channel by itself, up to the position (LFM2, section 2)."""
+    B, C, X = (project_all(x, w[name]) for name in ("Wb", "Wc", "Wx"))
+    taps, out = w["T"], []
+    for i in range(len(x)):
+        places = [(t, i + t - len(taps) + 1) for t in range(len(taps))]
+        near = sum((taps[t] * B[j] * X[j] for t, j in places if j >= 0), torch.zeros_like(X[0]))
+        out.append(project(C[i] * near, w["Wo"]))
+    return torch.stack(out)
+
+
 def nemotron_mlp(w: Weights, x: Tensor) -> Tensor:
     """relu(x W1)^2 W2 (So et al., section 4)."""
     return torch.stack([project(torch.clamp(project(row, w["W1"]), min=0) ** 2, w["W2"]) for row in x])

@@ -26,6 +26,7 @@ CASES = {
     "moonshine": Case(FH, {"turned": 0.5}),
     "deberta_v2": Case(FH | {"p": 2}),
     "t5": Case(FH | {"b": 8}, {"furthest": 4}),
+    "lfm2": Case({"f": 6, "a": 5, "w": 3}, causal=(None,)),
     "xlnet": Case(FH),
     "diffllama": Case({"f": 12, "g": 1, "j": 2, "d": 4}, {"lambda_init": 0.2}),
     "deepseek_v3": Case({"f": 12, "h": 3, "d": 4, "r": 2, "e": 3, "a": 5, "c": 6}),
