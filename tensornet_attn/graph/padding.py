@@ -56,7 +56,8 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
     alone = length is None and place is None and graph.key not in {leg for step in steps for leg in step.legs}
     before = length or place
     hides = not back or any(_sums(part, step) for step in steps)
-    return Padding(length, before, before or between, length or apart, hides, alone)
+    apart = length if graph.key is None else length or apart  # without keys there is one side alone
+    return Padding(length, before, before or between, apart, hides, alone)
 
 
 def _looks_back(graph: Graph) -> bool:

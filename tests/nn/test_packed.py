@@ -28,7 +28,8 @@ COUNTING = {  # which no padded call computes
     "gau": "'R.of' has the length 'm' in a number",
     "sigmoid_attention": "'A.of.of' has the length 'm' in a number",
 }
-PLACED = ("tpa",)  # whose products of turned queries and keys are not told from others: no padding before a document
+# No padding before a document: turned queries and keys that are not told from others, a convolution of the queries.
+PLACED = ("tpa", "lfm2")
 
 
 def offsets(lengths: Sequence[int]) -> Tensor:

@@ -374,7 +374,7 @@ class _Run:
         entries = {}
         for at in self.places(step.legs):
             if box.kind == "conv":
-                value = self.convolved(step, box, blocks["of"], at)
+                value = self.convolved(step, box, blocks, at)
             elif box.kind in ALONE:
                 value = ALONE[box.kind](self, box, blocks, at)
             else:
@@ -415,7 +415,7 @@ class _Run:
         every = [blocks[role].at(place)[0] for role in sorted(blocks) for place in places]
         return [self.any(box.kind, numbers, every, i) for i in range(len(values))]
 
-    def convolved(self, step: Step, box: Box, of: _Block, at: Mapping[str, int]) -> Value:
+    def convolved(self, step: Step, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
         """The sum of taps, each at a position of its own, that are there and not hidden."""
         along, taps = str(box.leg), self.size(str(box.other))
         left, found = left_of(self.graph, box, taps), ZERO
@@ -423,7 +423,8 @@ class _Run:
             place = {**at, str(box.other): tap, along: at[along] + tap - left}
             there = 0 <= place[along] < self.size(along)
             if there and (not self.graph.masked(step) or self.sees(step, place)):
-                found = plus(found, of.at(place))
+                weight = blocks["weight"].at(place) if "weight" in blocks else UNIT
+                found = plus(found, times(weight, blocks["of"].at(place)))
         return found
 
     def sees(self, step: Step, at: Mapping[str, int]) -> bool:
