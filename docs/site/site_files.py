@@ -51,6 +51,7 @@ class Playground(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """A button, or a sentence."""
+        self.env.note_reread()  # whether it was built is no file that Sphinx watches
         if (PLAYGROUND / "index.html").exists():
             button = '<p><a class="playground-link" href="../playground/index.html">Open the playground</a></p>'
             return [nodes.raw("", button, format="html")]
