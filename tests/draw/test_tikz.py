@@ -16,7 +16,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Graph
 
 PAGE = r"""\documentclass{article}
-\usepackage[paperwidth=40in,paperheight=40in,margin=1in]{geometry}
+\usepackage[paperwidth=40in,paperheight=150in,margin=1in]{geometry}
 \usepackage{tikz}
 \begin{document}
 %s
