@@ -17,6 +17,7 @@ from tensornet_attn.graph.attention import attentions, behind
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.nn.module import CompiledDesign, leaves
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.operation import aligned
 from tensornet_attn.ops.topk import groups_of
 from tensornet_attn.runtime.maps import in_best_groups
@@ -31,7 +32,7 @@ def attention_steps(graph: Graph) -> tuple[Step, ...]:
 
 def topk_steps(graph: Graph) -> tuple[Step, ...]:
     """The boxes that choose, whatever they leave elsewhere."""
-    return tuple(step for step in graph.steps if step.box is not None and step.box.kind == "topk")
+    return tuple(step for step in graph.steps if step.box is not None and OPS[step.box.kind].selects)
 
 
 def analysed(graph: Graph) -> bool:
