@@ -22,7 +22,10 @@ def page(tmp_path: Path) -> Path:
 
 
 def test_the_page_is_served_until_interrupted(page: Path) -> None:
-    command = [sys.executable, "-m", "tensornet_attn.cli", "playground", "--no-browser", "--port", "0"]
+    # A shell that starts jobs in the background has them ignore interrupts, and so what they start.
+    heard = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    start = f"{heard}from tensornet_attn.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", start, "playground", "--no-browser", "--port", "0"]
     with subprocess.Popen([*command, "--folder", str(page)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -33,7 +36,10 @@ def test_the_page_is_served_until_interrupted(page: Path) -> None:
         with urlopen(f"{address}a.mjs") as answer:
             assert answer.headers["Content-Type"] == "text/javascript"
         process.send_signal(2)
-        assert process.wait() == 0
+        try:
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 def test_it_opens_a_browser(page: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
