@@ -22,10 +22,11 @@ from tests.shipped import asked_for
 
 FILES = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/*.py"))}
 TRITON = {path.stem: path for path in sorted((ROOT / "codegen").glob("*/triton/*.py"))}
-# Of kron, whose sizes are no arguments of the class: those of the file.
-SHIPPED = ("mhsa_core", "thsa_elu", "thsa_square")
+# Of kron, settings that speak of sizes and legs of distances, which are no arguments of the class: those of the file.
+SHIPPED = ("mhsa_core", "thsa_elu", "thsa_square", "gemma2", "gemma2_local", "gemma3", "gemma3_local", "deberta_v2")
 FEW = {"moa", "moa_sigmoid", "moa_regularised"}  # their settings choose more experts than the other tests have
-MANY = {"head_gated": {"h": 6}, **{name: {"e": 9} for name in FEW}}
+MANY = {"head_gated": {"h": 6}, **{name: {"e": 9} for name in FEW}, "deepseek_moe": {"e": 16}}
+MANY |= {"gpt_neox": {"d": 8}, "moonshine": {"d": 20}, "qwen3_next": {"d": 8}}  # of whose entries a share is turned
 
 PROGRAM = """
 import importlib.util, inspect, sys

@@ -64,6 +64,10 @@ def held(graph: Graph) -> frozenset[str]:
 
 def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) -> Product | str:
     """The product of a step with one term, or why it is none; `gate`: the topk in the leg names of this step."""
+    if step.contraction is not None and len(step.contraction.terms) > 1:
+        return f"'{step.name}' sums {len(step.contraction.terms)} products"
+    if [*step.op.uses].count(gate) > 1:
+        return f"'{step.name}' multiplies by '{gate.name}' more than once"
     factors = [use for use in step.op.uses if use != gate]
     found = [use for use in factors if expert in use.legs and use.name in weights]
     others = [use for use in factors if use not in found]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 
 from tensornet_attn.cost.experts import Experts, Product, chosen_of, experts_of
-from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit.attention import options_of
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import scaled
@@ -44,7 +44,8 @@ def emit_experts(writer: Writer, step: Step) -> None:
 def _inside(writer: Writer, kernel: Kernel) -> Writer:
     """The same writer where the steps of a kernel have names too, and stand for the rows of the chosen experts."""
     inside = copy(writer)
-    inside.graph = unfolded(writer.graph)
+    steps = (part for step in writer.graph.steps for part in (kernel.body if step.op is kernel else (step,)))
+    inside.graph = replace(writer.graph, steps=tuple(dict.fromkeys(steps)))
     new = {part.name: writer.names.fresh(part.name.replace(".", "_")) for part in kernel.body[:-1]}
     inside.local = writer.local | new
     inside.batched = writer.batched | set(new)

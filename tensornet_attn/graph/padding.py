@@ -53,7 +53,8 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
     paired = _paired_tensor(part)
     apart = next(filter(None, (_asks_distance(part, step, False) for step in steps)), None) or paired
     between = next(filter(None, (_asks_distance(part, step, True) for step in steps)), None) or paired
-    alone = length is None and place is None and graph.key not in {leg for step in steps for leg in step.legs}
+    met = {leg for step in steps for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs}
+    alone = length is None and place is None and graph.key not in met
     before = length or place
     hides = not back or any(_sums(part, step) for step in steps)
     apart = length if graph.key is None else length or apart  # without keys there is one side alone

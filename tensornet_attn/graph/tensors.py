@@ -193,6 +193,7 @@ def _check_buckets(scope: Scope, function: Function, legs: list[Leg], shown: str
         raise Refusal("arguments", f"'{name}' takes whole numbers.", example, span)
     count, furthest, sides = whole[0], whole[1], 1 if name == "log_bucket" else whole[2]
     exact = count // 4 if sides else count // 2
+    exact += name == "log_bucket"  # the logarithm of (furthest - 1) / exact is divided by
     if count % (4 if sides else 2) or count < 4 or furthest <= exact or sides not in (0, 1):
         message = f"'{name}' has no {count} buckets of distances up to {furthest}."
         many = "a multiple of 4" if sides else "an even number from 4"

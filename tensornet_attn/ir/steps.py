@@ -237,14 +237,15 @@ class Step:
 def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
     """A sum of products, a box, or fused attention, with every use changed."""
     if step.attention is not None:
-        query, key, value = map(change, step.attention.uses)
-        return replace(step, op=replace(step.attention, query=query, key=key, value=value))
+        query, key, value, *sink = map(change, step.attention.uses)
+        changed = replace(step.attention, query=query, key=key, value=value, sink=next(iter(sink), None))
+        return replace(step, op=changed)
     if step.box is not None:
         operands = tuple((role, change(use)) for role, use in step.box.operands)
         return replace(step, op=replace(step.box, operands=operands))
     terms = step.contraction.terms if step.contraction is not None else ()
-    changed = tuple(replace(term, factors=tuple(map(change, term.factors))) for term in terms)
-    return replace(step, op=Contraction(changed))
+    sums = tuple(replace(term, factors=tuple(map(change, term.factors))) for term in terms)
+    return replace(step, op=Contraction(sums))
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,10 @@ class Cache:
         self.last: tuple[Any, ...] | None = None  # the call before, where another like it needs no checks
         self._stays = False  # whether what holds the states is written again, not replaced
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the call before: its number is one of this process."""
+        return self.__dict__ | {"last": None}
+
     def allocate(self, batch: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
         """Makes all tensors of an empty cache, [batch..., legs]; they stay until they are too short."""
         like = torch.empty(0, dtype=dtype, device=device)
@@ -101,7 +105,7 @@ class Cache:
                     f"{self.design}: the cache cannot go back to {length:,} positions: of '{name}' it keeps the last "
                     f"{rows:,}."
                 )
-        self.length, self.shown = length, None if self.shown is None else self.shown[..., :length]
+        self.length, self.shown = length, None if self.shown is None or length == 0 else self.shown[..., :length]
 
     def keep_last(self, positions: int) -> None:
         """Drops all but the last `positions` positions of results that are kept for every position.
@@ -214,8 +218,10 @@ class Cache:
                 legs = " ".join(one.legs)
                 raise InputError(f"{self.design}: '{name}' is [{legs}] = {[*own]} in the state, and {[*sizes]} here.")
         self.reset()
-        self.length, self.forgotten, self._dtype = length, int(state["forgotten"]), state["dtype"]
-        self.shown = state.get("shown")
+        self.length, self.forgotten = length, int(state["forgotten"])
+        self._dtype = state["dtype"] if kept else self._dtype
+        shown, like = state.get("shown"), next(iter((*self._held.values(), *kept.values())), None)
+        self.shown = None if shown is None or like is None else shown.to(like.device, copy=True)
         for name in self._kept if kept else ():
             if not self._stays:
                 self._held[name] = kept[name].clone()

@@ -38,7 +38,7 @@ class Decoder:
         self._many = tuple(self._planned(stage, make, plan, "prefill") for stage in single(self.decoding))
         self._one, self._one_apart = (
             tuple(self._planned(stage, make, plan, "decoding") for stage in merged(self.decoding, apart))
-            for apart in (False, True)
+            for apart in (False, bool(self.states))
         )
         self._most = min((leg.maximum for leg in graph.legs if leg.sequence and leg.maximum), default=None)
         self._repeats = self._can_repeat()
@@ -66,8 +66,10 @@ class Decoder:
         if out is None:
             out = chunk.values[self._output]
         if first or not memory:
-            if self._usual(alone, chunk) and self._repeats and len(values) == 1 and not torch.compiler.is_compiling():
-                cache.last = self.serial, like.shape, like.dtype, like.device
+            again = self._usual(alone, chunk) and self._repeats and len(values) == 1
+            if again and not torch.compiler.is_compiling():
+                plain = not torch.is_autocast_enabled(like.device.type)
+                cache.last = (self.serial, like.shape, like.dtype, like.device) if plain else None
             batch = self._batch(chunk)
             new = {one.name: _of_batch(chunk.values[one.name], batch, len(one.legs)) for one in self.decoding.kept}
             cache.update(new, keys if memory else length, like.dtype)
@@ -92,6 +94,7 @@ class Decoder:
             and cache.has_room
             and not module.training
             and (self._most is None or cache.length < self._most)
+            and (cache.max_length is None or cache.length < cache.max_length)
             and not torch.is_autocast_enabled(x.device.type)
         )
 

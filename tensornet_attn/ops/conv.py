@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
@@ -46,12 +47,13 @@ class Conv(BoxModel):
     mask: Masks = ()
     of: Operand
 
-    def apart(self) -> BoxModel:
-        """Along one leg after the other; masks act along the second, the keys."""
+    def apart(self, keys: Collection[str]) -> BoxModel:
+        """Along the keys, where masks act, and then along the other leg."""
         if isinstance(self.conv, str):
             return self
-        inner = Conv(conv=self.conv[1], width=self.width[1], mask=self.mask, of=self.of)
-        return Conv(conv=self.conv[0], width=self.width[0], of=inner)
+        pairs = sorted(zip(self.conv, self.width, strict=True), key=lambda pair: pair[0] in keys)
+        (other, wide), (key, width) = pairs
+        return Conv(conv=other, width=wide, of=Conv(conv=key, width=width, mask=self.mask, of=self.of))
 
 
 class ConvOperation(Operation):

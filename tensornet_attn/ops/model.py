@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union
 
@@ -97,8 +97,8 @@ class BoxModel(BaseModel):
     second: ClassVar[str | None] = None  # the parameter that names a second leg
     optional: ClassVar[frozenset[str]] = frozenset()  # operands and numbers that a box may lack: None, in no Box then
 
-    def apart(self) -> BoxModel:
-        """The box that this one is short for, others inside; itself, as a rule."""
+    def apart(self, keys: Collection[str]) -> BoxModel:
+        """The box that this one is short for, others inside; itself, as a rule. `keys`: the key leg."""
         return self
 
 

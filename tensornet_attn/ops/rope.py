@@ -128,7 +128,8 @@ class RopeOperation(Operation):
         import torch
 
         width = round(run.number(box.number("fraction")) * x.shape[-1])
-        cos, sin = self.turns(run, box, width, x.ndim)  # n pairs
+        others = len(run.graph.legs_of(box.operand("of").name)) - 2
+        cos, sin = self.turns(run, box, width, others)  # n pairs
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         turned, rest = x[..., :width], x[..., width:]
         if interleaved(box):
@@ -137,9 +138,9 @@ class RopeOperation(Operation):
         else:
             a, b = turned.chunk(2, -1)
             turned = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-        return torch.cat((turned, rest), -1)
+        return torch.cat((turned, rest.expand(*turned.shape[:-1], rest.shape[-1])), -1)
 
-    def turns(self, run: Run, box: Box, width: int, dims: int) -> tuple[Tensor, Tensor]:
+    def turns(self, run: Run, box: Box, width: int, others: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines times the factor of the attention, [batch..., ones..., n, pairs]."""
         import torch
 
@@ -158,7 +159,7 @@ class RopeOperation(Operation):
         rates = [rate(box.mode, numbers, base, pair, width, most) for pair in range(width // 2)]
         rates = torch.stack([torch.as_tensor(r, dtype=torch.float64, device=run.device) for r in rates])
         angles = (places[..., None] * rates).flatten(-2)  # n pairs
-        angles = angles.reshape(*angles.shape[:-2], *[1] * (dims - angles.ndim), *angles.shape[-2:])
+        angles = angles.reshape(*angles.shape[:-2], *[1] * others, *angles.shape[-2:])
         factor = attention_factor(box.mode, numbers)
         return factor * angles.cos(), factor * angles.sin()
 

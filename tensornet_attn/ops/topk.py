@@ -51,6 +51,9 @@ class TopKOperation(Operation):
             return
         if not isinstance(value, int) or value < 1:
             raise Refusal("number", f"'{name}' is {value}; it must be a whole number from 1.", f"e.g. '{name}: 2'.")
+        if size is None and name == "groups" and not box.broken(leg):
+            hint = "give the leg a size."
+            raise Refusal("run-time-leg", f"leg '{leg}' is sized at run time, and so are its groups.", hint)
         if size is None or box.broken(leg):
             return
         groups = box.number("groups") if box.given("groups") else None

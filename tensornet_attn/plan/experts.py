@@ -335,6 +335,8 @@ def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
     heads = {*op.scores} - {graph.query, op.leg}
     if heads != {last.expert} or op.beside:
         return f"'{op.steps[-1]}' has other legs than those of positions and '{last.expert}'"
+    if op.sink is not None:
+        return f"'{op.steps[-1]}' has a sink"
     if last.tokens != (graph.query,) or graph.query in (*op.key.legs, *op.value.legs):
         return f"'{op.steps[-1]}' has no queries of which each chooses"
     return ""

@@ -23,6 +23,8 @@ def convolve(x: Tensor, weight: Tensor, left: int, groups: int, tail: int | None
     wide = x.dtype in (torch.float32, torch.float64)
     if x.device.type == "cpu" and wide and width <= FEW_TAPS and groups == weight.shape[0] == x.shape[-2]:
         return by_taps(x, weight[:, 0].mT, left, first, count)
+    if x.numel() == 0:  # which reshape and conv1d refuse
+        return (x.sum() + weight.sum()) * x.new_zeros(*x.shape[:-2], weight.shape[0], count)
     pad = max(left, width - 1 - left)
     weight = weight.contiguous()  # torch 2.13 has no gradient in float64 of some that are not
     y = F.conv1d(x.reshape(-1, *x.shape[-2:]), weight, padding=pad, groups=groups)

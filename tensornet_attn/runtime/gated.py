@@ -108,7 +108,7 @@ def gated_operands(
     erase, write = (None if x is None else x.to(dtype) for x in (erase, write))
     if key_mask is not None:
         seen = key_mask[..., None]
-        k, decay = torch.where(seen, k, 0), torch.where(seen, decay, 0)
+        k, v, decay = (torch.where(seen, x, 0) for x in (k, v, decay))
         erase, write = (None if x is None else torch.where(seen, x, 0) for x in (erase, write))
         rate = torch.where(key_mask, rate, 0)
     decay, rate = decay.clamp(min=LEAST[dtype]), rate[..., None]

@@ -97,10 +97,11 @@ def rotate(
         turned, *others = y.split([width, rest], -1) if rest else [y]
         a, b = turned.unflatten(-1, (half, 2)).unbind(-1)
         y = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
-        y = torch.cat((y, *others), -1) if others else y
+        y = torch.cat((y, others[0].expand(*y.shape[:-1], rest)), -1) if others else y
     else:
         a, b, *others = y.split([half, half, rest] if rest else half, -1)
-        y = torch.cat((a * cos - b * sin, b * cos + a * sin, *others), -1)
+        a, b = a * cos - b * sin, b * cos + a * sin
+        y = torch.cat((a, b, *(other.expand(*a.shape[:-1], rest) for other in others)), -1)
     return y.movedim((-2, -1), (sequence_dim, along_dim))
 
 

@@ -84,7 +84,8 @@ def delta_operands(
     """Query (the key, where there is none), key, value and rate as S is written with them, and the sums of the keys."""
     q, k, v, rate = (t.to(torch.promote_types(v.dtype, torch.float32)) for t in (k if q is None else q, k, v, rate))
     if key_mask is not None:
-        k, rate = torch.where(key_mask[..., None], k, 0), torch.where(key_mask, rate, 0)
+        k, v = (torch.where(key_mask[..., None], x, 0) for x in (k, v))
+        rate = torch.where(key_mask, rate, 0)
     if normalize == "none":
         return q, k, v, rate, k
     z = k.cumsum(-2)

@@ -141,7 +141,8 @@ def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
             mask = mask.expand(-1, q.shape[1], -1, -1).unflatten(1, (groups, -1)).squeeze(3)
         rows = q.unflatten(1, (groups, -1)).squeeze(3)  # b g h/g d
         return F.scaled_dot_product_attention(rows, k, v, mask, dropout, scale=scale).flatten(1, 2)[:, :, None]
-    wide = q.device.type == "cpu" and q.element_size() >= 4  # a product of halves would round the scores
+    # a product of halves would round the scores
+    wide = q.device.type == "cpu" and q.element_size() >= 4 and not torch.is_autocast_enabled("cpu")
     if not wide or dropout or torch.compiler.is_compiling() or k.shape[-2] < LONG:
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale)
     scores = torch.matmul(k, scale * q.transpose(-1, -2)).transpose(-1, -2)  # keys read row by row

@@ -78,6 +78,7 @@ def test_kernels_of_triton_need_a_gpu() -> None:
 
 
 def test_the_delta_rule_of_others_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensornet_attn.bench.contestants.find_spec", lambda name: None)
     case = Case(ta.load("fmm_fast_weight1", legs={"f": 8, "h": 2}), 6)
     assert reason("fla", Case(ta.load("linear"), 6)) == (
         "'linear' is no layer of fast weights whose delta rule the package computes."

@@ -43,7 +43,7 @@ def test_draw_refuses_unknown_formats_as_usage(run, tmp_path: Path) -> None:
     for arguments in (["-o", str(tmp_path / "a.gif")], ["-o", str(tmp_path / "a")], ["--format", "gif"]):
         outcome = run("draw", "mhsa", *arguments)
         assert (outcome.code, outcome.out) == (2, "")
-        assert "one of svg, png, dot, mmd, txt." in outcome.err
+        assert "one of svg, png, dot, tex, mmd, txt." in outcome.err
     assert list(tmp_path.iterdir()) == []
 
 

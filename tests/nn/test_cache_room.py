@@ -72,6 +72,28 @@ def test_steps_like_the_one_before(name: str, room: dict[str, int]) -> None:
                 module(x[:, 8:9].float(), cache=cache)
 
 
+def test_a_full_cache_of_states() -> None:
+    module = made("linear")
+    x, cache = chunk_of(module), module.new_cache(max_length=3)
+    with torch.no_grad():
+        for i in range(3):
+            module(x[:, i : i + 1], cache=cache)
+        with pytest.raises(ta.InputError, match=r"the cache is full: it has room for 3 positions, not 4\.$"):
+            module(x[:, 3:4], cache=cache)
+    assert cache.length == 3
+
+
+def test_a_step_behind_one_with_autocast_says_so() -> None:
+    module = made("mhsa").float()
+    x, cache = chunk_of(module).float(), module.new_cache()
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            module(x[:, :1], cache=cache)
+            module(x[:, 1:2], cache=cache)
+        with pytest.raises(ta.InputError, match=r"call both with autocast, or both without"):
+            module(x[:, 2:3], cache=cache)
+
+
 def test_dtype_and_device_are_those_of_the_weights() -> None:
     module = compiled("mhsa", "torch", causal=True).to(torch.bfloat16).eval()
     cache = module.new_cache(batch=(3, 2), max_length=5)

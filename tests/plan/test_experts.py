@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
     "a sum": (
         ONE_EACH | {"T": "e f d"},
         {"G": BY, "V": "G[n e] x[n f] W[e f d] + G[n e] x[n f] T[e f d] -> n d", "y": "V[n d] U[d f] -> n f"},
-        ("'V' has 2 weights on leg 'e' beside the gates",),
+        ("'V' sums 2 products",),
     ),
     "a box reads the gates": (
         ONE_EACH,
