@@ -36,10 +36,11 @@ class Decoder:
         self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
         self._behind_kept, self._limited = self._makes_kept(), plan.target.memory is not None
         self._many = tuple(self._planned(stage, make, plan, "prefill") for stage in single(self.decoding))
-        self._one, self._one_apart = (
+        self._one, *apart = (
             tuple(self._planned(stage, make, plan, "decoding") for stage in merged(self.decoding, apart))
-            for apart in (False, bool(self.states))
+            for apart in ((False, True) if self.states else (False,))
         )
+        self._one_apart = apart[0] if apart else self._one  # without states nothing stands apart
         self._most = min((leg.maximum for leg in graph.legs if leg.sequence and leg.maximum), default=None)
         self._repeats = self._can_repeat()
 

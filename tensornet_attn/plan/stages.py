@@ -59,7 +59,7 @@ def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
             found.append(_Group(decoding, kind))
         found[own].parts.append(part)
         place[part.value] = own
-    return tuple(one.stage(set(place) - {part.value for part in one.parts}, found, apart) for one in found)
+    return tuple(one.stage(found, apart) for one in found)
 
 
 @dataclass
@@ -75,7 +75,7 @@ class _Group:
         own = {one.reach for one in self.parts if _has_keys(one)}
         return kind == self.kind and (not own or not _has_keys(part) or own == {part.reach})
 
-    def stage(self, others: set[str], groups: list[_Group], apart: bool) -> Stage:
+    def stage(self, groups: list[_Group], apart: bool) -> Stage:
         """The parts as one diagram."""
         kept = {one.name for one in self.decoding.kept} | {self.decoding.graph.output}
         read = {given.value for one in groups if one is not self for part in one.parts for given in part.inputs}
