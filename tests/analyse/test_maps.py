@@ -63,7 +63,7 @@ def test_masks_of_the_call_and_inputs_by_name_count() -> None:
     assert maps.shape == (2, 2, 3, 4)
     assert not maps[..., 1].any()
     assert not maps[..., 2, 0].any()
-    assert message(ta.attention_maps, layer, x) == "cross: input 'memory' is not given; it takes x, memory."
+    assert message(ta.attention_maps, layer, x) == "cross: input 'memory' is missing; give x, memory."
 
 
 def test_maps_are_those_of_evaluation_and_the_module_stays_as_it_is() -> None:

@@ -54,7 +54,7 @@ def test_it_goes_back_where_the_design_can() -> None:
     assert past.get_seq_length() == 0
     _, _, sums = after("linear", 7)
     sums.crop(0)
-    with pytest.raises(ta.InputError, match="the cache cannot go back"):
+    with pytest.raises(ta.InputError, match="is a state: one value for all positions"):
         sums.crop(-1)
 
 

@@ -130,7 +130,7 @@ def test_keys_that_are_turned_are_not_dropped() -> None:
     with pytest.raises(ta.InputError) as error:
         cache.keep_last(3)
     assert str(error.value) == (
-        "mhsa_rope: the oldest positions cannot be dropped: 'K' says where a position stands; make the cache by "
+        "mhsa_rope: the oldest positions cannot be dropped: 'K' depends on absolute positions; create the cache with "
         "new_cache(droppable=True)."
     )
     assert cache.length == 5

@@ -151,9 +151,7 @@ def test_a_memory_is_projected_once() -> None:
         held = cache["K"].clone()
         close(torch.cat([first, module(x[:, 1:], cache=cache)], 1), wanted)
     assert torch.equal(cache["K"], held)
-    with pytest.raises(
-        ta.InputError, match=r"^cross: with a cache, 'memory' is in the cache already: do not give it\.$"
-    ):
+    with pytest.raises(ta.InputError, match=r"^cross: with a cache, 'memory' is already in the cache: leave it out.$"):
         module(x, memory, cache=cache)
 
 
@@ -169,10 +167,11 @@ def test_rings_and_sums_take_as_much_at_every_length(name: str) -> None:
     if name == "band":
         assert cache["K"].shape[1] == 2
         return
-    with pytest.raises(ta.InputError, match=r"the cache cannot go back: '[\w.]+' is one for all positions\.$"):
+    with pytest.raises(ta.InputError, match=r"'[\w.]+' is a state: one value for all positions\.$"):
         cache.crop(1)
     with pytest.raises(
-        ta.InputError, match=r"a call with a cache takes no 'mask': '[\w.]+' is one for all positions\.$"
+        ta.InputError,
+        match=r"a call with a cache accepts no 'mask': '[\w.]+' is a state, one value for all positions\.$",
     ):
         module(chunk_of(module, 1), cache=cache, mask=torch.ones(1, 61, dtype=torch.bool))
 
@@ -236,7 +235,7 @@ def test_one_sequence_without_a_batch() -> None:
     cache = module.new_cache()
     with torch.no_grad():
         close(torch.cat([module(part, cache=cache) for part in x.split(4)]), module(x))
-    with pytest.raises(ta.InputError, match=r"^mhsa: the cache is of one sequence, without a batch dimension\.$"):
+    with pytest.raises(ta.InputError, match=r"^mhsa: the cache has no batch dimension.$"):
         cache.reorder(torch.tensor([0]))
 
 
@@ -291,7 +290,7 @@ def test_back_and_forth() -> None:
     ring = made("band").new_cache()
     decoded(made("band"), x, [7], ring)
     with pytest.raises(
-        ta.InputError, match=r"^band: the cache cannot go back to 4 positions: of 'K' it keeps the last 2\.$"
+        ta.InputError, match=r"^band: the cache cannot be cropped to 4 positions: it keeps only the last 2 of 'K'\.$"
     ):
         ring.crop(4)
 
@@ -338,17 +337,23 @@ def test_a_chunk_that_does_not_go_on() -> None:
     cache = module.new_cache()
     decoded(module, x, [5], cache)
     mistakes: list[tuple[Any, str]] = [
-        (lambda: other(x, cache=cache), "gqa: this is a cache of 'mhsa'; make one by new_cache() of this layer."),
-        (lambda: module(x[:1], cache=cache), "mhsa: the cache is of a batch [2], the chunk of [1]."),
+        (
+            lambda: other(x, cache=cache),
+            "gqa: this cache belongs to 'mhsa'; create one with new_cache() of this layer.",
+        ),
+        (lambda: module(x[:1], cache=cache), "mhsa: the cache has batch dimensions [2], the chunk has [1]."),
         (
             lambda: module(x.float(), cache=cache),
             "mhsa: the cache holds torch.float64 on cpu, the chunk is torch.float32 on cpu.",
         ),
         (
             lambda: module(x, x, cache=cache),
-            "mhsa: with a cache, 'memory' is 'x', behind what the cache has: do not give it.",
+            "mhsa: with a cache, 'memory' defaults to 'x', which continues the cache: leave it out.",
         ),
-        (lambda: module(x, cache=cache, losses=True), "mhsa: a call with a cache takes no 'noise' and no 'losses'."),
+        (
+            lambda: module(x, cache=cache, losses=True),
+            "mhsa: a call with a cache accepts neither 'noise' nor 'losses'.",
+        ),
         (lambda: cache.crop(6), "mhsa: a cache of 5 positions cannot be cropped to 6."),
     ]
     for call, message in mistakes:

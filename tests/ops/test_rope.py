@@ -190,7 +190,7 @@ def test_positions_are_whole_numbers_or_not_and_nothing_else() -> None:
     layer = ta.compile(source(positions="position_ids[SEQ]", inputs="n"))
     with pytest.raises(ta.InputError) as caught:
         layer(torch.randn(3, 12), torch.tensor([True, False, True]))
-    assert str(caught.value) == "turned: input 'position_ids' is torch.bool; give whole or floating point numbers."
+    assert str(caught.value) == "turned: input 'position_ids' is torch.bool; give integers or floating point numbers."
 
 
 @pytest.mark.parametrize(
