@@ -245,14 +245,13 @@ def test_a_scale_where_scores_are_not_linear_in_the_queries() -> None:
         )
 
 
-INSTEAD = "ta.convert_model puts a whole design into a model."
+INSTEAD = "use ta.convert_model to put the whole design into a model."
 REFUSED = {
-    "thsa": "without its projections it still has 'C', and what stands between given queries, keys and values has no "
-    f"weights; {INSTEAD}",
-    "mlp": f"it has no attention map that weighs all its values; {INSTEAD}",
-    "differential": "it has 2 projections to queries, 2 to keys and 1 to values; one of each can be taken off. "
+    "thsa": f"without its projections it still has 'C', but a core has no weights; {INSTEAD}",
+    "mlp": f"it has no attention map that weighs all values; {INSTEAD}",
+    "differential": "it has 2 projections to queries, 2 to keys and 1 to values; exactly one of each can be removed. "
     f"{INSTEAD}",
-    "heads_only": "its queries, keys and values are [n h], [m h], [m h]; each needs one leg beside its heads.",
+    "heads_only": "its queries, keys and values are [n h], [m h], [m h]; each needs one leg besides its heads.",
 }
 
 
@@ -291,4 +290,4 @@ def test_dropout_needs_a_softmax() -> None:
     model = models.made("llama", attn_implementation=ta.register_attention("linear"), attention_dropout=0.1).train()
     with pytest.raises(ta.InputError) as error:
         model(**models.inputs("llama"))
-    assert str(error.value) == "'linear' has no softmax over its keys, so that dropout would have no place."
+    assert str(error.value) == "'linear' has no softmax over its keys, so dropout cannot be added."

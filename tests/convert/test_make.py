@@ -161,8 +161,8 @@ def test_a_design_of_ones_own() -> None:
         (
             "mlp",
             {},
-            "self_attn (MultiheadAttention) cannot become 'mlp': no weights are known at which 'mlp' is 'mhsa'; the "
-            "nearest that contain it: band, cross, epa.",
+            "self_attn (MultiheadAttention) cannot become 'mlp': no weights are known at which 'mlp' equals 'mhsa'; "
+            "the nearest designs that contain it: band, cross, epa.",
         ),
         (
             "thsa",

@@ -277,7 +277,7 @@ MADE = {
     "mhsa: kdim is 8, but its features are on leg 'f', which is 24.": ("mhsa", {"kdim": 8}),
     "mhsa: vdim is 8, but its features are on leg 'f', which is 24.": ("mhsa", {"vdim": 8}),
     "mhsa: leg 'f' has the features of an input, 24; leave it out of 'legs'.": ("mhsa", {"legs": {"f": 32}}),
-    "'linear' has no softmax over its keys, so that dropout would have no place.": ("linear", {"dropout": 0.1}),
+    "'linear' has no softmax over its keys, so dropout cannot be added.": ("linear", {"dropout": 0.1}),
     "gqa: num_heads is 4, and the legs of its heads are g 3, j 1: choose them by legs={...}.": (
         "gqa",
         {"legs": {"g": 3}},
