@@ -203,7 +203,7 @@ def test_a_crop_that_is_refused_leaves_what_was_recorded() -> None:
         layer(x, cache=kept.cache)
         with pytest.raises(ta.InputError) as error:
             kept.crop(2)
-        assert str(error.value) == "band: crop takes minus the positions to forget, not 2."
+        assert str(error.value) == "band: 'tokens_to_remove' is 2; give minus the number of positions to drop."
         assert kept.get_seq_length() == 6
         kept.crop(-2)
         torch.testing.assert_close(layer(x[:, 4:], cache=kept.cache), layer(x)[:, 4:])

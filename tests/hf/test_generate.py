@@ -146,9 +146,11 @@ def test_caches_of_others_are_refused() -> None:
     model, inputs = tiny.of_kind("language_model"), tiny.batch()
     with pytest.raises(ta.InputError) as error:
         model.generate(**inputs, past_key_values=DynamicCache(), max_new_tokens=2)
-    assert str(error.value) == "past_key_values is a DynamicCache; give what the model returned, or new_cache()."
+    assert (
+        str(error.value) == "past_key_values is a DynamicCache; give the one that the model returned, or new_cache()."
+    )
     with pytest.raises(ta.InputError) as error:
         model.generate(**inputs, cache_implementation="static", max_new_tokens=2)
     assert str(error.value) == (
-        "cache_implementation='static' is for keys and values; leave it out: designs have their own."
+        "cache_implementation='static' is for keys and values: leave it out, designs have their own cache."
     )
