@@ -1,9 +1,9 @@
-"""Fused attention beside sinks: one more score in each row, of no value, in the kernels of PyTorch that know of none.
+"""Fused attention with sinks: one more score per row without a value, for PyTorch kernels that lack sinks.
 
     softmax([s, b]) v without b     =     exp(l - l') softmax(s) v,     l = logsumexp(s), l' = log(exp(l) + exp(b))
 
-The kernel's backward takes the result and the logsumexp of its rows: given those with the sink, it gives the gradients
-of q, k and v with the sink. That of b is -exp(b - l') times the result times its gradient, summed along the row.
+The backward of the kernel takes the result and the logsumexp of the rows. Given those with the sink, it returns the
+gradients of q, k and v with the sink. The gradient of b is -exp(b - l') <result, gradient of the result> per row.
 """
 
 import torch
@@ -22,7 +22,7 @@ def attention_beside_sink(
     sink: Tensor,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """scaled_dot_product_attention beside a sink [batch, h or 1, n or 1, 1]."""
+    """scaled_dot_product_attention with a sink [batch, h or 1, n or 1, 1]."""
     if enable_gqa:
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
     if q.device.type != "cpu" or dropout or (mask is not None and mask.requires_grad) or 0 in (*q.shape, *k.shape):
@@ -35,13 +35,13 @@ def attention_beside_sink(
 
 
 class SinkAttention(torch.autograd.Function):
-    """The kernel of a CPU: its result, and the logsumexp of each row with the sink."""
+    """The CPU kernel: its result, and the logsumexp of each row including the sink."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(q, k, v, sink, mask, causal, scale):
-        """The kernel, and what the sink takes of each row."""
+        """Calls the kernel and rescales its rows by the sink."""
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
         out, own = kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
         rows = torch.logaddexp(own, sink[..., 0].to(own.dtype))  # h n
@@ -49,7 +49,7 @@ class SinkAttention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """Keeps operands, result and rows."""
+        """Saves operands, result and row logsumexp."""
         *given, ctx.causal, ctx.scale = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(*given, *output)
@@ -68,14 +68,14 @@ class SinkAttention(torch.autograd.Function):
 def sink_as_key(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float, sink: Tensor
 ) -> Tensor:
-    """The same by one more feature and one more key, which stands first, of zeros but for its own 1."""
+    """Implements the sink as one more feature, and as a first key that is zero except in this feature."""
     most = torch.finfo(q.dtype).max  # minus infinity times zero would be NaN
     sink = (sink / scale).clamp(-most, most).to(q.dtype).expand(*q.shape[:-1], 1)
     q, k = torch.cat((q, sink), -1), F.pad(k, (0, 1, 1, 0))
     k = k + F.pad(k.new_ones(1, 1), (k.shape[-1] - 1, 0, 0, k.shape[-2] - 1))
-    v = F.pad(v, (0, 1, 1, 0))  # as wide as the others
+    v = F.pad(v, (0, 1, 1, 0))  # same width as the other operands
     if mask is not None:
         mask = F.pad(mask, (1, 0), value=1.0 if mask.dtype == torch.bool else 0.0)
-    q = F.pad(q, (0, 0, 1, 0)) if causal else q  # a query that sees the sink alone, so that all others see it
+    q = F.pad(q, (0, 0, 1, 0)) if causal else q  # an extra query that sees only the sink, so that the others see it too
     out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)[..., :-1]
     return out[..., 1:, :] if causal else out

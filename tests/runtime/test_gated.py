@@ -207,7 +207,7 @@ def test_behind_what_came_before(kind: str) -> None:
         theirs = torch.autograd.grad((wanted * weights).sum(), [*given.values()])
         theirs = tuple(g.narrow(along[name], 5, 4) for name, g in zip(given, theirs, strict=True))
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
-    wrong = "gated_delta_rule: 4 queries for 3 keys behind a state; give no more queries than keys."
+    wrong = "gated_delta_rule: 4 queries for 3 keys after a state; give no more queries than keys."
     fewer = {name: x.narrow(along[name], 0, 3) for name, x in late.items() if name != "q"}
     with pytest.raises(ValueError, match=re.escape(wrong)):
         gated_delta_rule(late["q"], **fewer, past=[state])
