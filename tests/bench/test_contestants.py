@@ -73,7 +73,7 @@ def test_kernels_of_triton_need_a_gpu() -> None:
     case = Case(ta.load("mhsa", legs={"f": 8, "h": 2}), 6)
     if not (torch.cuda.is_available() or interpreting()):
         assert reason("triton", case) == (
-            "there is no GPU, and triton runs on the CPU only where TRITON_INTERPRET=1 is set."
+            "there is no GPU, and triton runs on the CPU only if TRITON_INTERPRET=1 is set."
         )
 
 
