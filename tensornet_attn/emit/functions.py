@@ -22,7 +22,7 @@ FILES = ("*.py", "triton/configure.py", "triton/kernels/*.py")  # in `runtime`
 
 @dataclass(frozen=True)
 class Item:
-    """A top-level statement: source, global names it reads (`speaks`), the op it registers something for, module."""
+    """A top-level statement: source, global names that it reads, the op of a registration, and the module."""
 
     text: str
     speaks: frozenset[str]

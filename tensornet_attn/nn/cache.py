@@ -272,7 +272,7 @@ class Cache:
     def visible(self, chunk: Tensor | None, length: int) -> Tensor | None:
         """Which of `length` keys are not padding of packed documents, [batch, keys]. Returns None if none is padding.
 
-        `chunk`: the same for the new keys.
+        `chunk`: visibility of the new keys.
         """
         known = [part for part in (self.shown, chunk) if part is not None]
         if not known:

@@ -240,7 +240,7 @@ def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: boo
             f"{design}: a compiled call with '{name}' needs 'max_seqlen', the length of the longest document."
         )
     problem = padding.apart if apart or not packing.keyed else padding.behind
-    before = problem is not None and apart and padding.before is None  # the last query stands at the last key
+    before = problem is not None and apart and padding.before is None  # the last query is at the last key
     if problem is not None and not before:
         raise InputError(f"{design}: a compiled call pads documents to one length, and {problem}: call it uncompiled.")
     check_traced(design, name, offsets, length, most)

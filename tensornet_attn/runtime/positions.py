@@ -1,4 +1,4 @@
-"""Positions of queries and keys, and what depends on them: tables, rotations, relative positions.
+"""Positions of queries and keys: tables, rotations and relative positions.
 
 The last query is at the last key.
 """

@@ -2,14 +2,14 @@
 
     S = ()
     for g in tl.static_range(4):
-        S += (dot_of(Q[g], tl.trans(K), DOT, SUMS),)            S(g), held as a tuple for the next loop
-    for k in range(8):                                          a loop that is not unrolled: nothing of k is held
+        S += (dot_of(Q[g], tl.trans(K), DOT, SUMS),)            S(g), a tuple for the next loop
+    for k in range(8):                                          a rolled loop: no value of k stays live
         L = tl.zeros((n_block, m_block), SUMS)
         for g in tl.static_range(4):
-            L += tl.maximum(P[g] * S[g], 0.0)                   L(k), added up over g, is read at once
+            L += tl.maximum(P[g] * S[g], 0.0)                   L(k), the sum over g, is read immediately
 
-What is added up over a variable is known after its loop: readers of that which have the variable too stand in the next
-loop over it. Of a variable whose loop is not unrolled, what the next loop reads is made again.
+A sum over a variable is known after its loop. Readers of the sum that depend on the variable themselves are in the next
+loop over it. For a variable whose loop is not unrolled, values that the next loop reads are recomputed.
 """
 
 from __future__ import annotations
