@@ -13,7 +13,7 @@ Readers = Mapping[str, list[tuple[Step, Use]]]
 
 
 def batched(graph: Graph) -> frozenset[str]:
-    """Values that may have batch dimensions: inputs, noise, boxes with run-time masks, and values of these."""
+    """Values that may have batch dimensions: inputs, noise, boxes with run-time masks, and their dependents."""
     found = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
     for step in graph.steps:
         hides = graph.masked(step) or step.fused is not None or (step.box is not None and OPS[step.box.kind].recurrent)
