@@ -118,7 +118,7 @@ def renamed_sizes(text: SumText, special: Graph, sizes: dict[str, int]) -> dict[
     for use in uses:
         legs = legs_of(use)
         if use.name == "eye" and (len(legs) != 2 or not {*legs} & known.keys()):
-            raise Refusal("leg-count", "'eye' needs two legs, one of known size.", EXAMPLE)
+            raise Refusal("leg-count", "'eye', the identity, needs two legs, one of known size.", EXAMPLE)
         if use.name == "eye":
             known.setdefault(legs[1], known.get(legs[0], 0))
             known.setdefault(legs[0], known[legs[1]])
