@@ -272,9 +272,9 @@ def _function(
     options = [f"rows={_tuple(rows)}", f"out={result.index(str(graph.query)) - len(result)}"]
     options += [f"spans={_tuple(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
-    seen = any(keys) and reach != (None, None, 0)
-    options += [f"keys={_tuple(keys)}"] if seen else []
-    options += [f"reach={reach}"] if seen and reach != (None, 0, 0) else []
+    limited = any(keys) and reach != (None, None, 0)
+    options += [f"keys={_tuple(keys)}"] if limited else []
+    options += [f"reach={reach}"] if limited and reach != (None, 0, 0) else []
     options += [f"legs={_tuple(operand.own for operand in operands)}"]
     kinds = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{o.name} [{' '.join(o.legs)}]" for o in operands if not o.optional]

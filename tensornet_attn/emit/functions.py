@@ -25,7 +25,7 @@ class Item:
     """A top-level statement: source, global names that it reads, the op of a registration, and the module."""
 
     text: str
-    speaks: frozenset[str]
+    reads: frozenset[str]
     owner: str | None = None
     module: str = ""
 
@@ -51,20 +51,20 @@ def items(source: str, module: str = "") -> Iterator[tuple[str, Item]]:
     """Yields (name, item) for each top-level statement except imports and docstrings."""
     for node in ast.parse(source).body:
         text = "\n".join(source.split("\n")[_first_line(node) - 1 : node.end_lineno])
-        speaks = spoken_in(text)
+        reads = names_read(text)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name, Item(text, speaks, _owner(node.decorator_list), module)
+            yield node.name, Item(text, reads, _owner(node.decorator_list), module)
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            yield ast.unparse(target), Item(text, speaks, None, module)
+            yield ast.unparse(target), Item(text, reads, None, module)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            yield text, Item(text, speaks, _owner([node.value]), module)
+            yield text, Item(text, reads, _owner([node.value]), module)
 
 
-def spoken_in(text: str) -> frozenset[str]:
+def names_read(text: str) -> frozenset[str]:
     """The global names that a text reads; names bound inside functions do not count.
 
-    >>> sorted(spoken_in("def f(x):\\n    y = g(x)\\n    return y"))
+    >>> sorted(names_read("def f(x):\\n    y = g(x)\\n    return y"))
     ['g']
     """
     todo, found = [symtable(text, "text", "exec")], set[str]()
@@ -96,16 +96,16 @@ def names() -> frozenset[str]:
 
 
 @cache
-def spoken() -> frozenset[str]:
+def all_names() -> frozenset[str]:
     """All names that these functions read, such as `ValueError`; the class must not have one of them."""
-    return frozenset().union(names(), *(item.speaks for item in library().values()))
+    return frozenset().union(names(), *(item.reads for item in library().values()))
 
 
 def imported(used: Iterable[str]) -> tuple[list[str], list[str]]:
     """The import lines for the used functions of the runtime, and the texts of functions written for this file only."""
     known, texts = library(), sorted(text for text in used if text not in library())
     wanted = {name for name in used if name in known}
-    wanted |= {name for text in texts for _, item in items(text) for name in item.speaks & known.keys()}
+    wanted |= {name for text in texts for _, item in items(text) for name in item.reads & known.keys()}
     by_module: dict[str, list[str]] = {}
     for name in sorted(wanted):
         by_module.setdefault(known[name].module, []).append(name)
@@ -126,12 +126,12 @@ def carried(used: Iterable[str]) -> list[str]:
     """
     texts = sorted(text for text in used if text not in library())
     todo = [name for name in used if name in library()]
-    todo += sorted(name for text in texts for _, item in items(text) for name in item.speaks & library().keys())
+    todo += sorted(name for text in texts for _, item in items(text) for name in item.reads & library().keys())
     wanted: set[str] = set()
     while todo:
         name = todo.pop()
         if name not in wanted:
             wanted.add(name)
-            todo += sorted(library()[name].speaks & library().keys())
+            todo += sorted(library()[name].reads & library().keys())
             todo += [key for key, item in library().items() if item.owner == name]
     return [item.text for name, item in library().items() if name in wanted] + texts

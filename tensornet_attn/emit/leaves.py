@@ -41,7 +41,7 @@ def bind_lengths(writer: Writer) -> None:
     other = {graph.query: graph.key, graph.key: graph.query}
     texts: dict[str, list[str]] = {}
     for leg in writer.lengths:
-        if leg in writer.spoken:
+        if leg in writer.used_lengths:
             source = sources[leg] or (graph.tied and sources.get(str(other[leg]))) or str(graph.leg[leg].maximum)
             texts.setdefault(source, []).append(writer.lengths[leg])
     writer.groups[1] += [f"{' = '.join(locals_)} = {source}" for source, locals_ in texts.items()]

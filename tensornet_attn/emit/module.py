@@ -12,7 +12,7 @@ from textwrap import wrap
 from tensornet_attn.emit.attention import emit_attention
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import emit_contraction
-from tensornet_attn.emit.functions import carried, imported, spoken
+from tensornet_attn.emit.functions import all_names, carried, imported
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
 from tensornet_attn.emit.kernels import KERNELS
@@ -53,7 +53,7 @@ def emit(
 
     `alone`: include the functions that the code calls; otherwise import them from `tensornet_attn.runtime`.
     """
-    name = class_name(plan.graph.name, (about, source), spoken())
+    name = class_name(plan.graph.name, (about, source), all_names())
     writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)

@@ -42,8 +42,8 @@ def emit_states(writer: Writer, step: Step) -> None:
         writer.line(f"{', '.join(value.text for value in values)} = {call}  # {shapes}")
         for value, own in zip(values, each, strict=True):
             columns = split(-1, [*map(writer.size, parts.own)]) if own is parts else ""
-            if apart := columns + split(-2 - len(own.own), [*map(writer.size, own.heads)]):
-                writer.line(f"{value.text} = {value.text}{apart}")
+            if unflatten := columns + split(-2 - len(own.own), [*map(writer.size, own.heads)]):
+                writer.line(f"{value.text} = {value.text}{unflatten}")
     writer.values |= {one.name: value for one, value in zip(steps, values, strict=True)}
 
 

@@ -32,7 +32,7 @@ class Writer:
     values: dict[str, Value] = field(default_factory=dict)
     functions: set[str] = field(default_factory=set)
     lengths: dict[str, str] = field(default_factory=dict)  # sequence leg: local name
-    spoken: set[str] = field(default_factory=set)  # sequence legs whose length is used
+    used_lengths: set[str] = field(default_factory=set)  # sequence legs whose length is used
     keeps: dict[object, Any] = field(default_factory=dict)  # masks created so far, by what they depend on
     past_keeps: list[Any] = field(default_factory=list)  # masks created under a condition that has ended
     needs_math: bool = False
@@ -155,7 +155,7 @@ class Writer:
 
     def length(self, leg: str | None) -> str:
         """The local name of the length of a sequence leg, which is marked as used."""
-        self.spoken.add(str(leg))
+        self.used_lengths.add(str(leg))
         return self.lengths[str(leg)]
 
     def size(self, name: str) -> str:

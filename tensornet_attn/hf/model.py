@@ -134,8 +134,8 @@ def _positions(position_ids: Tensor | None, key_mask: Tensor | None, n: int) -> 
 
     Raises InputError for several sequences in one row of a batch.
     """
-    seen = position_ids is not None and key_mask is None and n > 1 and not torch.compiler.is_compiling()
-    if seen and bool((position_ids.diff(dim=-1) < 0).any()):
+    checkable = position_ids is not None and key_mask is None and n > 1 and not torch.compiler.is_compiling()
+    if checkable and bool((position_ids.diff(dim=-1) < 0).any()):
         raise InputError(
             "'position_ids' restart within a row of a batch, or after cached positions: give all sequences as one row."
         )

@@ -99,31 +99,31 @@ class Signature:
         return self._check_given(inputs, 1 if behind else self.needed)[0]
 
     def check_cached(
-        self, inputs: tuple[Tensor, ...], mask: Tensor | None, key_mask: Tensor | None, seen: int, memory: bool
+        self, inputs: tuple[Tensor, ...], mask: Tensor | None, key_mask: Tensor | None, cached: int, memory: bool
     ) -> dict[str, int]:
-        """Checks a chunk after `seen` cached positions, or against a memory of them, and returns the lengths.
+        """Checks a chunk after `cached` positions, or against a memory of them, and returns the lengths.
 
         Raises InputError.
         """
-        if memory and not seen:
+        if memory and not cached:
             return self.check(inputs, mask, key_mask, None)
         lengths: dict[str, int] = {}
         for (name, shape, default), value in zip(self.inputs, inputs, strict=False):
             if value is None:
                 continue
             if self.key in dict(shape) and (memory or default is not None):
-                held = "is already in the cache" if memory else f"defaults to '{default}', which continues the cache"
-                raise InputError(f"{self.design}: with a cache, '{name}' {held}: leave it out.")
+                reason = "is already in the cache" if memory else f"defaults to '{default}', which continues the cache"
+                raise InputError(f"{self.design}: with a cache, '{name}' {reason}: leave it out.")
             self._check_input(name, shape, value, lengths, {leg: name for leg, _ in shape})
         if str(self.query) not in lengths:
             raise InputError(f"{self.design}: with a cache, a chunk is required; give {self._takes}.")
         chunk = lengths[str(self.query)]
         if self.key is not None:
-            lengths[self.key] = seen if memory else seen + chunk
+            lengths[self.key] = cached if memory else cached + chunk
         for leg, most in self.maxima:
-            if not memory and seen + chunk > most:
+            if not memory and cached + chunk > most:
                 raise InputError(
-                    f"{self.design}: {chunk:,} positions after the {seen:,} in the cache exceed the maximum "
+                    f"{self.design}: {chunk:,} positions after the {cached:,} in the cache exceed the maximum "
                     f"{most:,} of leg '{leg}'."
                 )
         batch = self.batch(inputs)
@@ -371,13 +371,13 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
         if len(group) > 1
     }
     masked = [(step.name, step.box) for step in graph.steps if step.box is not None and graph.masked(step)]
-    seen = [(name, box.kind, box.operand("of").legs) for name, box in masked if graph.query in box.operand("of").legs]
+    paired = [(name, box.kind, box.operand("of").legs) for name, box in masked if graph.query in box.operand("of").legs]
     pair = (graph.query, graph.key)
-    places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in seen]
+    places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in paired]
     words = [f"{str(step.op.kind).replace('_', ' ')} '{step.name}'" for step in graph.steps if unmasked(step)]  # type: ignore[union-attr]
     fast = next(iter(words), None)
     maps = tuple(step.name for step in sums(graph) if step.name not in _sums(schedule))
-    apart = tuple(name for name, _, legs in seen if split & {*legs} or (name in maps and {*legs} - {*pair}))
+    apart = tuple(name for name, _, legs in paired if split & {*legs} or (name in maps and {*legs} - {*pair}))
     return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart, maps)
 
 

@@ -36,11 +36,11 @@ class Decoder:
         self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
         self._behind_kept, self._limited = self._makes_kept(), plan.target.memory is not None
         self._many = tuple(self._planned(stage, make, plan, "prefill") for stage in single(self.decoding))
-        self._one, *apart = (
-            tuple(self._planned(stage, make, plan, "decoding") for stage in merged(self.decoding, apart))
-            for apart in ((False, True) if self.states else (False,))
+        self._one, *separate = (
+            tuple(self._planned(stage, make, plan, "decoding") for stage in merged(self.decoding, separate))
+            for separate in ((False, True) if self.states else (False,))
         )
-        self._one_apart = apart[0] if apart else self._one  # without states both are equal
+        self._one_separate = separate[0] if separate else self._one  # without states both are equal
         self._most = min((leg.maximum for leg in graph.legs if leg.sequence and leg.maximum), default=None)
         self._repeats = self._can_repeat()
 
@@ -79,9 +79,9 @@ class Decoder:
     def _can_repeat(self) -> bool:
         """Whether a step of one position reads only the chunk, cached rows and states."""
         rows = [one for one in self.decoding.kept if one.leg is not None]
-        hows = {one.how for stage in self._one for one in stage.inputs}
+        kinds = {one.how for stage in self._one for one in stage.inputs}
         whole = all(one.reach is None for one in rows) and not self.decoding.memory
-        return whole and hows <= {"chunk", "kept", "state", "level", "seen", "empty"}
+        return whole and kinds <= {"chunk", "kept", "state", "level", "seen", "empty"}
 
     def repeats(self, module: Any, cache: Cache, inputs: tuple[Any, ...]) -> bool:
         """Whether a call has the same form as the previous step, so that its checks can be skipped."""
@@ -116,8 +116,8 @@ class Decoder:
                     inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if one.how == "seen" else 1))
                 else:
                     inputs.append(cache[one.value])
-            stands = module if stage.made.source else _With(module, stage.plan, x.dtype)
-            found = stage.made.run(stands, Arguments((*inputs,), lengths, None, None, None))
+            owner = module if stage.made.source else _With(module, stage.plan, x.dtype)
+            found = stage.made.run(owner, Arguments((*inputs,), lengths, None, None, None))
             if isinstance(found, Tensor):
                 values[stage.values[0]] = found
             else:
@@ -129,7 +129,7 @@ class Decoder:
         """The stages to run for a chunk."""
         if alone or chunk.length != 1:
             return self._many
-        return self._one if self._usual(alone, chunk) else self._one_apart
+        return self._one if self._usual(alone, chunk) else self._one_separate
 
     def _usual(self, alone: bool, chunk: _Chunk) -> bool:
         """Whether the chunk is one position, computed in one dtype, and no mask hides it from states."""
@@ -169,8 +169,8 @@ class Decoder:
         if wide != dtype:  # values read from states keep the states' dtype until a stage without states reads them
             inputs = tuple(value.to(own) for value in inputs)
         lengths = dict(zip(planned.legs, (chunk.length, keys), strict=True))
-        stands = module if own == dtype and planned.made.source else _With(module, planned.plan, own)
-        found = planned.made.run(stands, Arguments(inputs, lengths, mask, key_mask, None))
+        owner = module if own == dtype and planned.made.source else _With(module, planned.plan, own)
+        found = planned.made.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
         values: Sequence[Any] = (found,) if isinstance(found, torch.Tensor) else found
         if wide == dtype:
             return values

@@ -74,8 +74,8 @@ class CompiledDesign(nn.Module):
         """Sets the signature of the call, and the class whose forward has this signature."""
         graph = self.plan.graph
         self._signature, self._packing = Signature.of(graph, self.plan.schedule), Packing.of(graph)
-        held = tuple(tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
-        self.__class__ = named_class(plain_class(type(self)), self._signature.inputs, held, self.source or graph.name)
+        stored = tuple(tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
+        self.__class__ = named_class(plain_class(type(self)), self._signature.inputs, stored, self.source or graph.name)
 
     def _placed(self) -> tuple[torch.device, torch.dtype] | None:
         """Returns the GPU of the weights and their dtype, or None if the weights are elsewhere."""

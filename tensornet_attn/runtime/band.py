@@ -113,10 +113,10 @@ def band_keep(
 ) -> Tensor:
     """Where band and key mask both allow attention: [..., blocks, 1, block, span]."""
     _, _, block, before, after = place
-    there = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    there = key_spans(there[..., None, None], place)[..., 0, 0][..., None, None, :]
+    present = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
+    present = key_spans(present[..., None, None], place)[..., 0, 0][..., None, None, :]
     past = torch.arange(-before, block + after, device=k.device) - torch.arange(block, device=k.device)[:, None]
-    return there & (past >= -left) & (past <= right)
+    return present & (past >= -left) & (past <= right)
 
 
 def seen_keep(
@@ -127,12 +127,12 @@ def seen_keep(
     place: tuple[int, int, int, int, int],
 ) -> Tensor:
     """Where the masks of the design and the key mask allow attention: [..., blocks, 1, block, prefix + span]."""
-    there = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    there = with_prefix(there[..., None, None], prefix, place)[..., 0, 0][..., None, None, :]
+    present = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
+    present = with_prefix(present[..., None, None], prefix, place)[..., 0, 0][..., None, None, :]
     query, key = places_in_spans(prefix, place, k.device)
     near, far = key[:, prefix : prefix + 1], key[:, -1:]
-    once = (torch.arange(key.shape[1], device=k.device) >= prefix) | (key < near) | (key > far)  # not in both
-    return there & (sees(query[:, :, None], key[:, None]) & once[:, None])[:, None]
+    single = (torch.arange(key.shape[1], device=k.device) >= prefix) | (key < near) | (key > far)  # not in both
+    return present & (sees(query[:, :, None], key[:, None]) & single[:, None])[:, None]
 
 
 def places_in_spans(

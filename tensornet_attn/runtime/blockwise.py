@@ -123,7 +123,7 @@ def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
 def operands_of(given: list[Tensor], call: tuple) -> list[Tensor | None]:
     """All operands, with None for absent ones."""
     some = iter(given)
-    return [next(some) if is_there else None for is_there in call[0]]
+    return [next(some) if is_present else None for is_present in call[0]]
 
 
 def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
@@ -143,10 +143,10 @@ def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple
     """The pieces of the whole call."""
     _, n, m, batch, (least, pairs, *keys), *_ = call
     every = batch[0] if batch else 1
-    apart = any(in_batch(x, own, batch) for x, (*_, own) in zip(given, legs, strict=True))
-    row = max(1, m, *keys) * max(1, math.prod(batch[1:] if apart else batch))  # pairs per row
+    batched = any(in_batch(x, own, batch) for x, (*_, own) in zip(given, legs, strict=True))
+    row = max(1, m, *keys) * max(1, math.prod(batch[1:] if batched else batch))  # pairs per row
     block, elements = max(least, pairs // row), every
-    if apart:
+    if batched:
         elements = 1 if block < n else max(1, pairs // (row * max(1, n)))
     starts = [(element, min(elements, every - element)) for element in range(0, max(1, every), max(1, elements))]
     return [(*start, first, min(block, n - first)) for start in starts for first in range(0, max(1, n), block)]
@@ -154,7 +154,7 @@ def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple
 
 def legs_of(tile: str, call: tuple) -> list[tuple]:
     """(query leg, relative leg, key leg, reach of the function, number of legs) of each present operand."""
-    return [legs for legs, is_there in zip(FUNCTIONS[tile][1], call[0], strict=True) if is_there]
+    return [legs for legs, is_present in zip(FUNCTIONS[tile][1], call[0], strict=True) if is_present]
 
 
 def in_batch(x: Tensor, own: int | None, batch: list[int]) -> bool:
@@ -295,10 +295,10 @@ def blockwise_backward(
 def backward_of_block(own: Tensor, parts: list[Tensor], wanted: list[int], tile: str, call: tuple, rows: Rows) -> tuple:
     """The gradients of a block's operands with indices `wanted`; `own`: the gradient of its result."""
     function, names = GRADIENTS[tile]
-    names_given = [name for name, is_there in zip(names, call[0], strict=True) if is_there]
+    names_given = [name for name, is_present in zip(names, call[0], strict=True) if is_present]
     with torch.autocast(autocast_kind(parts[0]), call[-1], call[-1] is not None, False):
         every = function(rows, own, {names_given[i] for i in wanted}, *operands_of(parts, call))
-    found = [one for one, is_there in zip(every, call[0], strict=True) if is_there]
+    found = [one for one, is_present in zip(every, call[0], strict=True) if is_present]
     return tuple(torch.zeros_like(parts[i]) if found[i] is None else fitted(found[i], parts[i]) for i in wanted)
 
 

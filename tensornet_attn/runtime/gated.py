@@ -107,9 +107,9 @@ def gated_operands(
     k, v, rate, decay = (x.to(dtype) for x in (k, v, rate, decay))
     erase, write = (None if x is None else x.to(dtype) for x in (erase, write))
     if key_mask is not None:
-        seen = key_mask[..., None]
-        k, v, decay = (torch.where(seen, x, 0) for x in (k, v, decay))
-        erase, write = (None if x is None else torch.where(seen, x, 0) for x in (erase, write))
+        visible = key_mask[..., None]
+        k, v, decay = (torch.where(visible, x, 0) for x in (k, v, decay))
+        erase, write = (None if x is None else torch.where(visible, x, 0) for x in (erase, write))
         rate = torch.where(key_mask, rate, 0)
     decay, rate = decay.clamp(min=LEAST[dtype]), rate[..., None]
     return k if erase is None else erase, rate * k, None if write is None else rate * write, v, decay

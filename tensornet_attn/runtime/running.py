@@ -44,8 +44,8 @@ def running(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: 
     wide, place = torch.promote_types(x.dtype, torch.float32), -dims - 1
     x, decay = x.to(wide), decay.to(wide)
     if key_mask is not None:
-        seen = key_mask[(..., *[None] * dims)]
-        x, decay = torch.where(seen, x, 0), torch.where(seen, decay, 0)
+        visible = key_mask[(..., *[None] * dims)]
+        x, decay = torch.where(visible, x, 0), torch.where(visible, decay, 0)
     if past is not None and x.shape[place]:
         first = decay.narrow(place, 0, 1).exp() * past.to(wide).unsqueeze(place)
         x = x + F.pad(first, (*(0, 0) * dims, 0, x.shape[place] - 1))

@@ -114,8 +114,8 @@ def keys_by_sum(
     if before is not None:
         shifted = torch.cat((before.expand_as(z[..., :1, :]), z[..., :-1, :]), -2)
     scale = (shifted * k).sum(-1)  # ... m
-    seen = torch.ones_like(scale, dtype=torch.bool) if key_mask is None else key_mask.expand_as(scale)
-    scale = torch.where(seen.cumsum(-1) + (0 if count is None else count) > 1, scale, 1)
+    visible = torch.ones_like(scale, dtype=torch.bool) if key_mask is None else key_mask.expand_as(scale)
+    scale = torch.where(visible.cumsum(-1) + (0 if count is None else count) > 1, scale, 1)
     return divided(k, scale[..., None] + eps), rate * scale
 
 

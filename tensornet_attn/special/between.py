@@ -100,8 +100,8 @@ def scaled_by_queries(graph: Graph) -> bool:
         terms = [term.factors for term in step.contraction.terms] if step.contraction else [step.op.uses]
         if step.name in scores:
             terms = [term for term in terms if not inputs.isdisjoint(use.name for use in term)]
-        once = all([linear.get(use.name) for use in term if use.name in linear] == [True] for term in terms)
-        linear[step.name] = once and (step.box is None or OPS[step.box.kind].linear)
+        single = all([linear.get(use.name) for use in term if use.name in linear] == [True] for term in terms)
+        linear[step.name] = single and (step.box is None or OPS[step.box.kind].linear)
     return all(linear.get(name) for name in scores)
 
 
@@ -127,8 +127,8 @@ def _without_projections(design: Design, graph: Graph) -> Data:
     out: dict[str, Any] = edited(data, edit)
     out["diagram"][graph.output], last = _unprojected(out["diagram"][graph.output], graph)
     gone = {name for pair in found for name in pair} | last
-    held = (tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
-    if kept := [name for name in held if name not in gone]:
+    stored = (tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
+    if kept := [name for name in stored if name not in gone]:
         beside = "but a core has no weights"
         raise InputError(f"{graph.name}: without its projections it still has '{kept[0]}', {beside}; {INSTEAD}.")
     out["inputs"] = {names[side]: rows[side] for side in SIDES}

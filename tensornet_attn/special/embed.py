@@ -186,13 +186,13 @@ def _sizes(graph: Graph) -> dict[str, int]:
 
 
 def _check_names(made: Embedding, value: Value, path: Path) -> None:
-    own, there = made.graph.values, made.special_graph.values
+    own, theirs = made.graph.values, made.special_graph.values
     for name in numbers_of(value):
-        if name not in own and name not in there:
+        if name not in own and name not in theirs:
             message = f"neither design has a leg or setting '{name}'."
-            raise Misfit(Refusal("unknown-name", message, nearest(name, [*own, *there])), path)
-        if own.get(name, there.get(name)) != there.get(name, own.get(name)):
-            message = f"'{name}' is {own[name]} in this design and {there[name]} in '{made.special.name}'."
+            raise Misfit(Refusal("unknown-name", message, nearest(name, [*own, *theirs])), path)
+        if own.get(name, theirs.get(name)) != theirs.get(name, own.get(name)):
+            message = f"'{name}' is {own[name]} in this design and {theirs[name]} in '{made.special.name}'."
             raise Misfit(Refusal("ambiguous", message, "list it under 'legs' or 'settings' to make both equal."), path)
 
 

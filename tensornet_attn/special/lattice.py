@@ -134,6 +134,6 @@ def check_contains(reading: Reading) -> None:
 def _weight(design: Design) -> int:
     """Bytes of text to check for all entries: this design for each, plus the files they name."""
     own = design.document.place((), key=False)
-    once = len(own.file.text) if own else len(str(design.as_dict()))
+    size = len(own.file.text) if own else len(str(design.as_dict()))
     paths = [path for name in design.contains if (path := path_of(design, name))]
-    return once * len(design.contains) + sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+    return size * len(design.contains) + sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
