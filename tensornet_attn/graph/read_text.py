@@ -334,7 +334,7 @@ def _steps(text: str) -> tuple[str, ...]:
     """The names of the steps that fused attention does at once; they are in the graph no more."""
     for name in text.split():
         if not re.fullmatch(r"[A-Za-z][\w.]*", name, re.ASCII):
-            refuse("name", f"'{name[:64]}' is no name.", "", (0, len(text)))
+            refuse("name", f"'{name[:64]}' is not a valid name.", "", (0, len(text)))
     return tuple(text.split())
 
 

@@ -71,7 +71,7 @@ def test_a_design_built_in_python() -> None:
     with pytest.raises(DesignError) as raised:
         ta.Design(**design.as_dict() | {"losses": {"s": None}})
     assert str(raised.value) == (
-        "small: losses.s: wrong-type: the weight of a loss is wanted here, nothing given.\n"
+        "small: losses.s: wrong-type: expected the weight of a loss, got nothing.\n"
         "  hint: e.g. 's: 0.01', or 's: {step: H, weight: 0.01}'."
     )
 

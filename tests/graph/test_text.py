@@ -249,7 +249,7 @@ REFUSED = {
     ("scale d", "scale z"): "graph:17:47: unknown-leg: there is no leg or setting 'z'.",
     ("output y", "output z"): "graph:19:8: unknown-name: there is no step 'z'.",
     ("output y", ""): "graph:19:1: missing-key: there is no line 'output'.",
-    ("graph mhsa", "graph 8"): "graph:1:7: name: '8' is no name.",
+    ("graph mhsa", "graph 8"): "graph:1:7: name: '8' is not a valid name.",
     ("leg n query", "graph again"): "graph:2:7: name: a graph has one name.",
 }  # fmt: skip
 

@@ -201,12 +201,11 @@ def test_scores_of_earlier_queries_are_in_no_cache() -> None:
         ),
         (
             {"conv": ["n"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
-            "wrong-type: a leg, or a list of two, is wanted here, a list given. e.g. 'conv: c'.",
+            "wrong-type: expected a leg, or a list of two, got a list. e.g. 'conv: c'.",
         ),
         (
             {"conv": ["n", "m"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
-            "wrong-type: a width for each leg is wanted here, the text 'w' given. e.g. 'conv: [n, m]' and 'width: "
-            "[i, j]'.",
+            "wrong-type: expected a width for each leg, got the text 'w'. e.g. 'conv: [n, m]' and 'width: [i, j]'.",
         ),
         (
             {"conv": "n", "width": "w", "of": "x"},

@@ -216,11 +216,11 @@ def test_positions_are_whole_numbers_or_not_and_nothing_else() -> None:
         ),
         (
             {"rope_type": "longrope"},
-            "wrong-value: the text 'longrope' is no value of 'rope_type'. one of linear, dynamic, llama3, yarn.",
+            "wrong-value: the text 'longrope' is not a value of 'rope_type'. use one of linear, dynamic, llama3, yarn.",
         ),
         (
             {"interleaved": 1},
-            "wrong-type: true or false is wanted here, 1 given. e.g. 'interleaved: true'.",
+            "wrong-type: expected true or false, got 1. e.g. 'interleaved: true'.",
         ),
         (
             {"positions": "x"},

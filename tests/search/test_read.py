@@ -39,7 +39,7 @@ WANTED = """s:1:8: version: a space begins with its version, 'space: 1'.
     space: 2
            ^
   hint: write 'space: 1'.
-s:2:7: name: 'two words' is no name.
+s:2:7: name: 'two words' is not a valid name.
     name: two words
           ^^^^^^^^^
   hint: a name is a letter, then letters, digits and _ (ASCII).
