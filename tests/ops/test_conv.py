@@ -197,7 +197,7 @@ def test_scores_of_earlier_queries_are_in_no_cache() -> None:
     [
         (
             {"conv": "c", "width": "w", "of": "x[n c] W[w c] -> n w c"},
-            "box-leg: 'c' is no query or key leg. a convolution runs along one, e.g. 'conv: n'.",
+            "box-leg: 'c' is not a query or key leg. name the leg to convolve along, e.g. 'conv: n'.",
         ),
         (
             {"conv": ["n"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
