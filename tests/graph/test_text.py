@@ -215,14 +215,14 @@ def test_any_arithmetic_reads_back(coefficients, std, setting):
 # A change of mhsa's text: what is said.
 REFUSED = {
     ("leg h head = 8", "leg h head = 8 8"): "graph:5:16: syntax: expected an operator, found '8'.",
-    ("leg d 64 = f / h", "leg h 64"): "graph:6:5: name-taken: 'h' is declared already.",
+    ("leg d 64 = f / h", "leg h 64"): "graph:6:5: name-taken: 'h' is already declared.",
     ("leg d 64 = f / h", "leg d 0"): "graph:6:5: bad-size: leg 'd' has no size.",
     ("leg d 64 = f / h", "leg class 64"): "graph:6:5: name: 'class' is a Python keyword.",
     ("input x[n f]", "input x[n g]"): "graph:7:11: unknown-leg: there is no leg 'g'.",
-    ("input x[n f]", "input x[n n]"): "graph:7:7: leg-twice: a leg stands twice on 'x'.",
+    ("input x[n f]", "input x[n n]"): "graph:7:7: leg-twice: a leg occurs twice on 'x'.",
     ("input x[n f]", "input forward[n f]"): "graph:7:7: name: 'forward' is an attribute of every nn.Module.",
     ("input x[n f]", "input x[n f] default z"): "graph:7:22: unknown-name: there is no input 'z' before this one.",
-    ("input x[n f]", "input x[n f] init ones"): "graph:7:14: syntax: nothing more is wanted here.",
+    ("input x[n f]", "input x[n f] init ones"): "graph:7:14: syntax: expected nothing more.",
     ("input x[n f]", "inputs x[n f]"): "graph:7:1: syntax: this is no line of a graph.",
     ("Wq[f h d] init xavier", "Wq[f h d] init savier"): "graph:9:23: unknown-value: 'savier' is not known here.",
     ("Wq[f h d] init xavier", "Wq[f h d] init normal"):
@@ -232,17 +232,17 @@ REFUSED = {
         "graph:9:28: arguments: 'eye' has no arguments here.",
     ("input x[n f]", "state s[] update y init zeros\ninput x[n f]"):
         "graph:20:1: unknown-name: there is no step 'y' with the legs of 's'.",
-    ("Wq[f h d] init xavier", "Wq[f h d]"): "graph:9:1: syntax: 'init' is wanted here.",
+    ("Wq[f h d] init xavier", "Wq[f h d]"): "graph:9:1: syntax: expected 'init'.",
     ("= Q[n h d] K[m h d]", "= Q[n h d] B[m h d]"):
         "graph:16:24: unknown-name: there is no tensor or step 'B' before this line.",
     ("= Q[n h d] K[m h d]", "= Q[n h d] K[m h]"): "graph:16:24: leg-count: 'K' has 3 different legs.",
-    ("= Q[n h d] K[m h d]", "= Q[n h d] * K[m h d]"): "graph:16:23: syntax: '+' or '-' is wanted here.",
+    ("= Q[n h d] K[m h d]", "= Q[n h d] * K[m h d]"): "graph:16:23: syntax: expected '+' or '-'.",
     ("= Q[n h d] K[m h d]", "= (2 * Q[n h d]"): "graph:16:15: syntax: this parenthesis is not closed.",
-    ("= Q[n h d] K[m h d]", "= 2 * "): "graph:16:18: syntax: a tensor such as 'x[n f]' is wanted here.",
+    ("= Q[n h d] K[m h d]", "= 2 * "): "graph:16:18: syntax: expected a tensor such as 'x[n f]'.",
     ("= softmax(", "= hardmax("): "graph:17:12: unknown-box: there is no box 'hardmax'.",
     ("; over m", ""): "graph:17:12: missing-key: 'softmax' lacks 'over'.",
     ("; over m", "; over m; over m"): "graph:17:41: duplicate-key: 'over' is given twice.",
-    ("; over m", "; over m n"): "graph:17:38: syntax: one leg is wanted here.",
+    ("; over m", "; over m n"): "graph:17:38: syntax: expected one leg.",
     ("; over m", "; over m; k 2"): "graph:17:12: unknown-key: 'softmax' has no 'k'.",
     ("; over m", "; over m; spread 2"): "graph:17:41: unknown-key: 'spread' is no part of a box.",
     ("; over m", "; over m; mask bond(2)"): "graph:17:46: unknown-value: 'bond' is not known here.",
@@ -276,7 +276,7 @@ def test_the_line_is_shown():
 def test_no_text():
     with pytest.raises(InputError) as raised:
         Graph.from_text(7)
-    assert str(raised.value) == "the text of a graph is wanted here, not int."
+    assert str(raised.value) == "expected the text of a graph, got int."
     with pytest.raises(InputError) as raised:
         Graph.from_text("#" * (limits.GRAPH_BYTES + 1))
     assert str(raised.value) == f"the text of a graph has at most {limits.GRAPH_BYTES} bytes."

@@ -60,7 +60,7 @@ def test_the_checker_knows_both() -> None:
     scores = "Q[n h d] K[m h d] -> h n m"
     assert complaints(step(cumax="m", of=scores)) == ["unknown-box: there is no box 'cumax'. did you mean 'cummax'?"]
     (wrong,) = complaints(step(cummax="f", of=scores))
-    assert wrong == "box-leg: what stands in this box has no leg 'f'; its legs are h n m. name one of them."
+    assert wrong == "box-leg: the operand of this box has no leg 'f'; its legs are h n m. name one of them."
     (wrong,) = complaints(step(cummax="m", off=scores, of=scores))
     assert wrong == "unknown-key: there is no key 'off' here. did you mean 'of'?"
     (wrong,) = complaints(step(cummax="h", mask="causal", of=scores))

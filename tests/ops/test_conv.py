@@ -143,7 +143,7 @@ def test_documents_of_a_packed_call_do_not_meet(causal: bool) -> None:
         y = layer(torch.cat(parts)[None], cu_seqlens=offsets)
         torch.testing.assert_close(y, torch.cat([layer(part) for part in parts])[None], rtol=0, atol=1e-12)
     if causal:  # padding before a document would be read
-        with pytest.raises(ta.InputError, match="'Q' reads the positions before each one"):
+        with pytest.raises(ta.InputError, match="'Q' reads earlier positions"):
             layer(torch.cat(parts)[None], cu_seqlens=offsets, cache=layer.new_cache())
 
 
@@ -209,7 +209,7 @@ def test_scores_of_earlier_queries_are_in_no_cache() -> None:
         ),
         (
             {"conv": "n", "width": "w", "of": "x"},
-            "box-leg: what stands in this box has no leg 'w'; its legs are n c. name one of them.",
+            "box-leg: the operand of this box has no leg 'w'; its legs are n c. name one of them.",
         ),
     ],
 )
