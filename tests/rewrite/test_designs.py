@@ -126,4 +126,4 @@ def test_text() -> None:
     assert any(line.startswith(f"{SCORES.name}: ") for line in lines)
     small = {"tensornet": 1, "name": "small", "legs": {"n": "query", "f": 2}, "inputs": {"x": "n f"}}
     small |= {"diagram": {"y": {"map": "relu", "of": "x"}}, "output": "y"}
-    assert shown(build(ta.load(small))) == "small: no rewrite fits."
+    assert shown(build(ta.load(small))) == "small: no rewrite applies."
