@@ -119,7 +119,7 @@ REFUSED = [
     ("loss z step Z", "loss z step Q", "there is no step 'Q' without legs."),
     ("loss z step Z", "loss z step y", "there is no step 'y' without legs."),
     ("loss z step Z", "loss balance step Z", "'balance' is already declared."),
-    ("loss z step Z = z", "loss z step Z", "this is no line of a graph."),
+    ("loss z step Z = z", "loss z step Z", "this is not a line of a graph."),
 ]
 
 

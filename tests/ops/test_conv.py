@@ -209,7 +209,7 @@ def test_scores_of_earlier_queries_are_in_no_cache() -> None:
         ),
         (
             {"conv": "n", "width": "w", "of": "x"},
-            "box-leg: the operand of this box has no leg 'w'; its legs are n c. name one of them.",
+            "box-leg: the operand of this box has no leg 'w'; its legs are n c. name one of its legs.",
         ),
     ],
 )

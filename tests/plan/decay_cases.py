@@ -98,7 +98,7 @@ SHARED: dict[str, dict[str, Any]] = {  # what decays is read by a map and by a s
         E=exp("X"),
     ),
 }
-SUM = "is no sum of a part of queries and one of keys"
+SUM = "is not a sum of a query part and a key part"
 UNFADING: dict[str, tuple[dict[str, Any], str | None]] = {
     "another map": (
         decayed(D={"map": "tanh", "of": "-1 * b[h] gap[n m] -> h n m"}),

@@ -69,7 +69,7 @@ def test_mhsa_core_becomes_mhsa_and_keeps_its_weights_as_they_are_stored() -> No
     assert gone(graph, trace) == {}
     with pytest.raises(ta.DesignError) as error:
         Graph.from_text(made.to_text().replace("stored (h d, f)", "stored (d h, f)"))
-    assert "a weight is stored as its legs, in order." in str(error.value)
+    assert "the stored groups must be the legs of a weight, in order." in str(error.value)
 
 
 def simple_module(name: str) -> tuple[ta.CompiledDesign, ta.CompiledDesign]:

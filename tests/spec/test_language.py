@@ -361,7 +361,7 @@ REFUSED = [
         "legs= argument:1:1: run-time-leg: leg 'h' is a head leg; an override cannot change that.",
     ),
     ({"legs": {"h": 0}}, "legs= argument:1:4: bad-size: leg 'h' is 0, which is not a valid size."),
-    ({"legs": {"h": 10**999}}, "legs= argument:1:9: number: '1e999' is no finite number."),
+    ({"legs": {"h": 10**999}}, "legs= argument:1:9: number: '1e999' is not a finite number."),
     ({"legs": {"f": 10**999}}, "legs= argument:1:4: wrong-type: expected the size or kind of a leg, got "),
     ({"legs": {"f": None}}, "legs= argument:1:4: wrong-type: expected the size or kind of a leg, got nothing."),
     ({"legs": {"f": [3]}}, "legs= argument:1:4: wrong-type: expected the size or kind of a leg, got a list."),
