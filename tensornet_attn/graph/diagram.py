@@ -90,12 +90,12 @@ class Diagram:
 
     @cached_property
     def loss_weights(self) -> dict[str, float]:
-        """What training multiplies each loss by, by the loss's name."""
+        """Maps each loss to its weight in training."""
         return {loss.name: float(evaluate(loss.weight, self.values)) for loss in self.losses}
 
     @cached_property
     def results(self) -> frozenset[str]:
-        """The steps that are wanted for themselves: what a call gives, what a state stores, and losses."""
+        """The names of results: steps that a call returns, updates of states, and losses."""
         stored = (step for _, step in self.updates)
         return frozenset({self.output, *self.also, *stored, *(loss.step for loss in self.losses)})
 

@@ -24,7 +24,7 @@ _NOTHING: Seen = frozenset()
 _EXP = Function("exp")
 
 _LegsOf = Mapping[str, tuple[str, ...]]  # legs by the name of a tensor or step
-_Zeros = Mapping[str, frozenset[Visible]]  # steps are zero outside of what is visible to all of these
+_Zeros = Mapping[str, frozenset[Visible]]  # a step is zero at entries that are not visible to all of these
 
 
 def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]]:
@@ -117,7 +117,7 @@ def _both(one: Seen, other: Seen) -> Seen:
 
 
 def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[Visible]]:
-    """Maps the step of each box to what is visible outside of which its operands are zero.
+    """Maps the step of each box to a set of visible entries; its operands are zero at all other entries.
 
     Only boxes `hide` in `batched` count; others contain entries that are visible in any element of a batch.
     """
@@ -129,7 +129,7 @@ def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[V
 
 def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] = ()) -> _Zeros:
     found: dict[str, frozenset[Visible]] = {}
-    powers: dict[str, frozenset[Visible]] = {}  # the same for minus infinity, of which exp is zero
+    powers: dict[str, frozenset[Visible]] = {}  # the same for minus infinity, whose exp is zero
     for step in steps:
         box = step.box
         if step.contraction is not None:
@@ -151,7 +151,7 @@ def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Containe
 
 
 def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) -> frozenset[Visible]:
-    """What is visible outside of which a product is zero, in the legs of the uses."""
+    """A set of visible entries, in the legs of the uses; the product is zero at all other entries."""
     found = frozenset[Visible]()
     for use in factors:
         names = dict(zip(legs[use.name], use.legs, strict=True))

@@ -125,7 +125,7 @@ def _attention(op: FusedAttention) -> str:
 
 
 def use_text(use: Use) -> str:
-    """`Q[n h d]`."""
+    """A use as text, such as `Q[n h d]`."""
     return f"{use.name}[{' '.join(use.legs)}]"
 
 

@@ -25,7 +25,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Joint:
-    """A use in a step: its role (`factor` in a product), the number of its term (WHOLE outside sums), and its wires."""
+    """A use in a step: its role (`factor` in a product), the number of its term (WHOLE outside of sums), its wires."""
 
     role: str
     part: int

@@ -54,7 +54,7 @@ class L2Norm(BoxModel):
 
 
 class GroupNorm(BoxModel):
-    """layernorm in each of `groups` blocks of neighbouring entries along the leg."""
+    """`layernorm` within each of `groups` equal groups of neighbouring entries along the leg."""
 
     key = "groupnorm"
     numbers = ("groups", "eps")

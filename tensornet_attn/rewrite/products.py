@@ -15,7 +15,7 @@ from tensornet_attn.rewrite.pattern import Match, pattern
 
 
 def only_place(match: Match) -> Match | None:
-    """X and Y share a leg that nothing else has, and something else is multiplied with them."""
+    """X and Y share a leg that no other factor and not Z has, and the product has other factors."""
     rest = match.uses[".."]
     shared = match.legs("X") & match.legs("Y") - legs_in(rest) - match.legs("Z")
     return match if rest and shared else None
@@ -70,7 +70,7 @@ def projected_value(match: Match) -> Match | None:
 
 
 def projected_twice(match: Match) -> Match | None:
-    """One tensor and two products of weights."""
+    """Z and Y both multiply by weights, and together they have one factor with batch dimensions."""
     graph, many = match.graph, match.batched
     inner, outer = match.uses["X"], (match.one("Z"), *match.uses[".."])
     maps = any({graph.query, graph.key} <= {*use.legs} for use in (*inner, *outer))

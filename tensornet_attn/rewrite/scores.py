@@ -58,7 +58,7 @@ def _plain(graph: Graph, box: Box) -> bool:
 
 
 def own_names(match: Match) -> Match | None:
-    """The softmax reads the scores under their own names of legs."""
+    """The softmax reads the scores under their own leg names."""
     return match if match.one("S").legs == match.steps["S"].legs else None
 
 

@@ -22,7 +22,7 @@ JOINED = {  # hints for operators of other languages
     "!": "write 'not'.",
     "~": "write 'not'.",
 }
-MATRICES = ("eye", "ones", "kron", "row", "column")  # calls that may stand as arguments
+MATRICES = ("eye", "ones", "kron", "row", "column")  # calls that may be arguments
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 

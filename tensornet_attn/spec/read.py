@@ -110,12 +110,12 @@ def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], roo
         message = f"this chain of 'extends' has more than {limits.EXTENDS_DEPTH} designs."
         reporter.error("too-deep", message, ("extends",), hint="shorten the chain.")
         return nothing
-    parent, told = file_document(source, room)
+    parent, parent_reporter = file_document(source, room)
     if not {"tensornet", "extends"} & parent.data.keys():
-        _no_parent(name, told, reporter)
+        _no_parent(name, parent_reporter, reporter)
         return nothing
-    parent = _extended(parent, told, seen, room)
-    reporter.found += told.found
+    parent = _extended(parent, parent_reporter, seen, room)
+    reporter.found += parent_reporter.found
     return merge(parent, document, reporter) if parent.data else nothing
 
 
@@ -193,9 +193,9 @@ def _new_names(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, 
     return before, waiting
 
 
-def _no_parent(name: str, told: Reporter, reporter: Reporter) -> None:
+def _no_parent(name: str, parent_reporter: Reporter, reporter: Reporter) -> None:
     """Reports why the design cannot be extended, without quoting the file, which may not be a design."""
-    problem = next(iter(told.problems()), None)
+    problem = next(iter(parent_reporter.problems()), None)
     if problem is not None and problem.code == "unknown-design":
         message, hint = problem.message, problem.hint
     elif problem is not None and problem.code in ("unreadable", "too-large"):

@@ -118,12 +118,13 @@ class Reporter:
                 section, _, name = problem.field.partition(".")
                 problem = replace(problem, hint=f"use it, or remove it in {own}: '{section}: {{{name}: null}}'.")
             elif inherited:
-                spoken = [path for path in mine if path[1] in words(problem.source)]
-                said = {
+                related = [path for path in mine if path[1] in words(problem.source)]
+                changes = {
                     f"{'removes' if self.document.value(path) is None else 'declares'} '{path[1]}'": 0
-                    for path in spoken
+                    for path in related
                 }
-                problem = replace(problem, hint=f"{problem.hint} {own} {' and '.join(said)}.") if said else problem
+                hint = f"{problem.hint} {own} {' and '.join(changes)}."
+                problem = replace(problem, hint=hint) if changes else problem
             found.append(problem)
         return found
 
@@ -136,7 +137,7 @@ def _changed(document: Document, own: str) -> list[Path]:
 
 
 def meant(hint: str) -> str | None:
-    """The name that a hint suggests."""
+    """The name that a hint suggests, None if it suggests none."""
     match = re.match(r"did you mean '(\w+)'", hint)
     return match and match.group(1)
 

@@ -63,9 +63,9 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return unreadable(name, "unreadable", f"this file cannot be read: {reason}.", "give the path of a YAML file.")
     if _is_name(source):
-        shipped, told = _shipped(data, name, path)
+        shipped, reporter = _shipped(data, name, path)
         fits = len(data) <= room.bytes and len(shipped.keys) + len(shipped.values) <= room.nodes
-        if fits and not told.found:
+        if fits and not reporter.found:
             document = shipped.copy(deepcopy(shipped.data))
             return document, Reporter(document)
     return text_document(data, name, path, room)
