@@ -1,4 +1,4 @@
-"""Derives which values are never negative. `normalize` of other values gives a warning; a decay must be negative.
+"""Derives which values are never negative. They are invalid as decays; all other values are doubtful in `normalize`.
 
 The analysis derives a lower bound of each value, so that tanh(x) + 1 is known to be nonnegative.
 """
