@@ -48,9 +48,7 @@ class Operation(ABC):
     logarithms: ClassVar[tuple[str, ...]] = ()  # roles of operands whose exp multiplies a state
     scales: ClassVar[bool] = False  # multiplies each entry by a random number
     keeps_zeros: ClassVar[bool] = True  # zero where the operand is zero; for maps, see `Map.zero`
-    ignores_zeros: ClassVar[Literal["always", "nonnegative", "never"]] = (
-        "never"  # zero entries do not change the result
-    )
+    ignores_zeros: ClassVar[Literal["always", "nonnegative", "never"]] = "never"  # zero entries have no effect
     takes_float_mask: ClassVar[bool] = True  # whether a float mask can be added to its operand
     divides_by_sum: ClassVar[bool] = False  # divides by a sum along the leg, which should not be near zero
     keeps_sign: ClassVar[bool] = False  # nonnegative where the operand is nonnegative
