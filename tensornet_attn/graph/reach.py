@@ -64,9 +64,9 @@ def check_updates(scope: Scope) -> None:
 
 def check_unused(scope: Scope) -> None:
     """Reports unused steps, tensors, settings and legs, except those that only unused steps use."""
-    told = scope.used | scope.open
-    steps = [name for name in scope.design.diagram if name not in told]
-    tensors = [(section, name) for section in _NOUNS for name in getattr(scope.design, section) if name not in told]
+    known = scope.used | scope.open
+    steps = [name for name in scope.design.diagram if name not in known]
+    tensors = [(section, name) for section in _NOUNS for name in getattr(scope.design, section) if name not in known]
     explained = _explained(scope, [*steps, *(name for _, name in tensors)])
     for name in steps:
         if name not in explained:
@@ -95,9 +95,9 @@ def _explained(scope: Scope, unused: list[str]) -> set[str]:
 
 
 def _check_unused_legs(scope: Scope) -> None:
-    spoken = scope.used_legs | scope.sizes.used | scope.sizes.broken
-    unused = {name: ("legs", "leg") for name in scope.design.declared_legs if name not in spoken}
-    unused |= {name: ("settings", "setting") for name in scope.design.settings if name not in spoken}
+    known = scope.used_legs | scope.sizes.used | scope.sizes.broken
+    unused = {name: ("legs", "leg") for name in scope.design.declared_legs if name not in known}
+    unused |= {name: ("settings", "setting") for name in scope.design.settings if name not in known}
     for strange in sorted(scope.sizes.strange)[:100]:  # probably a misspelling of one of these
         unused.pop(_most_similar(strange, unused), None)
     for name, (section, noun) in unused.items():

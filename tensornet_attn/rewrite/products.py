@@ -15,7 +15,7 @@ from tensornet_attn.rewrite.pattern import Match, pattern
 
 
 def only_place(match: Match) -> Match | None:
-    """X and Y share a leg that no other factor and not Z has, and the product has other factors."""
+    """X and Y share a leg that neither another factor nor Z has, and the product has other factors."""
     rest = match.uses[".."]
     shared = match.legs("X") & match.legs("Y") - legs_in(rest) - match.legs("Z")
     return match if rest and shared else None
