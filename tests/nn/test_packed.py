@@ -390,7 +390,7 @@ def test_chunks_of_several_lengths_go_on_where_distances_do_not_count() -> None:
     for name in ("mhsa", "linear", "mla"):
         continued(name, (3, 1, 4), (1, 3, 2), packed=True)
     wanted = (
-        "mhsa_rope: a cache pads documents to one length, and 'Q' compares the places of queries and "
+        "mhsa_rope: a cache pads documents to one length, and 'Q' compares the positions of queries and "
         "keys: give documents of equal length, or use one cache per document."
     )
     with pytest.raises(ta.InputError) as caught:
@@ -565,4 +565,4 @@ def test_document_shows_the_document_of_a_call() -> None:
     assert module.plan.graph.hash != plain.plan.graph.hash
     box["mask"] = "causal and not document"
     (problem,) = ta.check(source)
-    assert problem.message == "'causal and not document' never shows a key."
+    assert problem.message == "'causal and not document' shows no key."
