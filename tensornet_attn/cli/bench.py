@@ -252,7 +252,7 @@ def spelled_out(names: list[str]) -> list[str]:
     for name in names:
         several = library.names(name) if any(sign in name for sign in "*?[") else [name]
         if not several:
-            raise InputError(f"no shipped design matches '{name}'; 'tensornet-attn list' shows them all.")
+            raise InputError(f"no shipped design matches '{name}'; 'tensornet-attn list' lists all of them.")
         found += several
     return list(dict.fromkeys(found))
 

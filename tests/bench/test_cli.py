@@ -101,7 +101,7 @@ WRONG = [
     (("mhsa", "--against", "eagr"), 1, "error: there is no contestant 'eagr': did you mean 'eager'?\n"),
     (("mhsa", "--backend", "reference"), 1, "error: there is no backend to measure 'reference': "),
     (("mhsaa",), 1, "there is no shipped design 'mhsaa'"),
-    (("xy*",), 1, "error: no shipped design matches 'xy*'; 'tensornet-attn list' shows them all.\n"),
+    (("xy*",), 1, "error: no shipped design matches 'xy*'; 'tensornet-attn list' lists all of them.\n"),
     (("mhsa", "--n", "5", "--dtype", "float8"), 1, "error: there is no dtype 'float8' to count bytes of: "),
     (("mhsa", "--device", "tpu"), 1, "error: there is no device 'tpu' here: cpu"),
     (("mhsa", "--device", "cuda:99"), 1, "error: there is no device 'cuda:99' here: cpu"),

@@ -26,7 +26,7 @@ def test_list_is_plain_where_it_is_read_by_a_program(run) -> None:
     assert run("list", "nothing*") == (
         1,
         "",
-        "error: no shipped design matches 'nothing*'; 'tensornet-attn list' shows them all.\n",
+        "error: no shipped design matches 'nothing*'; 'tensornet-attn list' lists all of them.\n",
     )
 
 
