@@ -69,8 +69,8 @@ def cost(
 ) -> None:
     """Print the costs of designs, a model, or a paper's table.
 
-    For one design or model, the costs step by step or per design. With several designs, --over or --against: a table
-    of costs or ratios.
+    For one design: the costs of each step. For a model: the costs of each design in it. With several designs, --over or
+    --against: a table of costs or ratios.
     """
     from tensornet_attn import compiler
 

@@ -86,7 +86,7 @@ Costs = Annotated[
     typer.Option(
         "--device",
         metavar="NAME",
-        help="Device that the plan is priced for, e.g. generic, cpu or h200. this: as measured by 'doctor --calibrate'.",
+        help="Device that the plan is priced for, e.g. generic, cpu, h200, or this (see 'doctor --calibrate').",
     ),
 ]
 Queries = Annotated[Number, length_option("Length of the query leg. [default: from --workload]", "--n")]

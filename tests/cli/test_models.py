@@ -127,8 +127,8 @@ def test_analyse_takes_one_design(run, tmp_path: Path) -> None:
     path, text = tmp_path / "model.pt", tmp_path / "a.txt"
     text.write_text("words " * 50)
     ta.save(ta.models.make(MODEL), path)
-    wanted = f"error: '{path}' holds the model 'tiny'; analyse takes a checkpoint of one design, or the "
-    wanted += "folder of a run. In Python, ta.report(ta.model_sections(model, tokens)) takes any model.\n"
+    wanted = f"error: '{path}' is a checkpoint of the model 'tiny'; analyse takes a checkpoint of one design, "
+    wanted += "or a run folder. In Python, use ta.report(ta.model_sections(model, tokens)) for any model.\n"
     assert run("analyse", str(path), "--text", str(text), "-o", str(tmp_path / "r.html")) == (1, "", wanted)
 
 
