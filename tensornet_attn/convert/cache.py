@@ -104,7 +104,7 @@ def layer_of(past: Any, index: int, design: CompiledDesign, where: str, training
         return held
     if type(held).__name__ not in REPLACED or past.offloading:
         kind = f"offloaded {type(past).__name__}" if past.offloading else type(held).__name__
-        raise InputError(f"{where}: a {kind} cannot hold the cache of a design; leave out cache_implementation.")
+        raise InputError(f"{where}: {kind} is not supported with a design; leave out cache_implementation.")
     if int(held.get_seq_length()):
         raise InputError(f"{where}: the cache contains keys and values of another model; give an empty cache.")
     if training and torch.is_grad_enabled():

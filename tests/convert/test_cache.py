@@ -114,7 +114,7 @@ def test_caches_of_others_are_refused() -> None:
         layer + "the cache contains keys and values of another model; give an empty cache."
     )
     assert models.message(lambda: models.generated(after, "none", cache_implementation="offloaded")) == (
-        layer + "a design keeps its past in no offloaded DynamicCache; leave out cache_implementation."
+        layer + "offloaded DynamicCache is not supported with a design; leave out cache_implementation."
     )
 
 
