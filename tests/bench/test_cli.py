@@ -72,9 +72,9 @@ def test_a_wrong_contestant_ends_with_an_error(run, tmp_path: Path, monkeypatch:
     assert outcome.code == 1
     first, second, third = outcome.err.splitlines()
     assert first == "error: results that differ from the reference were not timed:"
-    assert second.startswith("'eager' of 'mhsa', n 4, forward: its output differs from the reference by ")
-    assert third.startswith("'eager' of 'mhsa', n 4, forward+backward: its ")
-    assert "eager  wrong: its output differs" in outcome.out
+    assert second.startswith("'eager' of 'mhsa', n 4, forward: the relative error of its output is ")
+    assert third.startswith("'eager' of 'mhsa', n 4, forward+backward: the relative error of its ")
+    assert "eager  wrong: the relative error of its output" in outcome.out
     assert json.loads(target.read_text())["results"][0]["contestants"][1]["status"] == "wrong"
 
 
