@@ -1,4 +1,4 @@
-"""The page of what a decoding cache keeps of each shipped design."""
+"""The page on the decoding caches of shipped designs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("design", "cache", "elements per position", "constant elements", f"af
 
 
 def decoding_page(catalogue: Catalogue) -> str:
-    """docs/decoding_state.md: a line a design, by families; those without a cache with the reason."""
+    """docs/decoding_state.md: one line per design, by family; for designs without a cache, the reason."""
     families, refused = dict[str, list[tuple[str, ...]]](), list[tuple[str, str]]()
     for family, entries in catalogue.families().items():
         for entry in entries:
@@ -28,7 +28,7 @@ def decoding_page(catalogue: Catalogue) -> str:
 
 
 def _row(entry: Entry, found: Decoding) -> tuple[str, ...]:
-    """design, what is kept, numbers of a position, numbers whatever the length, numbers at the length of the table."""
+    """The cells: design, cached tensors, elements per position, constant elements, elements at LENGTH positions."""
     growing = sum(found.elements(one) for one in found.kept if _grows(one))
     fixed = sum(found.elements(one) * (one.rows(LENGTH) if one.leg else 1) for one in found.kept if not _grows(one))
     kept = ", ".join(map(_words, found.kept)) or "nothing"
