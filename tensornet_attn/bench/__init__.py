@@ -1,1 +1,1 @@
-"""Benchmarks of compiled designs against hand-written PyTorch, interleaved in one process."""
+"""Benchmarks of compiled designs against handwritten PyTorch, interleaved in one process."""

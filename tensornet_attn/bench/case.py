@@ -61,8 +61,8 @@ class Case:
         dtype_bytes(self.dtype)
         device = torch.device(self.device) if self.device.partition(":")[0] in DEVICES else None
         if device is None or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
-            there = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
-            raise InputError(f"there is no device '{self.device}' here: {there}.")
+            available = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
+            raise InputError(f"there is no device '{self.device}' here: {available}.")
         assert self.lengths is not None
 
     @cached_property

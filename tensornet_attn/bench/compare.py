@@ -14,12 +14,7 @@ from tensornet_attn.bench.model import reference_bytes
 
 Tensor = torch.Tensor
 Values = dict[str, Tensor]
-FLOOR = {
-    "float64": 1e-10,
-    "float32": 1e-4,
-    "bfloat16": 5e-2,
-    "float16": 1e-2,
-}  # minimum tolerance of the relative RMS error
+FLOOR = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}  # minimum tolerance
 SLACK = 4  # tolerance, in errors of the reference in the measured dtype
 SMALL = 1e-3  # minimum size of a gradient, relative to the largest, in relative errors
 

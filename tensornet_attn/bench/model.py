@@ -54,11 +54,13 @@ def flops_of(schedule: Graph, case: Case, kind: str) -> int:
     for step in graph.steps:
         times = 3 if kind != FORWARD and step.name in scene.learned else 1
         batch = scene.batch if step.name in scene.batched else 1
-        total += 2 * times * batch * sum(count * seen(scene, legs) for legs, count in products(scene, step).items())
+        total += (
+            2 * times * batch * sum(count * visible_size(scene, legs) for legs, count in products(scene, step).items())
+        )
     return total
 
 
-def seen(scene: Scene, legs: Iterable[str]) -> int:
+def visible_size(scene: Scene, legs: Iterable[str]) -> int:
     """The size of a product over these legs, without the pairs that causal attention hides."""
     graph, size = scene.graph, scene.size(legs)
     if not (graph.causal and {graph.query, graph.key} <= {*legs}):

@@ -173,14 +173,14 @@ def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> lis
 
 def outcome(criterion: Criterion, target: Target, results: Sequence[Result], rates: Rates | None) -> Outcome:
     longest = max(result.n for result in results)
-    there = {(result.n, result.kind): result for result in results}
-    training = there.get((longest, TRAINING))
+    by_pass = {(result.n, result.kind): result for result in results}
+    training = by_pass.get((longest, TRAINING))
     if isinstance(criterion, Share):
         empty = Outcome(target.label, longest, "share", criterion.least, SHARE)
-        return _share(empty, there.get((longest, FORWARD)), rates)
+        return _share(empty, by_pass.get((longest, FORWARD)), rates)
     if isinstance(criterion, Growth):
         empty = Outcome(target.label, longest, "growth", criterion.most, GROWTH)
-        return _growth(empty, training, there.get((longest // 2, TRAINING)))
+        return _growth(empty, training, by_pass.get((longest // 2, TRAINING)))
     over = criterion.against[0] if len(criterion.against) == 1 else BEST
     return _ratio(Outcome(target.label, longest, "ratio", criterion.least, over), criterion, training)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def analyse(
     subject: Annotated[
         str,
-        typer.Argument(metavar="SUBJECT", help="A design, a checkpoint from ta.save, or the run folder of a training."),
+        typer.Argument(metavar="SUBJECT", help="A design, a checkpoint from ta.save, or a run folder from 'train'."),
     ],
     text: Annotated[Text, option("UTF-8 text; its bytes are the input of a design or checkpoint.", "FILE")] = None,
     output: Output = "-",
@@ -62,7 +62,7 @@ def analyse(
         _refuse(given, "a run defines its own task and sizes.")
         found = _run(subject, checkpoint, split or "validation", batch, seed, length)
     else:
-        _refuse({"--split": split, "--checkpoint": checkpoint}, "only for the run folder of a training.")
+        _refuse({"--split": split, "--checkpoint": checkpoint}, "this is for a run folder, which 'train' writes.")
         if text is None:
             missing = f"there is no run folder '{subject}', and a design or checkpoint needs a text; name a file."
             raise typer.BadParameter(missing, param_hint="'--text'")

@@ -1,4 +1,4 @@
-"""The command `bench`: measures designs and hand-written PyTorch, or the speed targets."""
+"""The command `bench`: measures designs and handwritten PyTorch, or the speed targets."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ def bench(
     ] = 10.0,
     memory: Annotated[
         Real,
-        option(
-            "Skip contestants with a higher predicted peak. [default: 8, or half of the GPU's memory]", "GIB", min=0
-        ),
+        option("Skip contestants that may need more memory. [default: 8, or half of the GPU's memory]", "GIB", min=0),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and inputs.")] = 0,
     targets: Annotated[
@@ -92,15 +90,15 @@ def bench(
     tune: Annotated[bool, flag("--tune", "Tune our Triton kernels before measuring; needs a GPU.")] = False,
     decoding: Annotated[
         bool,
-        flag("--decoding", "Measure a decoding step after --n positions, against hand-written steps."),
+        flag("--decoding", "Measure a decoding step after --n positions, against handwritten steps."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure designs against hand-written PyTorch.
+    """Measure designs against handwritten PyTorch.
 
-    Measures medians, ratios and peak memory, of a forward and of a forward with backward. The contestants take turns in
-    one process; each is compared with the reference before it is timed. With --device cuda and no design, all GPU
-    targets are measured. With --decoding, a step with a cache is measured.
+    Prints median times, ratios and peak memory of a forward, and of a forward with backward. Contestants are
+    interleaved in one process, after a comparison of each with the reference. With --device cuda and no design, bench
+    measures all GPU targets; with --decoding, a step with a cache.
     """
     on_gpu = device.partition(":")[0] == "cuda"
     aimed = targets or rehearse or (on_gpu and not designs and not decoding)

@@ -23,7 +23,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def guarded(action: Callable[[], int]) -> int:
-    """Runs the action and returns its exit code. An error is printed, and its own exit code returned."""
+    """Runs the action and returns its exit code. Prints errors, and returns their exit codes."""
     try:
         code = action()
         sys.stdout.flush()

@@ -24,7 +24,7 @@ Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML files,
 
 @dataclass(frozen=True)
 class Finding:
-    """The result for one file: its problems, and the graph of a design or the model. Both are None on errors."""
+    """The result for one file: its problems, and the graph of a design or the model, which are None on errors."""
 
     file: str
     problems: Sequence[Problem]

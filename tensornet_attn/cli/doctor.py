@@ -70,7 +70,7 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> dict[str, str]:
-    """The devices of torch. Imports torch, as no other part of the report does."""
+    """The devices of torch. This is the only part of the report that imports torch."""
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library of torch does not load

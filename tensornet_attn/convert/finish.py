@@ -16,9 +16,7 @@ def finish_conversion(model: nn.Module, new: list[Swapped]) -> None:
 
     These are nested tensors, attention maps that are collected by class, and the cache if a design supports none.
     """
-    asked = [
-        one for one in new if one.place.causal or one.place.cross or not one.place.biased
-    ]  # without encoders of biased stacks
+    asked = [one for one in new if one.place.causal or one.place.cross or not one.place.biased]  # no T5 encoder
     decoding = bool(asked) and all(map(decodes, asked))
     for module in model.modules():
         if not any(inner in new for inner in module.modules()):

@@ -26,8 +26,7 @@ PREFIX = "tensornet:"
 def register_attention(
     design: Source, name: str | None = None, settings: Mapping[str, int | float | str] | None = None
 ) -> str:
-    """Registers a design as an attention implementation of transformers, and returns its name for
-    `attn_implementation`.
+    """Registers a design with transformers, and returns its name for `attn_implementation`.
 
     The name is `tensornet:` followed by `name`, or by the name of the design. The model's projections replace those of
     the design; the design must have no other weights. `settings` is as in `load`. A second registration of a name
@@ -106,8 +105,8 @@ class DesignAttention:
     ) -> Tensor | None:
         """The mask that `forward` receives, boolean with true = visible.
 
-        In a causal call that hides only padding and later keys, it is [batch, m], or None without padding. Otherwise,
-        it is [batch, 1, n, m].
+        It is None if only later keys of a causal call are hidden, [batch, m] if only padding is hidden as well, and
+        otherwise [batch, 1, n, m].
         """
         from transformers.masking_utils import causal_mask_function, sdpa_mask
 

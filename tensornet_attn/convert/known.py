@@ -158,9 +158,7 @@ def rwkv(module: Any) -> Numbers:
 
 def minimax(module: Any) -> Numbers:
     h, d = module.num_attention_heads, module.head_dim
-    speed = float(module.slope_rate.detach().flatten()[0]) * 2 ** (
-        8 / h
-    )  # the first slope is 2 ** (-8 / h) times the speed
+    speed = float(module.slope_rate.detach().flatten()[0]) * 2 ** (8 / h)  # the first slope is speed * 2 ** (-8 / h)
     return {"f": module.qkv_proj.in_features, "h": h, "d": d, "speed": speed, "eps": module.norm.variance_epsilon}
 
 
@@ -354,9 +352,7 @@ READINGS: tuple[Reading, ...] = (
             "Wq": "q",
             "Wk": "k",
             "Wv": "v",
-            "Wr": lambda m, _: (
-                m.r.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1)
-            ),  # XLNet puts sines before cosines
+            "Wr": lambda m, _: m.r.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1),  # XLNet: sines first
             "u": "r_w_bias",
             "v": "r_r_bias",
             "Wo": "o: f h d",

@@ -72,8 +72,7 @@ def _same_document(numbers: Tensor) -> Tensor:
 def shown(mask: Tensor) -> Tensor:
     """The visible pairs of a mask that is boolean (true = visible) or added to scores.
 
-    In an added mask, minus infinity and the minimum of the dtype hide a pair. NaN does not, so that it reaches the
-    output.
+    In an added mask, minus infinity and the minimum of the dtype hide a pair. NaN does not, and reaches the output.
     """
     return mask if mask.dtype == torch.bool else ~(mask <= torch.finfo(mask.dtype).min)
 
@@ -206,8 +205,7 @@ class Alibi:
     def check(self, where: str, bias: Tensor | None, keys: Tensor) -> None:
         """Raises InputError if the biases [batch * heads or heads, 1, m or more] do not match the design's.
 
-        A constant difference per row is allowed, because softmax removes it. `keys`, [m] or [batch, m]: the visible
-        keys.
+        A constant difference per row is allowed, because softmax removes it. `keys`: visible keys, [m] or [batch, m].
         """
         if bias is None:
             raise InputError(f"{where}: '{self.argument}' is missing; it is compared with the design's own biases.")
@@ -230,10 +228,10 @@ def _frequencies(base: float, width: int, device: torch.device) -> Tensor:
 def shifts_of(where: str, ids: Tensor, before: Tensor | None, visible: Callable[[], Tensor], seen: int) -> Tensor:
     """The offsets of a call's positions from those of the design, which are 0, 1, 2, ... along the keys.
 
-    `ids`: [batch, n]. `before`: the offsets of the `seen` earlier keys, [batch, seen], or [batch, 1] if all are equal;
-    the result is the same for all keys. Rotary positions depend only on differences, so an offset is allowed, as after
-    left padding. `visible` returns the visible keys of each query. Raises InputError if the distance between a query
-    and a visible key differs from their distance in the sequence.
+    `ids`: [batch, n]. `before`: the offsets of the `seen` earlier keys, [batch, seen], or [batch, 1] if they are equal.
+    Returns the offsets of all keys in the same form. Offsets are allowed, as after left padding, because rotary
+    positions depend only on differences. `visible` returns the visible keys of each query. Raises InputError if the
+    distance between a query and a visible key differs from their distance in the sequence.
     """
     n = ids.shape[-1]
     shift = ids - torch.arange(seen, seen + n, device=ids.device)

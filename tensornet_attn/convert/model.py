@@ -171,9 +171,7 @@ def _swapped(
     if not any(parameter.requires_grad for parameter in one.module.parameters()):
         compiled.requires_grad_(False)
     new = swap_of(one.module, place)(compiled.train(one.module.training), place, one.module, shared)
-    new.training = (
-        one.module.training
-    )  # not train(), because dropout and LayerNorm of the old module keep their own mode
+    new.training = one.module.training  # not train(): dropout and LayerNorm keep their own mode
     return new
 
 

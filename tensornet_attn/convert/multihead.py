@@ -173,8 +173,7 @@ class MultiheadAttention(nn.Module):
         return split_float_mask(self.design, name, mask)
 
     def _by_heads(self, mask: Tensor, batched: bool) -> Tensor:
-        """Splits [batch * heads, n, m] into batch and head legs. If the design has other heads, the head leg is
-        removed.
+        """Splits [batch * heads, n, m] into batch and head legs, or drops heads if those of the design differ.
 
         A mask [n, m] is returned unchanged. Raises InputError if a mask differs between heads that the design lacks.
         """

@@ -23,8 +23,8 @@ def flatten(graph: Graph, kept: Marks = NOTHING, overlay: Overlay = NONE) -> Sce
     `kept` marks frames of steps, `overlay` fills them.
     """
     painter = _Painter(graph, kept, overlay)
-    shown = [step for step in graph.steps if step.name in painter.apart | graph.results]
-    for index, step in enumerate(shown):
+    parts = [step for step in graph.steps if step.name in painter.apart | graph.results]
+    for index, step in enumerate(parts):
         painter.root(step, index)
     return painter.scene()
 
@@ -57,11 +57,11 @@ class _Painter:
 
     def quiet(self, homes: dict[str, Node]) -> None:
         """Removes the repeated name of a leg after a border, except at results."""
-        said = {end for wire in self.wires if wire.named for end in wire.ends if homes[end].frame == wire.frame}
+        labelled = {end for wire in self.wires if wire.named for end in wire.ends if homes[end].frame == wire.frame}
         for wire in self.wires:
             ends = [homes[end] for end in wire.ends]
             passed = [end for end in ends if end.look == "pass" and end.frame != wire.frame]
-            if len(ends) == 2 and len(passed) == 1 and passed[0].id in said:
+            if len(ends) == 2 and len(passed) == 1 and passed[0].id in labelled:
                 wire.named = any(end.look == "open" for end in ends)
 
     def node(
@@ -73,9 +73,9 @@ class _Painter:
 
     def frame(self, look: str, words: Iterable[str], parent: str | None, step: str = "") -> str:
         """Adds a frame, with the marks of `step` if given."""
-        kept, said = self.kept.get(step, ()), self.overlay.words.get(step, ())
+        kept, notes = self.kept.get(step, ()), self.overlay.words.get(step, ())
         fill = self.overlay.fills.get(step, "")
-        frame = Frame(f"f{len(self.frames)}", parent, look, (*words, *said, *kept), bool(kept), fill)
+        frame = Frame(f"f{len(self.frames)}", parent, look, (*words, *notes, *kept), bool(kept), fill)
         self.frames.append(frame)
         return frame.id
 
@@ -216,8 +216,8 @@ class _Painter:
         self.use(of, inner, frame, (*path, (0, 0)))
         self.numbers(frame, path)
         port = self.border(box.leg, wires, inner, frame, path)
-        asked = [(role, use) for role, use in others.items() if port is not None and use != of]
-        for index, (role, use) in enumerate(asked, 1):
+        bonded = [(role, use) for role, use in others.items() if port is not None and use != of]
+        for index, (role, use) in enumerate(bonded, 1):
             self.role(role, use, port, frame, (*path, (0, index)))  # type: ignore[arg-type]
 
     def border(self, acts: str | None, outer: Wires, inner: Wires, frame: str, path: Path) -> Node | None:

@@ -190,12 +190,12 @@ class Order:
     def crossings(self, row: list[str]) -> int:
         """The number of crossings between a row and the next."""
         ends = sorted((self.above(arrow), self.place[arrow.head]) for thing in row for arrow in self.down[thing])
-        found, seen = 0, list[int]()
+        found, previous = 0, list[int]()
         for _, group in groupby(ends, key=lambda end: end[0]):
             heads = [head for _, head in group]
-            found += sum(len(seen) - bisect_right(seen, head) for head in heads)
+            found += sum(len(previous) - bisect_right(previous, head) for head in heads)
             for head in heads:
-                insort(seen, head)
+                insort(previous, head)
         return found
 
     def above(self, arrow: Arrow) -> float:

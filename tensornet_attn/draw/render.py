@@ -111,9 +111,9 @@ def layout(source: str, form: str) -> bytes:
             f"Graphviz found no layout within {SECONDS} s; draw to '.dot', '.mmd' or '.txt' instead."
         ) from None
     if done.returncode or not done.stdout:
-        said = plain(done.stderr.decode("utf-8", "replace"))[-300:]
+        message = plain(done.stderr.decode("utf-8", "replace"))[-300:]
         raise TensornetError(
-            f"Graphviz could not draw this diagram ({said}); draw to '.dot', '.mmd' or '.txt' instead."
+            f"Graphviz could not draw this diagram ({message}); draw to '.dot', '.mmd' or '.txt' instead."
         )
     return done.stdout
 

@@ -36,13 +36,13 @@ def declaration_lines(graph: Graph) -> list[str]:
 def step_lines(graph: Graph) -> list[str]:
     """One line per step, with aligned `=`. If the line is too long, nested steps have their own lines before it."""
     rows = []
-    apart: set[str] = set()
+    separate: set[str] = set()
     for step in reversed(graph.steps):
         text = _operation(graph, step, fold=True, known=True)
         if len(_left(step)) + 3 + len(text) > WIDTH:
             text = _operation(graph, step, fold=False, known=True)
-            apart |= {use.name for use in step.op.uses if _folds(graph, use)} if step.box is not None else set()
-        if not step.nested or step.name in apart:
+            separate |= {use.name for use in step.op.uses if _folds(graph, use)} if step.box is not None else set()
+        if not step.nested or step.name in separate:
             rows.append((_left(step), text))
     width = max((len(left) for left, _ in rows), default=0)
     return [f"{left:<{width}} = {right}" for left, right in reversed(rows)]

@@ -114,9 +114,7 @@ def compare(layer: Layer) -> Agreement:
     )
     pairs = [(mine.grad, grads[0]), *zip(carried, grads[1:], strict=True)]
     found = [(a, b) for a, b in pairs if a is not None and b is not None]
-    largest = max(
-        float(b.abs().max()) for _, b in found
-    )  # a common denominator, because the gradient of a key bias is zero up to rounding
+    largest = max(float(b.abs().max()) for _, b in found)  # of all: the gradient of a key bias is only rounding
     apart = [float((a - b).abs().max()) / largest for a, b in found]
     unread = [name for name, a, b in zip(named, carried, grads[1:], strict=True) if (a is None) != (b is None)]
     assert not unread, f"{layer.name}: only one side has gradients of {', '.join(unread)}"

@@ -128,7 +128,7 @@ def test_a_report_on_a_trained_run(run, text: str, tmp_path) -> None:
 def test_options_of_a_run_and_a_folder_that_is_none(run, text: str, tmp_path) -> None:
     refused = run("analyse", "mhsa", "--text", text, "--split", "test")
     assert (refused.code, refused.out) == (2, "")
-    assert "only for the run folder of a training." in refused.err
+    assert "this is for a run folder, which 'train' writes." in refused.err
     assert run("analyse", str(tmp_path)) == (1, "", f"error: '{tmp_path}' is no run: it has no 'run.yaml'.\n")
     missing = run("analyse", "mhsa")
     assert missing.code == 2
