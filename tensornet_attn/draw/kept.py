@@ -10,7 +10,7 @@ from tensornet_attn.plan.parts import Decoding, Kept
 
 Marks = Mapping[str, tuple[str, ...]]  # by step name, the lines in the title of its frame
 NOTHING: Marks = {}
-LEGEND = "kept by a cache"
+LEGEND = "in the decoding cache"
 
 
 def kept_marks(graph: Graph) -> Marks:
@@ -20,9 +20,9 @@ def kept_marks(graph: Graph) -> Marks:
 
     >>> from tensornet_attn import build, load
     >>> kept_marks(build(load("mla"), causal=True))
-    {'C': ('kept: each position',)}
+    {'C': ('cached: all positions',)}
     >>> kept_marks(build(load("linear"), causal=True))
-    {'A': ('keeps state1[h d_ d]', 'keeps state2[h d]')}
+    {'A': ('cached: state1[h d_ d]', 'cached: state2[h d]')}
     """
     found, marks = decoding_of(graph), dict[str, tuple[str, ...]]()
     for one in found.kept:
@@ -46,6 +46,6 @@ def _step(graph: Graph, name: str) -> str:
 
 def _words(found: Decoding, one: Kept, step: str) -> str:
     if one.name == step:
-        which = "each position" if one.reach is None else f"last {one.reach + 1:,} positions"
-        return f"kept: {which}{' of the memory' * found.memory}"
-    return f"keeps {one.name.removeprefix(f'{step}.')}[{' '.join(one.legs)}]"
+        which = "all positions" if one.reach is None else f"last {one.reach + 1:,} positions"
+        return f"cached: {which}{' of the memory' * found.memory}"
+    return f"cached: {one.name.removeprefix(f'{step}.')}[{' '.join(one.legs)}]"

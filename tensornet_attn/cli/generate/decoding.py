@@ -21,7 +21,7 @@ def decoding_page(catalogue: Catalogue) -> str:
             try:
                 found = as_decoder(build(entry.design))
             except InputError as error:
-                refused.append((entry.name, str(error).partition("no cache can be kept: ")[2]))
+                refused.append((entry.name, str(error).split(": ", 2)[-1]))  # NAME: no cache can be kept: REASON
             else:
                 families.setdefault(family, []).append(_row(entry, found))
     return template("decoding.md.jinja").render(families=families, refused=refused, columns=COLUMNS, length=LENGTH)
