@@ -45,7 +45,7 @@ def rope(module: Any, part: str = "") -> Numbers:
     config = module.config
     found = config.rope_parameters
     kinds = getattr(config, "layer_types", None)
-    found = found.get(kinds[module.layer_idx] if kinds else "", found)  # some models have parameters per layer type
+    found = found.get(kinds[module.layer_idx] if kinds else "", found)  # some have one for each kind of layer
     numbers: Numbers = {"base": plain(found["rope_theta"])}
     return numbers | ({part: float(found.get("partial_rotary_factor", 1.0))} if part else {})
 

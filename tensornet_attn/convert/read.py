@@ -203,18 +203,18 @@ def _rope(where: str, module: Any, config: Any, layout: Layout) -> tuple[float, 
     """Base, fraction and scaling of the rotary positions. Raises InputError if no design supports them."""
     rope = _part(where, config, "rope_parameters")
     kinds = getattr(config, "layer_types", None)
-    rope = rope.get(kinds[module.layer_idx] if kinds else "", rope)  # some models have parameters per layer type
+    rope = rope.get(kinds[module.layer_idx] if kinds else "", rope)  # some models have one for each kind of layer
     kind, fraction = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
     if kind != "default" and kind not in SCALINGS:
         known = ", ".join(("default", *SCALINGS))
-        raise refusal(where, f"its rotary positions have rope_type '{kind}'; designs support {known}")
+        raise refusal(where, f"its rotary positions are scaled (rope_type '{kind}'); a design has {known} ones")
     if fraction != 1.0 and layout.rope == "whole":
         raise refusal(where, f"partial_rotary_factor is {fraction}, which {type(module).__name__} does not apply")
     return float(rope["rope_theta"]), float(fraction), _scaling(kind, rope, config)
 
 
 def _scaling(kind: str, rope: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """The keys of a box `rope` for the scaling of a model; empty without scaling."""
+    """The keys of a box `rope` for the scaling of a model; empty where it has none."""
     needed, more = SCALINGS.get(kind, ((), ()))
     found = {name: rope[name] for name in (*needed, *more) if rope.get(name) is not None}
     if kind == "dynamic" or (ORIGINAL in needed and ORIGINAL not in found):

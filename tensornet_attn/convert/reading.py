@@ -56,7 +56,7 @@ class Reading:
         return {**child, **self.extra} if self.extra else self.design
 
     def sized(self, module: Any) -> Design:
-        """The design at the sizes of a module, with the module's window and dropout added."""
+        """The design at the sizes of a module, with the window and the dropout that this has and the design has not."""
         plain, numbers = compiler.load(self.source()), self.numbers(module)
         legs = {name: number for name, number in numbers.items() if name in plain.legs}
         settings = {name: number for name, number in numbers.items() if name not in plain.legs}
