@@ -78,11 +78,11 @@ def bench(
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and inputs.")] = 0,
     targets: Annotated[
         bool,
-        flag("--targets", "Check the speed targets of these designs, or of all designs."),
+        flag("--targets", "Measure the speed targets of these designs, or of all designs."),
     ] = False,
     rehearse: Annotated[
         bool,
-        flag("--rehearse", "Check that the GPU targets run, on this CPU and at a small --n, without judging speed."),
+        flag("--rehearse", "Run the GPU targets on this CPU at a small --n, only to check that they work."),
     ] = False,
     costs: Annotated[
         Text, option("Device that our modules are planned for: measured (on a GPU), or one of the cost table.", "NAME")

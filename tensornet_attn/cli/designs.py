@@ -197,7 +197,7 @@ def explain(
 ) -> None:
     """Print the compiler's choices and reasons.
 
-    The plan lists the implementation of each region, and the reason for each implementation that was refused.
+    For each region of the plan: its implementation, and the reasons against the others.
     """
     from tensornet_attn import compiler
     from tensornet_attn.graph import build
@@ -273,7 +273,7 @@ def lattice(
 ) -> None:
     """Show which shipped designs contain which others.
 
-    A design contains another design if it equals it at some sizes and weights.
+    A design contains another if it equals the other at some sizes and weights.
     """
     from tensornet_attn.draw.lattice import lattice_picture
     from tensornet_attn.special import special_cases

@@ -20,7 +20,7 @@ def playground(
 ) -> None:
     """Serve the playground and open it in a browser.
 
-    The playground is a page that checks, draws and prices designs in the browser.
+    The playground checks, draws and prices designs while you edit them.
     """
     from tensornet_attn.cli.serve import HOST, server
     from tensornet_attn.errors import MissingPartError

@@ -149,11 +149,11 @@ def evaluate(
     samples: Annotated[Number, option("Maximum number of samples. [default: all]", min=1)] = None,
     batch: Annotated[Number, option("Samples per forward. [default: the run's batch]", min=1)] = None,
     sliding_window: Annotated[
-        bool, flag("--sliding-window", "For a text: score the last tokens of each window of a sliding window.")
+        bool, flag("--sliding-window", "For a text: score each token once, by a sliding window.")
     ] = False,
     context: Annotated[Number, length_option("Tokens of the window. [default: the task's length]", least=1)] = None,
     stride: Annotated[
-        Number, length_option("Tokens between windows; as many are scored in each. [default: 1]", least=1)
+        Number, length_option("Tokens between two windows; this many are scored in each. [default: 1]", least=1)
     ] = None,
     bleu: Annotated[
         bool | None, option("Translate and compute BLEU. [default: bleu if the task is parallel text]")
