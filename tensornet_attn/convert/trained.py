@@ -41,7 +41,7 @@ class Trained:
     Wq [f h d], Wk [f g d], Wv [f g d], Wo [h d f], where g, the number of key and value heads, divides h. Scores are
     scaled by d ** -0.5; any other scale is absorbed into Wq and bq, or into the norm of the queries. `biases`: any of
     bq [h d], bk [g d], bv [g d], bo [f]. `norms`: by "q" and "k", applied before rotary positions. Rotary positions act
-    on the leading `rope_fraction` of queries and keys, with pairs half of it apart. `rope_scaling`: rope_type and its
+    on the leading `rope_fraction` of queries and keys, whose halves are paired. `rope_scaling`: rope_type and its
     parameters, as keys of a box `rope`. `dropout`: probability on the map. `window`: number of visible keys before and
     after a query. `softcap`: c in c tanh(s / c) for scores s. `alibi`: scores have ALiBi biases. `cross`: keys and
     values come from another sequence.
