@@ -181,7 +181,7 @@ def test_explain_says_what_was_chosen_and_what_was_refused() -> None:
         "  Q: one product",
         "  K: one product",
         "  V: one product",
-        "  A: fused attention: scaled_dot_product_attention, the scores are never made",
+        "  A: fused attention: scaled_dot_product_attention, the scores are never stored",
         "  y: one product",
     ]
     refused = compiled("talking_heads", "torch").explain()

@@ -24,7 +24,9 @@ def test_bytes(text: int | str | None, bytes_: int | None) -> None:
 def test_no_bytes(wrong: Any) -> None:
     with pytest.raises(ta.InputError) as error:
         bytes_of(wrong)
-    assert str(error.value) == (f"memory is {wrong!r:.40}, and must be a number of bytes, e.g. 2GiB, 500MB or 1000000.")
+    assert str(error.value) == (
+        f"memory is {wrong!r:.40}; give a positive number of bytes, e.g. 2GiB, 500MB or 1000000."
+    )
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
@@ -72,11 +74,11 @@ def test_relative_legs_follow() -> None:
 
 def test_old_names_still_work_with_a_warning() -> None:
     plan = ta.compile("mhsa", workload="decoding").plan
-    with pytest.warns(FutureWarning, match="'bucket' is now called 'workload'"):
+    with pytest.warns(FutureWarning, match="'bucket' is deprecated; use workload="):
         assert ta.explain("mhsa", bucket="decoding") == ta.explain("mhsa", workload="decoding")
-    with pytest.warns(FutureWarning, match=r"Plan\.bucket is now called Plan\.lengths"):
+    with pytest.warns(FutureWarning, match=r"Plan\.bucket is deprecated; use Plan\.lengths"):
         assert plan.bucket == plan.lengths == (("n", 1), ("m", 4096))
-    with pytest.warns(FutureWarning, match=r"Plan\.aim is now called Plan\.target"):
+    with pytest.warns(FutureWarning, match=r"Plan\.aim is deprecated; use Plan\.target"):
         assert plan.aim == plan.target
-    with pytest.raises(ta.InputError, match="'bucket' is the old name of 'workload': give 'workload' alone"):
+    with pytest.raises(ta.InputError, match="'bucket' is the deprecated name of 'workload'; give only 'workload'"):
         ta.explain("mhsa", bucket="decoding", workload="decoding")

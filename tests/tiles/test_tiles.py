@@ -89,7 +89,7 @@ def test_mixing_too_many_tiles() -> None:
 def test_the_plan_tells() -> None:
     plan = planned("hard_fish")
     assert plan.backends == {"Q": "torch", "K": "torch", "V": "torch", "y.p1": "triton", "y": "torch"}
-    told = "y.p1: Triton kernels, 4 g x 2 h tiles a program: no tensor of n x m elements"
+    told = "y.p1: Triton kernels, 4 g x 2 h tiles per program: no tensor of n x m elements"
     assert told in [line.strip() for line in plan.explain().splitlines()]
 
 
