@@ -120,7 +120,7 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, op, width, sizes)
     queries = _side(plain, made, made.query, sizes)
     fused += moved * (keys / max(1, sizes[str(made.query)]) + queries / max(1, sizes[str(made.key)]))
-    but = f"its scores rewritten as one product of width {width} would take, for a query and a key,"
+    but = f"with its scores as one product of width {width}, a query and a key would take"
     return Cost(fused, dense, lambda flops, digits: f"{human(round(flops), digits)} FLOPs", but)
 
 

@@ -134,7 +134,10 @@ def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert run("explain", "mhsa", "--device", "this").code == 1
     rates = json.loads(run("doctor", "--json").out)["devices"]["rates"]
-    assert rates == "this machine has not been measured: run 'tensornet-attn doctor --calibrate', a second's work."
+    assert (
+        rates
+        == "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about a second."
+    )
     measured = run("doctor", "--calibrate")
     assert (measured.code, measured.err) == (0, "")
     assert "B a second, as measured" in measured.out

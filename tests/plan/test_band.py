@@ -106,7 +106,8 @@ def test_without_a_band_there_is_nothing_to_say(name: str) -> None:
 
 def test_few_keys_are_met_by_all_queries_at_once() -> None:
     assert CHOSEN in ta.compile("band", n=54).explain()
-    reason = "blocks of 32 queries would read 36 keys each, and a key in a block costs 1.5 times one in fused attention"
+    reason = "blocks of 32 queries would read 36 keys each, and a key in a block costs 1.5 times as much as in fused"
+    reason += " attention"
     assert f"{REASON}{reason}: the cost of 54 keys instead of the cost of 53 keys" in ta.compile("band", n=53).explain()
 
 

@@ -242,7 +242,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
     "positions are mixed": (
         ONE_EACH,
         {"G": BY, "V": "G[n e] x[n f] W[e f d] -> d", "y": "V[d] U[d f] x[n f] -> n f"},
-        ("'V' mixes the positions on leg 'n', at each of which experts are chosen",),
+        ("'V' mixes the positions on leg 'n', but experts are chosen per position",),
     ),
     "softmax over experts": (
         HIDDEN,
@@ -266,17 +266,17 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
     "two weights": (
         {"S": "f e", "W": "e f d", "U": "e d f"},
         {"G": BY, "y": "G[n e] x[n f] W[e f d] U[e d f] -> n f"},
-        ("'y' has 2 weights on leg 'e' beside the gates",),
+        ("'y' has 2 weights on leg 'e' besides the gates",),
     ),
     "the weight alone": (
         {"S": "f e", "W": "e f"},
         {"G": BY, "y": "G[n e] W[e f] -> n f"},
-        ("'y' has no tensor beside the gates and 'W'",),
+        ("'y' has no tensor besides the gates and 'W'",),
     ),
     "no weight": (
         {"S": "f e", "W": "f e"},
         {"G": BY, "w": "x[n f] W[f e] -> n e", "y": "G[n e] w[n e] x[n f] -> n f"},
-        ("'y' has no weight on leg 'e' beside the gates",),
+        ("'y' has no weight on leg 'e' besides the gates",),
     ),
 }
 

@@ -72,8 +72,7 @@ def test_the_leg_divides_by_the_processes_or_another_is_taken() -> None:
     found = split("gqa", 4)
     assert (found.leg, found.whole) == ("j", ("Wk", "Wv"))
     assert refusal("gqa", 3) == (
-        "gqa: no leg can be split over processes: 3 processes do not divide 'g' (2); 'j' (4) does not divide by 3 "
-        "processes."
+        "gqa: no leg can be split over processes: 3 processes do not divide 'g' (2); 3 processes do not divide 'j' (4)."
     )
 
 

@@ -31,12 +31,12 @@ def test_no_bytes(wrong: Any) -> None:
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "workload": ({"workload": "decode"}, "there is no workload 'decode': did you mean 'decoding'?"),
-    "n": ({"n": 0}, "'n' is 0, and must be a whole number from 1 to 2147483647, e.g. n=1."),
-    "m": ({"m": -1}, "'m' is -1, and must be a whole number from 1 to 2147483647, e.g. m=1."),
-    "batch": ({"batch": 0}, "'batch' is 0, and must be a whole number from 1 to 2147483647, e.g. batch=1."),
+    "n": ({"n": 0}, "'n' is 0; give an integer from 1 to 2147483647, e.g. n=1."),
+    "m": ({"m": -1}, "'m' is -1; give an integer from 1 to 2147483647, e.g. m=1."),
+    "batch": ({"batch": 0}, "'batch' is 0; give an integer from 1 to 2147483647, e.g. batch=1."),
     "dtype": (
         {"dtype": "int8", "memory": 1},
-        "there is no dtype 'int8' to count bytes of: known here: bfloat16, float16, float32, float64.",
+        "there is no dtype 'int8' in the cost model: known here: bfloat16, float16, float32, float64.",
     ),
     "device": ({"device_costs": "h20"}, "there is no device 'h20' in the cost table: did you mean 'h200'?"),
 }
@@ -64,7 +64,7 @@ def test_lengths() -> None:
     assert Target(n=32).sizes(graph) == {"n": 32, "m": 32, "...": 1}
     with pytest.raises(ta.InputError) as error:
         Target(n=65).sizes(graph)
-    assert str(error.value) == ("'n' is 65, and the query leg 'n' has a maximum of 64: ask for n=64 or less.")
+    assert str(error.value) == ("'n' is 65, but the query leg 'n' has a maximum of 64; use n=64 or less.")
 
 
 def test_relative_legs_follow() -> None:

@@ -111,8 +111,8 @@ def test_a_limit_that_no_plan_meets() -> None:
         plan("mhsa", n=N, memory=2**20)
     least = min(offer.bytes for offer in plan("mhsa", n=N, memory=2**50).offers)
     assert str(error.value).startswith(
-        "mhsa: no plan stays within 1,048,576 bytes (training, n = 8,192, m = 8,192, batch 1, float32): the least "
-        f"possible is {least:,} bytes, for region '"
+        "mhsa: no plan fits within 1,048,576 bytes (training, n = 8,192, m = 8,192, batch 1, float32): the smallest "
+        f"predicted peak is {least:,} bytes, in region '"
     )
     assert plan("mhsa", n=N, memory=least).offers[0].bytes == least
 
@@ -126,7 +126,7 @@ def test_linear_memory_of_what_is_dense() -> None:
 def test_linear_memory_takes_blocks_where_keeping_is_cheaper() -> None:
     made = plan("thsa", device=DEVICES["cpu"], linear_memory=True)
     assert made.offers[0].name == WAYS[1].name
-    assert "region 'A' makes a tensor [r n m]" in made.explain()
+    assert "region 'A' creates a tensor [r n m]" in made.explain()
 
 
 MAP = {
@@ -172,6 +172,6 @@ def test_strict() -> None:
         plan("talking_heads", "inductor", strict=True)
     assert str(error.value) == (
         "talking_heads: strict, but region 'y.p1' runs on 'torch' instead of 'inductor': blockwise: 128 queries at a "
-        "time, recomputed in the backward: no tensor of n x m elements. Ask for backend 'torch', or leave out strict."
+        "time, recomputed in the backward: no tensor of n x m elements. Use backend 'torch', or omit strict."
     )
     assert "on torch" in plan("talking_heads", "inductor").explain()
