@@ -157,7 +157,7 @@ def test_matplotlib_is_an_optional_part(run, monkeypatch: pytest.MonkeyPatch) ->
     from tensornet_attn.analyse import plots
 
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    wanted = "error: plots need matplotlib: pip install 'tensornet-attn[plot]'.\n"
+    wanted = "error: plots need matplotlib; run pip install 'tensornet-attn[plot]'.\n"
     assert run("bench", "mhsa", "--plot", "a.svg") == (3, "", wanted)
 
 

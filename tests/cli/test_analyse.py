@@ -196,6 +196,6 @@ def test_matplotlib_is_an_optional_part(run, text: str, monkeypatch: pytest.Monk
     from tensornet_attn.analyse import plots
 
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    wanted = "error: plots need matplotlib: pip install 'tensornet-attn[plot]'.\n"
+    wanted = "error: plots need matplotlib; run pip install 'tensornet-attn[plot]'.\n"
     assert run("analyse", "mhsa", "--text", text) == (3, "", wanted)
     assert run("analyse", "mhsa", "--text", text, "--json", *SMALL).code == 0

@@ -271,7 +271,7 @@ REFUSED: dict[str, tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = {
     "the weight alone": (
         {"S": "f e", "W": "e f"},
         {"G": BY, "y": "G[n e] W[e f] -> n f"},
-        ("'y' has no tensor besides the gates and 'W'",),
+        ("'y' has no tensor besides gates and 'W'",),
     ),
     "no weight": (
         {"S": "f e", "W": "f e"},
