@@ -286,9 +286,9 @@ def test_repeated_tokens_are_drawn_once_each() -> None:
     assert all(sorted(row) == [3, 5, 7, 9, 11] for row in tokens[:, :5].tolist())
     assert len({tuple(row) for row in tokens.tolist()}) > 1
     assert torch.equal(tokens, ta.repeated_tokens([3, 5, 7, 9, 11], period=5, batch=4, seed=1))
-    wanted = "period is 6; with 5 tokens to choose from it is from 2 to 5."
+    wanted = "period is 6; with 5 tokens, give an integer from 2 to 5."
     assert message(ta.repeated_tokens, 5, 6) == wanted
-    assert message(ta.repeated_tokens, 5, 2, batch=0) == "batch is 0; it is a whole number from 1."
+    assert message(ta.repeated_tokens, 5, 2, batch=0) == "batch is 0; give an integer of at least 1."
 
 
 def test_rows_that_see_nothing_are_left_out() -> None:

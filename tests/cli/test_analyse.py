@@ -154,7 +154,7 @@ def test_texts_that_are_none(run, tmp_path) -> None:
     assert run("analyse", "mhsa", "--text", str(path)) == (
         1,
         "",
-        f"error: '{path}' is empty: there is no text to look at.\n",
+        f"error: '{path}' is empty; give a file with text.\n",
     )
     path.write_bytes(b"a\xff\xfe")
     wanted = f"error: '{path}': byte 1 is not UTF-8; save it as UTF-8 text.\n"

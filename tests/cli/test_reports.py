@@ -118,7 +118,11 @@ REFUSED = {
     ("--workload", "train"): "error: there is no workload 'train': did you mean 'training'?\n",
     ("--memory", "lots"): "error: memory is 'lots'; give a positive number of bytes, e.g. 2GiB, 500MB or 1000000.\n",
     ("--backend", "inductor", "--strict"): "error: talking_heads: strict, but region 'y.p1' runs on 'torch' instead",
-    ("--backend", "reference", "--linear-memory"): "error: talking_heads: linear_memory, but region 'A' creates a tensor",
+    (
+        "--backend",
+        "reference",
+        "--linear-memory",
+    ): "error: talking_heads: linear_memory, but region 'A' creates a tensor",
     ("--memory", "1MB"): "error: talking_heads: no plan fits within 1,000,000 bytes (training, n = 1,024, ",
 }
 
