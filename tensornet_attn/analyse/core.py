@@ -1,6 +1,6 @@
 """The core of an attention, and its stable rank: the effective number of heads.
 
-The core is what is left of the product of a query and a key side under an attention box, found by tracing back:
+The core is the part of the scores that mixes their query and key side. It is found by tracing back from the box:
 S: P[g h] Q[n g d] K[m g d] -> h n m;  A: softmax of S                 P[g h] Q[n g d] K[m g d]
 G: Q[n g d] K[m g d] -> g n m;  A: softmax of P[g h] G[g n m]          P[g h] Q[n g d] K[m g d]
 """
