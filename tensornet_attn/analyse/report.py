@@ -265,8 +265,8 @@ def report_data(
     """
     layers = all_figures(sections, band)
     parts = [layer.as_dict() for layer in layers]
-    told = {"title": title, "notes": list(notes), "means": averages(layers), "sections": parts}
-    return {"tensornet_attn_analyse": 1, **told}
+    content = {"title": title, "notes": list(notes), "means": averages(layers), "sections": parts}
+    return {"tensornet_attn_analyse": 1, **content}
 
 
 def overview(layers: Sequence[LayerFigures]) -> list[Block]:
@@ -396,8 +396,8 @@ def _between(box: BoxFigures) -> Table:
     of = f"of {box.eigenvalues.matrices}"
     rows.append([f"principal components for {VARIANCE:.0%}, maps", f"{box.eigenvalues.components()} {of}"])
     scores = box.score_eigenvalues
-    told = f"{scores.value.components()} {of}" if scores.value is not None else scores.why
-    rows.append([f"principal components for {VARIANCE:.0%}, scores before the box", told])
+    text = f"{scores.value.components()} {of}" if scores.value is not None else scores.why
+    rows.append([f"principal components for {VARIANCE:.0%}, scores before the box", text])
     caption = f"All heads together, averaged over the batch; components are those of all {sequences} x {heads} matrices"
     return Table(("figure", "value"), rows, caption)
 
