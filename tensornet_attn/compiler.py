@@ -240,7 +240,7 @@ def explain(design: Source, backend: str = "auto", causal: bool | None = None, *
     DesignError if the design is invalid, and InputError if no plan meets the options.
 
     >>> explain("mhsa", workload="decoding").splitlines()[0]
-    'mhsa: backend torch, for decoding on generic, orders searched at n 1, m 4096'
+    'mhsa: backend torch, for decoding on generic, product orders optimised for n 1, m 4096'
     """
     return plan_for(design, backend, causal, **wanted).explain()
 
@@ -343,7 +343,7 @@ def emit_source(
     `compile`. Raises DesignError, and InputError for `reference`, which evaluates the diagram and has no source.
     """
     if backend == "reference":
-        raise InputError("backend 'reference' evaluates the diagram and has no source; ask for 'torch' or 'triton'.")
+        raise InputError("backend 'reference' evaluates the diagram and has no source; use 'torch' or 'triton'.")
     design = _design(design)
     plan = plan_of(build(design, causal), backend, target_from(**current(wanted)))
     return _emitted(design, plan, alone=not package).source
