@@ -16,7 +16,7 @@ def fastest(torch: Make, both: Make, triton: Make) -> Plan:
     """The plan with the least predicted time; in `both`, Triton computes what torch's fused attention cannot.
 
     The roofline model predicts equal times for the same operations on both backends. Ties go to torch for fused
-    attention, which is tuned for the device, and to Triton for all else, where torch makes more passes over memory.
+    attention, which is tuned for the device, and otherwise to Triton, because torch makes more passes over memory.
     Raises InputError if no plan meets its target.
     """
     made, errors = list[Plan](), list[InputError]()
