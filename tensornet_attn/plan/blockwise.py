@@ -52,7 +52,7 @@ class Blockwise(Implementation[Group]):
             for step in group.kernels:
                 count = rows_of(split, step, context.sizes[str(graph.key)])
                 rows = f"blockwise: {count} queries at a time, recomputed in the backward"
-                chosen[step.name] = f"{rows}: no tensor of {graph.query} x {graph.key} elements"
+                chosen[step.name] = f"{rows}, without a tensor of {graph.query} x {graph.key} elements"
                 costs |= {} if cost is None else {step.name: str(cost)}
         return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, gone))), chosen, refused, costs)
 
