@@ -210,7 +210,7 @@ def operation(found: Attention) -> FusedAttention | str:
 
 
 def fuse(graph: Graph, box: str) -> Graph:
-    """The graph with the box and its two products replaced by one operation. Raises ValueError if it has none."""
+    """The graph with the box and its two products fused into one operation. Raises ValueError if that is impossible."""
     found = attentions(graph)[box]
     op = operation(found)
     if isinstance(op, str):
