@@ -42,9 +42,7 @@ BESIDE_KERNELS = 16  # how many times fewer MACs torch must need to be preferred
 
 @dataclass(frozen=True)
 class Summed:
-    """A map over the keys with polynomial scores expanded; `found`: its recurrence, or why the keys cannot be summed
-    first.
-    """
+    """A map over the keys, with polynomial scores expanded. `found`: its recurrence, or why there is none."""
 
     opened: WrittenOut
     box: str
@@ -114,8 +112,8 @@ class Linear(OfBoxes[Summed]):
         without = any(map(unmasked, opened.graph.steps))
         decay = "".join(f", decayed by '{decay.box.name}'" for decay in found.decays if not found.alone)
         decay += ", weighted by scores of the keys only" if found.alone else ""
-        said = f"{self.name}: the keys are summed first{how}{decay}" + ("" if without else f"; {DENSE}")
-        return Lowered(made, {name: said})
+        description = f"{self.name}: the keys are summed first{how}{decay}" + ("" if without else f"; {DENSE}")
+        return Lowered(made, {name: description})
 
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Recurrence) and not form.decaying
