@@ -1,4 +1,4 @@
-"""The plan of a design: the steps that will run, what was chosen for each region, and what was refused and why."""
+"""The plan of a design: its schedule, the lowering of each region, and the rejected lowerings with the reasons."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Plan:
         sizes = ", ".join(f"{leg} {size}" for leg, size in self.lengths)
         lines = [
             f"{self.graph.name}: backend {self.backend}, for {self.target.workload} on {self.target.device.name}, "
-            f"orders searched at {sizes or 'the sizes of the design'}"
+            f"product orders optimised for {sizes or 'the sizes of the design'}"
         ]
         lines += [f"  not {self.instead.name}: {reason}" for reason in self.instead.against] if self.instead else []
         lines += [f"  {offer}" for offer in self.offers]
