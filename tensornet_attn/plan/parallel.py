@@ -21,7 +21,7 @@ class Split:
     `shards`: (weight, dimension as stored). `whole`: replicated weights; their gradients, like those of the inputs,
     are summed over processes. `reduce`: the steps that are all-reduced. `own`: the slots that have the leg.
     `shared`: (step, number of the term) of terms in a partial sum that all processes have, so that each adds a share.
-    `alike`: the losses that all processes compute in full, likewise.
+    `alike`: the losses that all processes compute in full, so that each adds a share.
     """
 
     graph: Graph
