@@ -79,8 +79,8 @@ class States(OfBoxes["Mixed"]):
         assert not isinstance(parts, str)
         how = f", in chunks of {states_chunk(made, parts, context.sizes)}" if parts.causal(form.graph) else ""
         over = " and ".join(f"'{leg}'" for leg in parts.mixed)
-        said = f"the keys are summed first, then mixed over {over} and read by queries{how}; {DENSE}"
-        return Lowered(made, {f"{form.read.box.name}.read": f"{self.name}: {said}"})
+        description = f"the keys are summed first, then mixed over {over} and read by queries{how}; {DENSE}"
+        return Lowered(made, {f"{form.read.box.name}.read": f"{self.name}: {description}"})
 
 
 STATES = States()
