@@ -126,9 +126,9 @@ class _Blocks(Backward):
             if number not in read:
                 raise Unfit(f"'{operand.use.name}' is read by no map")
         for leaf, d in self.leaves.items():
-            for axis, told in ((key, "keys"), *((leg, "relative positions") for leg in self.program.relative)):
+            for axis, other in ((key, "keys"), *((leg, "relative positions") for leg in self.program.relative)):
                 if axis not in leaf.axes and any(axis in one.axes for one in below([d]) if one.op == "sum_over_blocks"):
-                    raise Unfit(f"'{leaf.name}' is combined with {told} outside of maps")
+                    raise Unfit(f"'{leaf.name}' is combined with {other} outside of maps")
 
     def divided(self, node: Node, d: Node) -> None:
         """Passes the gradient of a map to its scores."""

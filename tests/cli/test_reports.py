@@ -106,7 +106,7 @@ def test_bucket_is_the_old_name_of_workload(run) -> None:
 
 
 def test_explain_for_a_workload_and_under_a_limit(run) -> None:
-    head = "mhsa: backend torch, for decoding on h200, orders searched at n 1, m 4096\n"
+    head = "mhsa: backend torch, for decoding on h200, product orders optimised for n 1, m 4096\n"
     assert run("explain", "mhsa", "--workload", "decoding", "--device", "h200").out.startswith(head)
     told = run("explain", "mhsa", "--n", "8192", "--batch", "2", "--memory", "2GiB")
     assert "\n  not dense, " in told.out

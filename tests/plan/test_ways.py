@@ -172,6 +172,6 @@ def test_strict() -> None:
         plan("talking_heads", "inductor", strict=True)
     assert str(error.value) == (
         "talking_heads: strict, but region 'y.p1' runs on 'torch' instead of 'inductor': blockwise: 128 queries at a "
-        "time, recomputed in the backward: no tensor of n x m elements. Use backend 'torch', or omit strict."
+        "time, recomputed in the backward, without a tensor of n x m elements. Use backend 'torch', or omit strict."
     )
     assert "on torch" in plan("talking_heads", "inductor").explain()

@@ -100,7 +100,7 @@ def test_the_summary(small: Made, text: str) -> None:
 def test_a_study_that_has_hardly_begun(small: Made, count: int) -> None:
     study, space, trials = small
     text = page(study, space, trials[:count])
-    assert "so nothing here is confirmed." in text
+    assert "so no result is confirmed." in text
     assert "No design was trained again with fresh seeds." in text
     assert text.count('<template id="card-') == count
 

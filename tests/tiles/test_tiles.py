@@ -99,7 +99,7 @@ def test_strict() -> None:
         plan_of(build(ta.load(TAKEN["the most of each row"])), "triton", target_from(strict=True))
     assert str(caught.value) == (
         "one: strict, but region 'T2' runs on 'torch' instead of 'triton': blockwise: 512 queries at a time, "
-        "recomputed in the backward: no tensor of n x m elements. Use backend 'torch', or omit strict."
+        "recomputed in the backward, without a tensor of n x m elements. Use backend 'torch', or omit strict."
     )
 
 
