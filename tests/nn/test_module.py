@@ -186,7 +186,7 @@ def test_explain_says_what_was_chosen_and_what_was_refused() -> None:
     ]
     refused = compiled("talking_heads", "torch").explain()
     assert (
-        "no tensor of n x m elements\n    predicted: 25.6 microseconds instead of 253 microseconds\n"
+        "without a tensor of n x m elements\n    predicted: 25.6 microseconds instead of 253 microseconds\n"
         "    not fused attention: the scores are a product of 3 tensors, not two" in refused
     )
 
