@@ -84,7 +84,7 @@ def test_a_design_without_attention_has_no_maps() -> None:
 def test_what_are_no_maps() -> None:
     maps = random_maps(2, 3, 4, 4)
     assert message(ta.map_rank, {"A": maps}) == "give the maps of one step, not of 1: maps['A']."
-    wanted = "maps are what ta.attention_maps gives, or a tensor [batch..., heads, query, key], not "
+    wanted = "give maps from ta.attention_maps, or a tensor [batch..., heads, query, key], not "
     assert message(ta.map_rank, torch.ones(3)) == f"{wanted}one of shape [3]."
     assert message(ta.mean_maps, 3) == f"{wanted}a int."
     assert message(ta.Maps, "A", torch.ones(3, 3), ("h", "n", "m")) == (

@@ -92,7 +92,7 @@ def test_an_input_that_text_cannot_be(text: str) -> None:
     }
     assert (
         message(layer(child), text)
-        == "own: input 'x' has legs 'n g f', but text needs a sequence leg and one other leg."
+        == "own: input 'x' has legs 'n g f', but text needs a sequence leg and one other."
     )
 
 
