@@ -181,8 +181,8 @@ def test_a_cache_that_cannot_be_kept_says_why() -> None:
     with pytest.raises(ta.InputError) as caught:
         ta.compile(design).new_cache()
     assert str(caught.value) == (
-        "turned: no cache can be kept: 'K' turns all positions by other angles at each length; compile it with another "
-        "rope_type, or without positions of the call."
+        "turned: no cache can be kept: 'K' rotates all positions by angles that depend on the length; compile it with "
+        "another rope_type, or without positions of the call."
     )
 
 
