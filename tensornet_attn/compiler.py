@@ -124,7 +124,7 @@ def cost(
     dtype: str = "float32",
     causal: bool | None = None,
 ) -> Report:
-    """The cost of a design, as written and as planned: MACs, FLOPs (2 per MAC), bytes, and tensor elements.
+    """The cost of a design, as written and as planned: MACs, FLOPs = 2 MACs, bytes, and floats saved for backward.
 
     `n` and `m` are the numbers of queries and keys. `n` defaults to 1024 and `m` to `n`; defaults are limited to the
     maximum of the leg. Raises DesignError if the design is invalid, and InputError if a length or dtype is.

@@ -148,8 +148,8 @@ def repeated_tokens(vocabulary: int | Sequence[int], period: int, batch: int = 8
     if batch < 1:
         raise InputError(f"batch is {batch!r}; give an integer of at least 1.")
     generator = torch.Generator().manual_seed(seed)
-    once = torch.stack([torch.randperm(len(known), generator=generator)[:period] for _ in range(batch)])
-    return known[torch.cat([once, once], 1)]
+    sequences = torch.stack([torch.randperm(len(known), generator=generator)[:period] for _ in range(batch)])
+    return known[torch.cat([sequences, sequences], 1)]
 
 
 def text_inputs(

@@ -46,8 +46,8 @@ def moved(scene: Scene, step: Step) -> int:
 
 def live(scene: Scene) -> dict[str, int]:
     """Elements in memory while each step runs, by step."""
-    held = {scene.storage[t.name] for t in scene.graph.tensors if t.role != "noise" or t.always}
-    fixed = sum(scene.stored[name] for name in held)
+    own = {scene.storage[t.name] for t in scene.graph.tensors if t.role != "noise" or t.always}
+    fixed = sum(scene.stored[name] for name in own)
     last, found, standing = _last(scene), {}, set()
     for i, step in enumerate(scene.graph.steps):
         if scene.storage[step.name] == step.name:
@@ -75,15 +75,15 @@ class Peak:
 def peak(scene: Scene, backward: bool, scratch: Scratch) -> Peak:
     """The peak of a scene with a primitive graph, for forward alone or with backward."""
     storage, stored, last = scene.storage, scene.stored, _last(scene)
-    held = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
-    weights = sum(stored[name] for name in held)
+    module_tensors = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
+    weights = sum(stored[name] for name in module_tensors)
     trained = sum(stored[t.name] for t in scene.graph.of_role("weight") if not t.frozen)  # size of their gradients
     drawn = {t.name for t in scene.graph.of_role("noise") if t.name in last and (backward or t.always)}
     inputs = {storage[tensor.name] for tensor in scene.graph.of_role("input")}
     kept: Saved = {}
-    found, standing = [Peak(weights, "the weights")], (inputs | drawn) - held
+    found, standing = [Peak(weights, "the weights")], (inputs | drawn) - module_tensors
     for i, step in enumerate(scene.graph.steps):
-        standing |= {storage[step.name]} - held
+        standing |= {storage[step.name]} - module_tensors
         own, own_backward = scratch(scene, step)
         if backward:
             kept |= saved(scene, step)
@@ -137,6 +137,6 @@ def _box(scene: Scene, step: Step, box: Box) -> Saved:
 
 
 def _kept(scene: Scene, uses: tuple[Use, ...] | list[Use]) -> Saved:
-    held = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
+    module_tensors = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
     names = (scene.storage[use.name] for use in uses)
-    return {name: scene.stored[name] for name in names if name not in held}
+    return {name: scene.stored[name] for name in names if name not in module_tensors}

@@ -41,9 +41,9 @@ def products(scene: Scene, step: Step) -> Monomials:
     if step.kernel is not None:
         if step.kernel.kind in WORK:
             return Counter(WORK[step.kernel.kind](scene, step))
-        inner, held = inside(scene, step)
+        inner, parts = inside(scene, step)
         met = keys_met(scene, step)
-        for legs, count in sum((products(inner, part) for part in held), Counter()).items():
+        for legs, count in sum((products(inner, part) for part in parts), Counter()).items():
             if met is not None and _pairs(scene) <= {*legs}:
                 found[tuple(leg for leg in legs if leg != scene.graph.key)] += met * count
             else:
@@ -84,10 +84,10 @@ def elementwise(scene: Scene, step: Step) -> int:
     if step.kernel is not None and step.kernel.kind in ELEMENTWISE:
         return ELEMENTWISE[step.kernel.kind](scene, step)
     if step.kernel is not None:
-        inner, held = inside(scene, step)
+        inner, parts = inside(scene, step)
         met = keys_met(scene, step)
         few = inner if met is None else replace(inner, sizes={**inner.sizes, str(scene.graph.key): met})
-        return sum(elementwise(few if _pairs(scene) <= {*part.legs} else inner, part) for part in held)
+        return sum(elementwise(few if _pairs(scene) <= {*part.legs} else inner, part) for part in parts)
     if step.contraction is not None:
         return _contraction(scene, step, step.contraction)
     if step.box is not None:

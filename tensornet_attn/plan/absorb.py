@@ -116,10 +116,10 @@ def fusable(start: Graph, graph: Graph) -> Graph:
 
 def _whole(schedule: Graph, context: Context) -> Whole:
     size = {leg.name: leg.size or context.sizes[leg.name] for leg in schedule.legs}
-    held = [step.legs for step in schedule.steps if quadratic(schedule, step.legs)]
+    pairs = [step.legs for step in schedule.steps if quadratic(schedule, step.legs)]
     return Whole(
         time_of(schedule, context.sizes, context.target),
-        sum(prod(size[leg] for leg in legs) for legs in held),
+        sum(prod(size[leg] for leg in legs) for legs in pairs),
         sum(map(_makes_no_scores, schedule.steps)),
     )
 

@@ -59,23 +59,23 @@ def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[Group]:
     return [Group(graph, frozenset(own), frozenset(spread_for(graph, own, sizes))) for own in groups(graph)]
 
 
-def steps_with(graph: Graph, split: Graph, made: Mapping[str, Step], gone: set[str]) -> Iterator[Step]:
+def steps_with(graph: Graph, split: Graph, made: Mapping[str, Step], removed: set[str]) -> Iterator[Step]:
     """The steps of `graph`; a step with parts in a kernel becomes the kernel and a product of its other parts."""
     parts: dict[str, list[Step]] = {}
     for part in split.steps:
         parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)
-    held = {use.name for step in made.values() for use in step.op.uses}
+    operands = {use.name for step in made.values() for use in step.op.uses}
     for step in graph.steps:
         own = parts[step.name]
-        if any(part.name in made or part.name in gone for part in own):
-            yield from rejoined([made.get(part.name, part) for part in own if part.name not in gone], held)
+        if any(part.name in made or part.name in removed for part in own):
+            yield from rejoined([made.get(part.name, part) for part in own if part.name not in removed], operands)
         else:
             yield step
 
 
-def rejoined(parts: Sequence[Step], held: set[str]) -> list[Step]:
+def rejoined(parts: Sequence[Step], operands: set[str]) -> list[Step]:
     """The parts of one split step; products that only another part reads, and no kernel, are merged into it."""
-    read = {use.name for part in parts if part.contraction for use in part.op.uses} - held
+    read = {use.name for part in parts if part.contraction for use in part.op.uses} - operands
     alone = {part.name: term for part in parts if (term := product(part)) is not None and term.coefficient == ONE}
     products = {name: term for name, term in alone.items() if name in read}
 
@@ -208,5 +208,5 @@ def _widest(graph: Graph, step: Step, pairs: bool) -> int:
     """The most elements per query-key pair, or per query, among the tensors of a block."""
     block = step.form
     assert isinstance(block, Block)
-    held = [own.legs for own in block.inside if quadratic(graph, own.legs) == pairs]
-    return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in held), default=1)
+    shapes = [own.legs for own in block.inside if quadratic(graph, own.legs) == pairs]
+    return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in shapes), default=1)

@@ -40,21 +40,21 @@ class Blockwise(Implementation[Group]):
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         split, _ = split_best(graph, context.sizes, context.device)
-        chosen, refused, costs, gone = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, str](), set[str]()
+        chosen, refused, costs, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, str](), set[str]()
         made: dict[str, Step] = {}
         for group in groups_of(split, context.sizes):
             reasons, cost = self.judged(group, context)
             if reasons:
                 refused |= {name: reasons for name in group.steps if not split.step[name].nested}
                 continue
-            gone |= group.steps | group.spread
+            removed |= group.steps | group.spread
             made |= {step.name: step for step in group.kernels}
             for step in group.kernels:
                 count = rows_of(split, step, context.sizes[str(graph.key)])
                 rows = f"blockwise: {count} queries at a time, recomputed in the backward"
                 chosen[step.name] = f"{rows}, without a tensor of {graph.query} x {graph.key} elements"
                 costs |= {} if cost is None else {step.name: str(cost)}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, gone))), chosen, refused, costs)
+        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, removed))), chosen, refused, costs)
 
 
 BLOCKWISE = Blockwise()

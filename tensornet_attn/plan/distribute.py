@@ -35,13 +35,13 @@ def distribution(graph: Graph, context: Context) -> Lowered:
         blend = blend_of(made, step)
         if blend is None:
             continue
-        apart = distributed(made, blend)
-        dense = [name for name in blend.maps if not context.takes(apart, name)]
+        separate = distributed(made, blend)
+        dense = [name for name in blend.maps if not context.takes(separate, name)]
         if dense:
             refused[step.name] = (f"the map '{dense[0]}' would still be stored",)
         else:
             chosen[_name(made, blend)] = f"{' and '.join(blend.maps)} are applied to the values, then blended"
-            made = apart
+            made = separate
     return Lowered(made, chosen, refused)
 
 
@@ -87,8 +87,8 @@ def _terms(
 def distributed(graph: Graph, blend: Blend) -> Graph:
     """The graph in which each map of the blend is multiplied with the values; unused steps are removed."""
     outer, rest = blend.reader.product, blend.reader.others
-    once, before = _hoisted(graph, blend)
-    terms = tuple(_with_values(graph, blend, term, before) for term in once)
+    unique, before = _hoisted(graph, blend)
+    terms = tuple(_with_values(graph, blend, term, before) for term in unique)
     if rest:
         name, legs = _name(graph, blend), _legs(graph, blend, rest)
         before.append(Step(name, Contraction(terms), legs))

@@ -159,16 +159,16 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
         return graph, step
     (term,) = own
     weight = [use for use in term.factors if use.name in held(graph) and {*use.legs} & {*gate.legs}]
-    apart = [
+    outer = [
         use for use in term.factors if use != gate and use not in weight and {*use.legs} <= {*gate.legs} & {*step.legs}
     ]
-    rest = tuple(use for use in term.factors if use not in apart)
-    if (len(terms) == 1 and not apart) or len(rest) < 3:
+    rest = tuple(use for use in term.factors if use not in outer)
+    if (len(terms) == 1 and not outer) or len(rest) < 3:
         return graph, step
     legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in rest))
     name = fresh(graph, f"{step.name}.routed")
     first = Step(name, Contraction((Term(ONE, rest),)), legs)
-    new = replace(term, factors=(*apart, Use(name, legs)))
+    new = replace(term, factors=(*outer, Use(name, legs)))
     sums = replace(step, op=Contraction(tuple(new if one is term else one for one in terms)))
     return with_steps(graph, {step.name: [first, sums]}), first
 
@@ -265,14 +265,14 @@ def _grouped(step: Step) -> bool:
 
 def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> list[Step]:
     """Multiplies all factors except gate and weight first, if there are several: that product, then the rest."""
-    apart = [use for use in term.factors if use == gate or (expert in use.legs and use.name in held(graph))]
-    others = [use for use in term.factors if use not in apart]
+    gated = [use for use in term.factors if use == gate or (expert in use.legs and use.name in held(graph))]
+    others = [use for use in term.factors if use not in gated]
     if len(others) < 2:
         return [step]
-    kept = {leg for use in apart for leg in use.legs} | set(step.legs)
+    kept = {leg for use in gated for leg in use.legs} | set(step.legs)
     legs = tuple(dict.fromkeys(leg for use in others for leg in use.legs if leg in kept))
     first = Step(f"{step.name}.p2", Contraction((Term(ONE, tuple(others)),)), legs)  # p1 is the kernel's own
-    rest = (*(use for use in apart if use == gate), Use(first.name, legs), *(use for use in apart if use != gate))
+    rest = (*(use for use in gated if use == gate), Use(first.name, legs), *(use for use in gated if use != gate))
     return [first, replace(step, op=Contraction((Term(term.coefficient, rest),)))]
 
 

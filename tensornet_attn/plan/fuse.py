@@ -76,8 +76,8 @@ class Fused(OfBoxes[Scored]):
         return super().takes(graph, place, context) or super().takes(_apart(graph) or graph, place, context)
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        plain, apart = super().lowered(graph, context), _apart(graph)
-        other = plain if apart is None else super().lowered(apart, context)
+        plain, separate = super().lowered(graph, context), _apart(graph)
+        other = plain if separate is None else super().lowered(separate, context)
         return other if len(other.chosen) > len(plain.chosen) else plain
 
 
@@ -86,8 +86,8 @@ FUSED = Fused()
 
 def _apart(graph: Graph) -> Graph | None:
     """The graph in which scores for states and losses are computed separately; None if there are none."""
-    apart, trace = everywhere(graph, (STATE_APART,))
-    return apart if trace else None
+    separate, trace = everywhere(graph, (STATE_APART,))
+    return separate if trace else None
 
 
 def _covering(fused: Graph, name: str, before: Graph) -> Graph:
@@ -95,8 +95,8 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
     step = fused.step[name]
     assert step.attention is not None
     *_, box = step.attention.steps
-    gone = [own.name for own in before.steps if own.name not in fused.step and own.name != box]
-    new = replace(step, op=replace(step.attention, steps=(*gone, box)))
+    removed = [own.name for own in before.steps if own.name not in fused.step and own.name != box]
+    new = replace(step, op=replace(step.attention, steps=(*removed, box)))
     return replace(fused, steps=tuple(new if own.name == name else own for own in fused.steps))
 
 

@@ -34,8 +34,8 @@ def map_for_each(graph: Graph, context: Context) -> Lowered:
         values = list(_values(made, box))
         if len(values) > 1 and not draws(made, box):
             trial, names = _for_each(made, box, values)
-            apart = duplicated_scores(trial, context).graph
-            made = trial if all(context.takes(apart, name) for name in names) else made
+            duplicated = duplicated_scores(trial, context).graph
+            made = trial if all(context.takes(duplicated, name) for name in names) else made
     return Lowered(made)
 
 

@@ -82,8 +82,8 @@ def _planned(
     for name, made in own.items():
         notes.taken(name, made)
     lowered = [*own.values()][-1].graph
-    apart = [name for name in notes.chosen if name in start.step and name not in lowered.step and "." not in name]
-    regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in apart)
+    replaced = [name for name in notes.chosen if name in start.step and name not in lowered.step and "." not in name]
+    regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in replaced)
     regions += tuple(_regions(lowered, context.backend, notes))
     return Plan(written, schedule, regions, context.backend, _lengths(context.sizes), context.target)
 

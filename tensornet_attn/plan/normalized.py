@@ -27,10 +27,10 @@ def rows_of_blends(graph: Graph, context: Context) -> Lowered:
         if trial is None:
             continue
         others = _others(made, made.step[box.name])
-        once = map_for_each(hoisted_values(trial, context).graph, context).graph  # so that each map has one reader
-        apart = duplicated_scores(once, context).graph
-        if all(context.takes(apart, name) for name in attentions(apart) if name not in others):
-            made, chosen[f"{box.name}.rows"] = once, f"the maps of '{box.name}' are applied to ones as well as values"
+        single = map_for_each(hoisted_values(trial, context).graph, context).graph  # so that each map has one reader
+        duplicated = duplicated_scores(single, context).graph
+        if all(context.takes(duplicated, name) for name in attentions(duplicated) if name not in others):
+            made, chosen[f"{box.name}.rows"] = single, f"the maps of '{box.name}' are applied to ones as well as values"
     return Lowered(made, chosen)
 
 

@@ -52,8 +52,8 @@ def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
         for one in part.inputs:
             if one.value in place and one.how in ("chunk", "kept"):
                 least = max(least, place[one.value] + (one.how == "kept" or (apart and one.hides)))
-        once = decoding.memory and part.value in {one.name for one in decoding.kept}
-        kind = (once, apart and part.carried)
+        computed_once = decoding.memory and part.value in {one.name for one in decoding.kept}
+        kind = (computed_once, apart and part.carried)
         own = next((i for i in range(least, len(found)) if found[i].takes(part, kind)), len(found))
         if own == len(found):
             found.append(_Group(decoding, kind))

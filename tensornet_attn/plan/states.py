@@ -163,21 +163,21 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None) -> Read | 
     own = [term for term in mixing if any(one.name == box.name for one in term.factors)]
     if len(own) != 1 or sum(one.name == box.name for one in own[0].factors) != 1:
         return None
-    held = next(one for one in own[0].factors if one.name == box.name)
-    if held.legs != box.legs:
+    state_use = next(one for one in own[0].factors if one.name == box.name)
+    if state_use.legs != box.legs:
         return None
     elsewhere = legs_in(one for one in others if graph.query not in one.legs)
-    gone = {*use.legs} - {*reader.step.legs} - {str(graph.query)} - elsewhere
-    query = tuple(one for one in others if graph.query in one.legs and gone & {*one.legs})
-    features = tuple(leg for leg in use.legs if leg in gone & legs_in(query) & {*held.legs})
+    summed = {*use.legs} - {*reader.step.legs} - {str(graph.query)} - elsewhere
+    query = tuple(one for one in others if graph.query in one.legs and summed & {*one.legs})
+    features = tuple(leg for leg in use.legs if leg in summed & legs_in(query) & {*state_use.legs})
     keys = tuple(one for one in inner.factors if graph.key in one.legs)
     key = tuple(one for one in keys if {*features} & {*one.legs})
     value = tuple(one for one in keys if one not in key)
     free = tuple(one for one in inner.factors if one not in keys and not _says_nothing(graph, one))
-    mix = tuple(one for one in own[0].factors if one != held)
+    mix = tuple(one for one in own[0].factors if one != state_use)
     if not key or {*features} & legs_in((*mix, *value)):
         return None
-    groups = {*held.legs} & legs_in(key) - {*features} - legs_in(query) - {*reader.step.legs}
+    groups = {*state_use.legs} & legs_in(key) - {*features} - legs_in(query) - {*reader.step.legs}
     mixes = tuple(one for one in others if groups & {*one.legs} and graph.query not in one.legs)
     rest = tuple(one for one in others if one not in query and one not in mixes)
     legs = dict.fromkeys((*(leg for one in query for leg in one.legs), *use.legs))
@@ -280,8 +280,8 @@ def _placed(graph: Graph, found: Read, before: list[Step], term: Term) -> Graph:
     others = tuple(replace(own, factors=(*found.query, *own.factors)) for own in found.terms)
     own = Step(fresh(graph, f"{found.box.name}.sum"), Contraction((term, *others)), found.legs)
     reader = found.reader.with_terms([Term(ONE, (Use(own.name, own.legs), *found.rest))])
-    gone = (found.box, found.between, graph.step[found.box.op.uses[0].name])
-    return with_steps(graph, {step.name: [] for step in gone if step} | {reader.name: [*before, own, reader]})
+    removed = (found.box, found.between, graph.step[found.box.op.uses[0].name])
+    return with_steps(graph, {step.name: [] for step in removed if step} | {reader.name: [*before, own, reader]})
 
 
 SUMS = Rewriting("sums as maps", sums_as_maps)

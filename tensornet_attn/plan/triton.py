@@ -32,7 +32,7 @@ class Tiles(Implementation[Group]):
         sizes = context.sizes
         orders = [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         orders.append(split_products(graph, partial(_weights_first, graph), sizes))
-        chosen, refused, made, gone = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
+        chosen, refused, made, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
         best = min(orders, key=lambda split: _work(split, sizes))
         for group in groups_of(best, sizes):
             against = {step.name: reason for step in group.kernels if (reason := _reason(group, step))}
@@ -43,12 +43,12 @@ class Tiles(Implementation[Group]):
                     refused |= {name: (reason,) for name in named if _own(best, name, group.steps)}
             if none:
                 continue
-            gone |= group.steps | group.spread
+            removed |= group.steps | group.spread
             made |= {step.name: step if step.name in against else _as_tiles(step) for step in group.kernels}
             chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
             fine = [step for step in group.kernels if step.name not in against]
             chosen |= {step.name: _describe(tile_program(best, step)) for step in fine}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, gone))), chosen, refused)
+        return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, removed))), chosen, refused)
 
     def on_triton(self, form: object) -> bool:
         return True

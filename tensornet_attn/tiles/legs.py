@@ -51,9 +51,9 @@ def sides_of(graph: Graph, op: Kernel) -> tuple[dict[str, int], frozenset[str], 
 
     Legs that occur together in one tensor and separately in another become tiles. Raises Unfit.
     """
-    apart = frozenset[str]()
+    separate = frozenset[str]()
     while True:
-        heads, whole = _heads(graph, op, apart)
+        heads, whole = _heads(graph, op, separate)
         widths = _widths(graph, op, heads)
         long = {str(graph.query), str(graph.key), *relative(graph, op)}
         if taken := RESERVED & {*long, *("_".join(legs) for legs in widths.values())}:
@@ -61,7 +61,7 @@ def sides_of(graph: Graph, op: Kernel) -> tuple[dict[str, int], frozenset[str], 
         found = [one ^ other for one in widths for other in widths if one != other and one & other]
         if not found:
             return heads, whole, {"_".join(legs): legs for legs in widths.values()}
-        apart |= found[0]
+        separate |= found[0]
 
 
 def relative(graph: Graph, op: Kernel) -> tuple[str, ...]:
@@ -79,11 +79,11 @@ def tables(graph: Graph, op: Kernel) -> dict[str, str]:
     return {box.uses[0].name: str(box.leg) for box in shifts if not unbounded(graph, str(box.leg))}
 
 
-def _heads(graph: Graph, op: Kernel, apart: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
+def _heads(graph: Graph, op: Kernel, separate: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
     """(tiles per program of each leg of values of queries x keys, the legs with all tiles in a program)."""
-    wide = [*_wide(graph, op), tuple(sorted(apart))]
+    wide = [*_wide(graph, op), tuple(sorted(separate))]
     legs = dict.fromkeys(leg for own in wide for leg in own)
-    whole = apart | {leg for step in op.body for leg in (*_mixed(step), *_renamed(op, step)) if leg in legs}
+    whole = separate | {leg for step in op.body for leg in (*_mixed(step), *_renamed(op, step)) if leg in legs}
     wide.pop()
     tiles = {leg: _size(graph, leg) if leg in whole else 1 for leg in legs}
     drawn = any(use.name in graph.tensor and graph.tensor[use.name].role == "noise" for use in _uses(op))
@@ -92,7 +92,7 @@ def _heads(graph: Graph, op: Kernel, apart: frozenset[str]) -> tuple[dict[str, i
         if leg not in whole and any(leg not in own for own in shared):
             tiles[leg] = max(u for u in range(1, room + 1) if _size(graph, leg) % u == 0)
             room //= tiles[leg]
-    for own in [*wide, tuple(apart)]:
+    for own in [*wide, tuple(separate)]:
         if (count := prod(tiles[leg] for leg in own)) > ALL:
             mixed = ", ".join(f"'{leg}'" for leg in own if leg in whole)
             raise Unfit(f"mixing over {mixed} takes {count:,} tiles per program, but the maximum is {ALL}")

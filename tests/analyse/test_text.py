@@ -91,8 +91,7 @@ def test_an_input_that_text_cannot_be(text: str) -> None:
         for step, leg in (("Q", "n"), ("K", "m"), ("V", "m"))
     }
     assert (
-        message(layer(child), text)
-        == "own: input 'x' has legs 'n g f', but text needs a sequence leg and one other."
+        message(layer(child), text) == "own: input 'x' has legs 'n g f', but text needs a sequence leg and one other."
     )
 
 

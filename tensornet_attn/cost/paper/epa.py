@@ -312,8 +312,8 @@ def sizes(row: Cells) -> tuple[Values, str | None]:
     if model in ("Transformer XL", "Transformer (RoPE)"):  # the total width of all heads is that of the file
         values |= {"H": heads, "dh": values["H"] * values["dh"] // heads}
         names = ("Model", "Dataset", "n_heads", "#params")
-        there = any(all(line[name] == row.get(name) for name in names) for line in PAPER["table 6"].rows)
-        return values, None if "Dataset" not in row or there else NOTE_HEADS
+        in_table = any(all(line[name] == row.get(name) for name in names) for line in PAPER["table 6"].rows)
+        return values, None if "Dataset" not in row or in_table else NOTE_HEADS
     if size == "47M" and row.get("Dataset") in WEB:
         values |= {"K": 3}
     if model != "Fast Transformer":

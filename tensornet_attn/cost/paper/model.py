@@ -128,8 +128,8 @@ def as_printed(value: int, like: str, whole: int | None = None, rounding: Roundi
     '4618.24'
     """
     if rounding.like is not None:
-        once = as_printed(value, rounding.like, whole)
-        return str(Decimal(once.rstrip("MG% ")) * rounding.times)
+        rounded_text = as_printed(value, rounding.like, whole)
+        return str(Decimal(rounded_text.rstrip("MG% ")) * rounding.times)
     match = _PRINTED.fullmatch(like.removeprefix(_BOUND))
     if match is None:
         raise InputError(f"'{like}' is not a printed count, e.g. 170.4M or 125%.")
