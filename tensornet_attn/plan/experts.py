@@ -1,7 +1,7 @@
 """Grouped experts: products with expert weights are computed only for the experts that a topk chose.
 
 # G = topk along e;  y = G x W             ->    y = sum of the k chosen G x W, rows sorted by expert
-# G = topk along e;  y = G map(x W1) W2    ->    the same, and x W1 at the chosen ones alone
+# G = topk along e;  y = G map(x W1) W2    ->    the same, and x W1 for the chosen experts only
 """
 
 from __future__ import annotations

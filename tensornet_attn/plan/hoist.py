@@ -44,7 +44,7 @@ FOR_EACH = Rewriting("a map for each of its values", map_for_each)
 
 
 def _values(graph: Graph, box: Step) -> dict[Use, None]:
-    """The values of a map's readers, if several products read the map and all in the same way; otherwise empty."""
+    """The values of a map's readers, if several products read the map, all in the same way; otherwise empty."""
     whole = {graph.query, graph.key} <= {*box.legs} and not kept(graph, box.name)
     readers = readers_of(graph, box.name) if whole else ()
     if len(readers) < 2 or any(graph.key in reader.step.legs or reader.term is None for reader in readers):

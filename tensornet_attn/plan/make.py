@@ -64,7 +64,7 @@ def _planned(
     written: Graph, start: Graph, table: Table, context: Context, way: Way, left_out: tuple[Region, ...]
 ) -> Plan:
     """The plan of the diagram `written` in one way to plan; `start`: the diagram after the first rewrites."""
-    alone = replace(context, backend="torch", rows=TORCH.rows)  # Triton has kernels for all maps that torch can fuse
+    alone = replace(context, backend="torch", rows=TORCH.rows)  # Triton fuses all maps that torch fuses
     context, notes, graph = way.of(context), _Notes(), start
     for rewriting in table.rewritings:
         if rewriting.name not in way.without:

@@ -13,7 +13,7 @@ from tensornet_attn.rewrite.change import draws
 
 @dataclass(frozen=True)
 class Kept:
-    """A result that the cache stores per position. `leg`: its sequence leg; `reach`: stored positions, None for all.
+    """A result that the cache stores per position. `leg`: its sequence leg. `reach`: see `rows`; None: all.
 
     A state, one value for all positions, has `leg` None. `placed`: the result depends on its absolute position, as
     keys with rotary embeddings do.
@@ -26,7 +26,7 @@ class Kept:
     placed: bool = False
 
     def rows(self, length: int) -> int:
-        """The number of positions stored at a length."""
+        """The number of positions stored at a length: all, or the last `reach` + 1."""
         return length if self.reach is None else min(length, self.reach + 1)
 
 

@@ -55,7 +55,7 @@ def chosen(plans: Mapping[str, Plan], sizes: Mapping[str, int]) -> Plan:
     fine = [offer for offer in offers if not offer.against]
     if not fine:
         raise InputError(_none(next(iter(plans.values())), offers, sizes))
-    best = min(fine, key=lambda offer: (offer.name != AS_PRICED, offer.seconds))  # the first of equals
+    best = min(fine, key=lambda offer: (offer.name != AS_PRICED, offer.seconds))  # ties go to the first
     others = {offer.figures: _beaten(offer, best) for offer in reversed(offers) if offer.figures != best.figures}
     return replace(plans[best.name], offers=(best, *reversed(others.values())))
 
