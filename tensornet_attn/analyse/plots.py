@@ -171,9 +171,7 @@ def plot_eigenvalues(eigenvalues: Eigenvalues | Maps | Tensor | Layers, top: int
     """
     given = _layers(eigenvalues).values()
     found = [value if isinstance(value, Eigenvalues) else map_eigenvalues(value) for value in given]
-    shortest = min(
-        len(each.values) for each in found
-    )  # the mean is by index, over the eigenvalues common to all layers
+    shortest = min(len(each.values) for each in found)  # the mean is by index, over indices that all layers have
     values = torch.stack([each.values[:shortest].cpu() for each in found]).mean(0)
     mean = Eigenvalues(values, min(each.matrices for each in found))
     figure, (left, middle, right) = grid(3, 3.3, 2.9)

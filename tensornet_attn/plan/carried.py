@@ -322,9 +322,7 @@ def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
     minus = [Term(Negative(ONE), (use,)) for use in (level.since, past)]
     more = step("more", Contraction((Term(ONE, (step("lse", chunk, rows),)), *minus)), rows)
     share = map_of("share", "sigmoid", more)
-    seen = step(
-        "seen", Contraction((Term(ONE, (map_, Use(ones.name, ones.legs))),)), rows
-    )  # 1, or 0 if no key is visible
+    seen = step("seen", Contraction((Term(ONE, (map_, Use(ones.name, ones.legs))),)), rows)  # 1, or 0 without a key
     inverse = map_of("past.inverse", "reciprocal", total)
     mean = step("past", Contraction((Term(ONE, (sums, inverse)),)), sums.legs)
     read = step("chunk", Contraction((Term(ONE, (map_, value)),)), legs)

@@ -52,9 +52,7 @@ def decoding_of(graph: Graph, droppable: bool = False) -> Decoding:
     """
     memory = any(graph.key in one.legs and one.default is None for one in graph.of_role("input"))
     wanted = behind(graph, [graph.output])
-    plain = replace(
-        graph, steps=tuple(step for step in graph.steps if step.name in wanted), losses=()
-    )  # no states either
+    plain = replace(graph, steps=tuple(step for step in graph.steps if step.name in wanted), losses=())  # nor states
     reasons = [_varies(plain, step, memory) for step in plain.steps]
     reason = next(filter(None, [None if memory else _looks_ahead(plain), *reasons]), None)
     if reason:
