@@ -283,8 +283,8 @@ class _Derivation:
             changing = [one for one in behind(self.graph, [name]) if self._by_length(one)]
             if changing and (not before or any(one in self.graph.tensor for one in before)):
                 raise InputError(
-                    f"{self.graph.name}: no cache can be kept: '{changing[0]}' rotates all positions by angles that "
-                    "depend on the length; compile it with another rope_type, or without positions of the call."
+                    f"{self.graph.name}: no cache can be kept: '{changing[0]}' rotates by angles that depend on "
+                    "the length; compile it with another rope_type, or without positions of the call."
                 )
             found += self._before_lengths(before) if changing else [name]
         return list(dict.fromkeys(found))
