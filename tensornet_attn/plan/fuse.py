@@ -185,7 +185,7 @@ def operation(found: Attention) -> FusedAttention | str:
     if not found.terms:
         return f"the scores are {found.origin}, not a product of a query and a key tensor"
     if found.shared:
-        return "the scores or the attention map are used elsewhere too"
+        return "the scores or the attention map are also used elsewhere"
     term, reader = found.terms[0], found.reader("no values: it is mixed first")
     if len(found.terms) > 1:
         return f"the scores sum {len(found.terms)} products"

@@ -54,7 +54,7 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
     without = without_dead(new, read)
     left = next((name for name in read if without is None or name in without.step), None)
     if left is not None:
-        return f"'{left}' in the scores is used elsewhere too"
+        return f"'{left}' in the scores is also used elsewhere"
     assert without is not None
     return WrittenOut(without, (*read.values(), scores))
 

@@ -149,7 +149,7 @@ def test_linear_memory_names_the_region_and_the_reasons() -> None:
         ta.compile(MAP, linear_memory=True)
     assert str(error.value) == (
         "map: linear_memory, but region 'A' creates a tensor [n m]: not fused attention: the scores or the attention "
-        "map are used elsewhere too; not blocks of queries: 'A' has both legs and is a result of the diagram."
+        "map are also used elsewhere; not blocks of queries: 'A' has both legs and is a result of the diagram."
     )
 
 
