@@ -24,9 +24,9 @@ LENGTHS = (3, 1, 4, 4, 2, 5, 3)
 DESIGNS = [(name, causal) for name, case in CASES.items() for causal in case.causal]
 SOME = [("mhsa", False), ("mhsa_rope", True), ("cross", False), ("fmm_fast_weight1", True), ("sigma_moe", None)]
 COUNTING = {  # which no padded call computes
-    "fmm_lra_release": "'far1.of' depends on the length 'm'",
-    "gau": "'R.of' depends on the length 'm'",
-    "sigmoid_attention": "'A.of.of' depends on the length 'm'",
+    "fmm_lra_release": "'far1.of' has the length 'm' in a number",
+    "gau": "'R.of' has the length 'm' in a number",
+    "sigmoid_attention": "'A.of.of' has the length 'm' in a number",
 }
 # No padding before a document: turned queries and keys that are not told from others, a convolution of the queries.
 PLACED = ("tpa", "lfm2")
