@@ -85,7 +85,7 @@ VALUES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: ta.cost("mhsa", dtype="float3"),
-        "there is no dtype 'float3' to count bytes of: did you mean 'float32'?",
+        "there is no dtype 'float3' in the cost model: did you mean 'float32'?",
     ),
     (
         lambda: ta.load("mhsaa"),

@@ -154,7 +154,7 @@ def test_texts_that_are_none(run, tmp_path) -> None:
     assert run("analyse", "mhsa", "--text", str(path)) == (
         1,
         "",
-        f"error: '{path}' is empty: there is no text to look at.\n",
+        f"error: '{path}' is empty; give a file with text.\n",
     )
     path.write_bytes(b"a\xff\xfe")
     wanted = f"error: '{path}': byte 1 is not UTF-8; save it as UTF-8 text.\n"
@@ -194,6 +194,6 @@ def test_matplotlib_is_an_optional_part(run, text: str, monkeypatch: pytest.Monk
     from tensornet_attn.analyse import plots
 
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    wanted = "error: plots need matplotlib: pip install 'tensornet-attn[plot]'.\n"
+    wanted = "error: plots need matplotlib; run pip install 'tensornet-attn[plot]'.\n"
     assert run("analyse", "mhsa", "--text", text) == (3, "", wanted)
     assert run("analyse", "mhsa", "--text", text, "--json", *SMALL).code == 0

@@ -61,7 +61,7 @@ def test_compile_writes_a_module_of_python(run, tmp_path: Path) -> None:
     assert "@triton.jit" in run("compile", "mhsa", "--backend", "triton").out
     refused = run("compile", "mhsa", "--backend", "reference")
     assert refused.code == 1
-    assert "backend 'reference' evaluates the diagram and has no source; ask for 'torch' or 'triton'." in refused.err
+    assert "backend 'reference' evaluates the diagram and has no source; use 'torch' or 'triton'." in refused.err
 
 
 def test_a_bad_design_writes_nothing(run, tmp_path: Path) -> None:

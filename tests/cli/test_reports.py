@@ -106,7 +106,7 @@ def test_bucket_is_the_old_name_of_workload(run) -> None:
 
 
 def test_explain_for_a_workload_and_under_a_limit(run) -> None:
-    head = "mhsa: backend torch, for decoding on h200, orders searched at n 1, m 4096\n"
+    head = "mhsa: backend torch, for decoding on h200, product orders optimised for n 1, m 4096\n"
     assert run("explain", "mhsa", "--workload", "decoding", "--device", "h200").out.startswith(head)
     told = run("explain", "mhsa", "--n", "8192", "--batch", "2", "--memory", "2GiB")
     assert "\n  not dense, " in told.out
@@ -116,10 +116,14 @@ def test_explain_for_a_workload_and_under_a_limit(run) -> None:
 
 REFUSED = {
     ("--workload", "train"): "error: there is no workload 'train': did you mean 'training'?\n",
-    ("--memory", "lots"): "error: memory is 'lots', and must be a number of bytes, e.g. 2GiB, 500MB or 1000000.\n",
+    ("--memory", "lots"): "error: memory is 'lots'; give a positive number of bytes, e.g. 2GiB, 500MB or 1000000.\n",
     ("--backend", "inductor", "--strict"): "error: talking_heads: strict, but region 'y.p1' runs on 'torch' instead",
-    ("--backend", "reference", "--linear-memory"): "error: talking_heads: linear_memory, but region 'A' makes a tensor",
-    ("--memory", "1MB"): "error: talking_heads: no plan stays within 1,000,000 bytes (training, n = 1,024, ",
+    (
+        "--backend",
+        "reference",
+        "--linear-memory",
+    ): "error: talking_heads: linear_memory, but region 'A' creates a tensor",
+    ("--memory", "1MB"): "error: talking_heads: no plan fits within 1,000,000 bytes (training, n = 1,024, ",
 }
 
 
@@ -134,7 +138,10 @@ def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert run("explain", "mhsa", "--device", "this").code == 1
     rates = json.loads(run("doctor", "--json").out)["devices"]["rates"]
-    assert rates == "this machine has not been measured: run 'tensornet-attn doctor --calibrate', a second's work."
+    assert (
+        rates
+        == "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about a second."
+    )
     measured = run("doctor", "--calibrate")
     assert (measured.code, measured.err) == (0, "")
     assert "B per second, measured" in measured.out

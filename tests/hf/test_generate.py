@@ -137,7 +137,7 @@ def test_what_keeps_no_cache_generates_without() -> None:
     with pytest.raises(ta.InputError) as error:
         model.generate(**inputs, max_new_tokens=4, use_cache=True)
     assert str(error.value) == (
-        "layers.0.mixer: fmm_lra_release: no cache can be kept: 'far1.of' has the length 'm' in a number. "
+        "layers.0.mixer: fmm_lra_release: no cache can be kept: 'far1.of' depends on the length 'm'. "
         "Call with use_cache=False."
     )
 

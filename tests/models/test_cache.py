@@ -176,5 +176,5 @@ def test_what_is_refused() -> None:
     with pytest.raises(ta.InputError) as error:
         none.new_cache()
     assert str(error.value) == (
-        "layers.0.mixer: fmm_lra_release: no cache can be kept: 'far1.of' has the length 'm' in a number."
+        "layers.0.mixer: fmm_lra_release: no cache can be kept: 'far1.of' depends on the length 'm'."
     )

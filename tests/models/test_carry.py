@@ -182,7 +182,7 @@ def test_what_cannot_be_carried() -> None:
         "the cache of 'moa_regularised' cannot be carried: its losses are of whole sequences."
     )
     assert refused(name="fmm_lra_release") == (
-        "fmm_lra_release: no cache can be kept: 'far1.of' has the length 'm' in a number."
+        "fmm_lra_release: no cache can be kept: 'far1.of' depends on the length 'm'."
     )
     scores = {"softmax": "m", "mask": "causal and prefix(2)", "of": "Q[n h d] K[m h d] -> h n m"}
     near = {"tensornet": 1, "name": "near", "extends": "mhsa", "diagram": {"A": scores}}

@@ -25,7 +25,7 @@ def test_a_warning_and_the_plan_of_torch(without_gpu: None) -> None:
     with pytest.warns(UserWarning, match="cannot run") as caught:
         module = ta.compile("hard_fish", backend="triton")
     assert [str(one.message) for one in caught] == [
-        f"hard_fish: backend 'triton' cannot run: {NO_GPU}. 'torch' is used instead."
+        f"hard_fish: backend 'triton' cannot run: {NO_GPU}. Using 'torch' instead."
     ]
     assert module.plan.backend == "torch"
     assert module.explain().splitlines()[1] == f"  not triton: {NO_GPU}"

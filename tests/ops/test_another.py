@@ -184,7 +184,7 @@ def test_pictures() -> None:
 
 def test_tiles_take_the_map_and_say_why_they_do_not_take_the_box() -> None:
     told = ta.explain(DESIGN, backend="triton")
-    assert "there are no tiles of 'cummax', in 'A'" in told
+    assert "kernels have no tiles for 'cummax', in 'A'" in told
     maps = step(softmax="m", of={"map": "log_of_sigmoid", "of": "Q[n h d] K[m h d] -> h n m"})
     assert "Triton kernels" in ta.explain(maps, backend="triton")
     assert "tl.minimum(" in ta.emit_source(maps, backend="triton")

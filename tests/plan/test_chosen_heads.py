@@ -78,7 +78,7 @@ def masks(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("form", FORMS)
 def test_values_and_gradients(form: str, mask: str) -> None:
     layer = agree(source(form), torch.randn(2, N, 12, dtype=F64), n=LONG, **masks(mask))
-    assert "'A' too, of the queries that chose each" in layer.explain()
+    assert "also in 'A' for the queries that chose each head" in layer.explain()
 
 
 @pytest.mark.parametrize("batch", [(), (0,), (3, 1)])

@@ -195,7 +195,7 @@ def test_triton_keeps_kernels_of_its_own_where_sequences_are_not_long() -> None:
         (region,) = (r for r in plan.regions if "decayed by 'D'" in r.chosen or "Triton kernels" in r.chosen)
         ways.append((region.backend, "decay" in region.chosen))
     assert ways == [("torch", True), ("triton", False), ("torch", True), ("triton", False)]
-    reason = "\n    not linear attention: its kernels know no scores that decay, as by 'D'; with torch it would take "
+    reason = "\n    not linear attention: Triton has no kernel for decaying scores such as 'D'; torch would need "
     assert reason in make_plan(graph, "triton", Target(n=128, m=128)).explain()
 
 

@@ -13,7 +13,7 @@ from tensornet_attn.graph.model import Contraction
 from tensornet_attn.graph.pairs import primitive, split_products
 from tensornet_attn.plan.make import make_plan
 
-FUSED = "\n  A: fused attention: scaled_dot_product_attention, the scores are never made"
+FUSED = "\n  A: fused attention: scaled_dot_product_attention, the scores are never stored"
 Q, K, V = "x[n f] Wq[f h d] -> n h d", "x[m f] Wk[f h d] -> m h d", "x[m f] Wv[f h e] -> m h e"
 SCORES, READ = "Q[n h d] K[m h d] -> h n m", "A[h n m] V[m h e] Wo[h e f] -> n f"
 A = {"softmax": "m", "scale": "d ** -0.5", "of": SCORES}

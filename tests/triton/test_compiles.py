@@ -84,7 +84,7 @@ def test_doctor_wants_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingPartError) as error:
         doctor(kernels=True)
-    assert str(error.value) == "kernels are compiled by triton: 'pip install triton' on Linux."
+    assert str(error.value) == "kernels need triton, which is not installed: run 'pip install triton' on Linux."
 
 
 def test_the_interpreter_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
