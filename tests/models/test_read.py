@@ -330,8 +330,8 @@ def test_a_file_that_is_no_design_is_not_shown(tmp_path: Path) -> None:
 def test_calls_of_classes() -> None:
     with pytest.raises(ta.InputError) as error:
         ta.models.SequenceClassifier(tiny.model_of())
-    assert str(error.value) == "this is a language_model; SequenceClassifier makes a sequence_classifier."
+    assert str(error.value) == "SequenceClassifier is a sequence_classifier; this describes a language_model: use make()."
     with pytest.raises(ta.InputError) as error:
         ta.models.LanguageModel()
-    assert str(error.value) == "LanguageModel takes a description or the keys of one, e.g. vocabulary=256."
+    assert str(error.value) == "LanguageModel takes either a description or its keys, e.g. vocabulary=256."
     assert isinstance(ta.models.make(tiny.model_of()), ta.models.LanguageModel)
