@@ -155,7 +155,7 @@ def test_what_is_refused() -> None:
         return str(error.value)
 
     assert message(tokens, memory=model.new_memory(2), cache=cache) == (
-        "a call has a memory of earlier segments or a cache: leave one of them out."
+        "a call takes a memory or a cache, not both: leave out one of the two."
     )
     assert message(tokens, cache=cache, losses=True) == (
         "a call with a cache computes no losses: leave out 'losses' or the cache."

@@ -122,7 +122,7 @@ WRONG = [
      "embedding_scale, init, legs, length, memory, memory_kind, mlp, mlp_legs, mlp_settings, ...."),
     ({"pos_norm": True}, "a language_model has no 'pos_norm' to override: did you mean 'post_norm'?"),
     ({"legs": 3}, "'legs' is a mapping of names to numbers, e.g. {'h': 4}, not int."),
-    ({"mlp": "none", "mlp_legs": {"l": 3}}, "'mlp_legs' is for an MLP, and 'tiny' has none."),
+    ({"mlp": "none", "mlp_legs": {"l": 3}}, "'mlp_legs' needs an MLP, and 'tiny' has none: leave it out, or add e.g. mlp='mlp'."),
     ({"design": 3}, "a design is a name, a path, YAML text, a dict or a Design, not int."),
 ]  # fmt: skip
 
@@ -138,7 +138,7 @@ def test_the_depth_of_a_model_with_several_entries() -> None:
     layer = {"mixer": {"design": "mhsa", "legs": {"h": 2}}}
     with pytest.raises(ta.InputError) as error:
         ta.models.load(tiny.model_of(layers=[layer, layer]), depth=3)
-    assert str(error.value) == "'depth' repeats the one entry of 'layers'; 'tiny' has 2 entries there."
+    assert str(error.value) == "'depth' needs a 'layers' of one entry; 'tiny' has 2: leave out 'depth'."
 
 
 REFUSED = [

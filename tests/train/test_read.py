@@ -74,7 +74,7 @@ PLACES = [
     (
         "run: 1\ntask: mqar\nmodel:\n  tensornet: 1\n  model:\n    kind: language_modell\n",
         [
-            "run.yaml:6:11: wrong-value: the text 'language_modell' is no kind of model.",
+            "run.yaml:6:11: wrong-value: the text 'language_modell' is not a kind of model.",
             "  hint: did you mean 'language_model'?",
         ],
     ),
