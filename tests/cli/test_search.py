@@ -89,7 +89,7 @@ def test_interrupted(run, space: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(team.Team, "works", interrupted)
     outcome = run("search", space, *FUNCTION, "--out", str(tmp_path / "out"))
     assert (outcome.code, outcome.out) == (130, "")
-    assert outcome.err.endswith("error: interrupted: 0 of 1 trials are finished; the same command goes on.\n")
+    assert outcome.err.endswith("error: interrupted: 0 of 1 trials are finished; the same command resumes the run.\n")
 
 
 def test_a_part_that_is_missing(run, space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,11 +57,11 @@ def test_a_run_file(run, tmp_path: Path) -> None:
 
 def test_mistakes(run, tmp_path: Path) -> None:
     out = str(tmp_path)
-    assert run("train", "--task", "mqar", "--out", out) == (1, "", "error: a run has a 'model' or a 'design'.\n")
+    assert run("train", "--task", "mqar", "--out", out) == (1, "", "error: a run needs a 'model' or a 'design'.\n")
     assert run("train", *TINY, "--betas", "0.9", "--out", out).code == 2
-    assert run("evaluate", out) == (1, "", f"error: '{out}' is no run: it has no 'run.yaml'.\n")
+    assert run("evaluate", out) == (1, "", f"error: '{out}' is not the folder of a run: it has no 'run.yaml'.\n")
     assert run("train", *TINY, "--out", str(tmp_path / "run.yaml" / "x")).code == 0
-    wanted = "error: option 'lr': input should be greater than 0, 0.0 given; it is the highest learning rate.\n"
+    wanted = "error: option 'lr': input should be greater than 0, 0.0 given; it is the maximum learning rate.\n"
     assert run("train", *TINY, "--lr", "0", "--out", out) == (1, "", wanted)
 
 
@@ -71,7 +71,7 @@ def test_interrupted(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(start, "optimise", interrupted)
     outcome = run("train", *TINY, "--out", str(tmp_path / "out"))
-    assert outcome == (130, "", "error: interrupted; there is no checkpoint yet; the same command goes on.\n")
+    assert outcome == (130, "", "error: interrupted; there is no checkpoint yet; the same command resumes the run.\n")
 
 
 @pytest.mark.rotated

@@ -122,7 +122,10 @@ WRONG = [
      "embedding_scale, init, legs, length, memory, memory_kind, mlp, mlp_legs, mlp_settings, ...."),
     ({"pos_norm": True}, "a language_model has no 'pos_norm' to override: did you mean 'post_norm'?"),
     ({"legs": 3}, "'legs' is a mapping of names to numbers, e.g. {'h': 4}, not int."),
-    ({"mlp": "none", "mlp_legs": {"l": 3}}, "'mlp_legs' needs an MLP, and 'tiny' has none: leave it out, or add e.g. mlp='mlp'."),
+    (
+        {"mlp": "none", "mlp_legs": {"l": 3}},
+        "'mlp_legs' needs an MLP, and 'tiny' has none: leave it out, or add e.g. mlp='mlp'.",
+    ),
     ({"design": 3}, "a design is a name, a path, YAML text, a dict or a Design, not int."),
 ]  # fmt: skip
 

@@ -56,21 +56,21 @@ PLACES = [
         FILE + "steps: -5\n",
         [
             "run.yaml:6:8: wrong-value: input should be greater than or equal to 1, -5 given.",
-            "  hint: 'steps' is optimiser steps.",
+            "  hint: 'steps' is the number of optimiser steps.",
         ],
     ),
     (
         FILE + "schedule: step\n",
         [
             "run.yaml:6:11: wrong-value: input should be 'cosine', 'linear' or 'constant', the text 'step' given.",
-            "  hint: 'schedule' is what follows: cosine, linear or constant.",
+            "  hint: 'schedule' is the schedule after the warm-up: cosine, linear or constant.",
         ],
     ),
     (FILE.replace("task: mqar\n", ""), ["a run needs 'task': a task by name, e.g. mqar."]),
-    (FILE.replace("design: mhsa\n", ""), ["a run has a 'model' or a 'design'."]),
-    (FILE + "batch: 2\naccumulate: 4\n", ["a batch of 2 has no 4 parts."]),
-    ("", ["'run.yaml' holds no run: it is a mapping that begins with 'run: 1'."]),
-    ("- 1\n", ["'run.yaml' holds no run: it is a mapping that begins with 'run: 1'."]),
+    (FILE.replace("design: mhsa\n", ""), ["a run needs a 'model' or a 'design'."]),
+    (FILE + "batch: 2\naccumulate: 4\n", ["a batch of 2 cannot have 4 parts: reduce 'accumulate'."]),
+    ("", ["'run.yaml' is not a run file: it must be a mapping that begins with 'run: 1'."]),
+    ("- 1\n", ["'run.yaml' is not a run file: it must be a mapping that begins with 'run: 1'."]),
     (
         "run: 1\ntask: mqar\nmodel:\n  tensornet: 1\n  model:\n    kind: language_modell\n",
         [
@@ -80,7 +80,7 @@ PLACES = [
     ),
     (
         FILE + "vocabulary: 9\n",
-        ["the task says 'vocabulary' itself: leave it out here."],
+        ["'vocabulary' is set by the task: leave it out."],
     ),
 ]
 
@@ -93,7 +93,7 @@ def test_places(tmp_path: Path, text: str, lines: list[str]) -> None:
 OPTIONS = [
     (
         {"lr": -1.0},
-        "option 'lr': input should be greater than 0, -1.0 given; it is the highest learning rate.",
+        "option 'lr': input should be greater than 0, -1.0 given; it is the maximum learning rate.",
     ),
     ({"lrr": 1.0}, "a run has no option 'lrr': did you mean 'lr'?"),
     (

@@ -103,8 +103,8 @@ def test_right_translations_have_a_bleu_of_100() -> None:
 def test_what_bleu_is_not_of(trained: Trained) -> None:
     other = replace(trained, task=task_named("reverse"))
     wrong: Sequence[tuple[Trained, tuple[str, ...], str]] = (
-        (other, ("test",), "task 'reverse' is no parallel text; BLEU compares translations."),
-        (trained, ("train",), "BLEU is of split validation or test, not of 'train'."),
+        (other, ("test",), "task 'reverse' has no parallel text, which BLEU needs."),
+        (trained, ("train",), "split 'train' has no reference translations for BLEU; choose split validation or test."),
     )
     for one, given, message in wrong:
         with pytest.raises(InputError) as error:
