@@ -66,13 +66,10 @@ def test_a_task_slides_over_its_text(tmp_path: Path) -> None:
     for stride in (0, 11):
         with pytest.raises(ta.InputError) as error:
             task.sliding("test", 7, 10, stride)
-        assert str(error.value) == (
-            f"windows of 10 tokens cannot slide by {stride}: a window slides by 1 token at least, and by its length at "
-            "most."
-        )
+        assert str(error.value) == (f"windows of 10 tokens cannot slide by {stride}: choose 1 to 10.")
     with pytest.raises(ta.InputError) as error:
         task_named("mqar").sliding("test", 7, 10)
-    assert str(error.value) == "task 'mqar' is no running text that a window could slide over, as char_lm is."
+    assert str(error.value) == "task 'mqar' has no text for sliding windows; use a text task such as char_lm."
 
 
 def test_char_lm_reads_any_text_in_three_parts(tmp_path: Path) -> None:
@@ -162,7 +159,7 @@ def message(name: str, **options: object) -> str:
 
 def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
-    needed = "Task 'char_lm': path is any file of UTF-8 text; without it a text is made up."
+    needed = "Task 'char_lm': path is any file of UTF-8 text; without path, the task generates a text."
     assert message("char_lm", path=str(path)) == f"'{path}' cannot be read: No such file or directory. {needed}"
     assert message("char_lm", path=str(tmp_path)) == f"'{tmp_path}' cannot be read: Is a directory. {needed}"
     path.write_bytes(b"abc\xff")
@@ -172,10 +169,12 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         "task 'char_lm': the text has 3 different characters; a vocabulary of 2 is too small."
     )
     assert message("char_lm", path=str(path), length=27) == (
-        "task 'char_lm': split 'train' has 27 tokens; windows of 27 need at least 28."
+        "task 'char_lm': split 'train' has 27 tokens; windows of 27 need at least 28: give a longer "
+        "text or reduce 'length'."
     )
     assert message("char_lm", path=str(path), length=4) == (
-        "task 'char_lm': split 'validation' has 1 tokens; windows of 4 need at least 2."
+        "task 'char_lm': split 'validation' has 1 tokens; windows of 4 need at least 2: give a longer "
+        "text or reduce 'length'."
     )
     assert message("wikitext", path=str(tmp_path)) == (
         f"'{tmp_path / 'wiki.train.tokens'}' cannot be read: No such file or directory. Task 'wikitext': path is the "
@@ -183,7 +182,7 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         "unpacked."
     )
     (wikitext(tmp_path) / "wiki.test.tokens").write_text("")
-    assert message("wikitext", path=str(tmp_path)) == "task 'wikitext': one of the files is empty; each holds text."
+    assert message("wikitext", path=str(tmp_path)) == "task 'wikitext': one of the files is empty; give each file text."
 
 
 def test_a_word_that_is_not_in_the_vocabulary_is_named() -> None:

@@ -180,7 +180,7 @@ MISFITS = [
     (
         runs.small(task="char_lm", options={"path": "no.txt"}),
         "'no.txt' cannot be read: No such file or directory. Task 'char_lm': path is any file of UTF-8 text; without "
-        "it a text is made up.",
+        "path, the task generates a text.",
     ),
     (runs.small(accelerator="cuda"), "accelerator 'cuda': torch finds no GPU; choose auto or cpu."),
     (
