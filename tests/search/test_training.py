@@ -40,8 +40,8 @@ def test_a_first_loss_that_is_far_from_guessing() -> None:
     with pytest.raises(InputError) as caught:
         check_first(5.7, 64)
     assert str(caught.value) == (
-        "the first loss is 5.7 nats, and guessing among 64 answers would give 4.16: the design does not keep numbers "
-        "near 1."
+        "the first loss is 5.7 nats, but guessing among 64 answers gives 4.16: the design does not keep "
+        "activations near unit scale."
     )
 
 

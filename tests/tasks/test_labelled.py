@@ -183,7 +183,9 @@ def test_the_arenas_texts_as_tables(tmp_path: Path) -> None:
     found = all_texts(task_named("lra_text", path=str(tmp_path), length=16))
     assert found["validation"] == [("val a", 0), ("val b", 1)]
     (tmp_path / "agnews_test.tsv").write_text("Source\tTarget\n\t3\n")
-    assert message("lra_text", path=str(tmp_path)) == f"'{tmp_path / 'agnews_test.tsv'}', line 2 has no text."
+    assert (
+        message("lra_text", path=str(tmp_path)) == f"'{tmp_path / 'agnews_test.tsv'}', line 2 has no text; remove it."
+    )
 
 
 def test_the_arenas_retrieval_pairs(tmp_path: Path) -> None:

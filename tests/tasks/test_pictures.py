@@ -83,7 +83,7 @@ def test_pictures_that_cannot_be_used(tmp_path: Path) -> None:
         return message(path=str(tmp_path), **({"data": "mnist"} | options)).replace(f"{tmp_path}/", "")
 
     needed = (
-        " Task 'image_generation': with data=mnist, path is the folder of MNIST's train-images-idx3-ubyte and "
+        " Task 'image_generation': path is, with data=mnist, the folder of MNIST's train-images-idx3-ubyte and "
         "t10k-images-idx3-ubyte, with or without gzip; with data=cifar10, the folder of data_batch_1.bin to "
         "data_batch_5.bin and test_batch.bin: CIFAR-10's binary version, unpacked."
     )

@@ -90,7 +90,7 @@ def test_a_split_that_is_not_there_or_too_short() -> None:
     assert str(error.value) == "samples(start=-1, count=3): start must be at least 0, count at least 1."
     with pytest.raises(ta.InputError) as error:
         task.batches("train", 3)
-    assert str(error.value) == "split 'train' of task 'copy' has no end: take samples from it."
+    assert str(error.value) == "split 'train' of task 'copy' is unlimited: use samples(split, start, count)."
 
 
 def test_the_list_of_tasks_says_what_each_is() -> None:
@@ -109,7 +109,11 @@ def test_a_task_whose_files_are_not_there_says_which_it_looked_for_and_what_to_p
         task_named(recipe, path="no/such", **given)
     looked, _, put = str(error.value).partition(f". Task '{recipe.name}': ")
     assert looked.startswith("'no/such")
-    assert "no file " in looked or looked.endswith("cannot be read: No such file or directory")
+    assert (
+        "no file " in looked
+        or "is not a folder with files " in looked
+        or looked.endswith("cannot be read: No such file or directory")
+    )
     assert put == recipe.files
     assert put.startswith("path")
 

@@ -102,8 +102,8 @@ def test_byte_lm_reads_any_file_and_splits_enwik8_as_the_papers_do(tmp_path: Pat
     assert batch.targets[batch.targets != -100].tolist() == data[951:].tolist()
     assert task.alphabet.encode("aé") == [98, 196, 170]
     assert message("byte_lm", path=str(tmp_path / "enwik8")) == (
-        f"'{tmp_path / 'enwik8'}' cannot be read: No such file or directory. Task 'byte_lm': path is any file: enwik8, "
-        "unpacked, for the bits per character of the papers."
+        f"'{tmp_path / 'enwik8'}' cannot be read: No such file or directory. Task 'byte_lm': path is any file; for the "
+        "bits per character of the papers, it is enwik8, unpacked."
     )
 
 

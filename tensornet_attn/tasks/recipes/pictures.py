@@ -215,7 +215,7 @@ IMAGE_GENERATION = Recipe(
     Generation,
     _open_generation,
     drawn=False,
-    files="with data=mnist, path is the folder of MNIST's train-images-idx3-ubyte and t10k-images-idx3-ubyte, with or "
+    files="path is, with data=mnist, the folder of MNIST's train-images-idx3-ubyte and t10k-images-idx3-ubyte, with or "
     "without gzip; with data=cifar10, the folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin: "
     "CIFAR-10's binary version, unpacked.",
 )
