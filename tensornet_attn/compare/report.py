@@ -19,7 +19,7 @@ SMALLER = ("loss", *UNITS)  # endings of measures for which smaller is better
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs by task; see `compare`."""
+    """A comparison of runs, with a section per task; see `compare`."""
 
     sections: tuple[Section, ...]
 
@@ -40,7 +40,7 @@ class Comparison:
 
 
 def _lines(section: Section) -> Iterator[str]:
-    """The lines of one task."""
+    """The lines of a section."""
     yield section.task
     if section.rows:
         table = columns([head(section), *(cells(section, row) for row in section.rows)])

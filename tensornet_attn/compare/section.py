@@ -26,7 +26,7 @@ DEFAULT = (*UNITS, "eval_accuracy", "eval_loss")  # rows are sorted by the first
 COSTS = {"macs_per_token": "MACs/token", "parameters": "parameters", "peak_memory_bytes": "peak memory",
          "tokens_per_second": "tokens/s"}  # fmt: skip
 NOTE = (
-    "mean ± half the 95 % interval (Student's t) over seeds; difference: from the first row, paired by seed; "
+    "mean ± half the 95 % interval (Student's t) over seeds; difference: to the first row, paired by seed; "
     "costs: medians"
 )
 

@@ -14,7 +14,7 @@ from tensornet_attn.plan.parts import Decoding
 
 
 def check_carried(place: Place, part: Fitted) -> None:
-    """Refuses a design at its place in a model whose memory is the decoding cache."""
+    """Refuses a design whose cache cannot be carried, in a model with `memory_kind: cache`."""
     reason = not_carried(build(part.design, part.causal), bool(part.design.loss_weights))
     if reason:
         place.refuse(reason, "leave out 'memory_kind: cache': a memory of inputs has fewer requirements.")

@@ -25,7 +25,7 @@ Initialisation = Literal["design", "normal", "gpt2", "xavier", "transformer_xl",
 
 def _design(value: Any) -> Any:
     if not isinstance(value, (str, os.PathLike, Mapping, Design)) or value == {}:
-        raise PydanticCustomError("design", "a design is wanted here: a shipped name, a path, or the design itself")
+        raise PydanticCustomError("design", "expected a design: a shipped name, a path, or the design itself")
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -36,7 +36,7 @@ def _short(kind: Any, key: str) -> Callable[[Any], Any]:
         if isinstance(value, (str, os.PathLike, Design)):
             return {key: value}
         if not isinstance(value, (Mapping, _Data)):
-            raise PydanticCustomError(kind, "a design is wanted here, or a mapping")
+            raise PydanticCustomError(kind, "expected a design or a mapping")
         return value
 
     return spelled_out
@@ -44,7 +44,7 @@ def _short(kind: Any, key: str) -> Callable[[Any], Any]:
 
 def _whole(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.SIZE:
-        raise PydanticCustomError("whole", "a whole number is wanted here, from 1")
+        raise PydanticCustomError("whole", "expected a whole number from 1")
     return value
 
 
@@ -55,7 +55,7 @@ def _rows(value: Any) -> Any:
 def _share(value: Any) -> Any:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not 0 <= value < 1:
-        raise PydanticCustomError("share", "a number from 0 up to but not including 1 is wanted here")
+        raise PydanticCustomError("share", "expected a number from 0 up to but not including 1")
     return value
 
 
@@ -193,19 +193,19 @@ _EXAMPLES = {
     "design": "design: mhsa",
 }
 _WANTED = {
-    "whole": ("a whole number from 1 is wanted here", "e.g. 64."),
-    "share": ("a number from 0 up to but not including 1 is wanted here", "e.g. 0.1."),
-    "number": ("a finite number or arithmetic is wanted here", "e.g. 0.5 or 'width ** 0.5'."),
-    "bool_type": ("true or false is wanted here", "e.g. true."),
-    "list_type": ("a list of layers is wanted here", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
-    "too_short": ("at least one layer is wanted here", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
-    "dict_type": ("a mapping of names to numbers is wanted here", "e.g. {h: 4}."),
-    "design": ("a design is wanted here", "a shipped name, a path, or the design itself."),
-    "part": ("a design is wanted here", "e.g. mhsa, or {design: mhsa, legs: {h: 4}}."),
-    "layer": ("a layer is wanted here", "e.g. {mixer: mhsa, mlp: mlp}."),
-    "model_type": ("a layer is wanted here", "e.g. {mixer: mhsa, cross: cross, mlp: mlp}."),
+    "whole": ("a whole number from 1", "e.g. 64."),
+    "share": ("a number from 0 up to but not including 1", "e.g. 0.1."),
+    "number": ("a finite number or arithmetic", "e.g. 0.5 or 'width ** 0.5'."),
+    "bool_type": ("true or false", "e.g. true."),
+    "list_type": ("a list of layers", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
+    "too_short": ("at least one layer", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
+    "dict_type": ("a mapping of names to numbers", "e.g. {h: 4}."),
+    "design": ("a design", "a shipped name, a path, or the design itself."),
+    "part": ("a design", "e.g. mhsa, or {design: mhsa, legs: {h: 4}}."),
+    "layer": ("a layer", "e.g. {mixer: mhsa, mlp: mlp}."),
+    "model_type": ("a layer", "e.g. {mixer: mhsa, cross: cross, mlp: mlp}."),
 }
-_OTHER = ("another value is wanted here", "compare with docs/models.md.")
+_OTHER = ("another value", "compare with docs/models.md.")
 
 
 def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None:
@@ -225,7 +225,7 @@ def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None
         else:
             what, hint = _WANTED.get(raw["type"], _OTHER)
             given = written(reporter.document.value(path))
-            reporter.error("wrong-type", f"{what}, {given} given.", path, hint=hint)
+            reporter.error("wrong-type", f"expected {what}, got {given}.", path, hint=hint)
 
 
 def _known(path: Path, kind: str) -> list[str]:

@@ -51,7 +51,7 @@ class ModelCost:
 
     @property
     def flops(self) -> int:
-        """Floating point operations of the multiply-adds: 2 MACs."""
+        """Floating-point operations: 2 MACs."""
         return 2 * self.macs
 
     @property

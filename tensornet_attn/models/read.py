@@ -124,8 +124,8 @@ def sizes_of(config: AnyConfig) -> dict[str, int]:
 def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
     """The model of a document; None if it has errors. Problems go to the reporter."""
     if "model" not in document.data and {"diagram", "extends"} & document.data.keys():
-        message = "this is a design; a model is wanted here."
-        reporter.error("wrong-type", message, (), hint="'ta.load' reads designs; a model has them under 'layers'.")
+        message = "this is a design, not a model."
+        reporter.error("wrong-type", message, (), hint="use 'ta.load' for designs; a model has them under 'layers'.")
         return None
     _check_top(document, reporter)
     config = _config(document, reporter)
@@ -168,14 +168,14 @@ def _check_top(document: Document, reporter: Reporter) -> None:
     data = document.data
     if data.get("tensornet") != 1 or isinstance(data.get("tensornet"), bool):
         given = written(data.get("tensornet"))
-        message = f"this package reads version 1 of the language, {given} given."
+        message = f"expected version 1 of the language, got {given}."
         reporter.error("version", message, ("tensornet",), hint="write 'tensornet: 1'.")
     for key in [key for key in data if key not in TOP]:
         reporter.unknown_key((key,), TOP)
     for key in ("name", "about", "source"):
         text = data.get(key, "")
         if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
-            message = f"a text is wanted here, {written(text)} given."
+            message = f"expected text, got {written(text)}."
             reporter.error("wrong-type", message, (key,), hint=f"e.g. '{key}: tiny'.")
         elif key == "name" and "name" in data and (problem := identifier_problem(text)):
             reporter.error("name", problem[0], ("name",), hint=problem[1])
@@ -185,7 +185,7 @@ def _config(document: Document, reporter: Reporter) -> AnyConfig | None:
     """The content of `model:` with its form checked; None if it has errors."""
     data = document.data.get("model")
     if not isinstance(data, Mapping):
-        message = f"a mapping is wanted here, {written(data)} given."
+        message = f"expected a mapping, got {written(data)}."
         reporter.error("wrong-type", message, ("model",), hint="e.g. 'model: {kind: language_model, ...}'.")
         return None
     kind = data.get("kind")
@@ -356,7 +356,9 @@ def _check(spec: ModelSpec, changes: Mapping[str, Any]) -> None:
         if key not in known:
             raise InputError(f"a {spec.kind} has no '{key}' to override: {nearest(key, known)}")
         if key in MAPPINGS and not isinstance(value, Mapping):
-            raise InputError(f"'{key}' is a mapping of names to numbers, e.g. {{'h': 4}}, not {type(value).__name__}.")
+            raise InputError(
+                f"'{key}' must be a mapping of names to numbers, e.g. {{'h': 4}}, not {type(value).__name__}."
+            )
     for stack in STACKS if "depth" in changes else ():
         count = len(getattr(spec.config, stack, ()))
         if count > 1:

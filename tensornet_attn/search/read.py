@@ -91,7 +91,7 @@ class _Reading:
             self.reporter.unknown_key((key,), TOP)
         for key in ("name", "about"):
             if not isinstance(self.data.get(key, ""), str):
-                self.error("wrong-type", "a text is wanted here.", (key,), f"e.g. '{key}: small'.")
+                self.error("wrong-type", "expected text.", (key,), f"e.g. '{key}: small'.")
         if isinstance(self.data.get("name"), str) and (problem := identifier_problem(self.data["name"])):
             self.error("name", problem[0], ("name",), problem[1])
 
@@ -114,7 +114,7 @@ class _Reading:
             path: Path = ("base", place) if several else ("base",)
             if not item or not isinstance(item, (str, Mapping, Design)):
                 hint = "a shipped name, a path, or the design itself."
-                self.error("wrong-type", "a design is wanted here.", path, hint)
+                self.error("wrong-type", "expected a design.", path, hint)
                 continue
             reading = read_document(*opened(item, self.document, path))
             design, graph = reading.design, examine(reading) if reading.design is not None else None
@@ -295,7 +295,7 @@ def read_values(value: Any) -> Values:
         return _described(value)
     items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not items or not all(is_number(item) or isinstance(item, str) for item in items):
-        raise Refusal("wrong-type", "a number, or a list of numbers or words, is wanted here.", "e.g. [2, 4, 8].")
+        raise Refusal("wrong-type", "expected a number, or a list of numbers or words.", "e.g. [2, 4, 8].")
     if len(set(items)) < len(items):
         raise Refusal("wrong-value", "a value is given twice.", "give each value once.")
     return Values(items)
@@ -304,7 +304,7 @@ def read_values(value: Any) -> Values:
 def _described(value: Mapping[str, Any]) -> Values:
     if len(value) != 1 or next(iter(value)) not in KEYS:
         keys = printable(", ".join(map(str, value)) or "nothing")
-        message = f"one of {', '.join(KEYS)} is wanted here, {keys} given."
+        message = f"expected one of {', '.join(KEYS)}, got {keys}."
         raise Refusal("wrong-value", message, "e.g. {choices: [2, 4, 8]} or {range: [1, 8]}.")
     ((key, given),) = value.items()
     if key == "divisors":

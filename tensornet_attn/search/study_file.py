@@ -83,7 +83,7 @@ def _joined(data: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, An
 def _space(given: Any) -> Space:
     """The space of a study. Raises DesignError with its problems, and InputError if it cannot be read."""
     if not isinstance(given, (str, os.PathLike, Mapping, Space)):
-        raise InputError(f"'space' must be the path of a space file, or the content of one; {written(given)} given.")
+        raise InputError(f"'space' must be the path of a space file, or the content of one, got {written(given)}.")
     if isinstance(given, os.PathLike) or (isinstance(given, str) and not {"\n", "{"} & {*given}):
         read_bytes(Path(given))  # reports a missing file; shipped designs are no spaces
     return load(given)
@@ -111,7 +111,7 @@ def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, o
             where = " ".join(str(step + 1) if isinstance(step, int) else step for step in path)  # `rungs 2 rates`
             known = INNER.get(str(path[0]), KEYS) if len(path) > 1 else KEYS
             wrong = "give at least one" if kind == "too_short" else raw["msg"][0].lower() + raw["msg"][1:]
-            shown = "" if kind == "missing" else f", {written(raw['input'])} given"
+            shown = "" if kind == "missing" else f", got {written(raw['input'])}"
             in_file = bool(path) and path[0] in document.data and path[0] not in options
             last = str(path[-1:] and path[-1])
             if in_file and kind == "extra_forbidden":

@@ -90,7 +90,7 @@ class Survey:
 def survey(space: Space, samples: int = 12, seed: int = 0) -> Survey:
     """Surveys a space. Raises InputError if it has no valid design within bounds."""
     if samples < 1:
-        raise InputError(f"'samples' must be a whole number from 1, {samples} given.")
+        raise InputError(f"'samples' must be a whole number from 1, got {samples}.")
     found: dict[str, Proposal] = {}
     number = known = 0
     while len(found) < samples and known < TIRED:

@@ -261,7 +261,7 @@ def _line(recipe: Recipe, problem: Any) -> str:
         meaning = recipe.options.model_fields[name].description or "it has no default"
         return f"task '{recipe.name}' needs option '{name}': {meaning}."
     message = problem["msg"][0].lower() + problem["msg"][1:]
-    return f"task '{recipe.name}', option '{name}': {message}; it is {problem['input']!r}."
+    return f"task '{recipe.name}', option '{name}': {message}, got {problem['input']!r}."
 
 
 def describe(recipes: Iterable[Recipe]) -> str:

@@ -33,7 +33,7 @@ def _source(value: Any) -> Any:
     if value is None or value == "none":
         return None
     if not isinstance(value, (str, os.PathLike, Mapping, Design)) or not value:
-        raise PydanticCustomError("source", "a name, a path or a mapping is wanted here")
+        raise PydanticCustomError("source", "expected a name, a path or a mapping")
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
@@ -202,7 +202,7 @@ def file_document(source: str | os.PathLike[str], kind: str) -> tuple[Document, 
         raise InputError(f"'{name}' is not a {kind} file: it must be a mapping that begins with '{kind}: 1'.")
     if not reporter.failed and document.data.get(kind) != 1:
         given = written(document.data.get(kind))
-        message = f"this package reads version 1 of {kind} files, {given} given."
+        message = f"expected version 1 of {kind} files, got {given}."
         reporter.error("version", message, (kind,), hint=f"write '{kind}: 1'.")
     return document, reporter
 
@@ -214,7 +214,7 @@ def _report(reporter: Reporter, raw: Any) -> None:
         return
     given = written(reporter.document.value(path))
     about = Run.model_fields[str(path[0])].description
-    reporter.error("wrong-value", f"{_sentence(raw)}, {given} given.", path, hint=f"'{path[0]}' is {about}.")
+    reporter.error("wrong-value", f"{_sentence(raw)}, got {given}.", path, hint=f"'{path[0]}' is {about}.")
 
 
 def _option(raw: Any) -> str:
@@ -227,7 +227,7 @@ def _option(raw: Any) -> str:
     about = Run.model_fields[name].description
     if raw["type"] == "missing":
         return f"a run needs '{name}': {about}."
-    return f"option '{name}': {_sentence(raw)}, {written(raw['input'])} given; it is {about}."
+    return f"option '{name}': {_sentence(raw)}, got {written(raw['input'])}; it is {about}."
 
 
 def _sentence(raw: Any) -> str:

@@ -41,7 +41,7 @@ def test_a_bad_model(run, tmp_path: Path) -> None:
     path.write_text(MODEL.replace("vocabulary: 9", "vocabulary: none"))
     outcome = run("check", str(path))
     assert (outcome.code, outcome.out) == (1, "")
-    wanted = "wrong-type: a whole number from 1 is wanted here, the text 'none' given."
+    wanted = "wrong-type: expected a whole number from 1, got the text 'none'."
     assert outcome.err.splitlines()[0] == f"{path}:5:15: {wanted}"
 
 

@@ -51,7 +51,7 @@ def test_a_run_file(run, tmp_path: Path) -> None:
     path.write_text("run: 1\ntask: char_lm\ndesign: mhsa\nlr: high\n")
     outcome = run("train", "--config", str(path), "--out", str(out))
     assert (outcome.code, outcome.out) == (1, "")
-    assert f"{path}:4:5: wrong-value: input should be a valid number, the text 'high' given." in outcome.err
+    assert f"{path}:4:5: wrong-value: input should be a valid number, got the text 'high'." in outcome.err
     assert run("train", "--config", str(path), "--lr", "0.001", *TINY, "--out", str(out)).code == 0
 
 
@@ -61,7 +61,7 @@ def test_mistakes(run, tmp_path: Path) -> None:
     assert run("train", *TINY, "--betas", "0.9", "--out", out).code == 2
     assert run("evaluate", out) == (1, "", f"error: '{out}' is not the folder of a run: it has no 'run.yaml'.\n")
     assert run("train", *TINY, "--out", str(tmp_path / "run.yaml" / "x")).code == 0
-    wanted = "error: option 'lr': input should be greater than 0, 0.0 given; it is the maximum learning rate.\n"
+    wanted = "error: option 'lr': input should be greater than 0, got 0.0; it is the maximum learning rate.\n"
     assert run("train", *TINY, "--lr", "0", "--out", out) == (1, "", wanted)
 
 

@@ -124,7 +124,7 @@ mqar
   linear  0.30 ± 0.25  1 ± 0    -0.5 ± 0      3      81.9 k      70.0 k       400 MB    13.4 k
   mhsa is the best: its interval overlaps no other.
 
-mean ± half the 95 % interval (Student's t) over seeds; difference: from the first row, paired by seed; costs: medians"""
+mean ± half the 95 % interval (Student's t) over seeds; difference: to the first row, paired by seed; costs: medians"""
     )
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     metrics.write_text('{"step": 1, "loss": 2}\n{"step"\n{"step": 3, "loss": 2}\n')
     assert refusal(run) == f"'{metrics}', line 2: not a JSON object with a 'step'; remove the line."
     metrics.write_bytes(b"\xff\n")
-    assert refusal(run) == f"'{metrics}' is not UTF-8 text."
+    assert refusal(run) == f"'{metrics}' is not UTF-8 text; restore the file."
     metrics.write_text("")
     summary.write_text('{"eval": {}}')
     assert refusal(run) == f"'{summary}' is damaged: it has no 'macs_per_token'; remove it and finish the run."

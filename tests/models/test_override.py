@@ -121,7 +121,7 @@ WRONG = [
     ({"colour": 1}, "a language_model has no 'colour' to override: known here: depth, design, dropout, "
      "embedding_scale, init, legs, length, memory, memory_kind, mlp, mlp_legs, mlp_settings, ...."),
     ({"pos_norm": True}, "a language_model has no 'pos_norm' to override: did you mean 'post_norm'?"),
-    ({"legs": 3}, "'legs' is a mapping of names to numbers, e.g. {'h': 4}, not int."),
+    ({"legs": 3}, "'legs' must be a mapping of names to numbers, e.g. {'h': 4}, not int."),
     (
         {"mlp": "none", "mlp_legs": {"l": 3}},
         "'mlp_legs' needs an MLP, and 'tiny' has none: leave it out, or add e.g. mlp='mlp'.",
@@ -147,7 +147,7 @@ def test_the_depth_of_a_model_with_several_entries() -> None:
 REFUSED = [
     (
         {"width": 0, "legs": {"q": 3}},
-        ["tiny: model.width: wrong-type: a whole number from 1 is wanted here, 0 given.\n  hint: e.g. 64."],
+        ["tiny: model.width: wrong-type: expected a whole number from 1, got 0.\n  hint: e.g. 64."],
     ),
     (
         {"legs": {"q": 3}},
@@ -158,7 +158,7 @@ REFUSED = [
     ),
     (
         {"depth": 0},
-        ["tiny: model.layers[0].repeat: wrong-type: a whole number from 1 is wanted here, 0 given.\n  hint: e.g. 64."],
+        ["tiny: model.layers[0].repeat: wrong-type: expected a whole number from 1, got 0.\n  hint: e.g. 64."],
     ),
     (
         {"design": "mhs"},

@@ -129,11 +129,11 @@ model.yaml:3:1: missing-key: the key 'length' is missing.
     model:
     ^^^^^
   hint: e.g. 'length: 128'.
-model.yaml:5:15: wrong-type: a whole number from 1 is wanted here, 0 given.
+model.yaml:5:15: wrong-type: expected a whole number from 1, got 0.
       vocabulary: 0
                   ^
   hint: e.g. 64.
-model.yaml:6:10: wrong-type: a whole number from 1 is wanted here, the text 'wide' given.
+model.yaml:6:10: wrong-type: expected a whole number from 1, got the text 'wide'.
       width: wide
              ^^^^
   hint: e.g. 64.
@@ -146,7 +146,7 @@ model.yaml:8:9: wrong-value: the text 'zero' is not a value of 'init'.
       init: zero
             ^^^^
   hint: one of design, normal, gpt2, xavier, transformer_xl, mgk, fmm, lra, epa.
-model.yaml:9:12: wrong-type: a number from 0 up to but not including 1 is wanted here, 1 given.
+model.yaml:9:12: wrong-type: expected a number from 0 up to but not including 1, got 1.
       dropout: 1
                ^
   hint: e.g. 0.1.
@@ -162,11 +162,11 @@ model.yaml:12:7: missing-key: the key 'mixer' is missing.
         - {mlp: 3}
           ^
   hint: e.g. 'mixer: mhsa'.
-model.yaml:12:13: wrong-type: a design is wanted here, 3 given.
+model.yaml:12:13: wrong-type: expected a design, got 3.
         - {mlp: 3}
                 ^
   hint: e.g. mhsa, or {design: mhsa, legs: {h: 4}}.
-model.yaml:13:7: wrong-type: a layer is wanted here, 4 given.
+model.yaml:13:7: wrong-type: expected a layer, got 4.
         - 4
           ^
   hint: e.g. {mixer: mhsa, mlp: mlp}.
@@ -175,7 +175,7 @@ model.yaml:13:7: wrong-type: a layer is wanted here, 4 given.
     "kind": (
         "tensornet: 2\nmodel: {kind: languag_model}\n",
         """\
-model.yaml:1:12: version: this package reads version 1 of the language, 2 given.
+model.yaml:1:12: version: expected version 1 of the language, got 2.
     tensornet: 2
                ^
   hint: write 'tensornet: 1'.

@@ -63,7 +63,7 @@ def test_too_long(nursery: Nursery, tmp_path: Path) -> None:
 def test_too_large(nursery: Nursery, tmp_path: Path) -> None:
     found = outcome(nursery, "grows", tmp_path, Bound(FAR, 1e6, gibibytes=0.5))
     assert found.state == MEMORY
-    assert found.reason.startswith("it took 0.5")
+    assert found.reason.startswith("it used 0.5")
     assert found.reason.endswith(" GiB, more than 0.5 GiB.")
 
 

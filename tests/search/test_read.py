@@ -35,7 +35,7 @@ bouns: 3
 """
 
 
-WANTED = """s:1:8: version: a space begins with its version, 'space: 1'.
+WANTED = """s:1:8: version: a space must begin with its version, 'space: 1'.
     space: 2
            ^
   hint: write 'space: 1'.
@@ -55,7 +55,7 @@ s:5:3: unknown-name: no base has a leg 'q'.
       q: [2, 4]
       ^
   hint: known here: d, f, h.
-s:6:6: wrong-value: one of choices, range, log, divisors is wanted here, rnge given.
+s:6:6: wrong-value: expected one of choices, range, log, divisors, got rnge.
       h: {rnge: [2, 4]}
          ^
   hint: e.g. {choices: [2, 4, 8]} or {range: [1, 8]}.

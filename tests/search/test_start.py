@@ -146,7 +146,7 @@ def test_a_study_file_that_was_written_over(tmp_path: Path) -> None:
 
 MISTAKES = [
     ({"workers": 0}, "workers is 0; set at least 1."),
-    ({"trials": 0}, "option 'trials': input should be greater than or equal to 1, 0 given."),
+    ({"trials": 0}, "option 'trials': input should be greater than or equal to 1, got 0."),
     ({"storage": "nosql://x"}, "the storage 'nosql://x' is not a known URL: give e.g. postgresql://HOST/NAME."),
 ]
 

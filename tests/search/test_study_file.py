@@ -140,7 +140,7 @@ NOT_BOTH = "a study has 'rungs' and a 'task': give only one of them."
 HERE = {"space": SPACE, "task": "mqar"}
 OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ({"space": None}, ["a study needs a 'space': the path of a space file, or the content of one."]),
-    ({"space": 3}, ["'space' must be the path of a space file, or the content of one; 3 given."]),
+    ({"space": 3}, ["'space' must be the path of a space file, or the content of one, got 3."]),
     ({"space": "nope.yaml"}, ["'nope.yaml' cannot be read: No such file or directory."]),
     ({"space": "mhsa"}, ["'mhsa' cannot be read: No such file or directory."]),
     ({"task": None}, ["a study needs a 'task', e.g. mqar, or 'rungs', a list of tasks."]),
@@ -157,17 +157,17 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
         {"options": {"length": "x"}},
         [
             "rung 2: task 'mqar', option 'length': input should be a valid integer, unable to parse string as an "
-            "integer; it is 'x'."
+            "integer, got 'x'."
         ],
     ),
-    ({"options": 3}, ["option 'rungs 1 options': input should be a valid dictionary, 3 given."]),
+    ({"options": 3}, ["option 'rungs 1 options': input should be a valid dictionary, got 3."]),
     ({"run": {"lr": 1}}, ["rung 1: leave out 'lr' under 'run': it is set by 'rates'."]),
     ({"run": {"design": "mhsa"}}, ["rung 1: leave out 'design' under 'run': it is set by the space."]),
     ({"run": {"stepss": 1}}, ["rung 1: a run has no option 'stepss': did you mean 'steps'?"]),
     (
         {"run": {"steps": 0}},
         [
-            "rung 1: option 'steps': input should be greater than or equal to 1, 0 given; it is the number of "
+            "rung 1: option 'steps': input should be greater than or equal to 1, got 0; it is the number of "
             "optimiser steps."
         ],
     ),
@@ -175,10 +175,10 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
         {"run": {"width": 64}},
         ["rung 1: the input of the designs of 'tiny' has the width 16, but the rung has 'width: 64'; leave it out."],
     ),
-    ({"rates": [0]}, ["option 'rungs 1 rates 1': input should be greater than 0, 0 given."]),
-    ({"trials": 0}, ["option 'trials': input should be greater than or equal to 1, 0 given."]),
+    ({"rates": [0]}, ["option 'rungs 1 rates 1': input should be greater than 0, got 0."]),
+    ({"trials": 0}, ["option 'trials': input should be greater than or equal to 1, got 0."]),
     ({"triials": 1}, ["a study has no option 'triials': did you mean 'trials'?"]),
-    ({"objectives": []}, ["option 'objectives': give at least one, a list given."]),
+    ({"objectives": []}, ["option 'objectives': give at least one, got a list."]),
     (
         {"objectives": ["quality", "mac"]},
         ["there is no objective 'mac'; choose from quality, macs, parameters, activations, decoding_state, latency."],
@@ -191,7 +191,7 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ({"bounds": {"macs": {"last": 5}}}, ["a study has no option 'bounds macs last': did you mean 'least'?"]),
     (
         {"bounds": {"macs": "many"}},
-        ["option 'bounds macs': input should be a valid dictionary or instance of Limit, the text 'many' given."],
+        ["option 'bounds macs': input should be a valid dictionary or instance of Limit, got the text 'many'."],
     ),
     (
         {"bounds": {"macs": {"least": 5, "most": 2}}},
@@ -199,7 +199,7 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
             "the bound on 'macs' has least 5 above most 2; e.g. 1000000, or {least: 1000, most: 1000000}.",
         ],
     ),
-    ({"fresh_seeds": 4}, ["option 'fresh_seeds': input should be greater than or equal to 5, 4 given."]),
+    ({"fresh_seeds": 4}, ["option 'fresh_seeds': input should be greater than or equal to 5, got 4."]),
     ({"rungs": [{"task": "mqar"}]}, [NOT_BOTH]),
     (
         {"rungs": [{"task": "mqar"}], "task": None, "rates": [0.1]},
@@ -243,7 +243,7 @@ PLACES: list[tuple[str, list[str]]] = [
     (
         "trials: 3\n",
         [
-            "study.yaml:1:1: version: this package reads version 1 of study files, nothing given.",
+            "study.yaml:1:1: version: expected version 1 of study files, got nothing.",
             "  hint: write 'study: 1'.",
         ],
     ),
@@ -258,7 +258,7 @@ PLACES: list[tuple[str, list[str]]] = [
     (
         FILE.replace("trials: 7", "trials: many"),
         [
-            "study.yaml:6:9: wrong-value: trials: input should be a valid integer, the text 'many' given.",
+            "study.yaml:6:9: wrong-value: trials: input should be a valid integer, got the text 'many'.",
             "  hint: docs/search.md lists all keys.",
         ],
     ),

@@ -90,7 +90,7 @@ def test_pictures_that_cannot_be_used(tmp_path: Path) -> None:
     assert told() == f"'{tmp_path}' has no file train-images[-.]idx3-ubyte*.{needed}"
     assert told(data="cifar10") == f"'{tmp_path}' has no file data_batch_*.bin.{needed}"
     assert told(data="svhn") == (
-        "task 'image_generation', option 'data': input should be 'mnist' or 'cifar10'; it is 'svhn'."
+        "task 'image_generation', option 'data': input should be 'mnist' or 'cifar10', got 'svhn'."
     )
     train, test = tmp_path / "train-images-idx3-ubyte", tmp_path / "t10k-images-idx3-ubyte"
     idx(test, 2)

@@ -14,8 +14,8 @@ from tensornet_attn.tasks import Recipe, describe, list_tasks, task_named
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("mqr", {}, "there is no task 'mqr': did you mean 'mqar'?"),
     ("mqar", {"pair": 8}, "task 'mqar' has no option 'pair': did you mean 'pairs'?"),
-    ("mqar", {"pairs": 0}, "task 'mqar', option 'pairs': input should be greater than or equal to 1; it is 0."),
-    ("mqar", {"filler": "b"}, "task 'mqar', option 'filler': input should be 'blank' or 'random'; it is 'b'."),
+    ("mqar", {"pairs": 0}, "task 'mqar', option 'pairs': input should be greater than or equal to 1, got 0."),
+    ("mqar", {"filler": "b"}, "task 'mqar', option 'filler': input should be 'blank' or 'random', got 'b'."),
     ("mqar", {"length": 31}, "task 'mqar': length 31 is too short for 8 pairs and their queries; set at least 32."),
     ("mqar", {"vocabulary": 16}, "task 'mqar': a vocabulary of 16 has 7 keys for 8 pairs; set at least 18."),
     ("copy", {"length": 4}, "task 'copy': length 4 is too short for 0 w 0 w; set at least 5."),
@@ -59,7 +59,7 @@ def test_several_wrong_options_are_told_at_once() -> None:
     with pytest.raises(ta.InputError) as error:
         task_named("copy", lenght=3, symbols=0)
     assert str(error.value) == (
-        "task 'copy', option 'symbols': input should be greater than or equal to 1; it is 0.\n"
+        "task 'copy', option 'symbols': input should be greater than or equal to 1, got 0.\n"
         "task 'copy' has no option 'lenght': did you mean 'length'?"
     )
 

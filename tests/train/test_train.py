@@ -89,7 +89,7 @@ def test_label_smoothing_is_in_the_loss_of_training_and_not_in_that_of_validatio
     with pytest.raises(InputError) as error:
         ta.train(still, out=tmp_path / "out", label_smoothing=1.0)
     assert str(error.value) == (
-        "option 'label_smoothing': input should be less than 1, 1.0 given; it is the share of a target's probability "
+        "option 'label_smoothing': input should be less than 1, got 1.0; it is the share of a target's probability "
         "spread over all answers."
     )
 
