@@ -30,9 +30,9 @@ class Row:
 class ModelCost:
     """The cost of one forward pass at `n` positions; `m` is the length of the source, or of memory and segment.
 
-    `macs`: multiply-adds of the products, as planned; `flops` are 2 MACs. `routed_macs`: the MACs if only the entries
-    selected by a topk are computed. `parameters`: trainable elements; tied weights count once. `frozen`: other
-    elements.
+    `macs`: multiply-adds of the products of the whole batch, as planned; `flops` are 2 MACs. `routed_macs`: the MACs if
+    only the entries selected by a topk are computed. `parameters`: trainable elements; tied weights count once.
+    `frozen`: other elements.
     """
 
     name: str

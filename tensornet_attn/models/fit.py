@@ -78,7 +78,7 @@ class Fitted:
 
 @dataclass
 class Place:
-    """The place of a design in a model. `role`: mixer, cross or mlp. `longest`: maximal rows of its two inputs."""
+    """The place of a design in a model. `role`: mixer, cross or mlp. `longest`: maximum lengths of its two inputs."""
 
     document: Document
     reporter: Reporter
@@ -123,7 +123,7 @@ def fit(place: Place) -> Fitted | None:
 
 
 def _width_legs(place: Place, design: compiler.Design) -> list[str]:
-    """The legs of the inputs that take the width of the residual stream: those that are no sequence legs."""
+    """The legs of the inputs that take the width of the residual stream: the legs that are not sequence legs."""
     kinds = {
         leg.name: leg.kind
         for leg in Sizes.of(design.declared_legs, design.settings, Reporter(design.document)).legs.values()

@@ -172,16 +172,15 @@ class LanguageModel(TokenModel):
     ) -> Tensor | tuple[Any, ...]:
         """Returns logits [batch, n, vocabulary] of tokens [batch, n], integers; key_mask [batch, n] is true for tokens.
 
-        memory: from `new_memory(batch)` or the last call; returns (logits, memory).
-        at [k]: flat indices row * n + position; returns logits [k, vocabulary] of these positions only.
-        losses: returns the auxiliary losses by name, such as `layers.0.mixer.balance`, last in a tuple: (logits,
-        losses) or (logits, memory, losses).
-        cache: the tokens continue the cached tokens, and key_mask [batch, cached + n] covers both.
-        positions [batch, n], integers: replace the learned or sinusoid positions 0 to n - 1.
-        cu_seqlens [documents + 1], int32: offsets of documents packed into one row, [1, n]; max_seqlen: the length of
-        the longest, required by compiled calls. See docs/packed.md.
+        With `memory`, from `new_memory(batch)` or the last call, returns (logits, memory). With `at` [k], flat indices
+        row * n + position, the logits are [k, vocabulary], of these positions only. With `losses`, the auxiliary losses
+        by name, such as `layers.0.mixer.balance`, are the last result: (logits, losses) or (logits, memory, losses).
+        With `cache`, the tokens continue the cached tokens, and key_mask [batch, cached + n] covers both. `positions`
+        [batch, n], integers, replace the learned or sinusoid positions 0 to n - 1. `cu_seqlens` [documents + 1], int32,
+        has the offsets of documents packed into one row, [1, n], and `max_seqlen` the length of the longest document,
+        which compiled calls need; see docs/packed.md.
 
-        Raises InputError for arguments of wrong shape or dtype, or that exclude each other.
+        Raises InputError for arguments of a wrong shape or dtype, and for arguments that exclude each other.
         """
         seen = 0 if cache is None else cache.length
         check_tokens("tokens", tokens, key_mask, seen=seen)

@@ -29,7 +29,7 @@ GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 @dataclass(frozen=True)
 class Identity:
-    """A process: its host with boot and process namespace, its process ID, and its start time."""
+    """A process, identified by its host (with boot and PID namespace), process ID and start time."""
 
     host: str
     pid: int

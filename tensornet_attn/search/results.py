@@ -35,7 +35,7 @@ DESIGN, PICTURE, SOURCE, CURVES, FACTS = "design.yaml", "picture.svg", "source.p
 def write(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> None:
     """Writes `pareto/`, `trials.json` and `report.html` into the folder of a study, each atomically.
 
-    A file that cannot be made because a package or a run is missing is replaced by a sentence with the reason. Raises
+    If a package or a run is missing, the facts of a design list the files that cannot be made, with reasons. Raises
     InputError if a design does not have the hash of its trial, and OSError.
     """
     found = find(study, space, trials)

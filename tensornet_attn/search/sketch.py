@@ -178,7 +178,7 @@ class Sketch:
         self.output = new.get(self.output, self.output)
 
     def name(self, wanted: str) -> str:
-        """The free name for a new tensor or step; `far.of` is for a step nested in a future step `far`."""
+        """The free name for a new tensor or step; `far.of` names a step nested in `far`, which may be added later."""
         return self._free(wanted, self.tensors, self.step)
 
     @staticmethod

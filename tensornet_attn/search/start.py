@@ -92,11 +92,10 @@ def search(
 ) -> StudyResult:
     """Searches a space for designs with high quality on a task at low cost, and returns the finished study.
 
-    task: the name of a task, or a function of a module that maps a Design to its quality (larger is better).
-    config, options: a study file or a mapping of its keys, and keys that override it.
-    workers: number of processes that evaluate trials on this machine.
-    out: the folder of the study; default `runs/NAME` with the name of the space.
-    storage, name: the URL of a database and the name of the study in it; default `study.db` in `out`.
+    `task` is the name of a task, or a function of a module that maps a Design to its quality (larger is better).
+    `config` is a study file or a mapping of its keys, and `options` are keys that override it. `workers` processes
+    evaluate trials on this machine. `out` is the folder of the study, by default `runs/NAME` with the name of the
+    space. `storage` is the URL of a database, by default `study.db` in `out`, and `name` the name of the study in it.
 
     A second call with the same arguments resumes the study, or returns its result if it is finished. Progress goes to
     standard error. Raises TypeError for an unknown key; DesignError and InputError for problems of space, task, bounds,

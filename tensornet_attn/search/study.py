@@ -157,7 +157,7 @@ def space_data(space: Space) -> dict[str, Any]:
 
 
 def study_data(study: Study) -> dict[str, Any]:
-    """A study as data, which `study_file.read` reads back. The order of its keys is the order of steps."""
+    """A study as data, which `study_file.read` reads back. Key order matters: it orders the steps of designs."""
     data = study.model_dump(mode="json", exclude_none=True)
     return {**data, "bounds": {name: _limit(one.least, one.most) for name, one in study.bounds.items()}}
 

@@ -20,12 +20,11 @@ UNSCORED = -100  # the target of positions that are not scored; torch's cross en
 class Batch:
     """Samples of a task.
 
-    tokens: [batch, n] int64, or [batch, n, features] float32.
-    targets: int64; -100 is not scored. [batch, n] for a language model or decoder: `targets[:, i]` is the answer to
-    `tokens[:, :i + 1]`. [batch], the class, for a classification.
-    key_mask: [batch, n] bool, False at padding; None without padding.
-    source, source_mask: [batch, m], the encoder's input; `tokens` are then the decoder's input.
-    group: [batch], the index of a sample's group; accuracies are also computed per group.
+    `tokens`: [batch, n] int64, or [batch, n, features] float32. `targets`: int64, where -100 is not scored; [batch, n]
+    for a language model or decoder, where `targets[:, i]` is the answer to `tokens[:, :i + 1]`; or [batch], the class,
+    for a classification. `key_mask`: [batch, n] bool, False at padding; None without padding. `source`, `source_mask`:
+    [batch, m], the encoder's input; `tokens` are then the decoder's input. `group`: [batch], the index of the group of
+    a sample, for accuracies per group.
     """
 
     tokens: Tensor

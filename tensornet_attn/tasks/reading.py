@@ -44,7 +44,7 @@ def read_text(path: Path) -> str:
 
 
 def read_table(path: Path, columns: Sequence[str], delimiter: str) -> list[tuple[int, list[str]]]:
-    """(line, fields) of the named columns of a table with a header. Raises InputError if it has none."""
+    """(line, fields) of the named columns of a table. Raises InputError for a missing column or a short line."""
     old = csv.field_size_limit(_FIELD)
     try:
         reader = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter)

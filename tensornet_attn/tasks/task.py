@@ -88,7 +88,7 @@ class Task:
         return {"task": self.name, "version": self.recipe.version, "seed": self.seed, "options": chosen}
 
     def size(self, split: str) -> int | None:
-        """The number of samples of a split; None for an unlimited training split. Raises InputError."""
+        """The number of samples of a split; None if it is unlimited. Raises InputError for an unknown split."""
         if split not in SPLITS:
             raise InputError(f"there is no split '{split}': {nearest(split, SPLITS)}")
         return self.source.sizes[split]
@@ -216,7 +216,7 @@ def list_tasks(pattern: str = "*") -> list[Recipe]:
 def task_named(
     name: str | Recipe, *, seed: int = 0, cache: bool | str | os.PathLike[str] | None = None, **options: Any
 ) -> Task:
-    """The task of a name, or of your own recipe, with options; `list_tasks` lists the recipes and their options.
+    """Creates a task from its name, or from your own recipe; `list_tasks` returns the recipes with their options.
 
     `cache`: None stores samples that are slow to generate in the user's cache directory, False stores nothing; True or
     a folder stores the samples of every generated task. Raises InputError for an unknown task or option, or a missing

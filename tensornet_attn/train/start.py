@@ -228,7 +228,7 @@ def finish(session: Session, out: Path, command: str) -> dict[str, Any]:
 
 
 def summary_of(session: Session, lines: list[Line], command: str) -> dict[str, Any]:
-    """The summary: final validation, parameters, MACs per token, speed, memory, and the origin of the figures."""
+    """The summary: final validation, parameters, MACs per token, speed, memory, device, command and versions."""
     task, spec = session.task, session.spec
     judged = [line for line in lines if "eval_loss" in line]
     parts = (part for blocks in spec.stacks.values() for block in blocks for part in block.values())

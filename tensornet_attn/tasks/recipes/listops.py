@@ -161,7 +161,7 @@ class Options(Generated):
 
 
 class Mini(Options):
-    """At most two nested operators and an unlimited training split; a small model learns it in a minute."""
+    """Operators nested at most two deep, and an unlimited training split; a small model learns it in a minute."""
 
     train: int | None = Field(None, ge=1, description="training samples per epoch; none for unlimited")
     max_depth: int = Field(3, ge=2, le=64, description="levels of the tree, including digits")

@@ -25,8 +25,8 @@ def _open_copy(options: Copy, cache: Cache) -> Source:
     """copy: the next symbol of `0 w 0 w`; the task of linear transformers (ICML 2020).
 
     The second w and the separator before it are scored. The end of w is unpredictable, so for w of length l, the most
-    probable next symbol is right at l of l + 1 positions. (Always answering 0 in the first w, which is not scored
-    otherwise, exceeds this.)
+    probable next symbol is right at l of l + 1 positions. (Always answering 0 in the first w, where only the
+    separator is scored, exceeds this.)
     """
     if options.length < SHORTEST:
         raise InputError(f"task 'copy': length {options.length} is too short for 0 w 0 w; set at least {SHORTEST}.")
