@@ -73,8 +73,8 @@ def order(study: Study, trials: Iterable[Trial], grain: float = 0.0) -> list[Tri
         found = standing(study, [values_at(trial, rung) for trial in group], grain)
         for rank in set(found):
             level = [trial for trial, other in zip(group, found, strict=True) if other == rank]
-            apart = crowding([even(one, study.objectives) for one in points(level, study.objectives)])
-            keys |= {t.slot: (-rung, rank, -far, t.slot) for t, far in zip(level, apart, strict=True)}
+            distances = crowding([even(one, study.objectives) for one in points(level, study.objectives)])
+            keys |= {t.slot: (-rung, rank, -far, t.slot) for t, far in zip(level, distances, strict=True)}
     return sorted(own, key=lambda trial: keys[trial.slot])
 
 

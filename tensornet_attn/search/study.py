@@ -218,13 +218,13 @@ def prepare(study: Study, out: Path) -> None:
     (out / LOGS).mkdir(parents=True, exist_ok=True)
     path = out / CONFIG
     if path.exists():
-        there = read_study(path)
-        check_same(study, decisive(there), f"'{out}'", "choose another --out")
-        if study.trials < there.trials:
+        stored = read_study(path)
+        check_same(study, decisive(stored), f"'{out}'", "choose another --out")
+        if study.trials < stored.trials:
             raise InputError(
-                f"'{out}' has a study of {there.trials} trials, more than {study.trials}: choose another --out."
+                f"'{out}' has a study of {stored.trials} trials, more than {study.trials}: choose another --out."
             )
-        if study == there:
+        if study == stored:
             return
     write_whole(path, yaml_of(study).encode())
 

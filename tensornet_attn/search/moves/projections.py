@@ -24,14 +24,14 @@ def experts(sketch: Sketch, at: Map, of: str, e: int, k: int) -> None:
     found, readers = need(reader(sketch, at.box)), sketch.readers()
     places = {name: projection(sketch, use) for name, use in (("v", found.value), ("k", at.key), ("q", at.query))}
     places["o"] = output(sketch, found)
-    once = {name: place for name, place in places.items() if place and readers[place.use.name] == [place.step]}
-    need(k < e and {*of} & {*PROJECTIONS} <= once.keys())
+    single = {name: place for name, place in places.items() if place and readers[place.use.name] == [place.step]}
+    need(k < e and {*of} & {*PROJECTIONS} <= single.keys())
     _one_convention(sketch)
     leg, setting = sketch.leg("e", e), sketch.setting("k", k)
     for side, name in (("kv", "Gs"), ("qo", "Gd")):
-        own = [once[one] for one in PROJECTIONS if one in of and one in side]
+        own = [single[one] for one in PROJECTIONS if one in of and one in side]
         if own:
-            given = source(sketch, need(once.get(side[0]) or once.get(side[1])))
+            given = source(sketch, need(single.get(side[0]) or single.get(side[1])))
             _choose(sketch, own, need(given), leg, setting, name)
 
 
