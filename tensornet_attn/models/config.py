@@ -200,7 +200,7 @@ _WANTED = {
     "list_type": ("a list of layers", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
     "too_short": ("at least one layer", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
     "dict_type": ("a mapping of names to numbers", "e.g. {h: 4}."),
-    "design": ("a design", "a shipped name, a path, or the design itself."),
+    "design": ("a design", "give a shipped name, a path, or the design itself."),
     "part": ("a design", "e.g. mhsa, or {design: mhsa, legs: {h: 4}}."),
     "layer": ("a layer", "e.g. {mixer: mhsa, mlp: mlp}."),
     "model_type": ("a layer", "e.g. {mixer: mhsa, cross: cross, mlp: mlp}."),
@@ -220,7 +220,7 @@ def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None
             reporter.error("missing-key", f"the key '{last}' is missing.", path, key=True, hint=hint)
         elif raw["type"] == "literal_error":
             given = written(reporter.document.value(path))
-            hint = f"one of {raw['ctx']['expected'].replace(chr(39), '').replace(' or ', ', ')}."
+            hint = f"use one of {raw['ctx']['expected'].replace(chr(39), '').replace(' or ', ', ')}."
             reporter.error("wrong-value", f"{given} is not a value of '{last}'.", path, hint=hint)
         else:
             what, hint = _WANTED.get(raw["type"], _OTHER)

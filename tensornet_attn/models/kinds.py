@@ -409,7 +409,7 @@ class Seq2Seq(Model):
         seen = 0 if cache is None else cache.length
         check_tokens("target", target, target_mask, "target_mask", seen)
         if target.shape[0] != encoded.shape[0]:
-            raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}.")
+            raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}; make them equal.")
         table = self.embedding if self.target_embedding is None else self.target_embedding
         x = self.target_positions(table(target) * self.scale, seen, positions)
         x, found = self._through("decoder", x, losses, target_mask, encoded, source_mask, cache=cache)

@@ -166,7 +166,9 @@ class Positions(nn.Module):
             if positions is not None:
                 self._check(positions)
             elif n > self.length:
-                raise InputError(f"the call reaches {n} positions, but the model has learned {self.length}.")
+                raise InputError(
+                    f"the call reaches {n} positions, but the model has learned {self.length}: shorten it."
+                )
             x = x + (self.table[seen:n] if positions is None else self.table[positions])
         elif self.kind == "sinusoid":
             places = torch.arange(seen, n, device=x.device) if positions is None else positions

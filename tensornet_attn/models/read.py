@@ -158,7 +158,7 @@ def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
     total = sum(part.elements for blocks in stacks.values() for block in blocks for part in block.values())
     if total > limits.TOTAL_ELEMENTS:
         message = f"the designs of this model have {total:.3g} weights."
-        reporter.error("too-large", message, ("model",), key=True, hint=f"at most {limits.TOTAL_ELEMENTS:.3g}.")
+        reporter.error("too-large", message, ("model",), key=True, hint=f"use at most {limits.TOTAL_ELEMENTS:.3g}.")
         return None
     name = document.data.get("name") or config.kind
     return ModelSpec(name, document.data.get("about") or "", config, stacks, scale, document.path)
@@ -190,7 +190,7 @@ def _config(document: Document, reporter: Reporter) -> AnyConfig | None:
         return None
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in CONFIGS:
-        hint = reporter.nearest(kind, CONFIGS) if isinstance(kind, str) else f"one of {', '.join(CONFIGS)}."
+        hint = reporter.nearest(kind, CONFIGS) if isinstance(kind, str) else f"use one of {', '.join(CONFIGS)}."
         what = f"{written(kind)} is not a kind of model." if "kind" in data else "the key 'kind' is missing."
         reporter.error("wrong-value", what, ("model", "kind"), hint=hint)
         return None
@@ -209,7 +209,7 @@ def _scale(config: AnyConfig, reporter: Reporter) -> float:
         for used in names(tree):
             if used.name not in values:
                 raise Refusal(
-                    "unknown-name", f"there is no size '{used.name}'.", f"one of {', '.join(values)}.", used.span
+                    "unknown-name", f"there is no size '{used.name}'.", f"use one of {', '.join(values)}.", used.span
                 )
         return float(evaluate(tree, values))
     except Refusal as problem:
@@ -238,14 +238,14 @@ def _check_tables(config: AnyConfig, reporter: Reporter) -> None:
     for name, count in rows.items():
         if count * config.width > limits.ELEMENTS:
             message = f"a table of {count} rows of width {config.width} is too large."
-            reporter.error("too-large", message, ("model", name), hint=f"at most {limits.ELEMENTS:.3g} elements.")
+            reporter.error("too-large", message, ("model", name), hint=f"use at most {limits.ELEMENTS:.3g} elements.")
 
 
 def _blocks(document: Document, reporter: Reporter, config: AnyConfig, stack: str) -> Iterator[Block]:
     layers = getattr(config, stack)
     if sum(layer.repeat for layer in layers) > limits.LAYERS:
         message = f"'{stack}' has more than {limits.LAYERS} layers."
-        reporter.error("too-large", message, ("model", stack), hint=f"at most {limits.LAYERS}.")
+        reporter.error("too-large", message, ("model", stack), hint=f"use at most {limits.LAYERS}.")
         return
     causal = stack == "decoder" or config.kind == "language_model"
     own, memory = config.length + (getattr(config, "pooling", "") == "cls"), getattr(config, "memory", 0)

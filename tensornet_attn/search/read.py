@@ -113,7 +113,7 @@ class _Reading:
         for place, item in enumerate(given if several else [given]):
             path: Path = ("base", place) if several else ("base",)
             if not item or not isinstance(item, (str, Mapping, Design)):
-                hint = "a shipped name, a path, or the design itself."
+                hint = "give a shipped name, a path, or the design itself."
                 self.error("wrong-type", "expected a design.", path, hint)
                 continue
             reading = read_document(*opened(item, self.document, path))

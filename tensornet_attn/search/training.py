@@ -55,7 +55,7 @@ def check_first(loss: float, answers: int) -> None:
     if abs(loss - guess) > _NEAR * guess + _NATS:
         raise InputError(
             f"the first loss is {loss:.3g} nats, but guessing among {answers} answers gives {guess:.3g}: the design "
-            "does not keep activations near unit scale."
+            "does not keep activations near unit scale; change its initialisers or scales."
         )
 
 

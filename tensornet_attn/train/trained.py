@@ -91,7 +91,7 @@ def _saved(path: Path, checkpoint: str | None) -> Saved:
     """The last checkpoint, or the checkpoint of a step or a folder."""
     found = checkpoints(path)
     if not found:
-        raise InputError(f"'{path}' has no complete checkpoint.")
+        raise InputError(f"'{path}' has no complete checkpoint; resume the run.")
     if checkpoint is None:
         return found[-1]
     for saved in found:
@@ -167,7 +167,9 @@ def sections_of(trained: Trained, split: str, samples: int, seed: int, length: i
     """The sections of a run that `open_run` returned; see `run_sections`."""
     task = trained.task
     if length is not None and task.kind != "language_model":
-        raise InputError(f"the samples of '{task.name}', not a language model's, cannot be cut: leave out the length.")
+        raise InputError(
+            f"only samples of language models can be cut, not those of '{task.name}': leave out the length."
+        )
     if length is not None and length > task.length:
         raise InputError(f"length {length} exceeds the {task.length} tokens of a sample of '{task.name}'.")
     size = task.size(split)

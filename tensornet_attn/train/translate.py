@@ -46,7 +46,7 @@ def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> None:
     """
     parallel = trained.task.source.parallel
     if parallel is None:
-        raise InputError(f"task '{trained.task.name}' has no parallel text, which BLEU needs.")
+        raise InputError(f"task '{trained.task.name}' has no parallel text for BLEU; use a translation task.")
     if split not in parallel.references:
         splits = " or ".join(parallel.references)
         raise InputError(f"split '{split}' has no reference translations for BLEU; choose split {splits}.")
@@ -57,7 +57,7 @@ def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> None:
     from sacrebleu.metrics import BLEU
 
     if tokenizer not in BLEU.TOKENIZERS:
-        raise InputError(f"sacrebleu has no tokenizer '{tokenizer}': one of {', '.join(BLEU.TOKENIZERS)}.")
+        raise InputError(f"sacrebleu has no tokenizer '{tokenizer}': use one of {', '.join(BLEU.TOKENIZERS)}.")
 
 
 def compared(found: Sequence[str], wanted: Sequence[str], tokenizer: str = TOKENIZER) -> Bleu:

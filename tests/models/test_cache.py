@@ -92,7 +92,7 @@ def test_positions_are_those_given(positions: str) -> None:
         assert str(error.value) == "'positions' has values outside 0 to 3, the positions that the model has learned."
     with pytest.raises(ta.InputError) as error:
         learned(tokens[:1, :5])
-    assert str(error.value) == "the call reaches 5 positions, but the model has learned 4."
+    assert str(error.value) == "the call reaches 5 positions, but the model has learned 4: shorten it."
 
 
 def test_a_chunk_has_gradients_and_padding_none() -> None:

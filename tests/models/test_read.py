@@ -145,7 +145,7 @@ positions, post_norm, ....
 model.yaml:8:9: wrong-value: the text 'zero' is not a value of 'init'.
       init: zero
             ^^^^
-  hint: one of design, normal, gpt2, xavier, transformer_xl, mgk, fmm, lra, epa.
+  hint: use one of design, normal, gpt2, xavier, transformer_xl, mgk, fmm, lra, epa.
 model.yaml:9:12: wrong-type: expected a number from 0 up to but not including 1, got 1.
       dropout: 1
                ^
@@ -224,7 +224,7 @@ model.yaml:8:14: no-fit: 'learned' positions restart in each segment, so they do
 model.yaml:9:20: unknown-name: there is no size 'height'.
       embedding_scale: height
                        ^^^^^^
-  hint: one of vocabulary, length, width.
+  hint: use one of vocabulary, length, width.
 model.yaml:11:15: no-fit: 'cross' needs a second input 'memory', but a mixer has one input.
         - {mixer: cross, mlp: mlp}
                   ^^^^^

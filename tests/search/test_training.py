@@ -41,7 +41,7 @@ def test_a_first_loss_that_is_far_from_guessing() -> None:
         check_first(5.7, 64)
     assert str(caught.value) == (
         "the first loss is 5.7 nats, but guessing among 64 answers gives 4.16: the design does not keep "
-        "activations near unit scale."
+        "activations near unit scale; change its initialisers or scales."
     )
 
 

@@ -131,6 +131,9 @@ def test_files_that_are_missing_or_of_different_problems(tmp_path: Path) -> None
     (tmp_path / "W_TRAIN.ts").write_text(HEAD + DATA)
     assert message(tmp_path) == f"'{tmp_path}' has no file *_TEST.ts. {needed}unpacked."
     (tmp_path / "W_TEST.ts").write_text(HEAD + "1:left\n")
-    assert message(tmp_path) == "'W_TRAIN.ts' has series of 2 dimensions, 'W_TEST.ts' of 1."
+    assert message(tmp_path) == "'W_TRAIN.ts' has series of 2 dimensions, 'W_TEST.ts' of 1; give files of one problem."
     (tmp_path / "W_TEST.ts").write_text(HEAD.replace("left", "up") + "1:2:up\n")
-    assert message(tmp_path) == "'W_TRAIN.ts' has the classes left, right, 'W_TEST.ts' has up, right."
+    assert (
+        message(tmp_path)
+        == "'W_TRAIN.ts' has the classes left, right, 'W_TEST.ts' has up, right; give files of one problem."
+    )

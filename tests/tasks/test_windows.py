@@ -166,7 +166,7 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     assert message("char_lm", path=str(path)) == f"'{path}': byte 3 is not UTF-8; save it as UTF-8 text."
     path.write_text("abc" * 10)
     assert message("char_lm", path=str(path), vocabulary=2) == (
-        "task 'char_lm': the text has 3 different characters; a vocabulary of 2 is too small."
+        "task 'char_lm': the text has 3 different characters; a vocabulary of 2 is too small: raise 'vocabulary'."
     )
     assert message("char_lm", path=str(path), length=27) == (
         "task 'char_lm': split 'train' has 27 tokens; windows of 27 need at least 28: give a longer "

@@ -92,7 +92,7 @@ def test_a_classifier_has_no_induction_scores(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         ta.run_sections(tmp_path, length=4)
     assert str(error.value) == (
-        "the samples of 'listops_mini', not a language model's, cannot be cut: leave out the length."
+        "only samples of language models can be cut, not those of 'listops_mini': leave out the length."
     )
 
 

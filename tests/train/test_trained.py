@@ -97,7 +97,7 @@ def test_what_is_no_run(tmp_path: Path, out: Path) -> None:
     (tmp_path / "run.yaml").write_bytes((out / "run.yaml").read_bytes())
     with pytest.raises(InputError) as error:
         open_run(tmp_path)
-    assert str(error.value) == f"'{tmp_path / 'checkpoints'}' has no complete checkpoint."
+    assert str(error.value) == f"'{tmp_path / 'checkpoints'}' has no complete checkpoint; resume the run."
 
 
 def test_text_goes_on(out: Path) -> None:

@@ -175,7 +175,7 @@ def _open_char_lm(options: CharLm, cache: Cache) -> Source:
     if options.vocabulary is not None and len(letters) > options.vocabulary:
         raise InputError(
             f"task 'char_lm': the text has {len(letters):,} different characters; a vocabulary of "
-            f"{options.vocabulary:,} is too small."
+            f"{options.vocabulary:,} is too small: raise 'vocabulary'."
         )
     return windowed(
         "char_lm", separated(tokens), Alphabet(tuple(map(chr, letters.tolist())), ""), options, "bits_per_character"

@@ -159,10 +159,15 @@ def _check_same(train: SeriesFile, test: SeriesFile) -> None:
     """Raises InputError for files with different classes or dimensions."""
     if set(train.classes) != set(test.classes):
         names = [", ".join(file.classes) for file in (train, test)]
-        raise InputError(f"'{train.path}' has the classes {names[0]}, '{test.path}' has {names[1]}.")
+        raise InputError(
+            f"'{train.path}' has the classes {names[0]}, '{test.path}' has {names[1]}; give files of one problem."
+        )
     counts = [file.series[0].shape[1] for file in (train, test)]
     if counts[0] != counts[1]:
-        raise InputError(f"'{train.path}' has series of {counts[0]} dimensions, '{test.path}' of {counts[1]}.")
+        raise InputError(
+            f"'{train.path}' has series of {counts[0]} dimensions, '{test.path}' of {counts[1]}; give files of one "
+            "problem."
+        )
 
 
 def _held_out(labels: list[str], share: float) -> npt.NDArray[np.bool_]:
