@@ -40,11 +40,12 @@ from tensornet_attn.version import __version__
 def train(
     config: Source = None, *, out: str | os.PathLike[str], command: str | None = None, **options: Unpack[RunKeys]
 ) -> dict[str, Any]:
-    """Trains a model on a task and returns the content of `OUT/summary.json`; an empty dict on processes but the first.
+    """Trains a model on a task and returns the content of `OUT/summary.json`.
 
     `config` is a run file or a mapping, and `options` are keys that override it. The summary records `command`. A
     second call with the same arguments resumes from the last checkpoint, and does nothing if the run is finished. On a
-    CPU, the losses of a resumed run equal those of an uninterrupted run bit by bit. Progress goes to standard error.
+    CPU, the losses of a resumed run equal those of an uninterrupted run bit by bit. Processes other than the first
+    return an empty dict. Progress goes to standard error.
 
     Raises TypeError for an unknown key; DesignError and InputError for problems of run, task, model or folder;
     InputError if loss or gradient stop being finite; MissingPartError if a package is missing; KeyboardInterrupt on
@@ -216,7 +217,7 @@ _SPAN = 50  # maximum steps of the moving average, which is a fiftieth of the ru
 
 
 def finish(session: Session, out: Path, command: str) -> dict[str, Any]:
-    """Writes the summary and the curves, and returns the summary; an empty dict on processes but the first."""
+    """Writes the summary and the curves on the first process and returns the summary; others return an empty dict."""
     summary: dict[str, Any] = {}
     if session.first:
         lines = metrics.read(out / metrics.FILE)
