@@ -126,7 +126,7 @@ WRONG = [
         {"mlp": "none", "mlp_legs": {"l": 3}},
         "'mlp_legs' needs an MLP, and 'tiny' has none: leave it out, or add e.g. mlp='mlp'.",
     ),
-    ({"design": 3}, "a design is a name, a path, YAML text, a dict or a Design, not int."),
+    ({"design": 3}, "a design must be a name, a path, YAML text, a dict or a Design, not int."),
 ]  # fmt: skip
 
 
