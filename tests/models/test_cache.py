@@ -170,7 +170,7 @@ def test_what_is_refused() -> None:
     )
     cache["layers.0.mixer"].reset()
     assert message(tokens, cache=cache) == (
-        "a call with this cache has failed: 'layers.0.mlp' has seen 4 positions, 'layers.0.mixer' 0; reset it."
+        "a call with this cache has failed: 'layers.0.mlp' has seen 4 positions, 'layers.0.mixer' 0; reset the cache."
     )
     none = model_with("fmm_lra_release", positions="none")
     with pytest.raises(ta.InputError) as error:
