@@ -213,9 +213,9 @@ EMPTY: list[tuple[dict[str, Any], str]] = [
     (
         {"name": "odd", "base": "mhsa", "legs": {"h": [3, 5, 7]}},
         "all 160 drafts of the space 'odd' were refused: "
-        "55 by 'the checker: leg 'd' is f / h = 170.667, which is no size'; "
-        "54 by 'the checker: leg 'd' is f / h = 102.4, which is no size'; "
-        "51 by 'the checker: leg 'd' is f / h = 73.1429, which is no size'; "
+        "55 by 'the checker: leg 'd' is f / h = 170.667, which is not a valid size'; "
+        "54 by 'the checker: leg 'd' is f / h = 102.4, which is not a valid size'; "
+        "51 by 'the checker: leg 'd' is f / h = 73.1429, which is not a valid size'; "
         "change the legs, settings or alternatives of the space.",
     ),
 ]
