@@ -129,7 +129,11 @@ def test_options_of_a_run_and_a_folder_that_is_none(run, text: str, tmp_path) ->
     refused = run("analyse", "mhsa", "--text", text, "--split", "test")
     assert (refused.code, refused.out) == (2, "")
     assert "this is for a run folder, which 'train' writes." in refused.err
-    assert run("analyse", str(tmp_path)) == (1, "", f"error: '{tmp_path}' is no run: it has no 'run.yaml'.\n")
+    assert run("analyse", str(tmp_path)) == (
+        1,
+        "",
+        f"error: '{tmp_path}' is not the folder of a run: it has no 'run.yaml'.\n",
+    )
     missing = run("analyse", "mhsa")
     assert missing.code == 2
     assert "a design or checkpoint needs a text; name a file." in missing.err

@@ -41,7 +41,7 @@ def test_a_bad_model(run, tmp_path: Path) -> None:
     path.write_text(MODEL.replace("vocabulary: 9", "vocabulary: none"))
     outcome = run("check", str(path))
     assert (outcome.code, outcome.out) == (1, "")
-    wanted = "wrong-type: a whole number from 1 is wanted here, the text 'none' given."
+    wanted = "wrong-type: expected a whole number from 1, got the text 'none'."
     assert outcome.err.splitlines()[0] == f"{path}:5:15: {wanted}"
 
 
@@ -53,8 +53,8 @@ def test_a_model_may_have_other_designs_and_sizes(run, tmp_path: Path) -> None:
     bad = run("check", "--legs", "f=8", str(path))
     assert (bad.code, bad.out) == (1, "")
     assert bad.err == (
-        "tiny: model.layers[0].mixer.legs.f: no-fit: leg 'f' of 'mhsa' is the model's width, which is 16.\n"
-        "  hint: leave it out: the model puts its width there.\n"
+        "tiny: model.layers[0].mixer.legs.f: no-fit: leg 'f' of 'mhsa' has the model's width, 16.\n"
+        "  hint: leave out 'f': the model sets its size.\n"
     )
     design = run("check", "--design", "epa", "mhsa")
     assert design.code == 2

@@ -180,7 +180,7 @@ def test_configurations_that_are_refused() -> None:
         "the diagram has 3 classes, not 2 labels: set 'classes' in the diagram."
     )
     assert refused(ta.DesignError, lambda: ta.hf.TensornetConfig(diagram="tensornet: 1")).startswith(
-        "<text>:1:1: wrong-type: a mapping is wanted here, nothing given."
+        "<text>:1:1: wrong-type: expected a mapping, got nothing."
     )
     assert refused(ta.DesignError, lambda: ta.hf.TensornetConfig(diagram="wikitext_small")).startswith("<text>:1:1: ")
     assert refused(ta.InputError, lambda: AUTO["language_model"].from_config(seq2seq)) == (

@@ -91,7 +91,7 @@ def test_what_is_refused() -> None:
     ):
         model(plain.tokens(1, 5), cu_seq_lens_q=torch.tensor([0, 5]), past_key_values=model.new_cache())
     inner = model.model
-    with pytest.raises(ta.InputError, match=r"a call with cu_seqlens takes no cache: leave one of them out\."):
+    with pytest.raises(ta.InputError, match=r"a call with cu_seqlens takes no cache: leave out one of the two\."):
         inner(plain.tokens(1, 5), cu_seqlens=torch.tensor([0, 5]), cache=inner.new_cache())
     with pytest.raises(
         ta.InputError, match=r"the batch is \[2\] with cu_seqlens: give all sequences as one row, \[1, n\]"
