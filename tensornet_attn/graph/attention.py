@@ -63,6 +63,7 @@ class ScoreTerm:
 
     `decays`: of each factor exp(a - b), which `pairwise` then lacks, a of the queries and b of the keys. `groups`: the
     features, which are legs that queries and keys share and scores lack, that the core has too; `width`: the others.
+    `own`: what the exponent of a key has more where it is that of the query's own position, if anything.
     """
 
     coefficient: Arith
@@ -73,6 +74,7 @@ class ScoreTerm:
     decays: tuple[tuple[Use, Use], ...] = ()
     groups: Legs = ()
     width: Legs = ()
+    own: tuple[Use, ...] = ()
 
     @property
     def factors(self) -> tuple[Use, ...]:

@@ -133,7 +133,7 @@ def rwkv4(w: Weights, x: Tensor, **see: object) -> Tensor:
     sight = Sight(len(x), len(x), **see)
     rows = []
     for i in range(sight.n):
-        last = x[i - 1] if i and sight(i, i - 1) else torch.zeros_like(x[i])
+        last = x[i - 1] if i and sight.key(i - 1) else torch.zeros_like(x[i])
         rows.append({letter: w[f"mu_{letter}"] * x[i] + (1 - w[f"mu_{letter}"]) * last for letter in "rkv"})
     K, V = ([project(row[letter], w[f"W{letter}"]) for row in rows] for letter in "kv")
     decay, out = torch.exp(w["w"]), []

@@ -41,7 +41,7 @@ CASES = {
     "abc": Case(FH | {"r": 3}),
     "gsa": Case(FH | {"r": 3}, {"tau": 2}, causal=(True,), masks=False),
     "minimax": Case({"f": 12, "h": 2}, {"speed": 0.5}),
-    "rwkv4": Case({"f": 6, "a": 5}),
+    "rwkv4": Case({"f": 6, "a": 5}, causal=(True,), masks=False),
     "nemotron_mlp": Case({"f": 6, "l": 7}, causal=(None,)),
     "swiglu": Case({"f": 6, "l": 7}, causal=(None,)),
     "geglu": Case({"f": 6, "l": 7}, causal=(None,)),
