@@ -38,8 +38,8 @@ def linear(graph: Graph, target: Target = TRAINING) -> bool:
 
 # The shipped designs that a plan makes linear, at the lengths of LONG or those of any plan: most of them causal too.
 EITHER = """
-    band fmm1 fmm1_rows fmm2 fmm2_rows fmm3 fmm3_shifted fmm_lra_release kernel_fish kernel_gfish linear linear2 linear3
-    linear3_shifted mhsa_poly mlk smlk thsa_elu thsa_poly thsa_square
+    band fmm1 fmm1_rows fmm2 fmm2_rows fmm3 fmm3_shifted fmm_lra_release glfish kernel_fish kernel_gfish linear linear2
+    linear3 linear3_shifted mhsa_poly mlk smlk thsa_elu thsa_poly thsa_square
 """.split()
 AS_WRITTEN = """
     abc based comba fast_weight1 fast_weight2 fmm1_causal fmm2_causal fmm3_causal fmm_fast_weight1 fmm_fast_weight2
