@@ -4,7 +4,8 @@
     Attention, Comba, RWKV-7.
 
 What a chunk does to the state it is given, `S <- keep S + add`, solves a triangular system, as in `scan`, of products
-that fade; only the states between chunks are computed one after another. No exponent is above 0.
+that fade; only the states between chunks are computed one after another. No exponent is above 0, or where decays of
+channels are mild above MILD / 2 of `fading`.
 """
 
 import torch
