@@ -41,6 +41,7 @@ CASES = {
     "abc": Case(FH | {"r": 3}),
     "gsa": Case(FH | {"r": 3}, {"tau": 2}, causal=(True,), masks=False),
     "minimax": Case({"f": 12, "h": 2}, {"speed": 0.5}),
+    "moh": Case({"f": 12, "s": 2, "h": 3, "d": 4}, {"k": 2}),
     "rwkv4": Case({"f": 6, "a": 5}, causal=(True,), masks=False),
     "nemotron_mlp": Case({"f": 6, "l": 7}, causal=(None,)),
     "swiglu": Case({"f": 6, "l": 7}, causal=(None,)),
