@@ -30,7 +30,7 @@ def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
 def bind_leaves(writer: Writer, steps: Iterable[Step], more: Collection[str] = ()) -> None:
     """Every leaf that the steps use, or one of some `more`, that has no value yet.
 
-    Code of a recurrence reads nothing of queries x keys: its steps have such a constant where they hide keys.
+    The code of a recurrence reads no constant of queries x keys: such a constant only says which keys are hidden.
     """
     pair = {writer.graph.query, writer.graph.key}
     uses = (

@@ -336,7 +336,7 @@ def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
 
 
 def _with_own_diagonal(made: Carried, name: str, decay: Decay) -> Carried:
-    """With a copy of what says which key stands at the query's own position, of the chunk as the map itself is."""
+    """With a copy of the diagonal for this map, which has the keys of the chunk alone; other readers may have all."""
     diagonal, scores = decay.diagonal, attentions(made.graph)[name].scores
     if diagonal is None or scores is None:
         return made

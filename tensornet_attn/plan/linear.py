@@ -73,7 +73,7 @@ class Linear(OfBoxes[Summed]):
 
     def form(self, graph: Graph, place: str) -> Summed | None:
         attention = attentions(graph).get(place)
-        if place not in graph.step:  # a mask as a map, which a softmax that is lowered alone has read
+        if place not in graph.step:  # a diagonal, now part of a kernel
             return None
         if attention is None:
             found = _summed(*_as_map(graph, graph.step[place]))

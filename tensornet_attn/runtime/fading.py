@@ -3,7 +3,7 @@
 Where all channels fade alike, a matrix times a matrix. Else rows of blocks of a few meet one by one, and the second
 half of each block of twice, four times as many meets the first by way of the boundary b between them, exp(a[t] - b)
 exp(b - c[i]), both at most 1. A cumulative decay is never divided by: nothing overflows however fast something fades.
-Where on a CPU nothing in the call fades by more than exp(-MILD) in a chunk, one boundary in the middle does for all.
+On a CPU, if nothing in the call fades by more than exp(-MILD) in a chunk, one boundary in the middle serves all rows.
 """
 
 import torch
@@ -76,7 +76,7 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
 
 
 def middle_of(a: Tensor, c: Tensor) -> float | None:
-    """Half of what anything fades by in its chunk; None where that is more than MILD, and where a GPU would wait."""
+    """The middle of all exponents; None if they differ by more than MILD, and on a GPU, which would have to wait."""
     if c.device.type != "cpu" or c.numel() == 0:
         return None
     ends = [end.item() for x in (a, c) for end in torch.aminmax(x)]

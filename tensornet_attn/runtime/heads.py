@@ -74,10 +74,10 @@ def causal_parts(counts: list[int], at: Tensor) -> list[tuple[int, slice, int, i
 
 
 class CausalRows(torch.autograd.Function):
-    """Attention of rows [r, d] of all groups that see no later keys: k [b, h or 1, m, d], v [b, h or 1, m, e].
+    """Causal attention of sorted rows [r, d] of all groups: k [b, h or 1, m, d], v [b, h or 1, m, e].
 
-    `at`: the key that each stands at. Weights are made again for the backward, and what the keys of a head get is added
-    up in place: slices of keys would give gradients of all keys, one for each part.
+    `at` is the key at each row's own position. The backward recomputes the weights, and adds up the gradients of keys in
+    place: autograd would make a gradient of all keys for each part.
     """
 
     @staticmethod
@@ -93,7 +93,7 @@ class CausalRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g):
-        """The gradients of rows, keys and values; where these have gradients in turn, by way of plain code."""
+        """The gradients of rows, keys and values, by differentiable code if they need gradients themselves."""
         q, k, v, at, keep = ctx.saved_tensors
         need, none = ctx.needs_input_grad[:3], (None,) * 4
         if torch.is_grad_enabled():
