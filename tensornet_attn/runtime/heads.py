@@ -76,7 +76,7 @@ def causal_parts(counts: list[int], at: Tensor) -> list[tuple[int, slice, int, i
 class CausalRows(torch.autograd.Function):
     """Causal attention of sorted rows [r, d] of all groups: k [b, h or 1, m, d], v [b, h or 1, m, e].
 
-    `at` is the key at each row's own position. The backward recomputes the weights, and adds up the gradients of keys in
+    `at` is the key at each row's own position. The backward recomputes the weights, and adds up gradients of keys in
     place: autograd would make a gradient of all keys for each part.
     """
 
