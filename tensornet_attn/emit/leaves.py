@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Function, Step, Tensor
+from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import Value, permuted
 
 
@@ -27,8 +28,15 @@ def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
 
 
 def bind_leaves(writer: Writer, steps: Iterable[Step], more: Collection[str] = ()) -> None:
-    """Binds the leaves that the steps use, or that `more` names, and that have no value yet."""
-    used = {*more, *(use.name for step in steps for use in step.op.uses)}
+    """Binds the leaves that the steps use, or that `more` names, and that have no value yet.
+
+    The code of a recurrence reads no constant of queries x keys: such a constant only says which keys are hidden.
+    """
+    pair = {writer.graph.query, writer.graph.key}
+    uses = (
+        use for step in steps for use in step.op.uses if not (isinstance(step.form, Recurrence) and pair <= {*use.legs})
+    )
+    used = {*more, *(use.name for use in uses)}
     for tensor in writer.graph.tensors:
         if tensor.name in used and tensor.name not in writer.values:
             _LEAVES[tensor.role](writer, tensor)

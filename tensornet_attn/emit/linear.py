@@ -69,8 +69,9 @@ def _term(writer: Writer, parts: Recurrence, term: ScoreTerm) -> str:
     k = _line(writer, "k", _side(writer, parts, term.key, key, term))
     if term.decays:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
-        a, b = (_decay(writer, parts, name, uses, term.decayed) for name, uses in pairs)
-        return f"({q}, {k}, {a}, {b})"
+        numbers = [_decay(writer, parts, name, uses, term.decayed) for name, uses in pairs]
+        numbers += [_decay(writer, parts, "c", term.own, ())] if term.own else []
+        return f"({', '.join((q, k, *numbers))})"
     if not term.core:
         return f"({q}, {k})"
     value = writer.value(term.core[0])

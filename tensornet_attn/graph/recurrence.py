@@ -32,17 +32,24 @@ from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
 from tensornet_attn.ops import OPS
 
 CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
+OWN = {Function("window", (Number(0), Number(0))), Function("band", (Number(0),))}  # masks of a position alone
 
 
 @dataclass(frozen=True)
 class Decay:
-    """A decay factor exp(a - b) of scores. `box` is the exp, `of` its operand; `query`, `key` are the terms of a, b."""
+    """A decay factor exp(a - b) of scores. `box` is the exp, `of` its operand; `query`, `key` are the terms of a, b.
+
+    A softmax adds `own`, terms of the key, to the score of the key at the query's own position. In the diagram, each is
+    multiplied by the box `diagonal`, which is 1 there and 0 elsewhere.
+    """
 
     box: Step
     of: Step
     query: tuple[Term, ...]
     key: tuple[Term, ...]
     places: tuple[Tensor, ...]  # constants of the terms that the graph lacks
+    own: tuple[Term, ...] = ()
+    diagonal: Step | None = None
 
 
 @dataclass(frozen=True)
@@ -310,10 +317,42 @@ def _of_keys(found: Attention) -> Recurrence | None:
         return None
     terms = tuple(replace(term, coefficient=times(scale, term.coefficient)) for term in score.contraction.terms)
     of = replace(score, op=Contraction(terms))
+    of, own, diagonal = _apart_from_own(found.graph, of)
+    if own and (diagonal is None or CAUSAL not in found.masks):
+        return None
     decay = _separated(found.graph, found.box, of, CAUSAL in found.masks)
     if isinstance(decay, str):
         return None
+    decay = replace(decay, of=replace(of, op=Contraction(terms)), own=own, diagonal=diagonal)
     return _summed(found.graph, found.box, (ScoreTerm(ONE),), reader.values[0], (), found.weighting, (decay,))
+
+
+def _apart_from_own(graph: Graph, of: Step) -> tuple[Step, tuple[Term, ...], Step | None]:
+    """The scores without terms of the query's own position, these terms without their diagonal, and the diagonal.
+
+    The diagonal is None if the terms have different ones, or if another factor of such a term has the query leg.
+    """
+    assert of.contraction is not None
+    others, own, boxes = list[Term](), list[Term](), set[Step | None]()
+    for term in of.contraction.terms:
+        found = [use for use in term.factors if _own_position(graph, use)]
+        if not found:
+            others.append(term)
+            continue
+        rest = tuple(use for use in term.factors if use != found[0])
+        boxes.add(graph.step[found[0].name] if len(found) == 1 and graph.query not in _legs(rest) else None)
+        own.append(replace(term, factors=rest))
+    return replace(of, op=Contraction(tuple(others))), tuple(own), boxes.pop() if len(boxes) == 1 else None
+
+
+def _own_position(graph: Graph, use: Use) -> bool:
+    """Whether a factor is 1 for the key at the query's own position, and 0 elsewhere."""
+    step = graph.step.get(use.name)
+    if step is None or step.box is None or step.box.kind != "keep" or use.legs != step.legs:
+        return False
+    masks = {mask for mask in graph.masks(step) if mask != CAUSAL}
+    of = graph.tensor.get(step.box.operand("of").name)
+    return bool(masks) and masks <= OWN and of is not None and of.init == ONES and of.role == "constant"
 
 
 def cumulative(graph: Graph, step: Step) -> Recurrence | str:

@@ -29,7 +29,7 @@ from tensornet_attn.ir.arithmetic import ONE, Negative, Number
 from tensornet_attn.ops.conv import convolves
 from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.ops.operation import without
-from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps, with_uses
+from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps, with_uses, without_dead
 
 TINY = Number(1e-30)  # added to a sum that is at least 1 if any key is visible
 HIDDEN = 1e30  # offset of a hidden key's exponent, and the level before the first key; parts never run in float16
@@ -295,6 +295,7 @@ def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
 
     Each mean is weighted by its sum of exponentials: the weight is the sigmoid of the difference of their logarithms.
     """
+    made = _with_own_diagonal(made, name, form.decays[0])
     graph, found = made.graph, attentions(made.graph)[name]
     reader, own, box, value = found.reader(), _States(graph, found.box, form.decays), found.box, form.value
     assert isinstance(reader, Reader)
@@ -332,6 +333,17 @@ def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
     graph = with_steps(with_places(graph, (ones,)), {reader.step.name: [*own.before, *steps, reads]})
     made = own.onto(made, graph, name)
     return replace(made, boxes=made.boxes | {f"{name}.lse"})
+
+
+def _with_own_diagonal(made: Carried, name: str, decay: Decay) -> Carried:
+    """With a copy of the diagonal for this map, which has the keys of the chunk alone; other readers may have all."""
+    diagonal, scores = decay.diagonal, attentions(made.graph)[name].scores
+    if diagonal is None or scores is None:
+        return made
+    copy = replace(diagonal, name=fresh(made.graph, f"{name}.own"))
+    reads = with_uses(scores, lambda use: replace(use, name=copy.name) if use.name == diagonal.name else use)
+    graph = with_steps(made.graph, {scores.name: [copy, reads]})
+    return replace(made, graph=without_dead(graph, [diagonal.name]) or graph, boxes=made.boxes | {copy.name})
 
 
 def _sum(made: Carried, form: Recurrence) -> Carried:

@@ -40,10 +40,17 @@ def _alone(graph: Graph, place: str, reader: str) -> tuple[Graph, str]:
 def decay_sides(graph: Graph, decay: Decay, name: str, before: list[Step]) -> list[Step]:
     """The steps of a decay from its query and key sides, which are added to `before` under names with prefix `name`."""
     uses: list[Use] = []
-    for letter, leg, terms in (("a", str(graph.query), decay.query), ("b", str(graph.key), decay.key)):
+    key = str(graph.key)
+    for letter, leg, terms in (("a", str(graph.query), decay.query), ("b", key, decay.key), ("c", key, decay.own)):
+        if not terms:
+            continue
         found = {other for term in terms for use in term.factors for other in use.legs}
         legs = (*(other for other in decay.box.legs if other in found and other not in (graph.query, graph.key)), leg)
         before.append(Step(f"{name}.{letter}", Contraction(terms), legs))
         uses.append(Use(f"{name}.{letter}", legs))
-    difference = Contraction((Term(ONE, (uses[0],)), Term(Negative(ONE), (uses[1],))))
-    return [replace(decay.of, op=difference), decay.box]
+    difference = [Term(ONE, (uses[0],)), Term(Negative(ONE), (uses[1],))]
+    if decay.diagonal is None:
+        return [replace(decay.of, op=Contraction(tuple(difference))), decay.box]
+    at = replace(decay.diagonal, name=f"{name}.own")
+    difference.append(Term(ONE, (Use(at.name, at.legs), uses[2])))
+    return [at, replace(decay.of, op=Contraction(tuple(difference))), decay.box]

@@ -70,6 +70,8 @@ class Linear(OfBoxes[Summed]):
 
     def form(self, graph: Graph, place: str) -> Summed | None:
         attention = attentions(graph).get(place)
+        if place not in graph.step:  # a diagonal, now part of a kernel
+            return None
         if attention is None:
             found = _summed(*_as_map(graph, graph.step[place]))
             decays = isinstance(found.found, Recurrence) and found.found.decays
@@ -168,9 +170,10 @@ def reassociated(attention: Attention, found: Recurrence) -> Graph:
     graph = with_places(graph, tuple(places.values()))
     sides = [decay_sides(graph, decay, f"{box.name}.{decay.box.name}", before) for decay in found.decays]
     if found.alone:
-        ((scores, _),) = sides
-        body, new = [scores], replace(box.box, numbers=PLAIN)
-        terms = (replace(terms[0], decays=(_pair(scores),)),)
+        ((*body, _),) = sides
+        scores, new = body[-1], replace(box.box, numbers=PLAIN)
+        a, b, *own = (use for use in scores.op.uses if use.name not in {step.name for step in body})
+        terms = (replace(terms[0], decays=((a, b),), own=tuple(own)),)
     else:
         scores = written(attention.of.name if attention.terms else f"{box.name}.f", terms, legs)
         body, new = [*chain(*sides), scores], box.box

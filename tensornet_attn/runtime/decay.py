@@ -34,26 +34,63 @@ def decay_attention(
 ) -> Tensor:
     """`linear_attention` with terms (q, k, a, b), a [..., n, w] and b [..., m, w], and terms (q, k) without decay.
 
-    `softmax`: computes softmax(a - b), which does not depend on a, for a single term whose q and k are ones.
+    `softmax`: computes softmax(a - b), which does not depend on a, for a single term whose q and k are ones. In a term
+    (q, k, a, b, c), c [..., m, 1], the score of a causal query at its own position is a - b + c.
     """
     if mask is not None:
         own = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
         keep, bias = visible(own, mask, key_mask, batch, heads)
         if softmax:
-            return masked_softmax(terms[0][2] - terms[0][3].mT, keep, bias).to(v.dtype) @ v
+            return masked_softmax(compared(*terms[0][2:]), keep, bias).to(v.dtype) @ v
         scores = sum(decayed_scores(*term, keep) if len(term) > 2 else term[0] @ term[1].mT for term in terms)
         return (normalized(scores, keep, eps) if normalize else kept(scores, keep)) @ v
     terms = seen_terms(terms, key_mask, heads)
     if key_mask is not None:  # a hidden key decays completely, whatever its b
         seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
-        terms = [(*term[:-1], torch.where(seen, term[-1], torch.inf)) if len(term) > 2 else term for term in terms]
+        terms = [hidden_apart(seen, *term) for term in terms]
     if softmax:
-        ((q, k, a, b),) = terms
-        least = b.detach().cummin(-2).values if causal else least_of(b)
+        ((q, k, a, b, *own),) = terms
+        least = (at_next(b, torch.inf) if own else b).detach().cummin(-2).values if causal else least_of(b)
+        least = torch.minimum(least, b.detach() - own[0].detach()) if own else least
         least = torch.where(least < torch.finfo(b.dtype).max, least, 0)  # no visible key: any finite value
         least = F.pad(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
-        terms = [(q, k, a - a.detach() + least, b)]  # no exp(a - b) that matters is above 1
-    return added_reads(decay_reads, terms, v, eps, normalize, causal, chunk)
+        terms = [(q, k, a - a.detach() + least, b, *own)]  # no exp(a - b) that matters is above 1
+    return added_reads(own_reads if len(terms[0]) > 4 else decay_reads, terms, v, eps, normalize, causal, chunk)
+
+
+def hidden_apart(seen: Tensor, q: Tensor, k: Tensor, a=None, b=None, own=None) -> tuple[Tensor, ...]:
+    """A term whose hidden keys decay completely, whatever their b."""
+    if b is None:
+        return q, k
+    found = q, k, a, torch.where(seen, b, torch.inf)
+    return found if own is None else (*found, torch.where(seen, own, 0))
+
+
+def own_reads(
+    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """`decay_reads` of one term (q, k, a, b, c), q and k ones: of the keys before the query's own, and of that one."""
+    ((q, k, a, b, c),) = terms
+    n, wide = q.shape[-2], torch.promote_types(q.dtype, torch.float32)
+    before = decay_reads([(q, at_next(k, 0), a, at_next(b, torch.inf))], at_next(v, 0), causal, chunk, rows)
+    pads = zip((v, b - c), (0, torch.inf), strict=True)
+    v, b = (F.pad(x, (0, 0, n - x.shape[-2], 0), value=value) for x, value in pads)  # at the queries
+    weight = q * (a - b).to(wide).exp().to(q.dtype)
+    return [*before, (weight * v, weight)]
+
+
+def at_next(x: Tensor, first: float) -> Tensor:
+    """Shifts keys by one position, with `first` at the first position: [..., m, d] -> the same."""
+    return F.pad(x, (0, 0, 1, 0), value=first).narrow(-2, 0, x.shape[-2])
+
+
+def compared(a: Tensor, b: Tensor, own: Tensor | None = None) -> Tensor:
+    """The scores a - b [..., n, m], at a query's own position with `own` beside them."""
+    if own is None:
+        return a - b.mT
+    n, m = a.shape[-2], b.shape[-2]
+    own_place = torch.arange(m, device=b.device) == torch.arange(m - n, m, device=b.device)[:, None]
+    return a - b.mT + torch.where(own_place, own.mT, 0)
 
 
 def decay_reads(

@@ -3,12 +3,14 @@
 If all channels decay alike, this is one matrix product. Otherwise rows of small blocks are combined one by one. For
 larger blocks, doubling in size, the second half is combined with the first via the boundary b between them, exp(a[t] -
 b) exp(b - c[i]), both at most 1. Nothing is divided by a cumulative decay, so nothing overflows however fast the decay.
+On a CPU, if nothing in the call decays by more than exp(-MILD) in a chunk, one boundary in the middle serves all rows.
 """
 
 import torch
 from torch import Tensor
 
 FEW = 4  # rows combined one by one
+MILD = 40.0  # the exponents beside one boundary are at most half of it, far from overflow
 
 
 def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> Tensor:
@@ -20,6 +22,9 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     (M, C, r, _), width = q.shape, min(FEW, q.shape[1])
     if c.shape[-1] == 1:
         return (q.flatten(1, 2) @ k.mT).view(M, C, r, C) * fading(a, c, strict)
+    if (middle := middle_of(a, c)) is not None:
+        rows, keys = q * (a - middle).exp_()[:, :, None], k * (middle - c).exp_()
+        return (rows.flatten(1, 2) @ keys.mT).view(M, C, r, C).masked_fill_(later(c, strict)[:, None], 0)
     out = q.new_zeros(M, C, r, C)
     blocks, (rows, keys, a_, c_) = diagonal(out, width), (x.unflatten(1, (-1, width)) for x in (q, k, a, c))
     for lag in range(int(strict), width):
@@ -43,6 +48,10 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
     if c.shape[-1] == 1:
         g = (g * fading(a, c, strict)).flatten(1, 2)
         return (g @ k).view(q.shape), g.mT @ q.flatten(1, 2)
+    if (middle := middle_of(a, c)) is not None:
+        row, key = (a - middle).exp_()[:, :, None], (middle - c).exp_()
+        g = g.masked_fill(later(c, strict)[:, None], 0).flatten(1, 2)
+        return (g @ (k * key)).view(q.shape) * row, g.mT @ (q * row).flatten(1, 2) * key
     g_q, g_k, blocks = torch.zeros_like(q), torch.zeros_like(k), diagonal(g, width)
     g_rows, g_keys, rows, keys, a_, c_ = (x.unflatten(1, (-1, width)) for x in (g_q, g_k, q, k, a, c))
     for lag in range(int(strict), width):
@@ -64,6 +73,15 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
         first_half(g_k, width).addcmul_(below.mT @ later_half(q, width).mul(row).flatten(2, 3), key)
         width *= 2
     return g_q, g_k
+
+
+def middle_of(a: Tensor, c: Tensor) -> float | None:
+    """The middle of all exponents; None if they differ by more than MILD, and on a GPU, which would have to wait."""
+    if c.device.type != "cpu" or c.numel() == 0:
+        return None
+    ends = [end.item() for x in (a, c) for end in torch.aminmax(x)]
+    low, high = min(ends), max(ends)
+    return (low + high) / 2 if high - low <= MILD else None
 
 
 def fading(a: Tensor, c: Tensor, strict: bool) -> Tensor:

@@ -4,7 +4,8 @@
     Attention, Comba, RWKV-7.
 
 The effect of a chunk on the state, `S <- keep S + add`, is the solution of a triangular system of decayed products, as
-in `scan`. Only the states between chunks are computed sequentially. No exponent is above 0.
+in `scan`. Only the states between chunks are computed sequentially. No exponent is above 0, or, where the decays of
+channels are mild, above MILD / 2 of `fading`.
 """
 
 import torch

@@ -53,7 +53,6 @@ def test_a_simple_diagram_is_simple_already(name: str) -> None:
         "hard_gfish": ["relu of a weight"],
         "hard_glfish": ["relu of a weight", "another name"],  # without the weight, the relu is of KV itself
         "tpa": ["scale of a factor", "scale of a factor", "scale of the scores"],  # one over its ranks, as in the paper
-        "rwkv4": ["another name"],  # the input as a step, so that a cache keeps its last position
     }
     assert [firing.rule.name for firing in trace] == fired.get(name, [])
 
