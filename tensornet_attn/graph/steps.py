@@ -74,7 +74,12 @@ def _joined(scope: Scope, parsed: SumText, step: Step, path: Path, name: str) ->
 
 def _box(scope: Scope, model: BoxModel, path: Path, name: str) -> Use | None:
     operands: dict[str, Use] = {}
-    whole, model = True, model.apart([leg.name for leg in scope.sizes.legs.values() if leg.kind == "key"])
+    try:
+        model = model.apart([leg.name for leg in scope.sizes.legs.values() if leg.kind == "key"])
+    except Refusal as refusal:
+        scope.reporter.syntax(refusal, (*path, model.key))
+        raise
+    whole = True
     for role in model.operands:
         value = getattr(model, "key_" if role == "key" else role)
         if value is None:  # topk: `by` is `of`

@@ -209,6 +209,16 @@ def test_scores_of_earlier_queries_are_in_no_cache() -> None:
             "[i, j]'.",
         ),
         (
+            {"conv": ["n", "n"], "width": ["w", "c"], "of": "x[n c] W[w c] -> n w c"},
+            "leg-twice: leg 'n' stands twice in 'conv'. a convolution of scores runs along both sequence legs, "
+            "e.g. 'conv: [n, m]' and 'width: [i, j]'.",
+        ),
+        (
+            {"conv": ["n", "c"], "width": ["w", "w"], "of": "x[n c] W[w c] -> n w c"},
+            "leg-twice: leg 'w' stands twice in 'width'. a convolution of scores runs along both sequence legs, "
+            "e.g. 'conv: [n, m]' and 'width: [i, j]'.",
+        ),
+        (
             {"conv": "n", "width": "w", "of": "x"},
             "box-leg: what stands in this box has no leg 'w'; its legs are n c. name one of them.",
         ),
