@@ -32,6 +32,7 @@ class Layout:
     applies. `causal`: None where the module says so. `alibi`: the argument of its forward with ALiBi's biases;
     `hides`: its masks are true where a key is hidden. `buckets`: biases of distances in buckets, which the first
     attention of a stack has for all, as those of T5; one that is no other's self-attention attends to another sequence.
+    `once`: the model gives the angle of a rotary pair once.
     """
 
     projections: str = "q_proj k_proj v_proj o_proj"
@@ -44,6 +45,7 @@ class Layout:
     alibi: str = ""
     hides: bool = False
     buckets: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ FAMILIES = (
     Family(named("Qwen3 Qwen3Moe Dots1 Gemma3 Mellum"), Layout(rope="whole", features=(*NORMS, *WINDOW))),
     Family(named("Gemma2 VaultGemma"), Layout(rope="whole", features=(*WINDOW, "attn_logit_softcapping"))),
     Family(named("Olmo2 FlexOlmo"), Layout(rope="whole", features=NORMS)),
+    Family(named("GptOss"), Layout(rope="whole", once=True, features=(*WINDOW, "sinks"))),
     Family(named("Cohere"), Layout(rope="whole", interleaved=True, features=NORMS)),
     Family(named("Phi3"), Layout("qkv_proj o_proj", "qkv", rope="partial", features=WINDOW)),
     Family(named("GPTNeoX"), Layout("query_key_value dense", "heads", rope="partial")),

@@ -44,7 +44,7 @@ class Trained:
     positions, which turn the first `rope_fraction` of queries and keys, halves paired. `window`: how far a query sees,
     keys before it and after. `softcap`: c, where scores s become c tanh(s / c). `alibi`: scores fall with the distance.
     `rope_scaling`: rope_type and its numbers, as a box `rope` has them.
-    `cross`: keys and values are of another sequence.
+    `cross`: keys and values are of another sequence. `sinks` [h]: one more score in each row of the map.
     `dropout` is on the map.
     """
 
@@ -62,6 +62,7 @@ class Trained:
     rope_scaling: dict[str, Any] = field(default_factory=dict)
     buckets: Buckets | None = None
     cross: bool = False
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True)
