@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.parity import LAYERS
 from tensornet_attn.ops.rope import attention_factor, rate
+from tensornet_attn.parity import LAYERS
 from tests.convert import models
 from tests.convert.models import PLAIN
 
