@@ -30,11 +30,14 @@ def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None)
     """Documents with so many queries and keys each, in groups; those of one length are in one.
 
     `work`: where documents may be padded. A length then joins a longer one if its padding takes less than a call.
-    Queries and keys get as many rows of padding, so that their distances stay.
+    Queries and keys get as many rows of padding, so that their distances stay. A document without queries is in none,
+    but for the first where all are so.
     """
     alike: dict[tuple[int, int], list[int]] = {}
     for place, length in enumerate(lengths):
-        alike.setdefault(length, []).append(place)
+        if length[0]:
+            alike.setdefault(length, []).append(place)
+    alike = alike or {lengths[0]: [0]}
     if work is None or len(alike) == 1:
         found = [Group(tuple(own), *length, False) for length, own in alike.items()]
     else:
@@ -78,13 +81,16 @@ class Rows(NamedTuple):
         starts = [0, *accumulate(lengths)]
         sizes = [length for count, length in shapes for _ in range(count)]
         firsts = [0, *accumulate(sizes)]
-        moved = [first - starts[one] for one, first in sorted(zip(order, firsts, strict=False))]
+        moved = [0] * len(lengths)  # of documents that are in no group there is nothing to move
+        for one, first in zip(order, firsts, strict=False):
+            moved[one] = first - starts[one]
         rows = [
             [starts[one], lengths[one] - 1, first, size] for one, first, size in zip(order, firsts, sizes, strict=False)
         ]
         start, last, first, size = torch.tensor(rows, device=device).unbind(1)
         of = torch.repeat_interleave(size, output_size=firsts[-1])
-        index = start[of] + torch.minimum(torch.arange(firsts[-1], device=device) - first[of], last[of])
+        inside = torch.minimum(torch.arange(firsts[-1], device=device) - first[of], last[of])
+        index = (start[of] + inside).clamp(min=0)  # a document without keys has padding of the row before it
         move, own = torch.tensor([moved, [*lengths]], device=device)
         back = torch.arange(starts[-1], device=device) + move.repeat_interleave(own, output_size=starts[-1])
         return Rows(shapes, index, back)

@@ -102,23 +102,25 @@ def positions_in(offsets: Tensor, rows: int) -> Tensor:
 
 
 def lengths_of(design: str, name: str, offsets: Tensor, rows: int) -> list[int]:
-    """How many positions each document has. Raises InputError where the offsets are not those of so many rows."""
+    """How many positions each document has, perhaps none. Raises InputError where these are not so many rows."""
     found = _on_host(offsets)
     if found[0] != 0:
         raise InputError(f"{design}: '{name}' begins at {found[0]}, not at 0.")
     for place, (one, other) in enumerate(pairwise(found), 1):
-        if other <= one:
-            raise InputError(f"{design}: '{name}' does not rise: {other} at place {place} follows {one}.")
+        if other < one:
+            raise InputError(f"{design}: '{name}' falls: {other} at place {place} follows {one}.")
     if found[-1] != rows:
         raise InputError(f"{design}: '{name}' ends at {found[-1]}, and there are {rows} positions.")
     return [other - one for one, other in pairwise(found)]
 
 
-def check_traced(design: str, name: str, offsets: Tensor, rows: int, most: int) -> None:
-    """The same where a traced program runs, which then ends; an empty document is none of its own there."""
+def check_traced(design: str, name: str, offsets: Tensor, rows: int, most: int, least: int = 0) -> None:
+    """The same where a traced program runs, which then ends. `least`: how many positions a document has there."""
     sizes = offsets.diff()
-    right = (offsets[0] == 0) & (offsets[-1] == rows) & (sizes >= 0).all() & (sizes <= most).all()
-    sentence = f"{design}: '{name}' does not rise from 0 to the number of positions, or a document is above max_seqlen."
+    right = (offsets[0] == 0) & (offsets[-1] == rows) & (sizes >= least).all() & (sizes <= most).all()
+    empty = ", or a document is empty, whose losses and states are none" if least else ""
+    sentence = f"{design}: '{name}' does not rise from 0 to the number of positions, or a document is above max_seqlen"
+    sentence += f"{empty}."
     torch._assert_async(right, sentence)
 
 
