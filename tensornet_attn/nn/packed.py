@@ -72,6 +72,9 @@ class Row(NamedTuple):
     def of(module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, word: str, behind: bool = False) -> Row:
         """The row of a call. Raises InputError."""
         packing, signature = module._packing, module._signature
+        if not packing.read:
+            reason = f"the output '{packing.output}' is made of no input, so that no document has rows of its own"
+            raise InputError(f"{packing.design}: {reason}: call it without {word}.")
         lengths = signature.check_row(inputs, behind)
         batch = signature.batch(inputs)
         if batch not in ((), (1,)):

@@ -571,6 +571,22 @@ def test_an_output_of_pairs_is_refused() -> None:
     assert str(caught.value) == wanted
 
 
+def test_an_output_without_rows_of_documents_is_refused() -> None:
+    """What losses alone read is an input too."""
+    source = ta.Design(
+        tensornet=1, name="placed", legs={"n": "query 9", "f": 4}, inputs={"x": "n f"}, weights={"P": "n f"},
+        diagram={"l": {"mean": ["n", "f"], "of": "x"}, "y": "2 * P[n f] -> n f"}, losses={"l": 1}, output="y",
+    )  # fmt: skip
+    wanted = (
+        "placed: the output 'y' is made of no input, so that no document has rows of its own: call it without "
+        "cu_seqlens."
+    )
+    for options in ({}, {"losses": True}):
+        with pytest.raises(ta.InputError) as caught:
+            ta.compile(source)(torch.randn(1, 5, 4), cu_seqlens=offsets((2, 3)), **options)
+        assert str(caught.value) == wanted
+
+
 def test_an_input_may_have_such_a_name() -> None:
     design = ta.Design(
         tensornet=1, name="placed", legs={"n": "query", "f": 3}, inputs={"x": "n f", "position_ids": "n f"},
