@@ -162,7 +162,9 @@ def _check_term(scope: Scope, term: Term, text: TermText, result: tuple[str, ...
         if leg in result:
             continue
         if times == 1:
+            again = scope.split_again(leg)
             hint = "put it into the result, or on a second tensor; 'sum:' sums a leg away."
+            hint = f"write '{again}' in its place, to have its legs again." if again else hint
             message = f"leg '{leg}' dangles: it is on one tensor of the product and not in the result."
             raise Refusal("dangling", message, hint, _last(text, leg).span)
         if times > 2 and scope.sizes.legs[leg].kind != "head" and leg not in scope.sizes.broken:

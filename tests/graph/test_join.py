@@ -224,6 +224,26 @@ def test_sequence_legs_among_several(box: dict[str, Any], message: str) -> None:
     assert message in [f"{one.code}: {one.message} {one.hint}" for one in ta.check(source)]
 
 
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ("o[n h d] Wo[h d f] -> n f", "leg-count: 'o' has 2 legs (n h_d), 3 given. e.g. 'o[n (h d)]'."),
+        (
+            "o[n h_d] Wo[h d f] -> n f",
+            "dangling: leg 'h_d' dangles: it is on one tensor of the product and not in the result. write '(h d)' in "
+            "its place, to have its legs again.",
+        ),
+    ],
+)
+def test_a_hint_says_how_joined_legs_are_used(y: str, message: str) -> None:
+    source = several({"rmsnorm": "d"})
+    y_last = {name: step for name, step in source["diagram"].items() if name != "y"}
+    source["diagram"] = y_last | {"o": "A[h n m] V[m h d] -> n (h d)", "y": y}
+    assert [f"{one.code}: {one.message} {one.hint}" for one in ta.check(source)] == [message]
+    source["diagram"]["y"] = "o[n (h d)] Wo[h d f] -> n f"
+    assert ta.check(source) == []
+
+
 def test_a_file_may_say_it_in_lists_and_is_written_so() -> None:
     design = ta.load(several({"rmsnorm": ["h", "d"]}))
     assert ta.build(ta.load(design.to_yaml())) == ta.build(design)
