@@ -147,6 +147,18 @@ def test_documents_of_a_packed_call_do_not_meet(causal: bool) -> None:
             layer(torch.cat(parts)[None], cu_seqlens=offsets, cache=layer.new_cache())
 
 
+def test_one_position_may_have_any_strides() -> None:
+    """Those of a dimension of one entry say nothing, and PyTorch's own gradient in float64 refuses some."""
+    from tensornet_attn.runtime.conv import convolve
+
+    weight, found = torch.randn(12, 4, 2, dtype=F64, requires_grad=True), []
+    x = torch.randn(12, dtype=F64)
+    for strides in ((12, 1, 1), (12, 1, 4)):
+        y = convolve(x.as_strided((1, 12, 1), strides).requires_grad_(), weight, 1, 3)
+        found.append(torch.autograd.grad(y.square().sum(), weight)[0])
+    torch.testing.assert_close(*found)
+
+
 TWO = {
     "S": "Q[n h d] K[m h d] -> h n m",
     "T": {"conv": ["n", "m"], "width": ["a", "w"], "of": "S[h n m] T2[a w h] -> h n m a w"},
