@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.compiler import list_designs
+from tensornet_attn.convert.export_model import exported
 from tensornet_attn.convert.known import reading_of
 from tensornet_attn.convert.make import values_of
 from tensornet_attn.convert.read import place_of, read_traced
@@ -20,12 +21,15 @@ from tensornet_attn.spec.read import Source
 Values = Mapping[str, Tensor]
 
 
-def export_to(layer: CompiledDesign, module: nn.Module, design: Source | None = None) -> nn.Module:
+def export_to(layer: nn.Module, module: nn.Module | None = None, design: Source | None = None) -> nn.Module:
     """The module, with the weights of a layer that `convert` made of it, or of another of its class and sizes.
 
     What `convert` does not read, such as a LayerNorm behind the attention, stays. `design`: the one that was given to
     `convert`, where it is not a shipped one. Raises InputError, and then the module is as it was, where training gave
     the design weights that no module of this kind can hold, such as maps that several heads mix.
+
+    Of a model that `convert_model` converted: a model of its class before, with all its weights; without `module`, a
+    new one, of a model of transformers.
 
     >>> from tensornet_attn.convert.make import convert
     >>> theirs, back = nn.MultiheadAttention(16, 4), nn.MultiheadAttention(16, 4)
@@ -33,12 +37,20 @@ def export_to(layer: CompiledDesign, module: nn.Module, design: Source | None = 
     >>> bool(torch.equal(export_to(ours, back).in_proj_weight, theirs.in_proj_weight))
     True
     """
+    if isinstance(layer, CompiledDesign):
+        if module is None:
+            raise InputError("give the module to write into, of the kind that convert was given.")
+        return _one(layer, module, design, "")
+    return exported(layer, module, lambda swapped, own, path: _one(swapped.design, own, design, path))
+
+
+def _one(layer: CompiledDesign, module: nn.Module, design: Source | None, path: str) -> nn.Module:
     name = layer.design.name
     if design is None:
         if name not in list_designs():
             raise InputError(f"'{name}' is no shipped design: give design=..., the one that convert was given.")
         design = name
-    return written(layer, module, reader_of(module, design, layer), place_of(module, ""))
+    return written(layer, module, reader_of(module, design, layer), place_of(module, path))
 
 
 def reader_of(
