@@ -194,7 +194,8 @@ def with_sinks(data: Data, graph: Graph, heads: int) -> tuple[Data, str, tuple[i
     Raises InputError where the scores have no such heads, or a sink of their own.
     """
     out: Data = plain(data)
-    name, sizes = _free(data, "sink"), ()
+    name = _free(data, "sink")
+    sizes: tuple[int, ...] = ()
     for box in _softmaxes(out, graph, "sinks"):
         if "sink" in box:
             raise InputError(f"'{graph.name}' has a sink of its own in the softmax of '{box['of']}'.")
