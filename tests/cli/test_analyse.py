@@ -173,9 +173,7 @@ def test_subjects_that_are_none(run, text: str, tmp_path) -> None:
     assert run("analyse", text, "--text", text) == (1, "", wanted)
     other = tmp_path / "other.pt"
     torch.save({"weight": torch.ones(2)}, other)
-    wanted = (
-        f"error: '{other}' is no checkpoint that ta.save wrote: it is a file of torch's with something else in it.\n"
-    )
+    wanted = f"error: '{other}' is not a checkpoint written by ta.save: it is a PyTorch file with other content.\n"
     assert run("analyse", str(other), "--text", text) == (1, "", wanted)
     wanted = (
         "error: mlp: there is nothing to analyse: no attention box (softmax, normalize or keep over the key leg) and "

@@ -116,7 +116,7 @@ def test_names_of_neither(run) -> None:
         assert run(command, "epa_47m") == (1, "", f"error: the design is refused: 1 problem.\n{told}")
     told = run("draw", "epa_47m_xl")
     assert told.code == 1
-    assert "unknown-key: this is a model; a design is wanted here." in told.err
+    assert "unknown-key: this is a model, not a design." in told.err
 
 
 def test_the_schema_of_models(run) -> None:

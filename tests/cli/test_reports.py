@@ -92,7 +92,7 @@ def test_explain(run) -> None:
 def test_explain_and_rewrites_are_the_texts_of_python(run) -> None:
     assert run("explain", "mgk", "--causal", "--n", "64").out == f"{ta.explain('mgk', causal=True, n=64)}\n"
     assert run("explain", "skip_left", "--rewrites").out == f"{ta.rewrites('skip_left')}\n"
-    assert ta.rewrites("mlp") == "mlp: no rewrite fits."
+    assert ta.rewrites("mlp") == "mlp: no rewrite applies."
     assert ta.hash_of("mhsa") == ta.load("mhsa").hash != ta.hash_of("mhsa", causal=True)
 
 

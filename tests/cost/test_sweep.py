@@ -178,4 +178,4 @@ def test_what_is_refused(change, message):
 def test_a_size_that_does_not_fit_is_a_design_error():
     with pytest.raises(DesignError) as raised:
         sweep(replace(RATIOS, axes={"f": (60,)}))
-    assert "leg 'd' is f / h = 7.5, which is no size." in str(raised.value)
+    assert "leg 'd' is f / h = 7.5, which is not a valid size." in str(raised.value)

@@ -264,11 +264,11 @@ def test_a_checkpoint_of_other_weights(tmp_path) -> None:
     path.write_bytes(buffer.getvalue())
     with pytest.raises(ta.InputError) as error:
         ta.restore(path)
-    wanted = f"'{path}': the weights are not those of its model 'language_model': Missing key"
+    wanted = f"'{path}': the weights do not match its model 'language_model': Missing key"
     assert str(error.value).startswith(wanted)
     with pytest.raises(ta.InputError) as error:
         ta.restore(path, causal=True)
-    assert str(error.value) == f"'{path}' holds a model, whose description says what is causal: leave out causal=."
+    assert str(error.value) == f"'{path}' holds a model, and its description sets causal: remove causal=."
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoid"])

@@ -123,7 +123,7 @@ WRONG = [
     ({"pos_norm": True}, "a language_model has no 'pos_norm' to override: did you mean 'post_norm'?"),
     ({"legs": 3}, "'legs' is a mapping of names to numbers, e.g. {'h': 4}, not int."),
     ({"mlp": "none", "mlp_legs": {"l": 3}}, "'mlp_legs' is for an MLP, and 'tiny' has none."),
-    ({"design": 3}, "a design is a name, a path, YAML text, a dict or a Design, not int."),
+    ({"design": 3}, "a design must be a name, a path, YAML text, a dict or a Design, not int."),
 ]  # fmt: skip
 
 

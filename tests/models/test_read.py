@@ -206,10 +206,10 @@ model.yaml:11:43: unknown-setting: the design has no setting 'w' to replace.
         - mixer: {design: band, settings: {w: 3}, legs: {h: 0}}
                                               ^
   hint: known here: k.
-model.yaml:11:57: bad-size: leg 'h' is 0, which is no size.
+model.yaml:11:57: bad-size: leg 'h' is 0, which is not a valid size.
         - mixer: {design: band, settings: {w: 3}, legs: {h: 0}}
                                                             ^
-  hint: a whole number from 1 to 2147483647.
+  hint: use a whole number from 1 to 2147483647.
 """,
     ),
     "places": (
@@ -236,7 +236,7 @@ model.yaml:12:38: no-fit: this place of the model is causal.
 model.yaml:13:41: run-time-leg: leg 'n' is sized by the input at run time.
         - {mixer: {design: alibi, legs: {n: 7}}}
                                             ^
-  hint: 'query 256' gives it a maximum.
+  hint: give it a maximum instead, e.g. 'query 256'.
 """,
     ),
 }
@@ -306,7 +306,7 @@ def test_a_memory_wants_a_context_input() -> None:
 def test_a_model_is_no_design() -> None:
     (found,) = ta.check(HEAD + "  layers: [mhsa]\n")
     assert (found.place, found.code) == ("<text>:2:1", "unknown-key")
-    assert found.message == "this is a model; a design is wanted here."
+    assert found.message == "this is a model, not a design."
 
 
 def test_limits() -> None:

@@ -580,4 +580,4 @@ def test_document_shows_the_document_of_a_call() -> None:
     assert module.plan.graph.hash != plain.plan.graph.hash
     box["mask"] = "causal and not document"
     (problem,) = ta.check(source)
-    assert problem.message == "'causal and not document' never shows a key."
+    assert problem.message == "'causal and not document' shows no key."

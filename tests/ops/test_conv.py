@@ -143,7 +143,7 @@ def test_documents_of_a_packed_call_do_not_meet(causal: bool) -> None:
         y = layer(torch.cat(parts)[None], cu_seqlens=offsets)
         torch.testing.assert_close(y, torch.cat([layer(part) for part in parts])[None], rtol=0, atol=1e-12)
     if causal:  # padding before a document would be read
-        with pytest.raises(ta.InputError, match="'Q' reads the positions before each one"):
+        with pytest.raises(ta.InputError, match="'Q' reads earlier positions"):
             layer(torch.cat(parts)[None], cu_seqlens=offsets, cache=layer.new_cache())
 
 
@@ -209,16 +209,15 @@ def test_scores_of_earlier_queries_are_in_no_cache() -> None:
     [
         (
             {"conv": "c", "width": "w", "of": "x[n c] W[w c] -> n w c"},
-            "box-leg: 'c' is no query or key leg. a convolution runs along one, e.g. 'conv: n'.",
+            "box-leg: 'c' is not a query or key leg. name the leg to convolve along, e.g. 'conv: n'.",
         ),
         (
             {"conv": ["n"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
-            "wrong-type: a leg, or a list of two, is wanted here, a list given. e.g. 'conv: c'.",
+            "wrong-type: expected a leg, or a list of two, got a list. e.g. 'conv: c'.",
         ),
         (
             {"conv": ["n", "m"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
-            "wrong-type: a width for each leg is wanted here, the text 'w' given. e.g. 'conv: [n, m]' and 'width: "
-            "[i, j]'.",
+            "wrong-type: expected a width for each leg, got the text 'w'. e.g. 'conv: [n, m]' and 'width: [i, j]'.",
         ),
         (
             {"conv": ["n", "n"], "width": ["w", "c"], "of": "x[n c] W[w c] -> n w c"},
@@ -232,7 +231,7 @@ def test_scores_of_earlier_queries_are_in_no_cache() -> None:
         ),
         (
             {"conv": "n", "width": "w", "of": "x"},
-            "box-leg: what stands in this box has no leg 'w'; its legs are n c. name one of them.",
+            "box-leg: the operand of this box has no leg 'w'; its legs are n c. name one of its legs.",
         ),
     ],
 )

@@ -181,7 +181,7 @@ def test_a_cache_that_cannot_be_kept_says_why() -> None:
     with pytest.raises(ta.InputError) as caught:
         ta.compile(design).new_cache()
     assert str(caught.value) == (
-        "turned: no cache can be kept: 'K' turns all positions by other angles at each length; compile it with another "
+        "turned: no cache can be kept: 'K' rotates by angles that depend on the length; compile it with another "
         "rope_type, or without positions of the call."
     )
 
@@ -198,12 +198,12 @@ def test_positions_are_whole_numbers_or_not_and_nothing_else() -> None:
     [
         (
             {"rope_type": "llama3", "factor": 8},
-            "missing-key: 'rope_type: llama3' needs 'low_freq_factor'. it takes factor, low_freq_factor, "
+            "missing-key: 'rope_type: llama3' needs 'low_freq_factor'. this type has the keys factor, low_freq_factor, "
             "high_freq_factor, original_max_position_embeddings.",
         ),
         (
             {"factor": 8},
-            "unknown-key: 'factor' is of scaled positions only. it goes with 'rope_type: linear' or 'rope_type: "
+            "unknown-key: 'factor' needs another 'rope_type'. use it with 'rope_type: linear' or 'rope_type: "
             "dynamic' or 'rope_type: llama3' or 'rope_type: yarn'.",
         ),
         (
@@ -216,24 +216,25 @@ def test_positions_are_whole_numbers_or_not_and_nothing_else() -> None:
         ),
         (
             {**SCALED["llama3"], "low_freq_factor": 4},
-            "number: 'low_freq_factor' is 4 and 'high_freq_factor' 4. the first is below the second, as 1 and 4 are.",
+            "number: 'low_freq_factor' is 4 and 'high_freq_factor' 4. make the first smaller than the second, "
+            "e.g. 1 and 4.",
         ),
         (
             {"rope_type": "longrope"},
-            "wrong-value: the text 'longrope' is no value of 'rope_type'. one of linear, dynamic, llama3, yarn.",
+            "wrong-value: the text 'longrope' is not a value of 'rope_type'. use one of linear, dynamic, llama3, yarn.",
         ),
         (
             {"interleaved": 1},
-            "wrong-type: true or false is wanted here, 1 given. e.g. 'interleaved: true'.",
+            "wrong-type: expected true or false, got 1. e.g. 'interleaved: true'.",
         ),
         (
             {"positions": "x"},
-            "box-leg: 'positions' has legs n f. a number for each entry of 'm', or one for each of several axes.",
+            "box-leg: 'positions' has legs n f. give 'positions' the leg 'm' and, for several axes, one more leg.",
         ),
         (
             {"positions": "x[SEQ f]"},
-            "box-leg: 4 pairs of entries cannot be divided equally between 12 axes of 'f'. the size of 'f' divides the "
-            "number of pairs.",
+            "box-leg: 4 pairs of entries cannot be divided equally between 12 axes of 'f'. give 'f' a size that "
+            "divides the number of pairs.",
         ),
     ],
 )  # fmt: skip

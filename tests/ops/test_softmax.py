@@ -202,7 +202,7 @@ def test_a_gate_of_a_logsumexp_is_planned_as_a_sink() -> None:
     [
         ("Wv[m h d]", "'sink' has leg 'm'; the rows of this softmax have h n."),
         ("t[d]", "'sink' has leg 'd'; the rows of this softmax have h n."),
-        (True, "an expression or a box is wanted here, true given."),
+        (True, "expected an expression or a box, got true."),
         ("0", "this expression has no '->' with the legs of its result."),
     ],
 )

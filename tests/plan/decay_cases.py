@@ -98,11 +98,11 @@ SHARED: dict[str, dict[str, Any]] = {  # what decays is read by a map and by a s
         E=exp("X"),
     ),
 }
-SUM = "is no sum of a part of queries and one of keys"
+SUM = "is not a sum of a query part and a key part"
 UNFADING: dict[str, tuple[dict[str, Any], str | None]] = {
     "another map": (
         decayed(D={"map": "tanh", "of": "-1 * b[h] gap[n m] -> h n m"}),
-        "'D' in the scores depends on query and key at once",
+        "'D' in the scores depends on both query and key",
     ),
     "a product": (decayed(D=exp(f"0.1 * {SCORES}")), f"the exponent of 'D' in the scores {SUM}"),
     "how far, either way": (
@@ -123,7 +123,7 @@ UNFADING: dict[str, tuple[dict[str, Any], str | None]] = {
             G="x[n f] Wa[f a] -> n a",
             D=exp("-1 * u[d] gap[n m] -> d n m"),
         ),
-        "'D' decays along 'd', and the scores sum 'a' and 'd'",
+        "'D' decays along 'd', but the scores sum 'a' and 'd'",
     ),
 }
 FORGETTING = {  # scores less the gates between key and query, as in the Forgetting Transformer

@@ -52,7 +52,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], str | None]] = {  # why not fused; Non
     ),
     "box between": (
         {"Q": Q, "K": K, "V": V, "A": A, "B": {"map": "relu", "of": "A"}, "y": READ.replace("A[", "B[")},
-        "a box stands between map and values",
+        "a box is between the attention map and the values",
     ),
     "box inside": (
         {"Q": Q, "K": K, "V": V, "A": A | {"of": {"map": "tanh", "of": SCORES}}, "y": READ},
@@ -71,7 +71,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], str | None]] = {  # why not fused; Non
             "B": "A[h n m] V[m h e] -> h n m e",
             "y": {"sum": "m", "of": "B[h n m e] Wo[h e f] -> m n f"},
         },
-        "the key leg stays beside the attention map",
+        "the product with the attention map keeps the key leg",
     ),
     "other names": (
         {"Q": Q, "K": K, "V": V, "A": A, "y": "A[g n m] V[m g e] Wo[g e f] -> n f"},

@@ -69,7 +69,7 @@ def test_mhsa_core_becomes_mhsa_and_keeps_its_weights_as_they_are_stored() -> No
     assert gone(graph, trace) == {}
     with pytest.raises(ta.DesignError) as error:
         Graph.from_text(made.to_text().replace("stored (h d, f)", "stored (d h, f)"))
-    assert "a weight is stored as its legs, in order." in str(error.value)
+    assert "the stored groups must be the legs of a weight, in order." in str(error.value)
 
 
 def simple_module(name: str) -> tuple[ta.CompiledDesign, ta.CompiledDesign]:
@@ -126,4 +126,4 @@ def test_text() -> None:
     assert any(line.startswith(f"{SCORES.name}: ") for line in lines)
     small = {"tensornet": 1, "name": "small", "legs": {"n": "query", "f": 2}, "inputs": {"x": "n f"}}
     small |= {"diagram": {"y": {"map": "relu", "of": "x"}}, "output": "y"}
-    assert shown(build(ta.load(small))) == "small: no rewrite fits."
+    assert shown(build(ta.load(small))) == "small: no rewrite applies."

@@ -39,10 +39,10 @@ WANTED = """s:1:8: version: a space begins with its version, 'space: 1'.
     space: 2
            ^
   hint: write 'space: 1'.
-s:2:7: name: 'two words' is no name.
+s:2:7: name: 'two words' is not a valid name.
     name: two words
           ^^^^^^^^^
-  hint: a name is a letter, then letters, digits and _ (ASCII).
+  hint: start with a letter, then use letters, digits and _ (ASCII).
 s:3:14: unknown-design: this design is refused: there is no shipped design 'mhsaa'.
     base: [mhsa, mhsaa, mhsa]
                  ^^^^^
