@@ -207,13 +207,12 @@ def test_masks_act_in_reductions_over_queries_and_keys(name: str) -> None:
         ),
         (
             {"softmax": ["n", "h"]},
-            "run-time-leg: leg 'n' is sized at run time; legs that are one have sizes that are known before. "
-            "name legs with sizes; the key leg may be among them.",
+            "run-time-leg: leg 'n' is sized at run time and cannot be joined. use legs with sizes; a softmax may also "
+            "have the key leg.",
         ),
         (
             {"topk": ["h", "m"], "k": 2},
-            "run-time-leg: leg 'm' is sized at run time; legs that are one have sizes that are known before. "
-            "name legs with sizes.",
+            "run-time-leg: leg 'm' is sized at run time and cannot be joined. use legs with sizes.",
         ),
     ],
     ids=str,
@@ -227,7 +226,7 @@ def test_sequence_legs_among_several(box: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        ("o[n h d] Wo[h d f] -> n f", "leg-count: 'o' has 2 legs (n h_d), 3 given. e.g. 'o[n (h d)]'."),
+        ("o[n h d] Wo[h d f] -> n f", "leg-count: 'o' has 2 legs (n h_d), got 3. e.g. 'o[n (h d)]'."),
         (
             "o[n h_d] Wo[h d f] -> n f",
             "dangling: leg 'h_d' dangles: it is on one tensor of the product and not in the result. write '(h d)' in "
