@@ -32,7 +32,7 @@ def test_draw_to_standard_output(run) -> None:
 
 
 def test_draw_marks_what_a_cache_keeps(run) -> None:
-    assert run("draw", "mla", "--causal", "--cache").out.splitlines()[-1] == "cache: C (kept: each position)"
+    assert run("draw", "mla", "--causal", "--cache").out.splitlines()[-1] == "cache: C (cached: all positions)"
     assert run("draw", "mla", "--causal").out.splitlines()[-1] == "output y; causal"
     refused = run("draw", "mla", "--cache")
     assert refused.code == 1

@@ -67,7 +67,7 @@ def test_the_shipped_models_are_listed(run) -> None:
     assert listed == [{"name": name, "kind": spec.kind, "about": spec.about} for name, spec in specs.items()]
     wanted = "fast_transformer       language_model  The Fast Transformer of 47M parameters, EPA with sigma-MoE, for "
     assert run("list", "--models", "fast*").out.startswith(f"{wanted}WikiText-103.\nfast_transformer_259m")
-    nothing = "error: no shipped model matches 'mhsa'; 'tensornet-attn list --models' shows them all.\n"
+    nothing = "error: no shipped model matches 'mhsa'; 'tensornet-attn list --models' lists all of them.\n"
     assert run("list", "--models", "mhsa") == (1, "", nothing)
 
 
@@ -84,7 +84,7 @@ def test_show_prints_a_model_as_it_is_or_with_other_designs(run, tmp_path: Path)
     assert ta.models.load(whole).to_yaml(whole=True) == ta.models.load(MODEL).to_yaml(whole=True) == whole
     outcome = run("show", "--graph", str(path))
     assert outcome.code == 2
-    assert f"'{path}' is a model; --text and --graph show designs." in outcome.err
+    assert f"'{path}' is a model; --text and --graph are for designs." in outcome.err
 
 
 def test_cost_prices_a_model(run, tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_cost_prices_a_model(run, tmp_path: Path) -> None:
     outcome = run("cost", "wikitext_small", "--design", "mgk", "--legs", "h=4", "--json")
     assert json.loads(outcome.out) == ta.models.load("wikitext_small", design="mgk", legs={"h": 4}).cost().as_dict()
     for arguments, told in (
-        (("--causal",), "'--causal': a model says itself what is causal in it."),
-        (("--design", "mgk", "--over", "n=4"), "'--design': it is for one model, by itself."),
+        (("--causal",), "'--causal': a model file defines which layers are causal."),
+        (("--design", "mgk", "--over", "n=4"), "'--design': this option is for a single model."),
     ):
         outcome = run("cost", str(path), *arguments)
         assert outcome.code == 2
@@ -127,8 +127,8 @@ def test_analyse_takes_one_design(run, tmp_path: Path) -> None:
     path, text = tmp_path / "model.pt", tmp_path / "a.txt"
     text.write_text("words " * 50)
     ta.save(ta.models.make(MODEL), path)
-    wanted = f"error: '{path}' holds the model 'tiny'; analyse takes a checkpoint of one design, or the "
-    wanted += "folder of a run. In Python, ta.report(ta.model_sections(model, tokens)) takes any model.\n"
+    wanted = f"error: '{path}' is a checkpoint of the model 'tiny'; analyse takes a checkpoint of one design, "
+    wanted += "or a run folder. In Python, use ta.report(ta.model_sections(model, tokens)) for any model.\n"
     assert run("analyse", str(path), "--text", str(text), "-o", str(tmp_path / "r.html")) == (1, "", wanted)
 
 

@@ -26,7 +26,7 @@ def test_list_is_plain_where_it_is_read_by_a_program(run) -> None:
     assert run("list", "nothing*") == (
         1,
         "",
-        "error: no shipped design matches 'nothing*'; 'tensornet-attn list' shows them all.\n",
+        "error: no shipped design matches 'nothing*'; 'tensornet-attn list' lists all of them.\n",
     )
 
 
@@ -137,7 +137,7 @@ def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.M
     assert rates == "this machine has not been measured: run 'tensornet-attn doctor --calibrate', a second's work."
     measured = run("doctor", "--calibrate")
     assert (measured.code, measured.err) == (0, "")
-    assert "B a second, as measured" in measured.out
+    assert "B per second, measured" in measured.out
     assert run("explain", "mhsa", "--device", "this").out.startswith("mhsa: backend torch, for training on this, ")
 
 
@@ -169,5 +169,5 @@ def test_doctor_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("importlib.metadata.version", missing)
     monkeypatch.setattr("shutil.which", lambda name: None)
     report = doctor.examine()
-    assert report["versions"]["pydantic"] == "missing: install tensornet-attn again"
-    assert report["optional parts"]["svg and png"].startswith("lacks a renderer: install Graphviz, or 'pip install")
+    assert report["versions"]["pydantic"] == "missing: reinstall tensornet-attn"
+    assert report["optional parts"]["svg and png"].startswith("no renderer: install Graphviz, or 'pip install")

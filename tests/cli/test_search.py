@@ -56,7 +56,7 @@ def test_a_space_on_standard_input(run, tmp_path: Path) -> None:
 
 MISTAKES = [
     (("--bound", "macs"), 2, "'macs' is not NAME=VALUE, e.g. f=256."),
-    (("--rates", "0.1;0.2"), 2, "'0.1;0.2' are no numbers, e.g. 0.001,0.002."),
+    (("--rates", "0.1;0.2"), 2, "'0.1;0.2' is not LR,..., e.g. 0.001,0.002."),
     (("--objective", "speed"), 1, "there is no objective 'speed'; there are quality, macs, "),
     (("--task", "mqarr"), 1, "there is no task 'mqarr': did you mean 'mqar'?"),
     (("--task", "nowhere:f"), 1, "the task 'nowhere:f' cannot be imported (No module named 'nowhere'): "),

@@ -39,10 +39,10 @@ def test_train_evaluate_and_sample(run, tmp_path: Path) -> None:
     told = json.loads(slid.out)
     assert (told["context"], told["stride"], told["scored"]) == (6, 2, 10)
     told = run("evaluate", out, "--samples", "3", "--sliding-window")
-    assert told.out.startswith("mhsa on char_lm, validation, step 4, windows of 8 that slide by 1: loss 3.")
+    assert told.out.startswith("mhsa on char_lm, validation, step 4, windows of 8 with stride 1: loss 3.")
     refused = run("evaluate", out, "--stride", "2")
     assert refused.code == 2
-    assert "Invalid value for '--stride': it belongs to --sliding-window." in refused.err
+    assert "Invalid value for '--stride': this option needs --sliding-window." in refused.err
     assert run("sample", out, "--prompt", "a ", "--tokens", "5").out.startswith("a ")
 
 

@@ -96,7 +96,7 @@ def test_what_the_module_cannot_hold_is_refused_and_the_module_stays() -> None:
     with torch.no_grad():
         ours.C += 1
     assert models.message(lambda: ta.export_to(ours, theirs)) == (
-        "MultiheadAttention cannot take 'thsa': its 'C' has values that no MultiheadAttention holds, by 1.0e+00."
+        "MultiheadAttention cannot take 'thsa': a MultiheadAttention cannot represent its 'C' (difference 1.0e+00)."
     )
     for key, value in before.items():
         assert torch.equal(theirs.state_dict()[key], value)
@@ -105,14 +105,14 @@ def test_what_the_module_cannot_hold_is_refused_and_the_module_stays() -> None:
 def test_other_sizes_are_refused() -> None:
     ours = ta.convert(nn.MultiheadAttention(16, 4, bias=False), "mhsa")
     assert models.message(lambda: ta.export_to(ours, nn.MultiheadAttention(16, 2, bias=False))) == (
-        "MultiheadAttention cannot take 'mhsa': its 'Wq' is [16, 4, 4], and that of a MultiheadAttention [16, 2, 8]."
+        "MultiheadAttention cannot take 'mhsa': its 'Wq' is [16, 4, 4], but that of a MultiheadAttention is [16, 2, 8]."
     )
     biased = ta.convert(nn.MultiheadAttention(16, 4), "mhsa")
     assert models.message(lambda: ta.export_to(ours, nn.MultiheadAttention(16, 4))) == (
         "MultiheadAttention cannot take 'mhsa': it has no 'bq', which a MultiheadAttention has."
     )
     assert models.message(lambda: ta.export_to(biased, nn.MultiheadAttention(16, 4, bias=False))) == (
-        "MultiheadAttention cannot take 'mhsa': a MultiheadAttention has nothing for its 'bq'."
+        "MultiheadAttention cannot take 'mhsa': a MultiheadAttention has no weight for its 'bq'."
     )
 
 
@@ -128,7 +128,7 @@ def test_a_design_of_ones_own_is_given_again() -> None:
     theirs, other = nn.MultiheadAttention(16, 4), nn.MultiheadAttention(16, 4)
     ours = ta.convert(theirs, own)
     assert models.message(lambda: ta.export_to(ours, other)) == (
-        "'two_scales' is no shipped design: give design=..., the one that convert was given."
+        "'two_scales' is not a shipped design; give the design of the conversion as design=..."
     )
     ta.export_to(ours, other, own)
     assert torch.equal(other.in_proj_weight, theirs.in_proj_weight)

@@ -39,7 +39,8 @@ def test_a_model_becomes_the_design_of_its_name(name: str) -> None:
 def test_a_layer_that_does_more_than_the_design_is_refused() -> None:
     biased = models.made("llama")
     assert models.message(lambda: ta.convert_model(biased, "llama")) == (
-        "model.layers.0.self_attn (LlamaAttention) cannot become 'llama': its 'q_proj.bias' has no place there."
+        "model.layers.0.self_attn (LlamaAttention) cannot become 'llama': the design has no place for its "
+        "'q_proj.bias'."
     )
     attention = models.ALL["qwen2"]().model.layers[0].self_attn
     attention.scaling *= 2
@@ -138,7 +139,7 @@ def test_sinks_are_read_into_other_designs() -> None:
 def test_a_layer_that_no_other_design_contains_says_what_it_can_become() -> None:
     attention = models.made("deepseek_v3").model.layers[0].self_attn
     assert models.message(lambda: ta.convert(attention, "mhsa")) == (
-        "DeepseekV3Attention is no multi-head attention that others contain; it can become 'deepseek_v3'."
+        "DeepseekV3Attention is not a multi-head attention; convert it to 'deepseek_v3'."
     )
 
 
@@ -146,7 +147,7 @@ def test_sizes_may_be_said_again_but_not_changed() -> None:
     module = LAYER["LlamaAttention"].drawn()
     assert ta.convert(module, "llama", legs={"g": 2}).design.legs["g"] == 2
     assert models.message(lambda: ta.convert(module, "llama", legs={"g": 4})) == (
-        "LlamaAttention cannot become 'llama': 'g' was asked to be 4, and is 2."
+        "LlamaAttention cannot become 'llama': 'g' must be 2, as in the module, not 4."
     )
     assert models.message(lambda: ta.convert(LAYER["DeepseekV3Attention"].drawn(), "deepseek_v3", memory=True)) == (
         "DeepseekV3Attention cannot become 'deepseek_v3': it takes no second input."

@@ -123,11 +123,12 @@ def test_a_call_out_of_its_stack_says_what_is_missing() -> None:
     x = torch.randn(1, 3, 24, dtype=torch.float64)
     second, cross = after.encoder.block[1].layer[0].SelfAttention, after.decoder.block[0].layer[1].EncDecAttention
     assert models.message(lambda: second(x)) == (
-        "encoder.block.1.layer.0.SelfAttention (T5Attention): position_bias is not given; it is what the first "
+        "encoder.block.1.layer.0.SelfAttention (T5Attention): position_bias is missing; pass the one that the first "
         "attention returns."
     )
     assert models.message(lambda: cross(x)) == (
-        "decoder.block.0.layer.1.EncDecAttention (T5Attention): key_value_states are needed; it attends to another one."
+        "decoder.block.0.layer.1.EncDecAttention (T5Attention): key_value_states are missing; it attends to another "
+        "sequence."
     )
 
 

@@ -71,7 +71,7 @@ def test_plans_rewrites_and_sources(ask: Ask) -> None:
     assert rewrites[0]["added"]
     for backend in ("torch", "triton"):
         assert ask("source", text=MHSA, backend=backend)["source"].count("class MHSA")
-    assert "ask for 'torch' or 'triton'" in ask("source", text=MHSA, backend="inductor")["error"]
+    assert "has no source; use 'torch' or 'triton'" in ask("source", text=MHSA, backend="inductor")["error"]
 
 
 @pytest.mark.parametrize("overlay", ["plan", "cost"])
