@@ -61,8 +61,8 @@ def test_a_model_that_cannot_hold_it_stays() -> None:
     model, kept = ta.convert_model(copy.deepcopy(before), "thsa"), copy.deepcopy(before.state_dict())
     model.encoder.layer[1].attention.design.C.data += 1
     assert models.message(lambda: ta.export_to(model, before)) == (
-        "encoder.layer.1.attention (BertAttention) cannot take 'thsa': its 'C' has values that no BertAttention holds, "
-        "by 1.0e+00."
+        "encoder.layer.1.attention (BertAttention) cannot take 'thsa': a BertAttention cannot represent its 'C' "
+        "(difference 1.0e+00)."
     )
     assert all(torch.equal(value, kept[key]) for key, value in before.state_dict().items())
     assert models.message(lambda: ta.export_to(before)) == "BertModel has no attention that convert_model swapped."
