@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.compiler import list_designs
+from tensornet_attn.convert.export_model import exported
 from tensornet_attn.convert.known import reading_of
 from tensornet_attn.convert.make import values_of
 from tensornet_attn.convert.read import place_of, read_traced
@@ -20,7 +21,7 @@ from tensornet_attn.spec.read import Source
 Values = Mapping[str, Tensor]
 
 
-def export_to(layer: CompiledDesign, module: nn.Module, design: Source | None = None) -> nn.Module:
+def export_to(layer: nn.Module, module: nn.Module | None = None, design: Source | None = None) -> nn.Module:
     """Writes the weights of `layer` into `module` and returns `module`. The inverse of `convert`.
 
     `layer` was converted from `module`, or from another module of its class and sizes. Parameters that `convert` does
@@ -28,18 +29,29 @@ def export_to(layer: CompiledDesign, module: nn.Module, design: Source | None = 
     `convert`; it is needed if the design is not a shipped one. Raises InputError if the module cannot represent the
     weights, for instance because training mixed the maps of heads; the module is then unchanged.
 
+    `layer` may also be a model that `convert_model` has converted; `module` is then a model of its original class, and
+    if it is left out, a new one is made from the config of a model of transformers.
+
     >>> from tensornet_attn.convert.make import convert
     >>> theirs, back = nn.MultiheadAttention(16, 4), nn.MultiheadAttention(16, 4)
     >>> ours = convert(theirs, "mhsa")
     >>> bool(torch.equal(export_to(ours, back).in_proj_weight, theirs.in_proj_weight))
     True
     """
+    if isinstance(layer, CompiledDesign):
+        if module is None:
+            raise InputError("give the module to write into, of the kind that convert was given.")
+        return _one(layer, module, design, "")
+    return exported(layer, module, lambda swapped, own, path: _one(swapped.design, own, design, path))
+
+
+def _one(layer: CompiledDesign, module: nn.Module, design: Source | None, path: str) -> nn.Module:
     name = layer.design.name
     if design is None:
         if name not in list_designs():
             raise InputError(f"'{name}' is not a shipped design; give the design of the conversion as design=...")
         design = name
-    return written(layer, module, reader_of(module, design, layer), place_of(module, ""))
+    return written(layer, module, reader_of(module, design, layer), place_of(module, path))
 
 
 def reader_of(

@@ -31,7 +31,8 @@ class Layout:
     `interleaved`: rotary pairs are neighbours, not half a head apart. `features`: supported entries of FEATURES.
     `causal`: None if it is an attribute of the module. `alibi`: the argument of forward with ALiBi biases. `hides`:
     masks are true for hidden keys. `buckets`: relative position biases as in T5, which the first attention of a stack
-    owns; decoder attentions that are not causal are cross-attentions.
+    owns; decoder attentions that are not causal are cross-attentions. `once`: the model has each rotary angle once, not
+    for both entries of a pair.
     """
 
     projections: str = "q_proj k_proj v_proj o_proj"
@@ -44,6 +45,7 @@ class Layout:
     alibi: str = ""
     hides: bool = False
     buckets: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ FAMILIES = (
     Family(named("Qwen3 Qwen3Moe Dots1 Gemma3 Mellum"), Layout(rope="whole", features=(*NORMS, *WINDOW))),
     Family(named("Gemma2 VaultGemma"), Layout(rope="whole", features=(*WINDOW, "attn_logit_softcapping"))),
     Family(named("Olmo2 FlexOlmo"), Layout(rope="whole", features=NORMS)),
+    Family(named("GptOss"), Layout(rope="whole", once=True, features=(*WINDOW, "sinks"))),
     Family(named("Cohere"), Layout(rope="whole", interleaved=True, features=NORMS)),
     Family(named("Phi3"), Layout("qkv_proj o_proj", "qkv", rope="partial", features=WINDOW)),
     Family(named("GPTNeoX"), Layout("query_key_value dense", "heads", rope="partial")),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.convert.calls import output, turns
 from tensornet_attn.convert.reading import Numbers, Reading
+from tensornet_attn.convert.rotary import rope_of
 
 GROUPED = {
     "Wq": "q_proj.weight: (g j d) f",
@@ -42,10 +43,7 @@ def grouped(module: Any) -> Numbers:
 
 def rope(module: Any, part: str = "") -> Numbers:
     """The base of rotary positions. With `part`, also the fraction of a head that they act on, as this setting."""
-    config = module.config
-    found = config.rope_parameters
-    kinds = getattr(config, "layer_types", None)
-    found = found.get(kinds[module.layer_idx] if kinds else "", found)  # some have one for each kind of layer
+    found = rope_of(module)
     numbers: Numbers = {"base": plain(found["rope_theta"])}
     return numbers | ({part: float(found.get("partial_rotary_factor", 1.0))} if part else {})
 

@@ -141,7 +141,8 @@ def made_from(
     )
     norms = {key: replace(norm, weight=norm.weight.cpu().double()) for key, norm in trained.norms.items()}
     buckets = trained.buckets and replace(trained.buckets, weight=trained.buckets.weight.cpu().double())
-    trained = replace(trained, weights=weights, biases=biases, norms=norms, buckets=buckets)
+    sinks = None if trained.sinks is None else trained.sinks.cpu().double()
+    trained = replace(trained, weights=weights, biases=biases, norms=norms, buckets=buckets, sinks=sinks)
     general = compiler.load(design, legs=legs, settings=settings)
     source, below = base_of(trained, general)
     wanted, above = carried(general, source, below, trained.causal)
@@ -235,6 +236,9 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
         values[name] = norm.weight.reshape(sizes)
     if trained.window:
         data = gain.with_window(data, graph, *trained.window)
+    if trained.sinks is not None:
+        data, name, sizes = gain.with_sinks(data, graph, len(trained.sinks))
+        values[name] = trained.sinks.reshape(sizes)
     if trained.softcap:
         data = gain.with_softcap(data, graph, trained.softcap)
     if trained.alibi:

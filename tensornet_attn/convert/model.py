@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from tensornet_attn.convert import rotary
 from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.known import reading_of, readings_of
@@ -139,7 +140,8 @@ def _swapped(
         compiled = made_of(one.module, design, *options, where=one.path)
         place = _place(one.module, family, place_of(one.module, one.path), bool(compiled.plan.graph.causal))
         base = reading.numbers(one.module).get("base")
-        rope = None if base is None else Rope(base, family.layout.interleaved, reading.once)
+        scaling = None if base is None else scaling_of(rotary.scaling_of(place.where, one.module))
+        rope = None if base is None else Rope(base, family.layout.interleaved, reading.once, scaling)
         place = replace(place, rope=rope, window=window_of(one.module))
     else:
         trained = read_trained(one.module, one.path)
@@ -149,7 +151,8 @@ def _swapped(
         place = _place(one.module, family, trained.where, trained.causal)
         if trained.rope_base is not None:
             scaling = scaling_of(trained.rope_scaling)
-            place = replace(place, rope=Rope(trained.rope_base, family.layout.interleaved, scaling=scaling))
+            rope = Rope(trained.rope_base, family.layout.interleaved, family.layout.once, scaling)
+            place = replace(place, rope=rope)
         if trained.alibi:
             place = replace(place, alibi=Alibi(family.layout.alibi, trained.weights["Wq"].shape[1]))
         place = replace(place, window=trained.window, cross=trained.cross)

@@ -12,9 +12,9 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, Layout, family_of
 from tensornet_attn.convert.known import readings_of
+from tensornet_attn.convert.rotary import rope_of, scaling_of
 from tensornet_attn.convert.trained import Buckets, Norm, Trained, Widths, refusal
 from tensornet_attn.errors import InputError
-from tensornet_attn.ops.rope import ORIGINAL, SCALINGS
 
 Projection = tuple[Tensor, Tensor | None]  # weight [in, out], bias [out]
 WORDS = {"q": "query", "k": "key", "v": "value"}  # of a projection's letter
@@ -126,7 +126,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     weights, biases = _by_heads(where, projections, d, count, norms)
     window = getattr(inner, "sliding_window", getattr(config, "sliding_window", None))
     causal = _causal(where, inner, layout)
-    base, fraction, scaling = _rope(where, inner, config, layout) if layout.rope else (None, 1.0, {})
+    base, fraction, scaling = _rope(where, inner, layout) if layout.rope else (None, 1.0, {})
     trained = Trained(
         where,
         weights,
@@ -142,6 +142,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
         scaling,
         buckets_of(where, inner) if layout.buckets else None,
         crosses(inner, layout),
+        _copy(_real(where, "sinks", inner.sinks, None)[0]) if "sinks" in layout.features else None,
     )
     if layout.interleaved:
         _pair_halves(trained)
@@ -199,29 +200,14 @@ def _projections(where: str, module: Any, layout: Layout, d: int, count: int, gr
     return found | dict(zip("qkv", zip(parts(weight), biases, strict=True), strict=True))
 
 
-def _rope(where: str, module: Any, config: Any, layout: Layout) -> tuple[float, float, dict[str, Any]]:
+def _rope(where: str, module: Any, layout: Layout) -> tuple[float, float, dict[str, Any]]:
     """Base, fraction and scaling of the rotary positions. Raises InputError if no design supports them."""
-    rope = _part(where, config, "rope_parameters")
-    kinds = getattr(config, "layer_types", None)
-    rope = rope.get(kinds[module.layer_idx] if kinds else "", rope)  # some models have one for each kind of layer
-    kind, fraction = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
-    if kind != "default" and kind not in SCALINGS:
-        known = ", ".join(("default", *SCALINGS))
-        raise refusal(where, f"its rotary positions are scaled (rope_type '{kind}'); a design has {known} ones")
+    _part(where, module, "config.rope_parameters")
+    rope, scaling = rope_of(module), scaling_of(where, module)
+    fraction = rope.get("partial_rotary_factor", 1.0)
     if fraction != 1.0 and layout.rope == "whole":
         raise refusal(where, f"partial_rotary_factor is {fraction}, which {type(module).__name__} does not apply")
-    return float(rope["rope_theta"]), float(fraction), _scaling(kind, rope, config)
-
-
-def _scaling(kind: str, rope: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """The keys of a box `rope` for the scaling of a model; empty where it has none."""
-    needed, more = SCALINGS.get(kind, ((), ()))
-    found = {name: rope[name] for name in (*needed, *more) if rope.get(name) is not None}
-    if kind == "dynamic" or (ORIGINAL in needed and ORIGINAL not in found):
-        found[ORIGINAL] = config.max_position_embeddings
-    if kind == "yarn" and "factor" not in found:
-        found["factor"] = config.max_position_embeddings / found[ORIGINAL]
-    return {"rope_type": kind, **found} if needed else {}
+    return float(rope["rope_theta"]), float(fraction), scaling
 
 
 def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:

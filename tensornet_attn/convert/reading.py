@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tensornet_attn import compiler
 from tensornet_attn.convert.calls import alone
+from tensornet_attn.convert.rotary import scaling_of
 from tensornet_attn.convert.values import fill
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
@@ -55,14 +56,17 @@ class Reading:
         child = {"tensornet": 1, "name": f"{self.design}_read", "extends": self.design}
         return {**child, **self.extra} if self.extra else self.design
 
-    def sized(self, module: Any) -> Design:
-        """The design at the sizes of a module, with the window and the dropout that this has and the design has not."""
+    def sized(self, module: Any, where: str = "") -> Design:
+        """The design at the sizes of a module, with what this has and the design has not: a window, dropout, scaled
+        rotary positions. Raises InputError, naming `where`, for such as no design has."""
         plain, numbers = compiler.load(self.source()), self.numbers(module)
         legs = {name: number for name, number in numbers.items() if name in plain.legs}
         settings = {name: number for name, number in numbers.items() if name not in plain.legs}
         design = compiler.load(self.source(), legs=legs, settings=settings)
         graph, window, dropout = build(design), window_of(module), dropout_of(module)
         data = design.as_dict()
+        if scaling := scaling_of(where, module) if "base" in numbers else {}:
+            data = gain.with_scaling(data, scaling)
         if window is not None and "window" not in settings:
             data = gain.with_window(data, graph, *window)
         if dropout:
@@ -131,7 +135,7 @@ def read_as(
 ) -> CompiledDesign:
     """A compiled design with the weights of a module. Raises InputError if outputs differ on random input."""
     own = copy.deepcopy(module).cpu().double().eval()
-    design = reading.sized(own)
+    design = reading.sized(own, where)
     graph = build(design)
     values = reading.values(own, graph)
     unread = unread_parameters(own, values.values(), reading.outside)

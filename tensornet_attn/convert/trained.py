@@ -44,7 +44,7 @@ class Trained:
     on the leading `rope_fraction` of queries and keys, whose halves are paired. `rope_scaling`: rope_type and its
     parameters, as keys of a box `rope`. `dropout`: probability on the map. `window`: number of visible keys before and
     after a query. `softcap`: c in c tanh(s / c) for scores s. `alibi`: scores have ALiBi biases. `cross`: keys and
-    values come from another sequence.
+    values come from another sequence. `sinks` [h]: one more score in each row of the map.
     """
 
     where: str
@@ -61,6 +61,7 @@ class Trained:
     rope_scaling: dict[str, Any] = field(default_factory=dict)
     buckets: Buckets | None = None
     cross: bool = False
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True)

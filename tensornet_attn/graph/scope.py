@@ -63,6 +63,10 @@ class Scope:
             self.merged[token.text] = self._merged(token.name, parts)
         return self.sizes.legs[self.merged[token.text]]
 
+    def split_again(self, name: str) -> str:
+        """How a use writes a leg that several legs were made, `(h d)`; empty for any other."""
+        return next((f"({text})" for text, merged in self.merged.items() if merged == name), "")
+
     def _merged(self, wish: str, parts: list[Leg]) -> str:
         known = {*self.sizes.legs, *self.sizes.settings}
         name = wish
@@ -170,7 +174,8 @@ class Scope:
         if len(legs) != len(declared):
             has = f"{len(declared)} leg{'s' * (len(declared) != 1)} ({' '.join(declared) or 'none'})"
             message = f"'{text.name}' has {has}, got {len(legs)}."
-            raise Refusal("leg-count", message, f"e.g. '{text.name}[{' '.join(declared)}]'.", text.span)
+            example = " ".join(self.split_again(name) or name for name in declared)
+            raise Refusal("leg-count", message, f"e.g. '{text.name}[{example}]'.", text.span)
         for token, leg, name in zip(text.legs or (), legs, declared, strict=True):
             own = self.sizes.legs[name]
             if not self.fits(own, leg):

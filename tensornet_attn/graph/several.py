@@ -26,16 +26,18 @@ def over_several(scope: Scope, model: BoxModel, operands: Mapping[str, Use], pat
         legs = _legs(scope, model, operands["of"])
         keys = [leg for leg in legs if scope.sizes.legs[leg].kind == "key"]
         if OPS[model.key].reduces:
-            return _one_by_one(
-                scope, model, operands["of"], path, name, [*(leg for leg in legs if leg not in keys), *keys]
-            )
+            order = {"key": 1, "query": 2}  # masks act along the keys of each query
+            in_order = sorted(legs, key=lambda leg: order.get(scope.sizes.legs[leg].kind, 0))
+            return _one_by_one(scope, model, operands["of"], path, name, in_order)
         if keys and OPS[model.key].masked:
+            _refuse_queries(model, keys[0], legs, scope.query)
             return _with_keys(scope, model, operands, path, name, keys[0], [leg for leg in legs if leg not in keys])
         joined = scope.joined(LegToken("_".join(legs), (0, 1), tuple(LegToken(leg, (0, 1)) for leg in legs)))
     except Refusal as refusal:
         refusal.span = None
         if refusal.code == "run-time-leg":
-            refusal.hint = "use legs with sizes; a softmax may also have the key leg."
+            may = "; a softmax may also have the key leg" if OPS[model.key].masked else ""
+            refusal.hint = f"use legs with sizes{may}."
         scope.reporter.syntax(refusal, (*path, model.key))
         raise
     inner = {
@@ -70,8 +72,18 @@ def _legs(scope: Scope, model: BoxModel, of: Use) -> tuple[str, ...]:
     return legs
 
 
+def _refuse_queries(model: BoxModel, key: str, legs: tuple[str, ...], query: str | None) -> None:
+    """Raises Refusal where a softmax over keys runs over queries too: it has no rows, and a mask none to act in."""
+    if query in legs:
+        message = f"'{query}' is the query leg; over keys, a {model.key} has a row for each query, in which masks act."
+        own = [leg for leg in legs if leg != query]
+        named = f"[{', '.join(own)}]" if len(own) > 1 else key
+        hint = f"e.g. '{model.key}: {named}'; along the queries runs a box of its own, '{model.key}: {query}'."
+        raise Refusal("box-leg", message, hint)
+
+
 def _one_by_one(scope: Scope, model: BoxModel, of: Use, path: Path, name: str, legs: list[str]) -> Use:
-    """Reduces one leg after the other, the key leg last."""
+    """Reduces one leg after the other, in this order."""
     *first, last = legs
     for leg in first:
         of = _step(scope, f"{name}.of.{leg}", Box(model.key, leg, (("of", of),)), tuple(o for o in of.legs if o != leg))

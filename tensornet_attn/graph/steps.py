@@ -74,7 +74,12 @@ def _joined(scope: Scope, parsed: SumText, step: Step, path: Path, name: str) ->
 
 def _box(scope: Scope, model: BoxModel, path: Path, name: str) -> Use | None:
     operands: dict[str, Use] = {}
-    whole, model = True, model.apart([leg.name for leg in scope.sizes.legs.values() if leg.kind == "key"])
+    try:
+        model = model.apart([leg.name for leg in scope.sizes.legs.values() if leg.kind == "key"])
+    except Refusal as refusal:
+        scope.reporter.syntax(refusal, (*path, model.key))
+        raise
+    whole = True
     for role in model.operands:
         value = getattr(model, "key_" if role == "key" else role)
         if value is None:  # optional; topk then uses `of` for `by`
@@ -158,7 +163,9 @@ def _check_term(scope: Scope, term: Term, text: TermText, result: tuple[str, ...
         if leg in result:
             continue
         if times == 1:
+            again = scope.split_again(leg)
             hint = "add it to the result or to a second tensor, or sum over it with a 'sum' box."
+            hint = f"write '{again}' in its place, to have its legs again." if again else hint
             message = f"leg '{leg}' dangles: it is on one tensor of the product and not in the result."
             raise Refusal("dangling", message, hint, _last(text, leg).span)
         if times > 2 and scope.sizes.legs[leg].kind != "head" and leg not in scope.sizes.broken:

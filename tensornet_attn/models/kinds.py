@@ -24,7 +24,7 @@ from tensornet_attn.models.model import (
 )
 from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.nn.offsets import positions_in
+from tensornet_attn.nn.offsets import Packed, lengths_of, positions_in
 from tensornet_attn.spec.sources import Source
 
 Tensor = torch.Tensor
@@ -90,6 +90,10 @@ def _documents(cu_seqlens: Tensor | None, max_seqlen: int | None, tokens: Tensor
         raise InputError(
             f"{name}: the batch is [{tokens.shape[0]}] with cu_seqlens: give all sequences as one row, [1, n]."
         )
+    packed, rows = Packed(cu_seqlens=cu_seqlens, max_seqlen=max_seqlen), tokens.shape[1]
+    word, offsets = packed.offsets(name, rows, tokens.device)
+    if not torch.compiler.is_compiling():  # a traced program checks them in its layers
+        packed.check_longest(name, max(lengths_of(name, word, offsets, rows)))
     return {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen}
 
 

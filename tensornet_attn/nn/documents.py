@@ -30,11 +30,14 @@ def grouped(lengths: Sequence[tuple[int, int]], work: Callable[[], Work] | None)
     """Groups documents, given as (queries, keys), so that each group has one length.
 
     `work`: given if padding is allowed. Lengths are then merged if the padding costs less than another call. Queries
-    and keys are padded by the same number of rows, so that distances do not change.
+    and keys are padded by the same number of rows, so that distances do not change. A document without queries is in no
+    group, except the first document if all are empty.
     """
     alike: dict[tuple[int, int], list[int]] = {}
     for place, length in enumerate(lengths):
-        alike.setdefault(length, []).append(place)
+        if length[0]:
+            alike.setdefault(length, []).append(place)
+    alike = alike or {lengths[0]: [0]}
     if work is None or len(alike) == 1:
         found = [Group(tuple(own), *length, False) for length, own in alike.items()]
     else:
@@ -78,13 +81,16 @@ class Rows(NamedTuple):
         starts = [0, *accumulate(lengths)]
         sizes = [length for count, length in shapes for _ in range(count)]
         firsts = [0, *accumulate(sizes)]
-        moved = [first - starts[one] for one, first in sorted(zip(order, firsts, strict=False))]
+        moved = [0] * len(lengths)  # of documents that are in no group there is nothing to move
+        for one, first in zip(order, firsts, strict=False):
+            moved[one] = first - starts[one]
         rows = [
             [starts[one], lengths[one] - 1, first, size] for one, first, size in zip(order, firsts, sizes, strict=False)
         ]
         start, last, first, size = torch.tensor(rows, device=device).unbind(1)
         of = torch.repeat_interleave(size, output_size=firsts[-1])
-        index = start[of] + torch.minimum(torch.arange(firsts[-1], device=device) - first[of], last[of])
+        inside = torch.minimum(torch.arange(firsts[-1], device=device) - first[of], last[of])
+        index = (start[of] + inside).clamp(min=0)  # a document without keys has padding of the row before it
         move, own = torch.tensor([moved, [*lengths]], device=device)
         back = torch.arange(starts[-1], device=device) + move.repeat_interleave(own, output_size=starts[-1])
         return Rows(shapes, index, back)

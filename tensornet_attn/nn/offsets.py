@@ -106,23 +106,25 @@ def positions_in(offsets: Tensor, rows: int) -> Tensor:
 
 
 def lengths_of(design: str, name: str, offsets: Tensor, rows: int) -> list[int]:
-    """Returns the length of each document. Raises InputError if the offsets do not fit `rows` rows."""
+    """Returns the length of each document, which may be 0. Raises InputError if the offsets do not fit `rows` rows."""
     found = _on_host(offsets)
     if found[0] != 0:
         raise InputError(f"{design}: '{name}' begins at {found[0]}; it must begin at 0.")
     for place, (one, other) in enumerate(pairwise(found), 1):
-        if other <= one:
-            raise InputError(f"{design}: '{name}' does not increase: {other} at index {place} follows {one}.")
+        if other < one:
+            raise InputError(f"{design}: '{name}' decreases: {other} at index {place} follows {one}.")
     if found[-1] != rows:
         raise InputError(f"{design}: '{name}' ends at {found[-1]}, but there are {rows} positions.")
     return [other - one for one, other in pairwise(found)]
 
 
-def check_traced(design: str, name: str, offsets: Tensor, rows: int, most: int) -> None:
-    """The checks of `lengths_of` in a traced program, as assertions; empty documents are allowed."""
+def check_traced(design: str, name: str, offsets: Tensor, rows: int, most: int, least: int = 0) -> None:
+    """The checks of `lengths_of` in a traced program, as assertions. `least`: the shortest length allowed."""
     sizes = offsets.diff()
-    right = (offsets[0] == 0) & (offsets[-1] == rows) & (sizes >= 0).all() & (sizes <= most).all()
-    sentence = f"{design}: '{name}' does not increase from 0 to the number of positions, or exceeds max_seqlen."
+    right = (offsets[0] == 0) & (offsets[-1] == rows) & (sizes >= least).all() & (sizes <= most).all()
+    empty = ", or a document is empty, so that it has no losses and states" if least else ""
+    sentence = f"{design}: '{name}' decreases, does not run from 0 to the number of positions, or exceeds max_seqlen"
+    sentence += f"{empty}."
     torch._assert_async(right, sentence)
 
 

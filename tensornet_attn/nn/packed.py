@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.padding import Padding
@@ -48,6 +49,8 @@ def call_packed(
     padding = packing.everything if averaged else packing.evaluation
     row, traced = Row.of(module, inputs, key_mask, packed.word), torch.compiler.is_compiling()
     lengths = None if traced else documents(row, packed)
+    if not traced and not row.lengths[packing.query]:
+        return _empty(module, row, packed, averaged)
     if padding.alone and not averaged:  # rows do not depend on other rows, so their document does not matter
         return row.whole(_run(module, row.inputs, None, False).movedim(packing.axis, 0))  # type: ignore[union-attr]
     if lengths is None:
@@ -70,6 +73,9 @@ class Row(NamedTuple):
     def of(module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, word: str, behind: bool = False) -> Row:
         """Checks the inputs and removes their batch dimension. Raises InputError."""
         packing, signature = module._packing, module._signature
+        if not packing.read:
+            reason = f"the output '{packing.output}' depends on no input, so no document has rows of its own"
+            raise InputError(f"{packing.design}: {reason}: call it without {word}.")
         lengths = signature.check_row(inputs, behind)
         batch = signature.batch(inputs)
         if batch not in ((), (1,)):
@@ -140,6 +146,19 @@ def _run(module: Any, inputs: tuple[Tensor | None, ...], key_mask: Tensor | None
     return found
 
 
+def _empty(module: Any, row: Row, packed: Packed, averaged: bool) -> Result:
+    """The output of a row without positions: no rows of the output of one position, so that gradients are zeros."""
+    if averaged:
+        raise InputError(f"{row.packing.design}: all documents are empty, so there are no losses and states.")
+    one = []
+    for x in row.inputs:
+        if x is not None:
+            x = F.pad(x, [side for size in reversed(x.shape) for side in (0, int(size == 0))])[None]
+        one.append(x)
+    made = _run(module, tuple(one), None, False)
+    return row.whole(row.rows(made)[:0])  # type: ignore[arg-type]
+
+
 def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], padding: Padding, losses: bool) -> Result:
     """Runs one call per document length; padding can merge similar lengths."""
     packing = row.packing
@@ -155,7 +174,7 @@ def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], paddi
     for group, keep, *inputs in zip(groups, shown, *parts, strict=True):
         if group.padded and padding.key_mask and packing.keyed:
             keep = both(keep, group.shown(keys, row.device))
-        share = len(group.documents) / len(queries)
+        share = len(group.documents) / sum(len(group.documents) for group in groups)
         made = _run(module, tuple(inputs), keep, losses)
         states.add(share)
         made, found = made if isinstance(made, tuple) else (made, {})
@@ -243,7 +262,8 @@ def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: boo
     before = problem is not None and apart and padding.before is None  # the last query is at the last key
     if problem is not None and not before:
         raise InputError(f"{design}: a compiled call pads documents to one length, and {problem}: call it uncompiled.")
-    check_traced(design, name, offsets, length, most)
+    averaged = losses or (module.training and bool(packing.states))
+    check_traced(design, name, offsets, length, most, least=int(averaged))
     packed.check_positions(design, name, offsets)
     along = on_keys = Padded.of(offsets, length, most, before)
     if apart:

@@ -9,6 +9,7 @@ import torch
 
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.report import cost_of
+from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.padding import Padding, padding_of
 from tensornet_attn.nn.documents import Work
@@ -22,8 +23,8 @@ class Packing:
     """A diagram as seen by packed calls, as plain data that torch.compile can read.
 
     `inputs`: legs of each input. `axis`: that of the query leg in the output, without batch. `pairs`: whether the
-    output has both sequence legs. `keyed`: whether keys are positions of the documents. `evaluation`: what padding
-    changes in the output; `everything`: in losses and states too.
+    output has both sequence legs. `read`: whether the output depends on inputs. `keyed`: whether keys are positions of
+    the documents. `evaluation`: what padding changes in the output; `everything`: in losses and states too.
     """
 
     design: str
@@ -33,6 +34,7 @@ class Packing:
     output: str
     axis: int
     pairs: bool
+    read: bool
     keyed: bool
     tied: bool
     states: tuple[str, ...]
@@ -43,12 +45,13 @@ class Packing:
     def of(graph: Graph) -> Packing:
         legs, query = graph.legs_of(graph.output), str(graph.query)
         inputs = tuple(tensor.legs for tensor in graph.of_role("input"))
+        read = any(tensor.name in behind(graph, (graph.output,)) for tensor in graph.of_role("input"))
         keyed = graph.tied or any(graph.key in own for own in inputs)
         states = tuple(state for state, _ in graph.updates)
         evaluation, everything = padding_of(graph, (graph.output,)), padding_of(graph, graph.results)
         return Packing(
-            graph.name, query, graph.key, inputs, graph.output, legs.index(query), graph.key in legs, keyed, graph.tied,
-            states, evaluation, everything,
+            graph.name, query, graph.key, inputs, graph.output, legs.index(query), graph.key in legs, read, keyed,
+            graph.tied, states, evaluation, everything,
         )  # fmt: skip
 
 

@@ -53,6 +53,10 @@ class Conv(BoxModel):
             return self
         pairs = sorted(zip(self.conv, self.width, strict=True), key=lambda pair: pair[0] in keys)
         (other, wide), (key, width) = pairs
+        for parameter, leg, again in (("conv", other, key), ("width", wide, width)):
+            if leg == again:
+                hint = "a convolution of scores runs along both sequence legs, e.g. 'conv: [n, m]' and 'width: [i, j]'."
+                raise Refusal("leg-twice", f"leg '{leg}' stands twice in '{parameter}'.", hint)
         return Conv(conv=other, width=wide, of=Conv(conv=key, width=width, mask=self.mask, of=self.of))
 
 

@@ -96,9 +96,14 @@ class RopeOperation(Operation):
             box.written("rope_type")
             message = f"'rope_type: {kind}' needs '{missing[0]}'."
             raise Refusal("missing-key", message, f"this type has the keys {', '.join((*needed, *more))}.")
+        base = box.number("base")
+        if kind == "yarn" and base is not None and base <= 1:
+            box.written("base")
+            raise Refusal("number", f"'base' is {base}; with YaRN it must be above 1.", "e.g. 'base: 10000'.")
         if kind == "llama3":
             low, high = box.number("low_freq_factor"), box.number("high_freq_factor")
             if low is not None and high is not None and not low < high:
+                box.written("low_freq_factor")
                 message = f"'low_freq_factor' is {low} and 'high_freq_factor' {high}."
                 raise Refusal("number", message, "make the first smaller than the second, e.g. 1 and 4.")
 

@@ -65,7 +65,8 @@ class SoftmaxOperation(Operation):
         scores, keep, legs, axis = run.masked(step, run.number(box.number("scale")))
         scores = scores.where(keep, -math.inf).where(keep.any(axis, keepdim=True), 0)
         if (use := sink_of(box)) is not None:
-            sink = aligned(run.values[use.name], use.legs, legs).expand_as(scores.narrow(axis, 0, 1))
+            sink = aligned(run.values[use.name], use.legs, legs)
+            sink = sink.expand_as(scores.sum(axis, keepdim=True))  # there may be no keys
             weights = torch.cat([sink, scores], axis).softmax(axis).narrow(axis, 1, scores.shape[axis])
         else:
             weights = scores.softmax(axis)

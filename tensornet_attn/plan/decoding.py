@@ -23,7 +23,8 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
 from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.visibility import by_distance, lookahead
-from tensornet_attn.ir.arithmetic import Arith, names
+from tensornet_attn.ir.arithmetic import ONE, Arith, names
+from tensornet_attn.ir.steps import Contraction, Term
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import convolves, left_of
 from tensornet_attn.plan.blocks import exits, groups
@@ -347,8 +348,10 @@ class _Build:
         on_queries = any(self.query in self.tensors[own].legs for own in self.inputs)
         if not on_queries and any(self.query in one.legs for one in every):
             self.give(fresh(graph, "chunk"), self.value, "empty", (self.query,))
-        if output in self.tensors:
-            raise self.refused(self.value, "is a tensor, not a step")
+        if output in self.tensors:  # an input that keys and values read as it is
+            use = Use(output, self.tensors[output].legs)
+            output = fresh(graph, f"{self.value}.kept")
+            self.steps[output] = Step(output, Contraction((Term(ONE, (use,)),)), use.legs)
         made = replace(
             graph,
             legs=legs if self.counts or on_keys or graph.key else graph.legs,

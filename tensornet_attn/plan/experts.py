@@ -294,6 +294,8 @@ def _hidden(graph: Graph, last: Product) -> Hidden | str:
             continue
         if step.contraction is not None and len(step.contraction.terms) == 1:
             first = read_product(step, last.gate, last.expert, held(graph))
+            if not isinstance(first, str) and first.slots:  # rows that nothing here makes of the chosen ones alone
+                first = f"'{first.x.name}' has rows of every '{last.expert}', chosen or not"
             if isinstance(first, str):
                 return tuple(found) if attended else first
             return ((step, first), *found)

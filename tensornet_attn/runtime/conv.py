@@ -26,8 +26,10 @@ def convolve(x: Tensor, weight: Tensor, left: int, groups: int, tail: int | None
     if x.numel() == 0:  # reshape and conv1d reject empty tensors
         return (x.sum() + weight.sum()) * x.new_zeros(*x.shape[:-2], weight.shape[0], count)
     pad = max(left, width - 1 - left)
-    weight = weight.contiguous()  # torch 2.13 lacks some float64 gradients of non-contiguous weights
-    y = F.conv1d(x.reshape(-1, *x.shape[-2:]), weight, padding=pad, groups=groups)
+    x_rows, weight = x.reshape(-1, *x.shape[-2:]), weight.contiguous()
+    if x.dtype == torch.float64:  # torch 2.13 lacks some float64 gradients of non-contiguous tensors
+        x_rows = x_rows.clone(memory_format=torch.contiguous_format)
+    y = F.conv1d(x_rows, weight, padding=pad, groups=groups)
     return y.narrow(-1, pad - left + first, count).reshape(*x.shape[:-2], weight.shape[0], count)
 
 

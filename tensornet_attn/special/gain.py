@@ -102,6 +102,15 @@ def with_rope(
     return out
 
 
+def with_scaling(data: Data, scaling: Mapping[str, Any]) -> Data:
+    """Every box `rope` with the keys that scale its positions."""
+    out: Data = plain(data)
+    for box in _boxes(out["diagram"]):
+        if "rope" in box:
+            box |= scaling
+    return out
+
+
 def with_norm(
     data: Data, graph: Graph, weight: str, axis: int, norm: tuple[str, float], shape: tuple[int, ...], whole: bool
 ) -> tuple[Data, str, tuple[int, ...]]:
@@ -175,6 +184,29 @@ def with_alibi(data: Data, graph: Graph, heads: int) -> Data:
         return f"{slopes}[{head}] {gap}[{graph.query} {graph.key}]"
 
     return _biased(data, graph, heads, "-", bias, "ALiBi")
+
+
+def with_sinks(data: Data, graph: Graph, heads: int) -> tuple[Data, str, tuple[int, ...]]:
+    """One more score of each head in every softmax over the keys; its weight, and that one's shape.
+
+    Raises InputError where the scores have no such heads, or a sink of their own.
+    """
+    out: Data = plain(data)
+    name = _free(data, "sink")
+    sizes: tuple[int, ...] = ()
+    for box in _softmaxes(out, graph, "sinks"):
+        if "sink" in box:
+            raise InputError(f"'{graph.name}' has a sink of its own in the softmax of '{box['of']}'.")
+        of = str(box["of"])
+        step = graph.step.get(of)
+        legs = [leg.name for leg in parse_sum_text(of).legs] if "->" in of else step.legs if step is not None else ()
+        own = [leg for leg in legs if not graph.leg[leg].sequence]
+        sizes = tuple(graph.leg[leg].size or 0 for leg in own)
+        if prod(sizes) != heads or graph.query not in legs:
+            raise InputError(f"'{graph.name}' has no {heads} heads in the scores '{of}', for sinks.")
+        box["sink"] = f"{name}[{' '.join(own)}]"
+        out["weights"][name] = {"legs": " ".join(own), "init": "zeros"}
+    return out, name, sizes
 
 
 def with_buckets(data: Data, graph: Graph, heads: int, count: int, furthest: int, both_sides: bool) -> tuple[Data, str]:

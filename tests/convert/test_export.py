@@ -39,6 +39,54 @@ def test_a_trained_layer_goes_back_to_transformers(name: str) -> None:
         torch.testing.assert_close(again.state_dict()[key], value, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.rotated
+@pytest.mark.parametrize("name", sorted(models.ALL))
+def test_a_trained_model_goes_back(name: str) -> None:
+    """All that lies around the attentions too; a new model, of the config, and one that is given."""
+    before = models.made(name).double()
+    model = changed(ta.convert_model(copy.deepcopy(before), models.design_of(name)))
+    given = models.inputs(name)
+    back = ta.export_to(model.eval())
+    assert type(back) is type(before)
+    assert back.state_dict().keys() == before.state_dict().keys()
+    torch.testing.assert_close(models.outputs(back.eval(), given), models.outputs(model, given), rtol=1e-5, atol=1e-5)
+    other = copy.deepcopy(before)
+    assert ta.export_to(model, other) is other
+    for key, value in back.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[key], value, rtol=1e-12, atol=1e-12)
+
+
+def test_a_model_that_cannot_hold_it_stays() -> None:
+    before = models.made("bert")
+    model, kept = ta.convert_model(copy.deepcopy(before), "thsa"), copy.deepcopy(before.state_dict())
+    model.encoder.layer[1].attention.design.C.data += 1
+    assert models.message(lambda: ta.export_to(model, before)) == (
+        "encoder.layer.1.attention (BertAttention) cannot take 'thsa': a BertAttention cannot represent its 'C' "
+        "(difference 1.0e+00)."
+    )
+    assert all(torch.equal(value, kept[key]) for key, value in before.state_dict().items())
+    assert models.message(lambda: ta.export_to(before)) == "BertModel has no attention that convert_model swapped."
+    assert models.message(lambda: ta.export_to(model, models.made("vit"))).startswith(
+        "ViTModel cannot take the weights of BertModel: "
+    )
+
+
+def test_a_model_of_pytorch_goes_back_into_one_that_is_given() -> None:
+    def made() -> nn.Module:
+        return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2).eval()
+
+    before, back, x = made(), made(), torch.randn(2, 5, 16)
+    model = changed(ta.convert_model(copy.deepcopy(before), "mhsa"))
+    torch.testing.assert_close(ta.export_to(model, back)(x), model(x), rtol=0, atol=1e-5)
+    assert models.message(lambda: ta.export_to(model)) == (
+        "TransformerEncoder is no model of transformers, which its config makes again: give the model to write into, "
+        "of the class that convert_model was given."
+    )
+    assert models.message(lambda: ta.export_to(ta.compile("mhsa"))) == (
+        "give the module to write into, of the kind that convert was given."
+    )
+
+
 def test_what_the_module_cannot_hold_is_refused_and_the_module_stays() -> None:
     theirs = nn.MultiheadAttention(16, 4)
     ours, before = ta.convert(theirs, "thsa"), copy.deepcopy(theirs.state_dict())

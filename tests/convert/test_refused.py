@@ -124,8 +124,8 @@ partial = configured(rope_parameters={"rope_type": "default", "rope_theta": 1000
         (
             "llama",
             scaled,
-            "its rotary positions are scaled (rope_type 'longrope'); a design has default, linear, dynamic, llama3, "
-            "yarn ones",
+            "its rotary positions are scaled (rope_type 'longrope', by lists of factors); a design has default, "
+            "linear, dynamic, llama3, yarn ones",
         ),
         ("llama", partial, "partial_rotary_factor is 0.5, which LlamaAttention does not apply"),
         ("llama", has("sliding_window", 16), "it has a sliding window"),

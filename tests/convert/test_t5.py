@@ -61,6 +61,16 @@ def test_logits_and_gradients() -> None:
     torch.testing.assert_close(found[1], found[0], **CLOSE)
 
 
+def test_a_trained_model_goes_back() -> None:
+    """With the table that the first attention of a stack has for all, and the attention to the encoder."""
+    model = ta.convert_model(made(), "mhsa")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.05 * torch.randn_like(weight)
+    given = source() | {"decoder_input_ids": torch.randint(1, 50, (3, 5))}
+    torch.testing.assert_close(ta.export_to(model)(**given).logits, model(**given).logits, **CLOSE)
+
+
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"use_cache": False}])
 def test_texts_from_a_cache(options: dict[str, Any]) -> None:
     greedy = {"max_new_tokens": 17, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -329,6 +330,29 @@ def test_what_cannot_be_decoded_says_why() -> None:
         compiled("mhsa", "torch").new_cache()
     hint = "compile it with causal=True"
     assert str(error.value) == f"mhsa: no cache can be kept: in 'A' a query sees later keys; {hint}."
+
+
+@pytest.mark.parametrize("mask", ["causal", "window(2, 0)"])
+def test_an_input_that_keys_and_values_are_is_kept(mask: str, tmp_path: Path) -> None:
+    source = {
+        "tensornet": 1,
+        "name": "raw",
+        "legs": {"n": "query", "m": "key", "f": 4, "g": "f"},
+        "inputs": {"x": "n f"},
+        "weights": {"W": "f g"},
+        "diagram": {
+            "A": {"softmax": "m", "mask": mask, "of": "x[n f] x[m f] -> n m"},
+            "y": "A[n m] x[m f] W[f g] -> n g",
+        },
+        "output": "y",
+    }
+    layer, x = ta.compile(source, dtype=torch.float64), torch.randn(2, 6, 4, dtype=torch.float64)
+    with torch.no_grad():
+        cache = layer.new_cache()
+        found = torch.cat([layer(part, cache=cache) for part in x.split([3, 1, 2], 1)], 1)
+    torch.testing.assert_close(found, layer(x))
+    assert len(cache) == 1
+    ta.draw(source, tmp_path / "raw.svg", causal=True, cache=True)
 
 
 def test_a_chunk_that_does_not_go_on() -> None:

@@ -147,6 +147,18 @@ def test_documents_of_a_packed_call_do_not_meet(causal: bool) -> None:
             layer(torch.cat(parts)[None], cu_seqlens=offsets, cache=layer.new_cache())
 
 
+def test_one_position_may_have_any_strides() -> None:
+    """Those of a dimension of one entry say nothing, and PyTorch's own gradient in float64 refuses some."""
+    from tensornet_attn.runtime.conv import convolve
+
+    weight, found = torch.randn(12, 4, 2, dtype=F64, requires_grad=True), []
+    x = torch.randn(12, dtype=F64)
+    for strides in ((12, 1, 1), (12, 1, 4)):
+        y = convolve(x.as_strided((1, 12, 1), strides).requires_grad_(), weight, 1, 3)
+        found.append(torch.autograd.grad(y.square().sum(), weight)[0])
+    torch.testing.assert_close(*found)
+
+
 TWO = {
     "S": "Q[n h d] K[m h d] -> h n m",
     "T": {"conv": ["n", "m"], "width": ["a", "w"], "of": "S[h n m] T2[a w h] -> h n m a w"},
@@ -206,6 +218,16 @@ def test_scores_of_earlier_queries_are_in_no_cache() -> None:
         (
             {"conv": ["n", "m"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
             "wrong-type: expected a width for each leg, got the text 'w'. e.g. 'conv: [n, m]' and 'width: [i, j]'.",
+        ),
+        (
+            {"conv": ["n", "n"], "width": ["w", "c"], "of": "x[n c] W[w c] -> n w c"},
+            "leg-twice: leg 'n' stands twice in 'conv'. a convolution of scores runs along both sequence legs, "
+            "e.g. 'conv: [n, m]' and 'width: [i, j]'.",
+        ),
+        (
+            {"conv": ["n", "c"], "width": ["w", "w"], "of": "x[n c] W[w c] -> n w c"},
+            "leg-twice: leg 'w' stands twice in 'width'. a convolution of scores runs along both sequence legs, "
+            "e.g. 'conv: [n, m]' and 'width: [i, j]'.",
         ),
         (
             {"conv": "n", "width": "w", "of": "x"},

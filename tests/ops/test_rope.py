@@ -211,6 +211,10 @@ def test_positions_are_whole_numbers_or_not_and_nothing_else() -> None:
             "number: 'factor' is 0; it must be positive. e.g. 'factor: 8'.",
         ),
         (
+            {**SCALED["yarn"], "base": 1},
+            "number: 'base' is 1; with YaRN it must be above 1. e.g. 'base: 10000'.",
+        ),
+        (
             {**SCALED["llama3"], "low_freq_factor": 4},
             "number: 'low_freq_factor' is 4 and 'high_freq_factor' 4. make the first smaller than the second, "
             "e.g. 1 and 4.",
@@ -237,3 +241,11 @@ def test_positions_are_whole_numbers_or_not_and_nothing_else() -> None:
 def test_what_is_refused(keys: dict[str, Any], message: str) -> None:
     problems = [f"{problem.code}: {problem.message} {problem.hint}" for problem in ta.check(source(**keys))]
     assert message in problems
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "at"), [("llama3", {"low_freq_factor": 8}, "low_freq_factor"), ("yarn", {"base": 1}, "base")]
+)
+def test_a_refusal_points_at_the_number(kind: str, keys: dict[str, Any], at: str) -> None:
+    problems = ta.check(source(**SCALED[kind] | keys))
+    assert [problem.field for problem in problems] == [f"diagram.{step}.{at}" for step in "QK"]

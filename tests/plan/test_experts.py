@@ -297,6 +297,31 @@ def test_attention_is_that_of_the_chosen_heads(name: str) -> None:
     assert regions["G"].chosen == "gates and indices of the chosen experts only"
 
 
+@pytest.mark.parametrize("mask", ["causal", "causal and window(1, 0)"])
+def test_rows_of_every_head_behind_a_map(mask: str) -> None:
+    """In a band attention is of all heads: what a map then makes of their values has rows of every head."""
+    source = {
+        "tensornet": 1,
+        "name": "mapped",
+        "extends": "mhsa",
+        "causal": True,
+        "legs": {"f": 3, "h": "head 2", "d": 2},
+        "weights": {"R": "f h"},
+        "inputs": {"memory": None},
+        "diagram": {
+            "K": "x[m f] Wk[f h d] -> m h d",
+            "V": "x[m f] Wv[f h d] -> m h d",
+            "A": {"softmax": "m", "mask": mask, "of": "Q[n h d] K[m h d] -> h n m"},
+            "o": {"map": "silu", "of": "A[h n m] V[m h d] -> n h d"},
+            "G": {"topk": "h", "k": 1, "of": {"softmax": "h", "of": "x[n f] R[f h] -> n h"}},
+            "y": "G[n h] o[n h d] Wo[h d f] -> n f",
+        },
+    }
+    fast, plain = twins(source, n=4096)
+    assert kernels(fast) == ["y"] * (mask == "causal")
+    torch.testing.assert_close(results(fast, normal(2, 9, 3)), results(plain, normal(2, 9, 3)), **LOOSE)
+
+
 def test_a_product_in_a_sum() -> None:
     weights = ONE_EACH | {"T": "f d"}
     steps = {"G": BY, "V": "G[n e] x[n f] W[e f d] + x[n f] T[f d] -> n d", "y": "V[n d] U[d f] -> n f"}
