@@ -61,7 +61,7 @@ def test_an_empty_document_counts_in_no_mean() -> None:
         torch.testing.assert_close(more[name], value)
     with pytest.raises(ta.InputError) as caught:
         module(x[:, :0], cu_seqlens=offsets((0, 0)), losses=True)
-    wanted = "moa_regularised: no document has a position, so that there are no losses and states."
+    wanted = "moa_regularised: all documents are empty, so there are no losses and states."
     assert str(caught.value) == wanted
 
 
