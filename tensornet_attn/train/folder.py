@@ -52,7 +52,7 @@ def check_same(run: Run, out: Path) -> None:
     if not (out / CONFIG).exists():
         return
     stored = read(out / CONFIG, {})
-    found = difference(decisive(run), decisive(stored))
+    found = difference(undescribed(decisive(run)), undescribed(decisive(stored)))
     if found is not None:
         place, message = found
         more = "" if place != "steps" else "; only a run with 'schedule: constant' can be extended"
@@ -279,6 +279,17 @@ def decisive(run: Run) -> dict[str, Any]:
     free = {*MACHINE, "run"} | ({"steps"} if run.schedule == "constant" else set())
     added = {name for name in LATER if getattr(run, name) == Run.model_fields[name].default}
     return run.model_dump(mode="json", exclude=free | added)
+
+
+def undescribed(value: Any) -> Any:
+    """A value without the descriptions in its designs and models: a reworded description is no other run.
+
+    >>> undescribed({"design": {"about": "Attention.", "name": "a"}})
+    {'design': {'name': 'a'}}
+    """
+    if isinstance(value, Mapping):
+        return {key: undescribed(own) for key, own in value.items() if key not in ("about", "source")}
+    return [undescribed(own) for own in value] if isinstance(value, list) else value
 
 
 def write_config(run: Run, out: Path) -> None:
