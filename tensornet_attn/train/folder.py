@@ -47,10 +47,13 @@ def locked(out: Path, wanted: bool) -> Iterator[None]:
         yield
 
 
-def check_same(run: Run, out: Path) -> None:
-    """Raises InputError with the first difference if the folder has another run, or a run with more steps."""
+def same_run(run: Run, out: Path) -> Run:
+    """Returns the run with the descriptions that the folder's run has, which its checkpoints are hashed with.
+
+    Raises InputError with the first difference if the folder has another run, or a run with more steps.
+    """
     if not (out / CONFIG).exists():
-        return
+        return run
     stored = read(out / CONFIG, {})
     found = difference(undescribed(decisive(run)), undescribed(decisive(stored)))
     if found is not None:
@@ -59,6 +62,7 @@ def check_same(run: Run, out: Path) -> None:
         raise InputError(f"'{out}' has another run: {message}{more}; choose another --out.")
     if run.steps < stored.steps:
         raise InputError(f"'{out}' has a run of {stored.steps} steps, more than {run.steps}: choose another --out.")
+    return run.model_copy(update={"model": stored.model})
 
 
 def difference(here: Any, there: Any) -> tuple[str, str] | None:

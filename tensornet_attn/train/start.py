@@ -30,7 +30,7 @@ from tensornet_attn.tasks.recipe import Measure
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train import metrics
 from tensornet_attn.train.config import Run, RunKeys, Source, read, resolved, spec_of
-from tensornet_attn.train.folder import CHECKPOINTS, check_same, checkpoints, clean, locked, resume, save, write_config
+from tensornet_attn.train.folder import CHECKPOINTS, checkpoints, clean, locked, resume, same_run, save, write_config
 from tensornet_attn.train.metrics import Line, Tell, board, median_speed, progress, say
 from tensornet_attn.train.session import Session, begin, eval_line, fabric_of, judge, need_parts
 from tensornet_attn.train.step import Diverged, optimise
@@ -55,8 +55,8 @@ def train(
     need_parts(run)
     task = task_of(run)
     spec = spec_of(run, task)
-    run, out = resolved(run, spec, task), Path(out)
-    check_same(run, out)
+    out = Path(out)
+    run = same_run(resolved(run, spec, task), out)
     done = finished(run, out)
     if done is not None:
         say(f"'{out}' is finished: {done['steps']} steps.")
