@@ -153,7 +153,7 @@ def test_doctor(run) -> None:
     assert (text.code, text.err) == (0, "")
     report = json.loads(run("doctor", "--json").out)
     assert list(report) == ["versions", "devices", "optional parts"]
-    assert report["versions"]["tensornet-attn"] == "0.1.0"
+    assert report["versions"]["tensornet-attn"] == ta.__version__
     assert "threads" in report["devices"]["cpu"]
     assert set(report["optional parts"]) == {
         "triton",

@@ -278,9 +278,9 @@ def test_a_checkpoint_of_other_weights(tmp_path) -> None:
         ([0, 5], "'cu_seqlens' is a list; give a tensor, torch.int32 [documents + 1]."),
         (torch.tensor([0.0, 5.0]), "'cu_seqlens' is torch.float32; give torch.int32."),
         (torch.tensor(5), "'cu_seqlens' has shape []; give [documents + 1], at least 2."),
-        (torch.tensor([0, 4]), "'cu_seqlens' ends at 4, and there are 5 positions."),
+        (torch.tensor([0, 4]), "'cu_seqlens' ends at 4, but there are 5 positions."),
         (torch.tensor([0, 3, 2, 5]), "'cu_seqlens' decreases: 2 at index 2 follows 3."),
-        (torch.tensor([1, 5]), "'cu_seqlens' begins at 1, not at 0."),
+        (torch.tensor([1, 5]), "'cu_seqlens' begins at 1; it must begin at 0."),
     ],
     ids=str,
 )

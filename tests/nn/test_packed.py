@@ -334,7 +334,7 @@ def test_wrong_offsets_end_a_traced_call() -> None:
     whole = torch.compile(module, fullgraph=True, dynamic=True, backend="eager")
     (x,) = rows_of(module, (3, 4))
     for wrong in ([0, 4, 3, 7], [1, 3, 5, 7], [0, 3, 5, 6], [0, 1, 2, 7]):
-        with pytest.raises(RuntimeError, match="'cu_seqlens' decreases, does not run from 0 to the number of positions"):
+        with pytest.raises(RuntimeError, match="'cu_seqlens' decreases, does not run from 0"):
             whole(x, cu_seqlens=torch.tensor(wrong), max_seqlen=4)
 
 
@@ -497,8 +497,7 @@ def test_an_output_without_rows_of_documents_is_refused() -> None:
         diagram={"l": {"mean": ["n", "f"], "of": "x"}, "y": "2 * P[n f] -> n f"}, losses={"l": 1}, output="y",
     )  # fmt: skip
     wanted = (
-        "placed: the output 'y' depends on no input, so no document has rows of its own: call it without "
-        "cu_seqlens."
+        "placed: the output 'y' depends on no input, so no document has rows of its own: call it without cu_seqlens."
     )
     for options in ({}, {"losses": True}):
         with pytest.raises(ta.InputError) as caught:
