@@ -161,7 +161,7 @@ _ROWS = (
         "tl.where({d} == 0, 0.0, {d} / (1 + {x}))", keeps_sign=True, zero=_at_zero,
     ),
     Map(
-        "exp", lambda torch, x: torch.exp(x), "torch.exp({x})", "exp_of({x})", "{d} * {y}", "{d} * {y}",
+        "exp", lambda torch, x: torch.exp(x), "", "exp_of({x})", "{d} * {y}", "{d} * {y}",
         least=0, saves="result",
     ),
     Map(

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import added_reads, causal_reads, key_reads, seen_terms, stretch_of
 from tensornet_attn.runtime.maps import kept, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
@@ -75,7 +76,7 @@ def own_reads(
     before = decay_reads([(q, at_next(k, 0), a, at_next(b, torch.inf))], at_next(v, 0), causal, chunk, rows)
     pads = zip((v, b - c), (0, torch.inf), strict=True)
     v, b = (F.pad(x, (0, 0, n - x.shape[-2], 0), value=value) for x, value in pads)  # at the queries
-    weight = q * (a - b).to(wide).exp().to(q.dtype)
+    weight = q * exp((a - b).to(wide)).to(q.dtype)
     return [*before, (weight * v, weight)]
 
 
@@ -105,7 +106,7 @@ def decay_reads(
         elif not causal:
             a, b = decay
             low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
-            q, k = q * (a - low).to(wide).exp().to(q.dtype), k * (low - b).to(wide).exp().to(k.dtype)
+            q, k = q * exp((a - low).to(wide)).to(q.dtype), k * exp((low - b).to(wide)).to(k.dtype)
             found.append(key_reads(q, k, v))
         else:
             many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *decay))))
@@ -151,9 +152,9 @@ def decayed_chunks(
     low = torch.minimum(low, start)
     scales = torch.cat((start, low), -2)  # before each chunk, and after the last
     old, new = scales[..., :-1, None, :], low[..., None, :]
-    read = q * (a - old).to(wide).exp().to(q.dtype)
+    read = q * exp((a - old).to(wide)).to(q.dtype)
     a, b = (a - new).to(wide), (b - new).to(wide)  # small at every position
-    adds = ((k * (-b).exp().to(k.dtype)).mT @ v).to(wide)
+    adds = ((k * exp(-b).to(k.dtype)).mT @ v).to(wide)
     held, after = decayed_sums(adds, low, scales, None if before is None else before[0])
     out = decayed_scores(q, k, a, b, ~ahead(chunk, chunk, a.device)) @ v + read @ held.to(v.dtype)
     out = F.pad(out.flatten(-4, -2), (0, 0, 0, m - groups * size))
@@ -174,9 +175,9 @@ def decayed_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | Non
     start, end = scales[..., 0], scales[..., -1]
     held = decay_factor(start, end, adds.dtype) @ inside[..., -1, :]  # before each group
     if before is not None:
-        held = held + (start - start[..., :1]).to(adds.dtype).exp()[..., None] * before
-    after = inside[..., -1:, -1, :] + (end - start).to(adds.dtype).exp()[..., -1:, None] * held[..., -1:, :]
-    since = (scales[..., :-1] - start[..., None]).to(adds.dtype).exp()
+        held = held + exp((start - start[..., :1]).to(adds.dtype))[..., None] * before
+    after = inside[..., -1:, -1, :] + exp((end - start).to(adds.dtype))[..., -1:, None] * held[..., -1:, :]
+    since = exp((scales[..., :-1] - start[..., None]).to(adds.dtype))
     every = inside[..., :-1, :] + since[..., None] * held[..., None, :]
     return every.unflatten(-1, (d // w, e)).movedim(-5, -3).flatten(-3, -2), after
 
@@ -184,7 +185,7 @@ def decayed_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | Non
 def decay_factor(scales: Tensor, low: Tensor, dtype: torch.dtype) -> Tensor:
     """exp(scales[j] - low[i]) if i < j, else 0: [..., j, i]."""
     later = ahead(low.shape[-1], scales.shape[-1], low.device).mT
-    return (scales[..., :, None] - low[..., None, :]).masked_fill(~later, -torch.inf).to(dtype).exp()
+    return exp((scales[..., :, None] - low[..., None, :]).masked_fill(~later, -torch.inf).to(dtype))
 
 
 def decayed_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None) -> Tensor:
@@ -193,7 +194,7 @@ def decayed_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | No
     by = a - b.mT if one else a[..., :, None, :] - b[..., None, :, :]
     if keep is not None:
         by = by.masked_fill(~keep if one else ~keep[..., None], -torch.inf)
-    by = by.exp().to(q.dtype)
+    by = exp(by).to(q.dtype)
     return q @ k.mT * by if one else (q[..., :, None, :] * by * k[..., None, :, :]).sum(-1)
 
 

@@ -9,6 +9,8 @@ On a CPU, if nothing in the call decays by more than exp(-MILD) in a chunk, one 
 import torch
 from torch import Tensor
 
+from tensornet_attn.runtime.exponential import exp
+
 FEW = 4  # rows combined one by one
 MILD = 40.0  # the exponents beside one boundary are at most half of it, far from overflow
 
@@ -23,13 +25,13 @@ def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> 
     if c.shape[-1] == 1:
         return (q.flatten(1, 2) @ k.mT).view(M, C, r, C) * fading(a, c, strict)
     if (middle := middle_of(a, c)) is not None:
-        rows, keys = q * (a - middle).exp_()[:, :, None], k * (middle - c).exp_()
+        rows, keys = q * exp(a - middle)[:, :, None], k * exp(middle - c)
         return (rows.flatten(1, 2) @ keys.mT).view(M, C, r, C).masked_fill_(later(c, strict)[:, None], 0)
     out = q.new_zeros(M, C, r, C)
     blocks, (rows, keys, a_, c_) = diagonal(out, width), (x.unflatten(1, (-1, width)) for x in (q, k, a, c))
     for lag in range(int(strict), width):
         row, key = slice(lag, None), slice(width - lag)
-        faded = keys[:, :, key] if lag == 0 else (a_[:, :, row] - c_[:, :, key]).exp_() * keys[:, :, key]
+        faded = keys[:, :, key] if lag == 0 else exp(a_[:, :, row] - c_[:, :, key]) * keys[:, :, key]
         met = (rows[:, :, row] * faded[..., None, :]).sum(-1)  # M G b r
         blocks.diagonal(-lag, 1, 3).copy_(met.movedim(-1, 1))
     while width < C:
@@ -49,7 +51,7 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
         g = (g * fading(a, c, strict)).flatten(1, 2)
         return (g @ k).view(q.shape), g.mT @ q.flatten(1, 2)
     if (middle := middle_of(a, c)) is not None:
-        row, key = (a - middle).exp_()[:, :, None], (middle - c).exp_()
+        row, key = exp(a - middle)[:, :, None], exp(middle - c)
         g = g.masked_fill(later(c, strict)[:, None], 0).flatten(1, 2)
         return (g @ (k * key)).view(q.shape) * row, g.mT @ (q * row).flatten(1, 2) * key
     g_q, g_k, blocks = torch.zeros_like(q), torch.zeros_like(k), diagonal(g, width)
@@ -61,7 +63,7 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
             g_rows.addcmul_(own, keys[..., None, :])
             g_keys.add_((own * rows).sum(-2))
             continue
-        faded = (a_[:, :, row] - c_[:, :, key]).exp_()
+        faded = exp(a_[:, :, row] - c_[:, :, key])
         g_rows[:, :, row].addcmul_(own, (faded * keys[:, :, key])[..., None, :])
         g_keys[:, :, key].addcmul_((own * rows[:, :, row]).sum(-2), faded)
     while width < C:
@@ -86,7 +88,7 @@ def middle_of(a: Tensor, c: Tensor) -> float | None:
 
 def fading(a: Tensor, c: Tensor, strict: bool) -> Tensor:
     """exp(a[t] - c[i]) for keys up to the position, zeros elsewhere: a and c [M, C, 1] -> [M, C, 1, C]."""
-    return (a - c.mT).masked_fill_(later(c, strict), -torch.inf).exp_()[:, :, None]
+    return exp((a - c.mT).masked_fill_(later(c, strict), -torch.inf))[:, :, None]
 
 
 def later(like: Tensor, strict: bool) -> Tensor:
@@ -117,4 +119,4 @@ def across(a: Tensor, c: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """
     early = first_half(c, width)
     at = early[:, :, -1:]
-    return (later_half(a, width) - at).exp_()[..., None, :], (at - early).exp_()
+    return exp(later_half(a, width) - at)[..., None, :], exp(at - early)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.fading import faded_gradients, faded_products
 from tensornet_attn.runtime.operations import batch_first, eager, operation
 from tensornet_attn.runtime.products import exact_products
@@ -141,7 +142,7 @@ def after_one_gated_key(
     S: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, undecayed: bool
 ) -> Tensor:
     """The S [..., d, e] after one key, from the results of `gated_operands`."""
-    faded = decay.exp().mT * S
+    faded = exp(decay).mT * S
     with exact_products(k):
         erased = e @ (S if undecayed else faded)
     return faded + (k.mT * (v - erased) if w is None else w.mT * v - k.mT * erased)
@@ -207,8 +208,8 @@ class Chunks:
         total = decay.cumsum(-2)
         before = total - decay if undecayed else total
         self.v, self.system, self.write_scores, self.write_system = v, None, None, None
-        self.erased, self.since = e * before.exp(), (total[..., -1:, :] - total).exp()
-        self.fall = total[..., -1, :].exp()  # decay of the state over a chunk
+        self.erased, self.since = e * exp(before), exp(total[..., -1:, :] - total)
+        self.fall = exp(total[..., -1, :])  # decay of the state over a chunk
         self.left, self.written = k * self.since, None if w is None else w * self.since
         self.total, self.before = total, before
         self.scores, self.system = products(q, e, k, total, before, undecayed, flat)
@@ -221,7 +222,7 @@ class Chunks:
         self.undone, self.writes = both.split((k.shape[-1], v.shape[-1]), -1)
         self.keeps = torch.diag_embed(self.fall.expand(*flat, k.shape[-1])) - self.left.mT @ self.undone
         self.adds = self.left.mT @ self.writes + (0 if w is None else self.written.mT @ v)
-        self.queries = None if q is None else q * total.exp()
+        self.queries = None if q is None else q * exp(total)
 
 
 def products(q, e, k, total, before, undecayed: bool, flat) -> tuple[Tensor | None, Tensor]:
@@ -298,8 +299,8 @@ def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, c
         g_left = (v @ g_after.mT) * made.since
         g_q, g_e, g_w = (x + y for x, y in zip((g_q, g_e, g_left), more, strict=True))
         g_end = g_end + w * g_left
-    g_q = g_q + (g @ held.mT) * made.total.exp()
-    g_e = g_e + g_erased * made.before.exp()
+    g_q = g_q + (g @ held.mT) * exp(made.total)
+    g_e = g_e + g_erased * exp(made.before)
     of_end = g_end.sum(-2, keepdim=True) + made.fall[..., None, :] * (held * g_after).sum(-1)[..., None, :]
     since = q * g_q - k * g_k - (0 if w is None else w * g_w)  # of total, at each position
     by_erased = e * g_e

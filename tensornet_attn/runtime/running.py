@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.operations import batch_first, eager, operation
 
 
@@ -47,7 +48,7 @@ def running(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: 
         visible = key_mask[(..., *[None] * dims)]
         x, decay = torch.where(visible, x, 0), torch.where(visible, decay, 0)
     if past is not None and x.shape[place]:
-        first = decay.narrow(place, 0, 1).exp() * past.to(wide).unsqueeze(place)
+        first = exp(decay.narrow(place, 0, 1)) * past.to(wide).unsqueeze(place)
         x = x + F.pad(first, (*(0, 0) * dims, 0, x.shape[place] - 1))
     x, decay = aligned_ends(x, decay, dims)
     if torch.compiler.is_compiling():
@@ -69,7 +70,7 @@ def faded_sums(x: Tensor, decay: Tensor, dims: int, reverse: bool) -> Tensor:
     """
     m, kept, fades = x.shape[-dims - 1], x.shape[-dims:], decay.shape[-dims:]
     lead = math.prod(x.shape[: -dims - 1])
-    a, b = x.reshape(lead, m, *kept), decay.exp().reshape(lead, m, *fades)
+    a, b = x.reshape(lead, m, *kept), exp(decay).reshape(lead, m, *fades)
     if reverse:
         b = torch.cat((torch.ones_like(b[:, :1]), b[:, 1:].flip(1)), 1)
         a = a.flip(1)
@@ -121,7 +122,7 @@ def faded_autograd(ctx, g):
     shape = (*(0, 0) * dims, 1, 0)
     if before.shape[-dims - 1]:
         before = F.pad(before.narrow(-dims - 1, 0, before.shape[-dims - 1] - 1), shape)
-    return g_x, (later * before * decay.exp()).sum_to_size(decay.shape), None, None
+    return g_x, (later * before * exp(decay)).sum_to_size(decay.shape), None, None
 
 
 faded_sums.register_autograd(faded_autograd, setup_context=faded_keep)

@@ -55,8 +55,8 @@ def forward(
 def test_differential_reads_as_one_would_write_it() -> None:
     lines = forward_of(ta.emit_source("differential")).splitlines()
     assert lines[10:13] == [
-        "    lambda1 = torch.exp(self.lq1 @ self.lk1)  # a scalar",
-        "    lambda2 = torch.exp(self.lq2 @ self.lk2)  # a scalar",
+        "    lambda1 = exp(self.lq1 @ self.lk1)  # a scalar",
+        "    lambda2 = exp(self.lq2 @ self.lk2)  # a scalar",
         "    A_A2 = -lambda1 + lambda2 - 0.8  # a scalar",
     ]
     assert lines[-8:] == [
