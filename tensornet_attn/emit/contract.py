@@ -46,6 +46,8 @@ def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
     if set(left.legs) | set(right.legs) == set(want):
         text = f"{left.aligned(want).atom} * {right.aligned(want).atom}"
         return Value(text, want, left.batched or right.batched, PRODUCT)
+    if text := _batched(left, right, want):
+        return Value(text, want, True, MATMUL)
     text = _inner(left, right, want) or einsum_text(left, right, want)
     return Value(text, want, left.batched or right.batched)
 
@@ -60,6 +62,23 @@ def _inner(left: Value, right: Value, want: Legs) -> str:
     if left == right:
         return f"{left.arranged(layout).atom}.square().sum({dims})"
     return f"({left.arranged(layout).atom} * {right.arranged(layout).atom}).sum({dims})"
+
+
+def _batched(left: Value, right: Value, want: Legs) -> str:
+    """`Q @ K.mT`, a matrix product per entry of the first legs; otherwise empty. A small einsum takes twice as long."""
+    heads = want[:-2]
+    if len(want) < 2 or not (left.batched and right.batched) or left.legs[:-2] != heads or right.legs[:-2] != heads:
+        return ""
+    ends = left.legs[-2:], right.legs[-2:]
+    shared = [leg for leg in ends[0] if leg in ends[1]]
+    if len(ends[0]) != 2 or len(ends[1]) != 2 or len(shared) != 1:
+        return ""
+    if want[-2] in ends[1]:  # the rows of the result are on the right
+        left, right, ends = right, left, ends[::-1]
+    if want[-2:] != tuple(leg for own in ends for leg in own if leg not in shared):
+        return ""
+    first = left.atom if ends[0][1] in shared else f"{left.atom}.mT"
+    return f"{first} @ {right.atom if ends[1][0] in shared else f'{right.atom}.mT'}"
 
 
 def _matmul(x: Value, weight: Value, want: Legs) -> Value | None:

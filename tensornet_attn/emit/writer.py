@@ -114,7 +114,7 @@ class Writer:
             f"{self.values[t.name].text}.shape[:-{len(t.legs)}]" if t.legs else f"{self.values[t.name].text}.shape"
             for t in self.graph.of_role("input")
         ]
-        return f"*{shapes[0]}" if len(shapes) == 1 else f"*torch.broadcast_shapes({', '.join(shapes)})"
+        return f"*{shapes[0]}" if len(shapes) == 1 else f"*{self.call('joint_shape', *shapes)}"
 
     def number(self, tree: Arith) -> str:
         """Arithmetic as Python, for use as an argument."""

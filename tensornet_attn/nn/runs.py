@@ -26,6 +26,8 @@ def emitted_run(source: str, class_name: str, plan: Plan, inductor: bool = False
     options = tuple(name for name, _ in call_options(plan.schedule))
 
     def run(module: CompiledDesign, given: Arguments) -> Result:
+        if given.mask is None and given.key_mask is None and given.noise is None and not given.losses:
+            return forward(module, *given.inputs)
         found = forward(module, *given.inputs, **{name: getattr(given, name) for name in options})
         return (found, {}) if given.losses and "losses" not in options else found
 

@@ -1,6 +1,7 @@
 """Blockwise functions of queries, recomputed in the backward: memory linear in n and m."""
 
 import math
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +10,7 @@ from torch import Tensor
 from tensornet_attn.runtime.operations import one_by_one, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
+KEEP = 8  # a call is differentiated by torch, which keeps maps, if a block could be this many times as large
 FUNCTIONS: dict = {}  # name: (function, legs of each operand, query dimension of the result), see `block_function`
 GRADIENTS: dict = {}  # name: (gradient function, names of the operands), see `block_gradient`
 
@@ -34,8 +36,13 @@ class Rows:
         self.prefix, self.begin, near = keys
         self.m = self.prefix + near
         self.batch = [elements, *batch[1:]] if batch else []
-        self.at = torch.arange(first + self.keys - self.n, first + self.keys - self.n + count, device=device)
+        self._first, self._count, self._device = first + self.keys - self.n, count, device
         self.random = random
+
+    @cached_property
+    def at(self) -> Tensor:
+        """The positions of the rows; most functions need none."""
+        return torch.arange(self._first, self._first + self._count, device=self._device)
 
 
 def block_function(
@@ -99,19 +106,30 @@ def blockwise(
     larger than its scores). A block has rows of one batch element, or of several if the rows of one are too few: larger
     products are faster, and gradients of keys and values are accumulated less often.
 
-    The backward recomputes each block; with `random`, from the same seed.
+    The backward recomputes each block; with `random`, from the same seed. A call much smaller than a block is computed
+    as plain code instead, which starts in a fraction of the time.
     """
     given = [x for x in operands if x is not None]
     seed = torch.randint(2**62, (), device="cpu") if random else None
     cast = autocast_dtype(given[0])
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
-    for x, (rows, *_) in zip(given, legs_of(tile, call), strict=True):
+    legs = legs_of(tile, call)
+    for x, (rows, *_) in zip(given, legs, strict=True):
         if rows and x.shape[rows] not in (1, n):
             own, shape = tile.split(".")[-1], list(x.shape)
             raise ValueError(f"'{own}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {rows}.")
     if torch.compiler.is_compiling():
         return blockwise_forward(given, seed, tile, *call)
+    piece, everything = (0, batch[0] if batch else 1, 0, n), (0, 0, m)
+    if seed is None and is_small(call) and keys_seen(legs, piece, call) == everything:
+        return FUNCTIONS[tile][0](Rows(piece, call, everything, None, given[0].device), *operands)
     return Blockwise.apply(seed, (tile, *call), *given)
+
+
+def is_small(call: tuple) -> bool:
+    """Whether one block holds the whole call; with gradients, KEEP of them."""
+    _, n, m, batch, (_, pairs, *keys), *_ = call
+    return n * max(m, *keys, 1) * math.prod(batch) * (KEEP if torch.is_grad_enabled() else 1) <= pairs
 
 
 def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:

@@ -1,4 +1,4 @@
-"""Products: their dtype under autocast, exact columns added to scores, and mixing of large maps in place."""
+"""Products: their shape, their dtype under autocast, exact columns added to scores, and mixing of large maps."""
 
 import torch
 from torch import Tensor
@@ -59,6 +59,13 @@ def mixed(weight: Tensor, x: Tensor, last: int) -> Tensor:
     """
     rows = x.flatten(-last)  # ... g numbers
     return (weight.expand(*rows.shape[:-2], -1, -1) @ rows).unflatten(-1, x.shape[-last:])
+
+
+def joint_shape(first: torch.Size, *others: torch.Size) -> torch.Size:
+    """The shape to which these shapes broadcast; equal ones take no time."""
+    if torch.compiler.is_compiling() or any(first != other for other in others):  # traced sizes stay unknown
+        return torch.broadcast_shapes(first, *others)
+    return first
 
 
 def summed_products(a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:

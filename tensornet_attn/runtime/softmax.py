@@ -103,6 +103,9 @@ def fused_attention(
     call=F.scaled_dot_product_attention,
 ) -> Tensor:
     """scaled_dot_product_attention for any batch and widths; fused kernels require four dimensions and one width."""
+    if mask is None and sink is None and scale > 0 and fits(q, k, v):
+        grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
+        return call(q, k, v, None, dropout, causal, scale=scale, **grouped)
     if scale <= 0:  # fused kernels multiply the -inf of a causal mask by the scale
         q, scale = q * scale, 1.0
     operands = (q, k, v) if mask is None or mask.ndim < 4 else (q, k, v, mask)
@@ -127,6 +130,15 @@ def fused_attention(
     if out_width != width:
         out = out[..., :out_width]
     return out if len(batch) == 1 else out.reshape(*batch, *out.shape[1:])
+
+
+def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether a kernel takes the operands as they are, for more than one query. Traced sizes are not compared."""
+    if torch.compiler.is_compiling() or q.ndim != 4 or k.shape != v.shape:
+        return False
+    (batch, heads, n, width), own = q.shape, k.shape
+    alike = own[0] == batch and own[1] <= heads and n > 1 and own[3] == width
+    return alike and q.stride(3) == k.stride(3) == v.stride(3) == 1
 
 
 def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float) -> Tensor:
