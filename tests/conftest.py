@@ -70,6 +70,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _block_by_block() -> None:
+    """Calls with gradients run in blocks, however small they are; `runtime/test_small_calls.py` has the others."""
+    from tensornet_attn.runtime import blockwise
+
+    blockwise.KEEP = 1 << 40
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _no_network() -> Iterator[None]:
     connect = socket.socket.connect
 

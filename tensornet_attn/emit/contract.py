@@ -43,6 +43,9 @@ def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
         if found is not None:
             return found
     left, right = left.unpacked, right.unpacked
+    for x, weight in ((left, right), (right, left)):
+        if found := _matmul(x, _summed_first(x, weight), want):
+            return found
     if set(left.legs) | set(right.legs) == set(want):
         text = f"{left.aligned(want).atom} * {right.aligned(want).atom}"
         return Value(text, want, left.batched or right.batched, PRODUCT)
@@ -92,6 +95,12 @@ def _matmul(x: Value, weight: Value, want: Legs) -> Value | None:
     rest = tuple(leg for leg in want if leg in rest) if _follows(want, rest, own) else rest
     left = _side(x, rest, shared)
     return Value(_projected(left, weight, count), rest + own, x.batched, ATOM if len(own) > 1 else MATMUL)
+
+
+def _summed_first(x: Value, weight: Value) -> Value:
+    """A weight with the summed legs first, for `_matmul`; an einsum would also permute the others, for its result."""
+    shared = tuple(leg for leg in x.legs if leg in weight.legs)
+    return weight.arranged(shared + tuple(leg for leg in weight.legs if leg not in shared))
 
 
 def _mixing(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None:

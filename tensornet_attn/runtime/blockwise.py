@@ -120,9 +120,12 @@ def blockwise(
             raise ValueError(f"'{own}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {rows}.")
     if torch.compiler.is_compiling():
         return blockwise_forward(given, seed, tile, *call)
-    piece, everything = (0, batch[0] if batch else 1, 0, n), (0, 0, m)
-    if seed is None and is_small(call) and keys_seen(legs, piece, call) == everything:
-        return FUNCTIONS[tile][0](Rows(piece, call, everything, None, given[0].device), *operands)
+    if seed is None and is_small(call):
+        piece = (0, batch[0] if batch else 1, 0, n)
+        keys = keys_seen(legs, piece, call)
+        parts = given if keys == (0, 0, m) else [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
+        rows = Rows(piece, call, keys, None, given[0].device)
+        return FUNCTIONS[tile][0](rows, *operands_of(parts, call))
     return Blockwise.apply(seed, (tile, *call), *given)
 
 

@@ -1,5 +1,7 @@
 """Products with the experts chosen by a topk: rows sorted by expert, one matmul per expert, rows restored."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,6 +9,10 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import top_indices
 from tensornet_attn.runtime.operations import eager, one_by_one, operation
 from tensornet_attn.runtime.products import product_dtype
+
+# what the calls for a head, and for each of its experts, cost on a CPU, as multiply-adds
+HEAD, EXPERT = 1 << 21, 1 << 18
+FEW = 8  # tokens for which reading a weight takes as long as using it
 
 
 def top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -53,9 +59,29 @@ def expert_product(
     dtype = product_dtype(weight)
     x, weight = x.to(dtype).reshape(-1, *x.shape[-3:]), weight.to(dtype)
     gates = gates if gates is None else gates.to(dtype).reshape(-1, *gates.shape[-2:])
-    compute = compute or (routed if torch.compiler.is_compiling() else Routed.apply)
-    out = compute(x, weight, gates, chosen.reshape(-1, *chosen.shape[-2:]), heads, slots)
+    chosen = chosen.reshape(-1, *chosen.shape[-2:])
+    if compute is None and not torch.compiler.is_compiling():
+        compute = routed_densely if suits_all(x, weight, gates, chosen, slots) else Routed.apply
+    out = (compute or routed)(x, weight, gates, chosen, heads, slots)
     return out.reshape(*lead, heads, slots, weight.shape[-1])
+
+
+def suits_all(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, slots: int) -> bool:
+    """Whether computing all experts of so few tokens takes less time than the calls that sorting takes, on a CPU."""
+    (tokens, _, k), (_, experts, *size) = chosen.shape, weight.shape
+    plain = gates is not None and slots == x.shape[-2] == 1 and x.device.type == "cpu" and x.element_size() >= 4
+    more = max(tokens, FEW) * (experts - k) * math.prod(size)  # multiply-adds of a head
+    return plain and more <= HEAD + experts * EXPERT
+
+
+def routed_densely(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, heads: int, slots: int) -> Tensor:
+    """`routed` with one slot, computing all experts; the gates of those not chosen are 0."""
+    share = gates.new_zeros(*chosen.shape[:2], weight.shape[1]).scatter(2, chosen, gates)  # t h e
+    if heads == 1:  # one product sums over heads and experts
+        rows = (share[..., None] * x.expand(-1, len(weight), -1, -1)).flatten(1)  # t (h e c)
+        return (rows @ weight.flatten(0, 2))[:, None, None]
+    every = x.squeeze(2).movedim(0, -2)[:, None] @ weight  # h e t o
+    return (every * share.permute(1, 2, 0)[..., None]).sum(1).movedim(0, 1).unsqueeze(2)
 
 
 @torch.library.custom_op(operation("routed"), mutates_args=())

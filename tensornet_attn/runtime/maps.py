@@ -186,11 +186,13 @@ def top_indices(by: Tensor, k: int, dim: int) -> Tensor:
 
 def top_entries(values: Tensor, by: Tensor, k: int, dim: int, fill: float = 0.0) -> Tensor:
     """`values` at the k largest entries of `by` along `dim`, `fill` elsewhere."""
-    values, by = torch.broadcast_tensors(values, by)
+    same = by is values
+    if not same:
+        values, by = torch.broadcast_tensors(values, by)
     none = torch.zeros_like(by, dtype=torch.bool)
     chosen = none.scatter(dim, top_indices(by, k, dim), True)
-    elsewhere = torch.where(none, by, fill)  # gives the operands of `by` zero gradients instead of none
-    return torch.where(chosen, values, elsewhere)
+    # gives the operands of another `by` zero gradients instead of none
+    return torch.where(chosen, values, fill if same else torch.where(none, by, fill))
 
 
 def in_best_groups(by: Tensor, groups: int, best: int, dim: int, counted: int = 1) -> Tensor:

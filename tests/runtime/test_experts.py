@@ -245,3 +245,24 @@ def test_the_grouped_matmul_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         y = routed(*call)
         results.append([y, *torch.autograd.grad(y.float().square().sum(), given)])
     torch.testing.assert_close(*results, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 7])
+@pytest.mark.parametrize(("e", "k"), [(1, 1), (5, 2)])
+@pytest.mark.parametrize(("heads", "wide"), [(3, 1), (3, 3), (1, 1), (1, 3)])
+def test_all_experts_of_few_tokens(tokens: int, e: int, k: int, heads: int, wide: int) -> None:
+    torch.manual_seed(0)
+    (x, weight, gates), chosen = operands(tokens, 3, e, k, (wide, 1)), choices(tokens, 3, e, k)
+    assert experts.suits_all(x, weight, gates, chosen, 1)
+    found, wanted = (call(x, weight, gates, chosen, heads, 1) for call in (experts.routed_densely, gathered))
+    torch.testing.assert_close(found, wanted, **EXACT)
+    direction = torch.randn_like(wanted)
+    one, other = (torch.autograd.grad(y, [x, weight, gates], direction) for y in (found, wanted))
+    torch.testing.assert_close(one, other, **EXACT)
+    assert torch.equal(expert_sums(x, weight, gates, chosen, heads == 1), found.squeeze(2).squeeze(1))
+
+
+def test_many_tokens_and_rows_without_gates_are_sorted_by_expert() -> None:
+    x, weight, gates = operands(1 << 15, 1, 64, 2)
+    assert not experts.suits_all(x, weight, gates, choices(1 << 15, 1, 64, 2), 1)
+    assert not experts.suits_all(x, weight, None, choices(1 << 15, 1, 64, 2), 1)
