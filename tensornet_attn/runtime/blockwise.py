@@ -1,7 +1,6 @@
 """Blockwise functions of queries, recomputed in the backward: memory linear in n and m."""
 
 import math
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -36,13 +35,16 @@ class Rows:
         self.prefix, self.begin, near = keys
         self.m = self.prefix + near
         self.batch = [elements, *batch[1:]] if batch else []
-        self._first, self._count, self._device = first + self.keys - self.n, count, device
+        self._places, self._at = (first + self.keys - self.n, count, device), None
         self.random = random
 
-    @cached_property
+    @property
     def at(self) -> Tensor:
-        """The positions of the rows; most functions need none."""
-        return torch.arange(self._first, self._first + self._count, device=self._device)
+        """The positions of the rows, made for the functions that need them."""
+        if self._at is None:
+            first, count, device = self._places
+            self._at = torch.arange(first, first + count, device=device)
+        return self._at
 
 
 def block_function(

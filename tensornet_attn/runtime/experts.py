@@ -11,7 +11,8 @@ from tensornet_attn.runtime.operations import eager, one_by_one, operation
 from tensornet_attn.runtime.products import product_dtype
 
 # what the calls for a head, and for each of its experts, cost on a CPU, as multiply-adds
-HEAD, EXPERT = 1 << 21, 1 << 18
+HEAD = 1 << 21
+EXPERT = 1 << 18
 FEW = 8  # tokens for which reading a weight takes as long as using it
 
 

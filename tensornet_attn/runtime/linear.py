@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import added, kept, masked_sum, normalized
+from tensornet_attn.runtime.maps import SMALL, added, kept, masked_sum, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products
 
@@ -65,8 +65,8 @@ def term_reads(
 
 
 def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """q S and q z, z [..., d, 1]: one product on a CPU, two on a GPU, whose tensor cores require even widths."""
-    if q.device.type != "cpu":
+    """q S and q z, z [..., d, 1]: one product on a CPU; two of few rows, and on a GPU, which requires even widths."""
+    if q.device.type != "cpu" or (not torch.compiler.is_compiling() and q.numel() <= SMALL):
         return q @ S, q @ z
     z = z.expand(*S.shape[:-1], 1)  # keys may lack legs of the values
     return (q @ torch.cat([S, z], -1)).split([S.shape[-1], 1], -1)
@@ -75,10 +75,12 @@ def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     """The sum of the values read, divided by the sum of the rows."""
     out, total = (total_of(parts) for parts in zip(*reads, strict=True))  # ... n e; ... n h
-    total = total + eps
+    total = total + eps if eps else total
     nothing = total.abs() < torch.finfo(total.dtype).tiny  # the reciprocal may be infinite
     total = torch.where(nothing, float("inf"), total)[..., None]  # gives 0, also in the gradient
-    return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)  # faster than division
+    if total.shape[-2] == 1:
+        return out * total.squeeze(-1).reciprocal()  # faster than division
+    return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)
 
 
 def total_of(parts) -> Tensor:

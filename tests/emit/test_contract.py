@@ -19,7 +19,7 @@ CASES = {
     "x[n f] W[f] -> n": ({"W": "f"}, "return x @ self.W"),
     "2 * x[n f] W[f d] -> n d": ({"W": "f d"}, "return 2 * (x @ self.W)"),
     "-x[n f] W[f d] + b[d] -> n d": ({"W": "f d", "b": "d"}, "return -(x @ self.W) + self.b"),
-    "x[n f] W[d f] -> n d": ({"W": "d f"}, 'return torch.einsum("...nf,df->...nd", x, self.W)'),
+    "x[n f] W[d f] -> n d": ({"W": "d f"}, "return x @ self.W.transpose(-2, -1)"),
     "x[n f] b[f] -> n f": ({"b": "f"}, "return x * self.b"),
     "x[n f] b[d] -> n d f": ({"b": "d"}, "return x[..., None, :] * self.b[:, None]"),
     "x[n f] x[n f] -> n": ({}, "return x.square().sum(-1)"),
