@@ -77,10 +77,10 @@ def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     out, total = (total_of(parts) for parts in zip(*reads, strict=True))  # ... n e; ... n h
     total = total + eps if eps else total
     nothing = total.abs() < torch.finfo(total.dtype).tiny  # the reciprocal may be infinite
-    total = torch.where(nothing, float("inf"), total)[..., None]  # gives 0, also in the gradient
-    if total.shape[-2] == 1:
-        return out * total.squeeze(-1).reciprocal()  # faster than division
-    return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)
+    share = torch.where(nothing, float("inf"), total).reciprocal()  # 0, also in the gradient; faster than division
+    if share.shape[-1] == 1:
+        return out * share
+    return (out.unflatten(-1, (share.shape[-1], -1)) * share[..., None]).flatten(-2)
 
 
 def total_of(parts) -> Tensor:
