@@ -43,9 +43,9 @@ def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
         if found is not None:
             return found
     left, right = left.unpacked, right.unpacked
-    for x, weight in ((left, right), (right, left)):
-        if found := _matmul(x, _summed_first(x, weight), want):
-            return found
+    turned = [_matmul(x, _summed_first(x, weight), want) for x, weight in ((left, right), (right, left))]
+    if any(turned):
+        return min((found for found in turned if found), key=lambda found: found.legs != want)  # as wanted, if one is
     if set(left.legs) | set(right.legs) == set(want):
         text = f"{left.aligned(want).atom} * {right.aligned(want).atom}"
         return Value(text, want, left.batched or right.batched, PRODUCT)

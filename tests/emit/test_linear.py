@@ -22,7 +22,7 @@ def test_linear_reads_as_one_would_write_it() -> None:
 
 def test_mixed_heads_and_a_bias() -> None:
     assert forward_of(ta.emit_source("kernel_gfish", causal=True)).splitlines()[-14:-2] == [
-        '    A_c1 = torch.einsum("hk,gk->gh", mixture2, mixture)  # g h',
+        "    A_c1 = mixture @ mixture2.transpose(-2, -1)  # g h",
         "",
         "    # A and A V: sums over m first; no n by m tensor is formed",
         "    q = phiQ.flatten(-2)  # ... n (g d)",
