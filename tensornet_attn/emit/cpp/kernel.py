@@ -334,6 +334,16 @@ class Pass:
                 text += f" + start * {name}_step[{k}]"
         return text
 
+    def mask_at(self, index: At, env: Env) -> str:
+        """Where row i of the call's mask stands for a tile of the map."""
+        text, k = "batch * mask_step[0]", 1
+        for leg, variable in zip(self.program.others, index, strict=True):
+            at = env.get(variable, variable) if variable else f"{leg}_at" if leg not in self.program.whole else "0"
+            at = at if variable or self.program.heads.get(leg, 1) == 1 and leg not in self.program.whole else "0"
+            text += f" + {at} * mask_step[{k}]"
+            k += 1
+        return f"{text} + (first + i) * mask_step[{k}] + start"
+
     def stride(self, node: Node) -> str:
         number = node.data[0]
         operand = self.program.operands[number]
@@ -576,7 +586,12 @@ def mapped(node: Node, parts: list[str]) -> str:
 
 def _add(p: Pass, node: Node, env: Env, hoist: Callable[[str, str], str]) -> str:
     parts = [p.element(arg, env, hoist) for arg in node.args if arg.op != "bias"]
-    return f"({' + '.join(parts)})" if len(parts) > 1 else parts[0]
+    text = f"({' + '.join(parts)})" if len(parts) > 1 else parts[0]
+    for arg in node.args:
+        if arg.op == "bias":
+            row = hoist(f"MODE == 2 ? row_of(mask_bias, {p.mask_at(arg.data[0], env)}) : nullptr", "const real* ")
+            text = f"biased<MODE>({text}, {row}, j)"
+    return text
 
 
 def _mul(p: Pass, node: Node, env: Env, hoist: Callable[[str, str], str]) -> str:
@@ -605,7 +620,11 @@ def _seen(p: Pass, node: Node, env: Env, hoist: Callable[[str, str], str]) -> st
             parts.append(f"j >= {hoist(f'{shift} - {look.left}', 'const long ')}")
         if look.right is not None:
             parts.append(f"j <= {hoist(f'{shift} + {look.right}', 'const long ')}")
-        return f"({' & '.join(f'({part})' for part in parts) or 'true'})"
+        row = hoist(
+            f"MODE == 2 ? see(arena, row_of(mask_seen, {p.mask_at(node.data[1], env)}), key_seen, keys, {number}) : nullptr",
+            "const unsigned char* ",
+        )
+        return f"seen<MODE>({' & '.join(f'({part})' for part in parts) or 'true'}, {row}, j)"
     parts = [_seen(p, arg, env, hoist) for arg in node.args]
     return f"({(' & ' if node.op == 'both' else ' | ').join(parts) or 'true'})"
 

@@ -146,15 +146,14 @@ class Region:
         head = [
             f"for (long start = {begin}; start < {end}; start += KEYS) {{",
             "  const long keys = tl::minimum(KEYS, key_end - start);",
+            "  const unsigned char* key_seen = key_mask ? key_mask + batch * key_mask_step[0] + start : nullptr;",
             "  auto visit = [&](auto mode) {",
             "    constexpr int MODE = decltype(mode)::value;",
             *indented(indented(lines)),
             "  };",
         ]
-        if edges:
-            head.append(f"  if ({' || '.join(edges)}) visit(Mode<1>{{}}); else visit(Mode<0>{{}});")
-        else:
-            head.append("  visit(Mode<0>{});")
+        edge = f"if ({' || '.join(edges)}) visit(Mode<1>{{}}); else " if edges else ""
+        head.append(f"  if (masked) visit(Mode<2>{{}}); else {edge}visit(Mode<0>{{}});" if looks else "  visit(Mode<0>{});")
         self.passes += 1
         own = re.compile(rf"\b({'|'.join(map(re.escape, [*text.tiles, *text.temporaries, *text.sides])) or '-'})\b(?!_)")
         renamed = [own.sub(rf"\1_{self.passes}", line) for line in [*buffers, "", *head, "}"]]
@@ -240,7 +239,17 @@ class Region:
             lines.append(f"const real* {name} = (const real*)pointer[{number}]; const long* {name}_step = step + {place};")
             place += 1 + len(operand.heads) + len(operand.axes)
         self.steps = place
-        for number, name in enumerate(special, len(self.operands)):
+        lines.append(f"const long* mask_step = step + {place};")
+        place += 2 + len(self.program.others)
+        lines.append(f"const long* key_mask_step = step + {place};")
+        place += 1
+        self.steps = place
+        many = len(self.operands)
+        lines.append(f"const unsigned char* mask_seen = (const unsigned char*)pointer[{many}];")
+        lines.append(f"const real* mask_bias = (const real*)pointer[{many + 1}];")
+        lines.append(f"const unsigned char* key_mask = (const unsigned char*)pointer[{many + 2}];")
+        lines.append("const bool masked = mask_seen || mask_bias || key_mask;")
+        for number, name in enumerate(special, len(self.operands) + 3):
             const = "" if name in ("out",) or (name == "lse" and "out" in special and "gradient" not in special) or name.endswith("_grad") else "const "
             lines.append(f"{const}real* {name} = ({const}real*)pointer[{number}];")
         lines += [
@@ -473,6 +482,7 @@ inline real cos(real x) { return std::cos(x); }
 
 struct Arena {
   std::vector<void*> taken;
+  unsigned char seen[@MASKS@ * KEYS];
   real* take(long count) {
     void* found = std::aligned_alloc(64, ((count * sizeof(real) + 63) / 64 + 1) * 64);
     taken.push_back(found);
@@ -505,6 +515,23 @@ template <int n> inline real log_sum(const real (&x)[n]) {
   for (int i = 1; i < n; ++i) most = x[i] > most ? x[i] : most;
   for (int i = 0; i < n; ++i) sum += exp_of(x[i] - most);
   return most + std::log(sum);
+}
+template <class A> inline const A* row_of(const A* mask, long at) { return mask ? mask + at : nullptr; }
+template <int mode> inline real biased(real x, const real* bias, long j) {
+  if constexpr (mode == 2) return bias ? x + bias[j] : x;
+  else return x;
+}
+template <int mode> inline bool seen(bool inside, const unsigned char* row, long j) {
+  if constexpr (mode == 2) return inside & (row[j] != 0);
+  else return inside;
+}
+inline const unsigned char* see(Arena& arena, const unsigned char* mask, const unsigned char* keys_seen, long keys, int place) {
+  if (!keys_seen && mask) return mask;
+  if (!mask && keys_seen) return keys_seen;
+  unsigned char* row = arena.seen + place * KEYS;
+  if (!mask) std::memset(row, 1, keys);
+  else for (long j = 0; j < keys; ++j) row[j] = mask[j] & keys_seen[j];
+  return row;
 }
 template <int mode, class A, class B> inline real where_seen(bool seen, A x, B other) {
   if constexpr (mode == 0) return x;
@@ -551,4 +578,4 @@ inline void add_products(real* to, const real* a, const real* b, long rows, int 
 def source(region: Region, kind: str = "float") -> str:
     queries, keys = region.block
     text = HEADER.replace("@REAL@", kind).replace("@GEMM@", {"float": "sgemm_", "double": "dgemm_"}[kind])
-    return text.replace("@QUERIES@", str(queries)).replace("@KEYS@", str(keys)) + region.text + "\n"
+    return text.replace("@QUERIES@", str(queries)).replace("@KEYS@", str(keys)).replace("@MASKS@", str(max(1, len(region.program.masks)))) + region.text + "\n"
