@@ -395,7 +395,7 @@ class Pass:
             return self.of_width(node.args[0], env)
         raise Unfit(f"'{node.op}' of {' '.join(node.axes)} in a product")
 
-    def product(self, node: Node, env: Env, to: str, ld: str, beta: str) -> list[str]:
+    def product(self, node: Node, env: Env, to: str, ld: str, beta: str, alpha: str = "1") -> list[str]:
         """The call for a product."""
         (axis,), (a, b) = node.data, map(self.other, node.args)
         (pa, la), (pb, lb) = self.matrix(a, env), self.matrix(b, env)
@@ -405,7 +405,7 @@ class Pass:
         ta, tb = a.axes[0] == axis, b.axes[1] == axis
         sizes = ", ".join(self.size(side) for side in (x, y, axis))
         before, self.pending = self.pending, []
-        call = f"multiply({str(ta).lower()}, {str(tb).lower()}, {sizes}, {pa}, {la}, {pb}, {lb}, {beta}, {to}, {ld});"
+        call = f"multiply({str(ta).lower()}, {str(tb).lower()}, {sizes}, {pa}, {la}, {pb}, {lb}, {beta}, {to}, {ld}, {alpha});"
         return [*before, call]
 
     def size(self, axis: str) -> str:
@@ -515,6 +515,11 @@ class Pass:
         x, seen = node.args[:2]
         number, index = node.data[:2]
         at = f"{self.stat_at(number, index, env)} * QUERIES + i"
+        if node.op == "normalize":
+            kept = Node("keep", (x, seen), node.axes, node.name, (), node.heads)
+            row = self.row(node, env)
+            summed = ["{ real part = 0;", *self.loop(kept, env, "part += (to[j] = {x});", row, before="part")]
+            return [*summed, f"l_i[{at}] += part; }}"]
         scored = self.loop(self.scores(node), env, "to[j] = {x};", self.row(node, env))
         return [
             *scored,

@@ -87,18 +87,26 @@ class Region:
             (part,) = part.args
         return part
 
-    def add(self, text: Pass, part: Node, to: str, ld: str, before: Iterable[str] = (), reads: Iterable[Node] = ()) -> None:
-        """Adds a part of a block to what stands at `to`: [side, width], [side] or a number."""
+    def add(self, text: Pass, part: Node, to: str, ld: str, before: Iterable[str] = (), reads: Iterable[Node] = (), by: tuple[Node, ...] = ()) -> None:
+        """Adds a part of a block, times numbers, to what stands at `to`: [side, width], [side] or a number."""
         part = self.strip(text.other(part))
+        if part.axes != self.program.pair and part.op == "add":
+            for arg in part.args:
+                self.add(text, arg, to, ld, before, reads, by)
+            return
+        if part.axes != self.program.pair and part.op == "mul" and any(not arg.axes for arg in part.args):
+            number, rest = part.args if not part.args[0].axes else part.args[::-1]
+            self.add(text, rest, to, ld, before, reads, (*by, number))
+            return
         query, key = self.program.pair
         axes = part.axes
         extra = tuple(reads)
         if part.op == "dot" and axes != self.program.pair:
-            heads = dict.fromkeys((*part.heads, *(v for node in extra for v in node.heads)))
+            heads = dict.fromkeys((*part.heads, *(v for node in (*extra, *by) for v in node.heads)))
             args = tuple(map(text.other, part.args))
 
             def product() -> list[str]:
-                return [*before, *text.product(part, {}, to, ld, "1")]
+                return [*before, *text.product(part, {}, to, ld, "1", " * ".join(text.scalar(node, {}) for node in by) or "1")]
 
             one = Statement(self.sorted(heads), (*args, *extra), product)
             text.ends.append(one)
@@ -106,7 +114,7 @@ class Region:
         inner = part
         while inner.op in ("sum", "over") and inner.axes != self.program.pair:
             (inner,) = map(text.other, inner.args)
-        if inner.axes != self.program.pair:
+        if by or inner.axes != self.program.pair:
             raise Unfit(f"a sum of a '{inner.op}' of {' '.join(inner.axes)}")
         inner = self.strip(inner)
 
@@ -184,7 +192,9 @@ class Region:
                     online.ends.append(Row(node.heads, (node,), list))
             parts.append(self.pass_lines(online))
             heads = [v for v in exit_.index if v]
-            body = [f"divide({to}, l_i + {online.stat_at(one.data[0], one.data[1], {})} * QUERIES, rows, {ld});"]
+            eps = self.number(Node("number", data=(one.data[2],))) if one.op == "normalize" else ""
+            own = f"l_i + {online.stat_at(one.data[0], one.data[1], {})} * QUERIES"
+            body = [f"divide({to}, {own}, rows, {ld}{', ' + eps if eps else ''});"]
             after += nested(heads, program.nodes.sizes, body)
         else:
             for node in program.maps:
@@ -194,8 +204,14 @@ class Region:
             self.add(second, part, to, ld)
             parts.append(self.pass_lines(second))
         first_pass, *more = parts
-        stats = [f"for (long at = 0; at < {self.maps}; ++at) for (long i = 0; i < rows; ++i)",
-                 f"  lse[(pair * {self.maps} + at) * query_end + first + i] = log_of_sum(m_i[at * QUERIES + i], l_i[at * QUERIES + i]);"]
+        stats = []
+        for number, node in enumerate(program.maps):
+            at, till = program.first_of(number), program.first_of(number) + program.tiles(node.heads)
+            value = "log_of_sum(m_i[at * QUERIES + i], l_i[at * QUERIES + i])"
+            if node.op == "normalize":
+                value = f"inverse_of(l_i[at * QUERIES + i], {self.number(Node('number', data=(node.data[2],)))})"
+            loops = f"for (long at = {at}; at < {till}; ++at) for (long i = 0; i < rows; ++i)"
+            stats += [f"{loops} lse[(pair * {self.maps} + at) * query_end + first + i] = {value};"]
         tiles = program.tiles(exit_.index)
         zero = [f"for (long at = 0; at < {tiles}; ++at) fill(out + ((pair * {tiles} + at) * query_end + first){width}, rows{width}, 0);"]
         lines = [
@@ -310,7 +326,7 @@ class Region:
         parts.append(self.pass_lines(text))
         after: dict[str, list[str]] = {"query": [], "key": []}
         for leaf, d in leaves:
-            after["query" if query in leaf.axes else "key"] += self.flush(text, leaf, d)
+            after["query" if query in leaf.axes or any(query in node.axes for node in below([d])) else "key"] += self.flush(text, leaf, d)
         stored = list(dict.fromkeys(f"{self.operands[leaf.data[0]]}_grad" for leaf, _ in leaves))
         self.gradients = [leaf.data[0] for leaf, _ in leaves]
         lines = [
@@ -387,6 +403,7 @@ class Region:
         number, index = leaf.data[:2]
         operand, name = self.program.operands[number], f"{self.operands[number]}_grad"
         query, key = self.program.pair
+        d, summed = self.summed(d)
         base = f"{name} + worker * {name}_private + batch * {name}_step[0]"
         for k, (leg, variable) in enumerate(zip(operand.heads, index, strict=True), 1):
             if variable:
@@ -394,13 +411,33 @@ class Region:
             elif leg in self.programs:
                 base += f" + {leg}_at * {name}_step[{k}]"
         places, loops = "", []
-        for k, axis in enumerate(operand.axes, 1 + len(operand.heads)):
-            variable, end = {query: ("i", "rows"), key: ("j", "key_end")}.get(axis, ("c", f"{axis}_size"))
+        for axis in (*operand.axes, *summed):
+            variable, end = {query: ("i", "rows"), key: ("j", "key_end")}.get(axis, (f"c_{axis}", f"{axis}_size"))
             loops.append(f"for (long {variable} = 0; {variable} < {end}; ++{variable})")
+        for k, axis in enumerate(operand.axes, 1 + len(operand.heads)):
+            variable = {query: "i", key: "j"}.get(axis, f"c_{axis}")
             places += f" + ({'first + ' if axis == query else ''}{variable}) * {name}_step[{k}]"
         value = self.plain(text, d, {})
         body = [f"{' '.join(loops)} *({base}{places}) += {value};"]
         return nested([v for v in index if v], self.program.nodes.sizes, body)
+
+    def summed(self, d: Node) -> tuple[Node, list[str]]:
+        """A gradient without its sums along sides, and these sides: what is added up need not be summed before."""
+        if d.op == "sum":
+            inner, axes = self.summed(d.args[0])
+            return inner, [*axes, d.data[0]]
+        if d.op == "dot":
+            (a, more), (b, others) = map(self.summed, d.args)
+            return self.program.nodes.mul(a, b), [*more, *others, d.data[0]]
+        if d.op == "mul":
+            (a, more), (b, others) = map(self.summed, d.args)
+            if more and others:
+                raise Unfit("a product of sums")
+            return (self.program.nodes.node("mul", (a, b), (*a.axes, *b.axes)) if more or others else d), [*more, *others]
+        if d.op == "over" and d.data[1] == "add":
+            inner, axes = self.summed(d.args[0])
+            return (self.program.nodes.over(inner, d.data[0]) if axes else d), axes
+        return d, []
 
     def plain(self, text: Pass, node: Node, env: Env) -> str:
         """An expression of entry i of queries, j of keys, c of a width."""
@@ -413,7 +450,7 @@ class Region:
             place = f"total_{number}[({self.flat(index, env)}) * {length}{width}"
             row = {query: "i", key: "j"}
             for axis in node.axes:
-                place += f" + {row[axis]}{width}" if axis in row else " + c"
+                place += f" + {row[axis]}{width}" if axis in row else f" + c_{axis}"
             return place + "]"
         if node.op == "number":
             return f"real({self.number(node)})"
@@ -424,13 +461,15 @@ class Region:
             for k, variable in enumerate(index, 1):
                 at += f" + {env.get(variable, variable)} * {name}_step[{k}]" if variable else ""
             for k, axis in enumerate(operand.axes, 1 + len(operand.heads)):
-                at += f" + ({ {query: 'first + i', key: 'j'}.get(axis, 'c')}) * {name}_step[{k}]"
+                at += f" + ({ {query: 'first + i', key: 'j'}.get(axis, f'c_{axis}')}) * {name}_step[{k}]"
             return f"*({at})"
         if node.op in ("mul", "add"):
             sign = " * " if node.op == "mul" else " + "
             return f"({sign.join(self.plain(text, arg, env) for arg in node.args)})"
         if node.op == "spread":
             return self.plain(text, node.args[0], env)
+        if node.op == "gradient":
+            return f"({self.result_at('gradient', node.data[0], node.axes, env)})[i * {node.axes[1]}_size + c_{node.axes[1]}]"
         if node.op in ("map", "slope"):
             from tensornet_attn.emit.cpp.kernel import mapped
 
@@ -539,9 +578,8 @@ template <int mode, class A, class B> inline real where_seen(bool seen, A x, B o
 }
 
 inline void multiply(bool turn_a, bool turn_b, int x, int y, int k, const real* a, int lda, const real* b, int ldb,
-                     real beta, real* to, int ld) {
-  const real one = 1;
-  @GEMM@(turn_b ? "T" : "N", turn_a ? "T" : "N", &y, &x, &k, &one, b, &ldb, a, &lda, &beta, to, &ld);
+                     real beta, real* to, int ld, real alpha = 1) {
+  @GEMM@(turn_b ? "T" : "N", turn_a ? "T" : "N", &y, &x, &k, &alpha, b, &ldb, a, &lda, &beta, to, &ld);
 }
 inline void fill(real* to, long count, real value) { for (long i = 0; i < count; ++i) to[i] = value; }
 inline void online(real* x, long keys, real& most, real& sum, real& alpha) {
@@ -561,6 +599,13 @@ inline void rescale(real* to, const real* alpha, long rows, int width) {
 inline void divide(real* to, const real* sum, long rows, int width) {
   for (long i = 0; i < rows; ++i) {
     const real one = sum[i] > 0 ? 1 / sum[i] : real(1);
+    for (int c = 0; c < width; ++c) to[i * width + c] *= one;
+  }
+}
+inline real inverse_of(real sum, real eps) { return sum + eps != 0 ? 1 / (sum + eps) : real(0); }
+inline void divide(real* to, const real* sum, long rows, int width, real eps) {
+  for (long i = 0; i < rows; ++i) {
+    const real one = inverse_of(sum[i], eps);
     for (int c = 0; c < width; ++c) to[i * width + c] *= one;
   }
 }
