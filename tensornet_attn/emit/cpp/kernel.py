@@ -42,8 +42,8 @@ class Pass:
     name: dict[Node, str] = field(default_factory=dict)
     dims: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     rows: set[Node] = field(default_factory=set)  # that are rows, not tiles
-    tiles: dict[str, int] = field(default_factory=dict)  # buffer: how many tiles of queries x keys
-    temporaries: dict[str, int] = field(default_factory=dict)  # buffer: how many rows of keys
+    tiles: dict[str, tuple[int, str]] = field(default_factory=dict)  # buffer: how many tiles, of which size
+    temporaries: dict[str, tuple[int, str]] = field(default_factory=dict)  # buffer: how many rows, of which size
     hoisted: dict[str, str] = field(default_factory=dict)
     totals: Callable[[Node, Env], str] = lambda node, env: ""
     scalars: dict[str, Callable[[Node, Env], str]] = field(default_factory=dict)  # nodes of one number a row, by op
@@ -58,6 +58,18 @@ class Pass:
 
     def other(self, node: Node) -> Node:
         return self.instead.get(node, node)
+
+    @property
+    def wide(self) -> tuple[str, ...]:
+        """The sides of a tile of relative positions, which is shifted to keys; none of them if there are none."""
+        return (self.program.query, *self.program.relative) if self.program.relative else ("", "")
+
+    def unit(self, node: Node) -> str:
+        return "WIDE" if node.axes == self.wide else "TILE"
+
+    def columns(self, node: Node) -> str:
+        """The room of a row."""
+        return "SPAN" if node.axes == self.wide else "KEYS"
 
     # which nodes are made
 
@@ -109,9 +121,9 @@ class Pass:
 
     def is_made(self, node: Node) -> bool:
         """Whether a node of queries x keys has a tile or a row of its own."""
-        if node.axes != self.pair or node.op in ("visible", "both", "either", "bias", "distance", "load"):
-            return node.axes == self.pair and node.op == "load" and False
-        if node.op in ("dot", "softmax", "normalize"):
+        if node.axes not in (self.pair, self.wide) or node.op in ("visible", "both", "either", "bias", "distance", "load"):
+            return False
+        if node.op in ("dot", "softmax", "normalize", "unshift"):
             return True
         readers = self.readers.get(node, [])
         if any(isinstance(one, Statement) and not isinstance(one, Row) for one in readers):
@@ -136,7 +148,7 @@ class Pass:
     def leaves(self, node: Node) -> Iterator[Node]:
         """The products that an expression is made of, and maps."""
         node = self.other(node)
-        if node.op in ("dot", "softmax", "normalize", "softened") or node.axes != self.pair:
+        if node.op in ("dot", "softmax", "normalize", "softened") or node.axes not in (self.pair, self.wide):
             yield node
             return
         for arg in node.args:
@@ -192,7 +204,7 @@ class Pass:
         for order in islice(permutations(own), 24):
             loops = Loops(list(order), lambda one, node: (node, 0)).of(self.statements)
             self.name_all(loops)
-            price = sum(self.tiles.values()) * 1000 + sum(self.temporaries.values())
+            price = sum(count for count, _ in self.tiles.values()) * 1000 + sum(count for count, _ in self.temporaries.values())
             if best is None or price < best[0]:
                 best = (price, list(order))
         return best[1] if best else own
@@ -229,9 +241,9 @@ class Pass:
                 )
                 if alone:
                     self.rows.add(node)
-                    self.temporaries[name] = count
+                    self.temporaries[name] = count, self.columns(node)
                 else:
-                    self.tiles[name] = count
+                    self.tiles[name] = count, self.unit(node)
 
     def place(self, node: Node, env: Env) -> str:
         """The number of a tile among those of its buffer."""
@@ -244,29 +256,32 @@ class Pass:
     def tile(self, node: Node, env: Env) -> str:
         """The address of a tile."""
         name, place = self.name[node], self.place(node, env)
-        return name if place == "0" else f"{name} + {place} * TILE"
+        return name if place == "0" else f"{name} + {place} * {self.unit(node)}"
 
     def row(self, node: Node, env: Env) -> str:
         """The address of row i of what is made."""
         name, place = self.name[node], self.place(node, env)
+        columns = self.columns(node)
         if node in self.rows:
-            return name if place == "0" else f"{name} + {place} * KEYS"
-        return f"{name} + i * KEYS" if place == "0" else f"{name} + {place} * TILE + i * KEYS"
+            return name if place == "0" else f"{name} + {place} * {columns}"
+        return f"{name} + i * {columns}" if place == "0" else f"{name} + {place} * {self.unit(node)} + i * {columns}"
 
     # expressions of an element (i, j)
 
     def element(self, node: Node, env: Env, hoist: Callable[[str, str], str]) -> str:
-        node = self.other(node)
+        node, at = self.other(node), env.get("@", "j")
         if node in self.kept:
-            return f"{hoist(self.row(node, env), 'const real* ')}[j]"
+            return f"{hoist(self.row(node, env), 'const real* ')}[{at}]"
+        if node.op == "shift":
+            return self.element(node.args[0], {**env, "@": "(i + keys - 1 - j)"}, hoist)
         if node.op == "sum_over_blocks":
             return self.totals(node, env)
         if node.axes == ():
             return hoist(self.scalar(node, env), "const real ")
         if node.axes == (self.program.query,):
             return hoist(self.scalar(node, env), "const real ")
-        if node.op == "load" and node.axes == (self.program.key,):
-            return f"{hoist(self.address(node, env), 'const real* ')}[j]"
+        if node.op == "load" and node.axes and node.axes in ((self.program.key,), self.program.relative):
+            return f"{hoist(self.address(node, env), 'const real* ')}[{at}]"
         if node.op == "over":
             return self.sum_inside(node, env, hoist)
         return ELEMENTS[node.op](self, node, env, hoist)
@@ -332,6 +347,8 @@ class Pass:
                 text += f" + first * {name}_step[{k}]"
             elif axis == self.program.key:
                 text += f" + start * {name}_step[{k}]"
+            elif axis in self.program.relative:
+                text += f" + place * {name}_step[{k}]"
         return text
 
     def mask_at(self, index: At, env: Env) -> str:
@@ -353,7 +370,7 @@ class Pass:
         """(address, leading dimension) of an argument of a product."""
         node = self.other(node)
         if node in self.kept:
-            return self.tile(node, env), "KEYS"
+            return self.tile(node, env), self.columns(node)
         if node.op == "load":
             return self.address(node, env), self.stride(node)
         if node.op == "gradient":
@@ -409,7 +426,8 @@ class Pass:
         return [*before, call]
 
     def size(self, axis: str) -> str:
-        return {self.program.query: "rows", self.program.key: "keys"}.get(axis, f"{axis}_size")
+        known = {self.program.query: "rows", self.program.key: "keys", **dict.fromkeys(self.program.relative, "span")}
+        return known.get(axis, f"{axis}_size")
 
     # lines
 
@@ -447,7 +465,7 @@ class Pass:
                 (node,) = one.makes
                 count = prod(self.program.nodes.sizes[variable] for variable in one.inner)
                 at = self.tile(node, {variable: "0" for variable in one.inner})
-                found.append(f"fill({at}, {count} * TILE, {START[one.how]});")
+                found.append(f"fill({at}, {count} * {self.unit(node)}, {START[one.how]});")
         return found
 
     def row_zeros(self, loop: Loop) -> list[str]:
@@ -457,8 +475,8 @@ class Pass:
                 (node,) = one.makes
                 count = prod(self.program.nodes.sizes[variable] for variable in one.inner)
                 at = self.row(node, {variable: "0" for variable in one.inner})
-                size = "KEYS" if node in self.rows else "TILE"
-                found.append(f"for (int at = 0; at < {count}; ++at) fill({at} + at * {size}, keys, {START[one.how]});")
+                size = self.columns(node) if node in self.rows else self.unit(node)
+                found.append(f"for (int at = 0; at < {count}; ++at) fill({at} + at * {size}, {self.size(node.axes[1])}, {START[one.how]});")
         return found
 
     def row_lines(self, items: Iterable[Loop | Statement], env: Env) -> list[str]:
@@ -476,7 +494,7 @@ class Pass:
             return one.lines()
         node = one.makes[0]
         if node.op == "dot":
-            return self.product(node, env, self.tile(node, env), "KEYS", "0")
+            return self.product(node, env, self.tile(node, env), self.columns(node), "0")
         if node.op in ("softmax", "normalize"):
             return one.lines() if one.lines is not list else self.online(node, env)
         if one.over:
@@ -484,6 +502,9 @@ class Pass:
             target = self.row(node, env)
             how = {"add": "to[j] += {x};", "max": "to[j] = tl::maximum(to[j], {x});", "lse": "to[j] = log_add(to[j], {x});"}
             return self.loop(arg, env, how[one.how], target)
+        if node.op == "unshift":
+            target = self.row(node, env)
+            return [f"fill({target}, span, 0);", *self.loop(node.args[0], env, "to[i + keys - 1 - j] = {x};", target)]
         return self.loop(node, env, "to[j] = {x};", self.row(node, env), own=node)
 
     def loop(self, node: Node, env: Env, form: str, target: str = "", own: Node | None = None, before: str = "") -> list[str]:
@@ -506,7 +527,7 @@ class Pass:
         reduction = f" reduction(+:{before})" if before else ""
         return [
             "{",
-            *indented([*lines, *head, f"#pragma omp simd{reduction}", f"for (long j = 0; j < keys; ++j) {form.format(x=x)}"]),
+            *indented([*lines, *head, f"#pragma omp simd{reduction}", f"for (long j = 0; j < {self.size(node.axes[1]) if len(node.axes) == 2 else 'keys'}; ++j) {form.format(x=x)}"]),
             "}",
         ]
 

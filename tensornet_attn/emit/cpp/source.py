@@ -28,8 +28,6 @@ class Region:
 
     def __post_init__(self) -> None:
         self.made: Gradients = gradients(self.program)
-        if self.program.relative:
-            raise Unfit("relative positions")
         if any(node.op in ("noise", "drop", "entry") for node in self.program.nodes.made.values()):
             raise Unfit("random numbers, entries")
         wishes = [operand.use.name.replace(".", "_") for operand in self.program.operands]
@@ -98,10 +96,10 @@ class Region:
             number, rest = part.args if not part.args[0].axes else part.args[::-1]
             self.add(text, rest, to, ld, before, reads, (*by, number))
             return
-        query, key = self.program.pair
+        program, (query, key) = self.program, self.program.pair
         axes = part.axes
         extra = tuple(reads)
-        if part.op == "dot" and axes != self.program.pair:
+        if part.op == "dot" and axes not in (self.program.pair, text.wide):
             heads = dict.fromkeys((*part.heads, *(v for node in (*extra, *by) for v in node.heads)))
             args = tuple(map(text.other, part.args))
 
@@ -112,14 +110,14 @@ class Region:
             text.ends.append(one)
             return
         inner = part
-        while inner.op in ("sum", "over") and inner.axes != self.program.pair:
+        while inner.op in ("sum", "over") and inner.axes not in (self.program.pair, text.wide):
             (inner,) = map(text.other, inner.args)
-        if by or inner.axes != self.program.pair:
+        if by or inner.axes not in (self.program.pair, text.wide):
             raise Unfit(f"a sum of a '{inner.op}' of {' '.join(inner.axes)}")
         inner = self.strip(inner)
 
         def rows() -> list[str]:
-            if axes == (key,):
+            if axes and axes in ((key,), program.relative):
                 return [*before, *text.loop(inner, {}, "to[j] += {x};", to)]
             place = f"({to})[i]" if axes == (query,) else f"*({to})"
             return [
@@ -139,11 +137,11 @@ class Region:
     def pass_lines(self, text: Pass) -> tuple[list[str], list[str]]:
         """(buffers, the loop over blocks of keys), in a scope of its own."""
         lines = text.lines(text.build(), {})
-        buffers = [f"real* {name} = arena.take({count} * TILE);" for name, count in text.tiles.items()]
-        buffers += [f"real* {name} = arena.take({count} * KEYS);" for name, count in text.temporaries.items()]
-        longest = "(QUERIES > KEYS ? QUERIES : KEYS)"
+        buffers = [f"real* {name} = arena.take({count} * {size});" for name, (count, size) in text.tiles.items()]
+        buffers += [f"real* {name} = arena.take({count} * {size});" for name, (count, size) in text.temporaries.items()]
+        longest = "SPAN"
         buffers += [f"real* {name} = arena.take({longest} * {width}_size);" for name, width in text.sides.items()]
-        self.tiles = max(self.tiles, sum(text.tiles.values()))
+        self.tiles = max(self.tiles, sum(count * (2 if size == 'WIDE' else 1) for count, size in text.tiles.values()))
         looks = self.program.masks
         lefts, rights = [m.left for m in looks if m.left is not None], [m.right for m in looks if m.right is not None]
         shift = "(first + key_end - query_end - start)"
@@ -154,6 +152,7 @@ class Region:
         head = [
             f"for (long start = {begin}; start < {end}; start += KEYS) {{",
             "  const long keys = tl::minimum(KEYS, key_end - start);",
+            *(["  const long span = rows + keys - 1, place = first - start - keys + key_end;"] if self.program.relative else []),
             "  const unsigned char* key_seen = key_mask ? key_mask + batch * key_mask_step[0] + start : nullptr;",
             "  auto visit = [&](auto mode) {",
             "    constexpr int MODE = decltype(mode)::value;",
@@ -246,7 +245,7 @@ class Region:
         return found
 
     def opening(self, special: list[str]) -> list[str]:
-        lines = ["const long query_end = size[0], key_end = size[1], batches = size[2];"]
+        lines = ["const long query_end = size[0], key_end = size[1], batches = size[2], place_end = query_end + key_end - 1;"]
         lines += [f"const long {leg}_programs = {self.size(leg)};" for leg in self.programs]
         for axis, legs in self.program.widths.items():
             lines.append(f"constexpr int {axis}_size = {prod(self.size(leg) for leg in legs)};")
@@ -315,13 +314,15 @@ class Region:
             names[number] = total
             count, width = program.tiles(index), "".join(f" * {axis}_size" for axis in total.axes if axis in program.widths)
             side = "query" if query in total.axes else "key"
-            length = "QUERIES" if query in total.axes else "key_end" if key in total.axes else "1"
+            length = self.length(total)
             buffers.append(f"real* total_{number} = arena.take({count} * {length}{width});")
             zero[side].append(f"fill(total_{number}, {count} * {length}{width}, 0);")
             ld = f"{total.axes[-1]}_size" if len(total.axes) > 1 else "1"
             to = f"total_{number} + ({self.flat(index, {})}) * {length}{width}"
             if key in total.axes:
                 to += f" + start{width}"
+            elif {*program.relative} & {*total.axes}:
+                to += f" + place{width}"
             self.add(text, part, to, ld)
         parts.append(self.pass_lines(text))
         after: dict[str, list[str]] = {"query": [], "key": []}
@@ -377,6 +378,13 @@ class Region:
             place += 1 + len(operand.heads) + len(operand.axes)
         raise KeyError(name)
 
+    def length(self, total: Node) -> str:
+        """How many entries a sum has along its side."""
+        query, key = self.program.pair
+        if query in total.axes:
+            return "QUERIES"
+        return "key_end" if key in total.axes else "place_end" if {*self.program.relative} & {*total.axes} else "1"
+
     def flat(self, index: Iterable[str], env: Env) -> str:
         text = ""
         for variable in filter(None, index):
@@ -412,10 +420,10 @@ class Region:
                 base += f" + {leg}_at * {name}_step[{k}]"
         places, loops = "", []
         for axis in (*operand.axes, *summed):
-            variable, end = {query: ("i", "rows"), key: ("j", "key_end")}.get(axis, (f"c_{axis}", f"{axis}_size"))
+            variable, end = {query: ("i", "rows"), key: ("j", "key_end"), **dict.fromkeys(self.program.relative, ("q", "place_end"))}.get(axis, (f"c_{axis}", f"{axis}_size"))
             loops.append(f"for (long {variable} = 0; {variable} < {end}; ++{variable})")
         for k, axis in enumerate(operand.axes, 1 + len(operand.heads)):
-            variable = {query: "i", key: "j"}.get(axis, f"c_{axis}")
+            variable = {query: "i", key: "j", **dict.fromkeys(self.program.relative, "q")}.get(axis, f"c_{axis}")
             places += f" + ({'first + ' if axis == query else ''}{variable}) * {name}_step[{k}]"
         value = self.plain(text, d, {})
         body = [f"{' '.join(loops)} *({base}{places}) += {value};"]
@@ -444,11 +452,11 @@ class Region:
         query, key = self.program.pair
         if node.op == "sum_over_blocks":
             number, index = node.data
-            length = "QUERIES" if query in node.axes else "key_end" if key in node.axes else "1"
+            length = self.length(node)
             wide = [axis for axis in node.axes if axis in self.program.widths]
             width = "".join(f" * {axis}_size" for axis in wide)
             place = f"total_{number}[({self.flat(index, env)}) * {length}{width}"
-            row = {query: "i", key: "j"}
+            row = {query: "i", key: "j", **dict.fromkeys(self.program.relative, "q")}
             for axis in node.axes:
                 place += f" + {row[axis]}{width}" if axis in row else f" + c_{axis}"
             return place + "]"
@@ -461,7 +469,7 @@ class Region:
             for k, variable in enumerate(index, 1):
                 at += f" + {env.get(variable, variable)} * {name}_step[{k}]" if variable else ""
             for k, axis in enumerate(operand.axes, 1 + len(operand.heads)):
-                at += f" + ({ {query: 'first + i', key: 'j'}.get(axis, f'c_{axis}')}) * {name}_step[{k}]"
+                at += f" + ({ {query: 'first + i', key: 'j', **dict.fromkeys(self.program.relative, 'q')}.get(axis, f'c_{axis}')}) * {name}_step[{k}]"
             return f"*({at})"
         if node.op in ("mul", "add"):
             sign = " * " if node.op == "mul" else " + "
@@ -502,7 +510,7 @@ HEADER = r"""
 #include <initializer_list>
 
 using real = @REAL@;
-constexpr long QUERIES = @QUERIES@, KEYS = @KEYS@, TILE = QUERIES * KEYS;
+constexpr long QUERIES = @QUERIES@, KEYS = @KEYS@, TILE = QUERIES * KEYS, SPAN = QUERIES + KEYS, WIDE = QUERIES * SPAN;
 template <int mode> using Mode = std::integral_constant<int, mode>;
 
 extern "C" void @GEMM@(const char*, const char*, const int*, const int*, const int*, const real*, const real*,
