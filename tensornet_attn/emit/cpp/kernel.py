@@ -51,6 +51,7 @@ class Pass:
     levels: dict[Node, dict[str, int]] = field(default_factory=dict)
     sides: dict[str, str] = field(default_factory=dict)  # buffers of a side x width
     pending: list[str] = field(default_factory=list)
+    drops: int = 0
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -123,7 +124,7 @@ class Pass:
         """Whether a node of queries x keys has a tile or a row of its own."""
         if node.axes not in (self.pair, self.wide) or node.op in ("visible", "both", "either", "bias", "distance", "load"):
             return False
-        if node.op in ("dot", "softmax", "normalize", "unshift"):
+        if node.op in ("dot", "softmax", "normalize", "unshift", "noise"):
             return True
         readers = self.readers.get(node, [])
         if any(isinstance(one, Statement) and not isinstance(one, Row) for one in readers):
@@ -502,6 +503,8 @@ class Pass:
             target = self.row(node, env)
             how = {"add": "to[j] += {x};", "max": "to[j] = tl::maximum(to[j], {x});", "lse": "to[j] = log_add(to[j], {x});"}
             return self.loop(arg, env, how[one.how], target)
+        if node.op == "noise":
+            return self.noise(node, env)
         if node.op == "unshift":
             target = self.row(node, env)
             return [f"fill({target}, span, 0);", *self.loop(node.args[0], env, "to[i + keys - 1 - j] = {x};", target)]
@@ -546,6 +549,31 @@ class Pass:
             *scored,
             f"online({self.row(node, env)}, keys, m_i[{at}], l_i[{at}], alpha[{at}]);",
         ]
+
+    def noise(self, node: Node, env: Env) -> list[str]:
+        """The noise of a row: as it was given, drawn, or none."""
+        number, index, stream, std, always = node.data
+        target, name = self.row(node, env), self.operands[number]
+        operand = self.program.operands[number]
+        lead = self.lead(operand.heads, index, env)
+        std_text = self.number(Node("number", data=(std,)))
+        given = f"{name} ? {self.address(node, env)} + i * {name}_step[{1 + len(operand.heads)}] : nullptr"
+        drawn = "true" if always else "training"
+        return [f"noise({target}, keys, {given}, {drawn}, {std_text}, seed, {lead}, {stream}, first + i, start);"]
+
+    def lead(self, heads: Iterable[str], index: At, env: Env) -> str:
+        """A number of its own for each tile of these legs, the same in every pass."""
+        text = "batch"
+        for leg, variable in zip(heads, index, strict=True):
+            at = env.get(variable, variable) if variable else f"{leg}_at" if leg in self.looped else "0"
+            size = self.program.nodes.sizes.get(variable, 1) if variable else f"{leg}_programs" if leg in self.looped else 1
+            text = f"({text} * {size} + {at})"
+        return text
+
+    @property
+    def looped(self) -> set[str]:
+        """The legs of which each program has one tile."""
+        return {leg for leg, tiles in self.program.heads.items() if leg not in self.program.whole and tiles == 1}
 
     def scores(self, node: Node) -> Node:
         """The scores of a map where they are seen, else minus infinity."""
@@ -665,6 +693,15 @@ def _spread(p: Pass, node: Node, env: Env, hoist: Callable[[str, str], str]) -> 
     return p.element(node.args[0], env, hoist)
 
 
+def _drop(p: Pass, node: Node, env: Env, hoist: Callable[[str, str], str]) -> str:
+    stream, tree, heads, index = node.data
+    p.drops += 1
+    probability = p.number(Node("number", data=(tree,)))
+    drawn = f"keep_row(arena.row({p.drops % 4}), keys, {probability}, seed, {p.lead(heads, index, env)}, {stream}, first + i, start)"
+    row = hoist(f"training ? {drawn} : nullptr", "const real* ")
+    return f"dropped({p.element(node.args[0], env, hoist)}, {row}, j)"
+
+
 def _equal(p: Pass, node: Node, env: Env, hoist: Callable[[str, str], str]) -> str:
     a, b = (p.element(arg, env, hoist) for arg in node.args)
     return f"(({a}) == ({b}) ? real(1) : real(0))"
@@ -676,5 +713,5 @@ def _distance(p: Pass, node: Node, env: Env, hoist: Callable[[str, str], str]) -
 
 ELEMENTS: dict[str, Callable[..., str]] = {
     "add": _add, "mul": _mul, "map": _map, "slope": _map, "keep": _keep, "hide": _keep, "softened": _softened,
-    "spread": _spread, "inside": _spread, "equal": _equal, "distance": _distance,
+    "spread": _spread, "inside": _spread, "equal": _equal, "distance": _distance, "drop": _drop,
 }  # fmt: skip

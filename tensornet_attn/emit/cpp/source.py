@@ -28,8 +28,8 @@ class Region:
 
     def __post_init__(self) -> None:
         self.made: Gradients = gradients(self.program)
-        if any(node.op in ("noise", "drop", "entry") for node in self.program.nodes.made.values()):
-            raise Unfit("random numbers, entries")
+        if any(node.op == "entry" for node in self.program.nodes.made.values()):
+            raise Unfit("entries at distances")
         wishes = [operand.use.name.replace(".", "_") for operand in self.program.operands]
         self.operands = tuple(f"{wish}_{i}" if wish in wishes[:i] else wish for i, wish in enumerate(wishes))
         self.looped = [leg for leg in self.program.heads if leg not in self.program.whole]
@@ -496,7 +496,7 @@ def nested(variables: Iterable[str], sizes: Mapping[str, int], body: list[str]) 
 
 
 def function(name: str, lines: list[str]) -> str:
-    head = f'extern "C" void {name}(const long* size, void* const* pointer, const long* step, int threads) {{'
+    head = f'extern "C" void {name}(const long* size, void* const* pointer, const long* step, int threads, unsigned long seed, bool training) {{'
     return "\n".join([head, *indented(lines), "}"])
 
 
@@ -530,6 +530,8 @@ inline real cos(real x) { return std::cos(x); }
 struct Arena {
   std::vector<void*> taken;
   unsigned char seen[@MASKS@ * KEYS];
+  real rows[4][KEYS];
+  real* row(int place) { return rows[place]; }
   real* take(long count) {
     void* found = std::aligned_alloc(64, ((count * sizeof(real) + 63) / 64 + 1) * 64);
     taken.push_back(found);
@@ -585,6 +587,47 @@ template <int mode, class A, class B> inline real where_seen(bool seen, A x, B o
   else return seen ? real(x) : real(other);
 }
 
+struct Random { unsigned x[4]; };
+inline Random philox(unsigned a, unsigned b, unsigned c, unsigned d, unsigned long seed) {
+  unsigned k = (unsigned)seed, l = (unsigned)(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const unsigned long p = 0xD2511F53ul * a, q = 0xCD9E8D57ul * c;
+    const unsigned next_a = (unsigned)(q >> 32) ^ b ^ k, next_c = (unsigned)(p >> 32) ^ d ^ l;
+    b = (unsigned)q; d = (unsigned)p; a = next_a; c = next_c;
+    k += 0x9E3779B9u; l += 0xBB67AE85u;
+  }
+  return {{a, b, c, d}};
+}
+inline const real* keep_row(real* to, long keys, real probability, unsigned long seed, long lead, int stream, long query, long start) {
+  const long part = (keys + 3) / 4;
+  const real scale = probability < 1 ? 1 / (1 - probability) : 0;
+  const unsigned least = (unsigned)(probability * 4294967295.0);
+  real own[4][(KEYS + 3) / 4];
+  #pragma omp simd
+  for (long t = 0; t < part; ++t) {
+    const Random drawn = philox((unsigned)(start + t), (unsigned)query, (unsigned)lead, (unsigned)stream, seed);
+    for (int q = 0; q < 4; ++q) own[q][t] = drawn.x[q] >= least ? scale : real(0);
+  }
+  for (int q = 0; q < 4; ++q) for (long t = 0; t < part && q * part + t < keys; ++t) to[q * part + t] = own[q][t];
+  return to;
+}
+inline real dropped(real x, const real* row, long j) { return row ? (row[j] != 0 ? x * row[j] : real(0)) : x; }
+inline void noise(real* to, long keys, const real* given, bool drawn, real std, unsigned long seed, long lead, int stream, long query, long start) {
+  if (given) { std::memcpy(to, given, keys * sizeof(real)); return; }
+  if (!drawn) { for (long j = 0; j < keys; ++j) to[j] = 0; return; }
+  const long part = (keys + 3) / 4;
+  float own[4][(KEYS + 3) / 4];
+  #pragma omp simd
+  for (long t = 0; t < part; ++t) {
+    const Random r = philox((unsigned)(start + t), (unsigned)query, (unsigned)lead, (unsigned)stream, seed);
+    const float scale = 2.3283064e-10f;
+    const float u = ((float)(r.x[0] >> 8) + 0.5f) * 5.9604645e-8f, v = ((float)(r.x[2] >> 8) + 0.5f) * 5.9604645e-8f;
+    const float a = std::sqrt(-2 * std::log(u)), b = std::sqrt(-2 * std::log(v));
+    const float s = 6.2831853f * scale * (float)r.x[1], z = 6.2831853f * scale * (float)r.x[3];
+    own[0][t] = a * std::cos(s); own[1][t] = a * std::sin(s); own[2][t] = b * std::cos(z); own[3][t] = b * std::sin(z);
+  }
+  for (int q = 0; q < 4; ++q) for (long t = 0; t < part && q * part + t < keys; ++t) to[q * part + t] = std * own[q][t];
+}
 inline void multiply(bool turn_a, bool turn_b, int x, int y, int k, const real* a, int lda, const real* b, int ldb,
                      real beta, real* to, int ld, real alpha = 1) {
   @GEMM@(turn_b ? "T" : "N", turn_a ? "T" : "N", &y, &x, &k, &alpha, b, &ldb, a, &lda, &beta, to, &ld);
