@@ -1,19 +1,19 @@
-# `make demo` and `make test` work on a clean clone, offline apart from the package registry.
+# `make demo` and `make test` work in a clean clone, and need only a package registry.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Of 15,000 modules that come along 4,000 are imported, and compiled then.
+# Only 4,000 of the 15,000 installed modules are imported; Python compiles them on import.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal -q
 TN := $(BIN)/tensornet-attn
 
-export PYTHONDONTWRITEBYTECODE := # each process that a test starts would compile the package again
+export PYTHONDONTWRITEBYTECODE := # otherwise, each subprocess of a test compiles the package again
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint docs codegen playground site serve notebooks release-check clean
 
-help: ## this list
+help: ## print this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 demo: $(VENV)/installed-demo ## check, cost, draw, compile and run the design thsa
@@ -24,23 +24,23 @@ demo: $(VENV)/installed-demo ## check, cost, draw, compile and run the design th
 	$(TN) compile thsa -o demo/thsa.py
 	$(BIN)/python -m tensornet_attn.cli.demo
 
-test: $(VENV)/installed-test ## the suite without slow tests, with the day's part of the rotated ones: about 5 minutes on 2 cores, installation included
+test: $(VENV)/installed-test ## run the suite without slow tests and with a part of the rotated tests: about 5 minutes on 2 cores, with installation
 	$(PYTEST) -m "not slow"
 	TRITON_INTERPRET=1 $(PYTEST) -m "not slow" tests/triton
 
-test-all: $(VENV)/installed-test ## the whole suite
+test-all: $(VENV)/installed-test ## run the whole suite
 	$(PYTEST)
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 
-lint: $(VENV)/installed-test ## ruff and mypy
+lint: $(VENV)/installed-test ## run ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(VENV)/installed-test ## write the generated parts of docs/ again
+docs: $(VENV)/installed-test ## regenerate the generated parts of docs/
 	$(BIN)/python -m tensornet_attn.cli.generate docs schema
 
-codegen: $(VENV)/installed-test ## write codegen/ again
+codegen: $(VENV)/installed-test ## regenerate codegen/
 	$(BIN)/python -m tensornet_attn.cli.generate codegen
 
 playground: $(VENV)/installed-demo ## build the playground's page in build/playground; needs Node.js
@@ -52,20 +52,20 @@ site: $(VENV)/installed-site ## build the documentation site in build/site; warn
 serve: site ## build the site and serve it on http://localhost:8000
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site 8000
 
-notebooks: $(VENV)/installed-test ## run docs/notebooks and store their outputs; draw the pictures of pages again
+notebooks: $(VENV)/installed-test ## run docs/notebooks and store their outputs; redraw the pictures of pages
 	$(BIN)/python docs/site/site_notebooks.py
 	$(BIN)/python docs/site/site_pictures.py --trained
 
 release-check: $(VENV)/installed-test ## build wheel and sdist, install them in clean environments, check their contents
 	$(BIN)/python -m tests.release
 
-clean: ## remove the environment and what the demo wrote
+clean: ## remove the environment, and the output of the demo and of builds
 	rm -rf $(VENV) demo build dist
 
-# An environment whose Python is gone (a moved clone, a removed interpreter) is made again.
+# Recreates an environment whose Python is missing, e.g. in a moved clone.
 $(VENV)/installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "error: Python 3.11 or newer is needed; choose one with 'make PYTHON=/path/to/python3 ...'." >&2; exit 1; }
+	  echo "error: Python 3.11 or newer is needed; select it with 'make PYTHON=/path/to/python3 ...'." >&2; exit 1; }
 	@$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(PIP) --editable '.[$(subst demo,draw,$*)]'
 	@touch $@

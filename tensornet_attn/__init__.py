@@ -1,4 +1,4 @@
-"""A compiler for attention layers: a YAML file says the tensor diagram, out come a graph, cost, picture and module.
+"""A compiler for attention layers: tensor diagrams in YAML become graphs, costs, pictures and PyTorch modules.
 
 >>> import tensornet_attn as ta
 >>> design = ta.load("mhsa", legs={"f": 64})
@@ -134,14 +134,14 @@ _HOME = {name: module for module, names in _PLACES.items() for name in names.spl
 
 
 class _Package(ModuleType):
-    """This package. Where a function and a module have one name (cost, draw, train and others), the function wins."""
+    """This package. If a function and a module share a name (cost, draw, train and others), the function wins."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOME and isinstance(value, ModuleType)):  # importing a submodule binds it to its package
             super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Loads a public name when it is first used: importing this package costs nothing and leaves torch out."""
+        """Imports a public name on first use, so that importing the package is fast and does not import torch."""
         if name in _HOME:
             return checked(getattr(import_module(f"{__name__}.{_HOME[name]}"), name))
         if name in _FOLDERS:

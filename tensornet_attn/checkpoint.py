@@ -1,4 +1,4 @@
-"""A compiled design, or a model of designs, as one file: its YAML text and its weights. No code is stored."""
+"""Checkpoints: a compiled design or a model in one file, as YAML text and weights. A checkpoint contains no code."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a checkpoint holds. `causal` is what the module was compiled with, `extra` further tensors by name.
+    """The content of a checkpoint.
 
-    Of a model: `model` is its description, and there is no one design or causal flag.
+    `causal` is the flag that the module was compiled with; `extra` maps names to further tensors. For a model, `model`
+    is its description, and `design` and `causal` are None.
     """
 
     design: Design | None
@@ -44,13 +45,14 @@ class Checkpoint:
 
 
 def save(module: CompiledDesign | Model, path: PathLike, extra: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Writes a compiled module as a checkpoint: its design with the sizes it has, its causal flag, its state dict.
+    """Saves a compiled design or a model as a checkpoint.
 
-    A model, as `ta.models.make` makes it, is written with its description, every design in it spelled out.
+    The file of a design contains its YAML text with the resolved sizes, its causal flag and its state dict. The file of
+    a model from `ta.models.make` contains its description with all its designs, and its state dict.
 
-    `extra` holds further tensors by name; `embedding` [256, f] is what `tensornet-attn analyse` embeds bytes with. The
-    file appears whole or not at all. Raises InputError for what is no compiled design, OSError where the place cannot
-    be written.
+    `extra` maps names to further tensors; `tensornet-attn analyse` embeds bytes with `embedding`, of shape [256, f].
+    The file is written atomically. Raises InputError if `module` is neither a compiled design nor a model, and OSError
+    if the file cannot be written.
 
     >>> import tempfile, os, torch, tensornet_attn as ta
     >>> layer, x = ta.compile(ta.load("thsa", legs={"f": 8, "r": 6, "s": 4})), torch.randn(1, 3, 8)
@@ -63,10 +65,10 @@ def save(module: CompiledDesign | Model, path: PathLike, extra: Mapping[str, tor
     from tensornet_attn.nn.module import CompiledDesign
 
     if not isinstance(module, (CompiledDesign, Model)):
-        raise InputError(f"save takes a compiled design, as ta.compile makes it, not a {type(module).__name__}.")
+        raise InputError(f"save expects a module from ta.compile or ta.models.make, not a {type(module).__name__}.")
     wrong = [name for name, value in (extra or {}).items() if not isinstance(value, torch.Tensor)]
     if wrong:
-        raise InputError(f"extra holds tensors; '{wrong[0]}' is a {type((extra or {})[wrong[0]]).__name__}.")
+        raise InputError(f"extra must hold tensors; '{wrong[0]}' has type {type((extra or {})[wrong[0]]).__name__}.")
     if isinstance(module, Model):
         what = {"model": module.to_yaml(whole=True)}
     else:
@@ -84,11 +86,11 @@ def save(module: CompiledDesign | Model, path: PathLike, extra: Mapping[str, tor
 
 
 def restore(path: PathLike, causal: bool | None = None, **options: Unpack[BackendOptions]) -> CompiledDesign | Model:
-    """The module of a checkpoint that `save` wrote, compiled anew, in training mode as `compile` leaves it.
+    """Compiles the module of a checkpoint written by `save` and loads its weights. The module is in training mode.
 
-    `causal` overrides the flag that was stored; `options` are those of `compile`, `dtype` that of the weights stored
-    where none is given; a model takes backend, device and dtype. Only tensors and text are read, never code. Raises
-    InputError for a file that is no checkpoint, DesignError for a design that is refused.
+    `causal` overrides the stored flag. `options` are those of `compile`; a model accepts `backend`, `device` and
+    `dtype`. `dtype` defaults to that of the stored weights. Only tensors and text are read, never code. Raises
+    InputError if the file is not a checkpoint, and DesignError if its design is invalid.
     """
     found = read_checkpoint(path)
     return restored(found, causal, str(path), **options)
@@ -97,7 +99,7 @@ def restore(path: PathLike, causal: bool | None = None, **options: Unpack[Backen
 def restored(
     found: Checkpoint, causal: bool | None, path: str, **options: Unpack[BackendOptions]
 ) -> CompiledDesign | Model:
-    """The module of a checkpoint that has been read."""
+    """The module of a checkpoint that `read_checkpoint` returned; `path` is its name in messages."""
     floats = [value.dtype for value in found.state.values() if value.is_floating_point()]
     options.setdefault("dtype", floats[0] if floats else None)
     module = _module(found, causal, path, options)
@@ -106,56 +108,56 @@ def restored(
     except RuntimeError as error:
         reason = " ".join(str(error).split("\n\t", 1)[-1].split())
         what = f"design '{found.design.name}'" if found.design is not None else f"model '{found.model.name}'"  # type: ignore[union-attr]
-        raise InputError(f"'{path}': the weights are not those of its {what}: {reason}") from error
+        raise InputError(f"'{path}': the weights do not match its {what}: {reason}") from error
     return module
 
 
 def _module(found: Checkpoint, causal: bool | None, path: str, options: BackendOptions) -> CompiledDesign | Model:
-    """The module, its weights as first drawn."""
+    """The module with freshly initialised weights."""
     if found.design is None:
         from tensornet_attn.models.kinds import MakeOptions, make
 
         for name in options:
             if name not in MakeOptions.__annotations__:
-                raise InputError(f"'{path}' holds a model, and '{name}' is an option of a single design: leave it out.")
+                raise InputError(f"'{path}' holds a model, but '{name}' is an option of single designs: remove it.")
         if causal is not None:
-            raise InputError(f"'{path}' holds a model, whose description says what is causal: leave out causal=.")
+            raise InputError(f"'{path}' holds a model, and its description sets causal: remove causal=.")
         return make(found.model, **options)  # type: ignore[arg-type]
     causal = found.causal if causal is None else causal
     return compiler.compile(found.design, causal=None if causal == bool(found.design.causal) else causal, **options)
 
 
 def read_checkpoint(path: PathLike) -> Checkpoint:
-    """What a checkpoint holds, on the CPU. Raises InputError for a file that is none."""
+    """Reads a checkpoint, with its tensors on the CPU. Raises InputError if the file is not a checkpoint."""
     if not os.path.isfile(path):
-        raise InputError(f"cannot read '{os.fspath(path)}': there is no such file.")
+        raise InputError(f"cannot read '{os.fspath(path)}': the file does not exist.")
     content = _content(path)
     if not isinstance(content, dict) or content.get("format") != MARK:
-        raise _no_checkpoint(path, "it is a file of torch's with something else in it.")
+        raise _no_checkpoint(path, "it is a PyTorch file with other content.")
     if content.get("version") != VERSION:
         raise _no_checkpoint(path, f"its version is {content.get('version')!r}; this package reads {VERSION}.")
     text, causal, state, extra = (content.get(key) for key in ("design", "causal", "state", "extra"))
     if isinstance(content.get("model"), str) and _tensors(state) and _tensors(extra):
         return Checkpoint(None, None, state, extra, load(content["model"] + "\n"))
     if not (isinstance(text, str) and isinstance(causal, bool) and _tensors(state) and _tensors(extra)):
-        raise _no_checkpoint(path, "its design, causal flag, state or extra entries are missing or of the wrong kind.")
-    design = compiler.load(text + "\n")  # with a line end it is text, never the name of a file
+        raise _no_checkpoint(path, "its design, causal flag, state or extra entries are missing or have a wrong type.")
+    design = compiler.load(text + "\n")  # with a line break it is text, never a file name
     return Checkpoint(design, causal, state, extra)
 
 
 def is_checkpoint(path: PathLike) -> bool:
-    """Whether a file has the form that torch writes: a zip archive; what is in it is seen when it is read."""
+    """Whether a file is a zip archive, the format that torch writes. Does not check its content."""
     return os.path.isfile(path) and zipfile.is_zipfile(path)
 
 
 def _content(path: PathLike) -> Any:
     if not is_checkpoint(path):
-        raise _no_checkpoint(path, "it is no file of torch's.")
+        raise _no_checkpoint(path, "it is not a PyTorch file.")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # torch raises many kinds for broken archives and for what it will not unpickle
+    except Exception as error:  # torch raises many types, for broken archives and for objects it refuses to unpickle
         raise _no_checkpoint(path, "torch cannot read it, or it holds more than tensors and text.") from error
 
 
@@ -166,4 +168,4 @@ def _tensors(value: Any) -> bool:
 
 
 def _no_checkpoint(path: PathLike, reason: str) -> InputError:
-    return InputError(f"'{os.fspath(path)}' is no checkpoint that ta.save wrote: {reason}")
+    return InputError(f"'{os.fspath(path)}' is not a checkpoint written by ta.save: {reason}")

@@ -1,4 +1,4 @@
-"""The public face: load, check, cost, draw, compile. Torch is imported only where a module is made."""
+"""The public API: load, check, cost, draw, compile. Torch is imported only when a module is created."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 Overrides = Mapping[str, int | float | str]
 BACKENDS = ("auto", "reference", "torch", "inductor", "triton")
-BOTH = "triton beside fused attention"  # a plan that auto may take on a GPU
-_plans: Cache[Plan] = Cache(most=256)  # by content: the text of the graph, with its names; backend; target
+BOTH = "triton beside fused attention"  # the backend of the plan in which Triton computes what torch cannot fuse
+_plans: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
 _sources: Cache[Emitted] = Cache(most=256)
 
 
 class Options(TargetOptions, total=False):
-    """What `compile` takes besides design, backend and `causal`, for functions that pass it on."""
+    """The keyword arguments of `compile` except `backend` and `causal`, for functions that forward them."""
 
     device: torch.device | str | None
     dtype: torch.dtype | None
@@ -50,26 +50,26 @@ class Options(TargetOptions, total=False):
 
 
 class BackendOptions(Options, total=False):
-    """The same with the backend."""
+    """`Options` and the backend."""
 
     backend: str
 
 
 class Design(spec.Design):
-    """A tensor diagram. Build it in Python like the YAML: `Design(tensornet=1, name="mhsa", legs={...}, ...)`.
+    """A tensor diagram. Its arguments are the keys of the YAML: `Design(tensornet=1, name="mhsa", legs={...}, ...)`.
 
-    Raises DesignError where its form is wrong; `tensornet_attn.check` and every use of it check the diagram itself.
-    `design.legs` maps leg names to resolved sizes (None: sized at run time); `declared_legs` holds what was written.
+    Raises DesignError if a key or its form is invalid; `tensornet_attn.check` and every use check the diagram itself.
+    `design.legs` maps each leg to its size (None: known at run time only); `declared_legs` holds the legs as written.
     """
 
     @cached_property
     def loss_weights(self) -> dict[str, float]:
-        """What a trainer multiplies each auxiliary loss by, by the loss's name. Raises DesignError."""
+        """The weight of each auxiliary loss in a trainer's total loss, by the loss's name. Raises DesignError."""
         return dict(build(self).loss_weights)
 
     @property
     def hash(self) -> str:
-        """The hash of the diagram's canonical form: equal for designs that differ in names and order alone."""
+        """The hash of the diagram's canonical form: equal for designs that differ only in names and order."""
         return hash_of(self)
 
     def _repr_svg_(self) -> str:
@@ -78,7 +78,7 @@ class Design(spec.Design):
 
 
 def list_designs(pattern: str = "*") -> list[str]:
-    """The names of the shipped designs that match a pattern, in alphabetical order.
+    """The names of the shipped designs that match a glob pattern, in alphabetical order.
 
     >>> list_designs("mh*a")
     ['mhsa']
@@ -87,9 +87,10 @@ def list_designs(pattern: str = "*") -> list[str]:
 
 
 def load(source: Source, legs: Overrides | None = None, settings: Overrides | None = None) -> Design:
-    """A checked design from a shipped name, a path, YAML text, a dict or a Design.
+    """Loads and checks a design: the name of a shipped design, a path, YAML text, a dict or a Design.
 
-    `legs` replaces sizes (a leg keeps its kind), `settings` replaces numbers. Raises DesignError with everything wrong.
+    `legs` replaces the sizes of legs (a leg keeps its kind); `settings` replaces the values of settings. Raises
+    DesignError with all errors of the design.
 
     >>> load("mhsa", legs={"f": 64}).legs["d"]
     8
@@ -102,7 +103,7 @@ def load(source: Source, legs: Overrides | None = None, settings: Overrides | No
 
 
 def check(source: Source, legs: Overrides | None = None, settings: Overrides | None = None) -> list[Problem]:
-    """Every problem of a design, warnings included; an empty list means that it is fine.
+    """All errors and warnings of a design; an empty list if it has none. Parameters as in `load`.
 
     >>> check("mhsa")
     []
@@ -123,9 +124,10 @@ def cost(
     dtype: str = "float32",
     causal: bool | None = None,
 ) -> Report:
-    """What a design costs at these lengths, as written and as planned: MACs, FLOPs = 2 MACs, bytes, floats.
+    """The cost of a design, as written and as planned: MACs, FLOPs = 2 MACs, bytes, and floats saved for backward.
 
-    Not given, `n` is 1024 and `m` as n; each at most the maximum of its leg. Raises InputError.
+    `n` and `m` are the numbers of queries and keys. `n` defaults to 1024 and `m` to `n`; defaults are limited to the
+    maximum of the leg. Raises DesignError if the design is invalid, and InputError if a length or dtype is.
 
     >>> cost("mhsa").written.formula
     '2 n f h d + 2 m f h d + 2 n m h d'
@@ -136,18 +138,18 @@ def cost(
 def cost_of(
     graph: Graph, n: int | None = None, m: int | None = None, batch: int = 1, dtype: object = "float32"
 ) -> Report:
-    """`cost` of a graph. Raises InputError."""
+    """`cost` for a graph. Raises InputError."""
     from tensornet_attn.plan.decoding import priced
 
     return priced(graph, plan_of(graph).schedule, n, m, batch, dtype)
 
 
 def match_parameters(design: Source, like: Source, leg: str = "d", multiple: int = 4) -> int:
-    """The largest multiple of `multiple` for the size of `leg` at which `design` has no more parameters than `like`.
+    """The largest size of `leg`, a multiple of `multiple`, at which `design` has at most as many parameters as `like`.
 
-    All trainable parameters count, gates of experts too: the rule by which Few Heads Are Enough (EPA) chooses its head
-    widths. Raises InputError where the design has no such leg, its parameters do not grow with it, or the smallest size
-    is too large.
+    All trainable parameters count, including the gates of experts. Few Heads Are Enough (EPA) chooses head widths by
+    this rule. Raises InputError if the design has no such leg, if its parameters do not grow with the leg, or if even
+    the smallest size has too many parameters.
 
     >>> match_parameters(load("epa", legs={"f": 412, "h": 2, "d": 64}), load("mhsa", legs={"f": 412, "h": 10, "d": 41}))
     64
@@ -173,10 +175,11 @@ def draw(
     n: int | None = None,
     m: int | None = None,
 ) -> None:
-    """Writes the picture of a design: svg, png, dot, tex (TikZ), mmd (Mermaid) or txt, by the path's suffix.
+    """Draws a design to a file. The suffix selects the format: svg, png, dot, tex (TikZ), mmd (Mermaid) or txt.
 
-    `cache`: marks what a decoding cache keeps. `theme`: light, dark or print. `overlay`: "plan" colours the regions by
-    their implementation, "cost" the steps by their share of the work, both at lengths `n` and `m`. Raises InputError.
+    `format` overrides the suffix. `cache`: marks the results that a decoding cache stores. `theme`: light, dark or
+    print. `overlay`: "plan" colours each region by its implementation; "cost" colours each step by its share of the
+    work; both at lengths `n` and `m`. Raises DesignError and InputError.
     """
     from tensornet_attn.draw import draw as write_picture
 
@@ -198,7 +201,7 @@ def picture(
     n: int | None = None,
     m: int | None = None,
 ) -> bytes:
-    """The picture of a design as the bytes of a file. Parameters as in `draw`. Raises InputError."""
+    """The picture of a design as the contents of a file. Parameters as in `draw`. Raises DesignError and InputError."""
     from tensornet_attn.draw.render import content
 
     design = _design(design)
@@ -214,7 +217,7 @@ def _marks(graph: Graph, cache: bool) -> Marks:
 
 
 def overlay_of(graph: Graph, name: str | None, n: int | None, m: int | None) -> Overlay:
-    """What a picture shows besides. Raises InputError, also for an unknown name."""
+    """The overlay of a picture by its name. Raises InputError, also for an unknown name."""
     from tensornet_attn.draw.overlay import NONE, cost_overlay, plan_overlay
 
     if name is None:
@@ -227,17 +230,17 @@ def overlay_of(graph: Graph, name: str | None, n: int | None, m: int | None) -> 
 
         lengths = lengths_of(graph, n, m)
         return cost_overlay(graph, cost(graph, lengths), sizes_at(graph, lengths))
-    raise InputError(f"no picture shows '{name}'; {nearest(name, ('plan', 'cost'))}")
+    raise InputError(f"there is no overlay '{name}'; {nearest(name, ('plan', 'cost'))}")
 
 
 def explain(design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]) -> str:
-    """What the compiler would choose for a design, what it refuses, and why; nothing is compiled.
+    """Describes the plan of a design: the implementation of each region, the rejected ones, and the reasons.
 
-    The text that `tensornet-attn explain` prints. `wanted` as in `compile`. Raises DesignError, and InputError where no
-    plan keeps to that.
+    Compiles nothing. `tensornet-attn explain` prints the same text. `wanted`: options as in `compile`. Raises
+    DesignError if the design is invalid, and InputError if no plan meets the options.
 
     >>> explain("mhsa", workload="decoding").splitlines()[0]
-    'mhsa: backend torch, for decoding on generic, orders searched at n 1, m 4096'
+    'mhsa: backend torch, for decoding on generic, product orders optimised for n 1, m 4096'
     """
     return plan_for(design, backend, causal, **wanted).explain()
 
@@ -245,14 +248,15 @@ def explain(design: Source, backend: str = "auto", causal: bool | None = None, *
 def plan_for(
     design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]
 ) -> Plan:
-    """The plan that `explain` tells; `plan.as_dict()` is the same as data. Raises as `explain` does."""
+    """The plan that `explain` describes; `plan.as_dict()` returns it as data. Raises the errors of `explain`."""
     return plan_of(build(_design(design), causal), backend, target_from(**current(wanted)))
 
 
 def rewrites(design: Source, causal: bool | None = None) -> str:
-    """The rewrites that fit a design, as text: the rule, and the steps before and after; whole diagram first.
+    """The rewrites that apply to a design, as text: each rule with the steps before and after it.
 
-    The text that `tensornet-attn explain --rewrites` prints. Raises DesignError.
+    Rewrites of the whole diagram come first. `tensornet-attn explain --rewrites` prints the same text. Raises
+    DesignError.
 
     >>> print(rewrites("skip_left").splitlines()[1])
       A.of: weights first: Z = .. + c * X[held] Y[held] .. -> Z = .. + c * {X Y} .. if only place
@@ -263,9 +267,10 @@ def rewrites(design: Source, causal: bool | None = None) -> str:
 
 
 def decoding(design: Source, causal: bool | None = None) -> str:
-    """What a decoding cache of a design keeps, as text: the results whose values of earlier positions later ones need.
+    """The decoding cache of a design, as text: the results whose earlier positions later positions read.
 
-    The text that `tensornet-attn explain --decoding` prints. Raises DesignError, and InputError where none can be kept.
+    `tensornet-attn explain --decoding` prints the same text. Raises DesignError if the design is invalid, and
+    InputError if it cannot have a decoding cache.
     """
     from tensornet_attn.plan.decoding import decoding_of
 
@@ -273,7 +278,7 @@ def decoding(design: Source, causal: bool | None = None) -> str:
 
 
 def hash_of(design: Source, causal: bool | None = None) -> str:
-    """The hash of a design's canonical form (SHA-256, hexadecimal): equal where only names and order differ.
+    """The hash of a design's canonical form (SHA-256, hexadecimal): equal if only names and order differ.
 
     Raises DesignError.
 
@@ -292,21 +297,20 @@ def compile(
     tune: bool = False,
     **wanted: Unpack[TargetOptions],
 ) -> CompiledDesign:
-    """An nn.Module that computes the design, right for every length whatever it is planned for.
+    """Compiles a design into an nn.Module, which is correct for all lengths, including those it is not optimised for.
 
-    `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of that), triton (kernels for
-    all regions that have queries and keys; on a GPU, or in triton's interpreter), or auto: torch, and on a GPU what is
-    predicted to be fastest, also where the module is moved to one. Where triton cannot run, a warning says why, and the
-    plan is that of torch.
-    `causal` overrides what the design says. What it is planned for may be given by name:
-
-    `tune`: Triton kernels are timed on the GPU at once, with each of their configurations; the fastest ones are kept.
-    `workload`: training, prefill (no backward follows) or decoding (one query, many keys); `n`, `m`, `batch`: sizes
-    other than the workload's. `device_costs`: a name of the device table, `this` for the measured machine, or a Device;
-    if not given, generic, and on a GPU the one of the table that is nearest to it.
-    `memory`: bytes that the predicted peak may reach, such as "2GiB". `linear_memory`: no tensor may have both a query
-    and a key leg, masks that a caller gives left out. `strict`: every region runs on the backend asked for.
-    Raises DesignError, and InputError where no plan keeps to that.
+    `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of the same source), triton
+    (kernels for all regions with both queries and keys; needs a GPU or triton's interpreter), or auto. auto is torch,
+    and on a GPU the plan with the least predicted time; a module that is moved to a GPU is planned again. If triton
+    cannot run, a warning gives the reason and the module uses torch.
+    `causal` overrides the design's `causal`. `device`, `dtype`: of the module's parameters.
+    `tune`: measures each configuration of the Triton kernels on the GPU and uses the fastest.
+    `workload`: training, prefill (no backward) or decoding (one query, many keys); `n`, `m`, `batch`: sizes to optimise
+    for, by default those of the workload. `device_costs`: a name from the device table, `this` for measurements of this
+    machine, or a Device; the default is generic, on a GPU the most similar one in the table.
+    `memory`: the limit of the predicted peak in bytes, such as "2GiB". `linear_memory`: no tensor has both a query and
+    a key leg, except masks of the caller. `strict`: all regions run on `backend`.
+    Raises DesignError if the design is invalid, and InputError if no plan meets the options.
     """
     from tensornet_attn.nn.module import CompiledDesign
 
@@ -322,7 +326,7 @@ def compile(
 
 
 def reference(design: Source, causal: bool | None = None, **options: Unpack[Options]) -> CompiledDesign:
-    """The design evaluated literally, step by step: the oracle that every other backend is compared with."""
+    """The design evaluated literally, step by step. All other backends are compared with it."""
     return compile(design, "reference", causal, **options)
 
 
@@ -333,13 +337,13 @@ def emit_source(
     package: bool = False,
     **wanted: Unpack[TargetOptions],
 ) -> str:
-    """The Python source of a design: one nn.Module that needs torch alone, or triton too where that is the backend.
+    """The Python source of a design: one nn.Module that imports only torch, and triton if `backend` is triton.
 
-    `package`: instead the text that `compile` loads, which imports `tensornet_attn.runtime`. `wanted` as in `compile`.
-    Raises InputError for `reference`, which evaluates the diagram and has no source.
+    `package`: returns the source that `compile` loads, which imports `tensornet_attn.runtime`. `wanted`: options as in
+    `compile`. Raises DesignError, and InputError for `reference`, which evaluates the diagram and has no source.
     """
     if backend == "reference":
-        raise InputError("backend 'reference' evaluates the diagram and has no source; ask for 'torch' or 'triton'.")
+        raise InputError("backend 'reference' evaluates the diagram and has no source; use 'torch' or 'triton'.")
     design = _design(design)
     plan = plan_of(build(design, causal), backend, target_from(**current(wanted)))
     return _emitted(design, plan, alone=not package).source
@@ -348,12 +352,12 @@ def emit_source(
 def kernels(
     design: Source, target: int = 90, dtype: torch.dtype | None = None, causal: bool | None = None
 ) -> list[Used]:
-    """What each Triton kernel of a design uses of a GPU, forward and backward; the GPU need not be there.
+    """The GPU resources of each Triton kernel of a design, forward and backward; no GPU is needed.
 
-    `target`: 80 or 90 (sm_80, sm_90); `dtype`: bfloat16 if absent. Registers and `stack` (bytes) are those of a thread,
-    `shared` (bytes) that of a program; `reasons_against` says where it is too much. Compiled for 256 queries and keys,
-    at the configurations of the launcher; empty where the design has no kernels. Raises MissingPartError without
-    triton, InputError in its interpreter and for another target.
+    `target`: 80 or 90 (sm_80, sm_90). `dtype`: bfloat16 by default. Registers and `stack` (bytes) are per thread,
+    `shared` (bytes) is per program; `reasons_against` lists exceeded limits. Kernels are compiled for 256 queries and
+    keys with the launcher's configurations. The list is empty if the design has no kernels. Raises MissingPartError if
+    triton is not installed, and InputError in triton's interpreter or for another target.
     """
     need_triton()
     import torch
@@ -371,11 +375,11 @@ def kernels(
 
 
 def need_triton() -> None:
-    """Raises MissingPartError."""
+    """Raises MissingPartError if triton is not installed."""
     from importlib.util import find_spec
 
     if find_spec("triton") is None:
-        raise MissingPartError("kernels are compiled by triton: 'pip install triton' on Linux.")
+        raise MissingPartError("kernels need triton, which is not installed: run 'pip install triton' on Linux.")
 
 
 def _design(source: Source) -> Design:
@@ -383,7 +387,7 @@ def _design(source: Source) -> Design:
 
 
 def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> Plan:
-    """The plan of a graph on a backend, kept by content. Raises InputError, for an unknown backend too."""
+    """The plan of a graph on a backend, cached by content. Raises InputError, also for an unknown backend."""
     if backend not in BACKENDS:
         raise InputError(f"there is no backend '{backend}'; {nearest(str(backend), BACKENDS)}")
     backend = "torch" if backend == "auto" else backend
@@ -393,9 +397,9 @@ def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> P
 def _planned(
     graph: Graph, backend: str, wanted: TargetOptions, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> Plan:
-    """The plan of a graph on a backend and a device; that of torch where Triton is asked for and cannot run.
+    """The plan of a graph on a backend and a device. If Triton cannot run, the plan is that of torch.
 
-    Raises InputError where the target is strict.
+    Raises InputError if the target is strict and Triton cannot run.
     """
     from tensornet_attn.runtime.triton.target import costs_for, on_gpu, reasons_against
 
@@ -413,14 +417,14 @@ def _planned(
     if target.strict:
         raise InputError(f"{graph.name}: strict, but backend 'triton' cannot run: {'; '.join(reasons)}.")
     warn(
-        f"{graph.name}: backend 'triton' cannot run: {'; '.join(reasons)}. 'torch' is used instead.",
+        f"{graph.name}: backend 'triton' cannot run: {'; '.join(reasons)}. Using 'torch' instead.",
         stacklevel=caller(),
     )
     return replace(plan_of(graph, "torch", target), instead=Lowering("triton", reasons))
 
 
 def _realise(design: Design, plan: Plan) -> Made:
-    """The source text of a plan and the function that runs it."""
+    """The source of a plan and the function that runs it."""
     from tensornet_attn.nn.made import Made
     from tensornet_attn.nn.runs import emitted_run
     from tensornet_attn.reference import evaluate, reference_run
@@ -444,7 +448,7 @@ def _emitted(design: Design, plan: Plan, alone: bool = False) -> Emitted:
 
 
 def _origin(design: Design) -> str:
-    """Where a shipped design stands; the name of any other."""
+    """The path of a shipped design in the repository, or the name of another design."""
     path = design.document.path
     shipped = path is not None and Path(path).parent.parent == library.folder()
     return f"specs/{Path(path).parent.name}/{Path(path).name}" if shipped and path else f"the design '{design.name}'"

@@ -1,4 +1,4 @@
-"""Every error a user can meet; each says what is wrong, where, and what would be right."""
+"""The errors of the package. Each message says what is wrong, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from difflib import get_close_matches
 
 
 class TensornetError(Exception):
-    """Base of every error this package raises for something the user can mend (exit status 1)."""
+    """Base class of the errors that a user can fix. The command line exits with status 1."""
 
 
 class InputError(TensornetError, ValueError):
-    """An argument of a Python call is wrong: the message names it, and what would be right."""
+    """An argument of a Python call is invalid. The message names the argument and what it accepts."""
 
 
 class MissingPartError(TensornetError, ImportError):
-    """An optional part is not installed (exit status 3): the message says how to install it."""
+    """An optional dependency is not installed. The message gives the command that installs it; the exit status is 3."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a design: a code, a sentence, a place and a hint.
+    """A problem of a design: a code, a message, a location and a hint.
 
-    `line` and `column` count from 1 and are None for a design built in Python, where `field` names the place.
-    `source` is the line of text the caret stands under, `width` the length of the token.
+    `line` and `column` count from 1. For a design built in Python they are None, and `field` gives the location.
+    `source` is the line of text shown above the caret; `width` is the length of the marked text.
     """
 
     code: str
@@ -41,7 +41,7 @@ class Problem:
 
     @property
     def place(self) -> str:
-        """`file:line:column`, or `design: field` for a design that has no file."""
+        """The location: `file:line:column`, or `design: field` if the design has no file."""
         if self.line is None:
             return f"{self.file}: {self.field}" if self.field else self.file
         return f"{self.file}:{self.line}:{self.column}"
@@ -61,7 +61,7 @@ class Problem:
 
 
 class DesignError(TensornetError, ValueError):
-    """A design is refused, or `what` else a file says; `problems` lists everything wrong with it."""
+    """A design is invalid, or another kind of file, named by `what`. `problems` lists all its problems."""
 
     def __init__(self, problems: Iterable[Problem], what: str = "design"):
         self.problems, self.what = tuple(problems), what
@@ -72,7 +72,7 @@ class DesignError(TensornetError, ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest known name, else the known names: `did you mean 'Wq'?`."""
+    """A hint with the closest known name, `did you mean 'Wq'?`; with a list of the known names if none is close."""
     known = sorted({str(k) for k in known})
     close = get_close_matches(name[:100], known, n=1, cutoff=0.6)
     if close:
@@ -84,7 +84,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _window(text: str, caret: int, width: int = 100) -> tuple[str, int]:
-    """The part of a long line around the caret, with control characters made visible."""
+    """The part of a long line around the caret, and the caret's offset in it. Control characters become spaces."""
     clean = "".join(c if c.isprintable() else " " for c in text)
     if len(clean) <= width:
         return clean, min(caret, len(clean))

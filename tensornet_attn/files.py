@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_whole(target: Path, data: bytes) -> None:
-    """Writes under a temporary name beside the target and moves it into place. Raises OSError that names the target."""
+    """Writes a temporary file in the target's folder, then renames it. Raises OSError with the target's name."""
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=_folder(target))
     try:
         with os.fdopen(handle, "wb") as file:
@@ -21,7 +21,7 @@ def write_whole(target: Path, data: bytes) -> None:
 
 
 def _folder(target: Path) -> Path:
-    """The folder to write in. Raises OSError that names what the user named, not the temporary file."""
+    """The target's folder. Raises OSError with the path that the user gave, not with that of the temporary file."""
     if target.is_dir():
         raise IsADirectoryError(21, "is a folder, not a file", str(target))
     if not target.parent.is_dir():
@@ -32,7 +32,7 @@ def _folder(target: Path) -> Path:
 
 
 def _mode(target: Path) -> int:
-    """The mode of the file replaced; for a new one, what the umask leaves (mkstemp's own is private)."""
+    """The mode of the replaced file. A new file gets the umask's default, because mkstemp makes private files."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)

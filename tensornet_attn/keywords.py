@@ -1,4 +1,4 @@
-"""Keywords of public functions: an unknown one is refused by name, with the function and the nearest known one."""
+"""Checks the keyword arguments of public functions. The error for an unknown keyword suggests the closest known one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PACKAGE = __name__.partition(".")[0]
 
 
 def checked(value: Any, package: str = PACKAGE) -> Any:
-    """A public function of a package, behind a check of the names of its keywords, which raises TypeError.
+    """Wraps a public function so that an unknown keyword raises TypeError with a suggestion.
 
-    The same one for the same function. Whatever is no function, and a function whose keywords have no names that could
-    be known, is given back as it is.
+    The same function always gives the same wrapper. Returns `value` unchanged if it is not a function, or if it accepts
+    arbitrary keywords.
 
     >>> def made(width, *, depth=1): ...
     >>> checked(made)(3, dept=2)
@@ -41,12 +41,12 @@ def _checked(function: Callable[..., Any], package: str) -> Callable[..., Any]:
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{name}'; {hint}")
         return function(*args, **given)
 
-    call.__module__ = package  # where it stands under its name: pickle looks it up there
+    call.__module__ = package  # pickle looks the function up in this module
     return call
 
 
 def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
-    """The names that a function takes by keyword, those of `**options: Unpack[Options]` too; None where any may come.
+    """The keywords of a function, those of `**options: Unpack[Options]` included. Returns None if it accepts any.
 
     >>> from tensornet_attn.compiler import explain
     >>> sorted(keywords_of(explain))[:5]
@@ -65,7 +65,7 @@ def keywords_of(function: Callable[..., Any]) -> frozenset[str] | None:
 
 
 def caller() -> int:
-    """The `stacklevel` at which `warnings.warn`, called beside this, names the line that called the package."""
+    """The `stacklevel` with which `warnings.warn`, called beside it, reports the line that called the package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == PACKAGE:
         frame, level = frame.f_back, level + 1

@@ -1,11 +1,11 @@
-"""Every bound on an input, in one place: a design file is untrusted data."""
+"""All limits on inputs. A design file is untrusted data."""
 
 # A file
 FILE_BYTES = 256 * 1024
 YAML_DEPTH = 32
 YAML_NODES = 20_000
 EXTENDS_DEPTH = 16
-GRAPH_BYTES = 16 * FILE_BYTES  # of a graph's text form, which spells out what a file leaves to be filled in
+GRAPH_BYTES = 16 * FILE_BYTES  # of a graph's text form, which includes all default values
 
 # A design
 LEGS = 256
@@ -18,8 +18,8 @@ TERMS = 64  # terms of one sum
 FACTORS = 32  # tensors of one product
 PRODUCT_LEGS = 40  # distinct legs of one product, batch not counted
 TENSOR_LEGS = 24
-LAYERS = 1_000  # of one stack of a model
-PROBLEMS = 100  # problems reported of one file
+LAYERS = 1_000  # in one stack of a model
+PROBLEMS = 100  # problems reported for one file
 
 # Numbers
 INTEGER_BITS = 256  # of any intermediate result of leg arithmetic
@@ -29,7 +29,7 @@ TOTAL_ELEMENTS = 2**36
 
 # Work
 CANONICAL_LEAVES = 256  # complete labellings tried for one canonical form
-CANONICAL_DEPTH = 100  # nested choices of one labelling: Python's own recursion limit is not far above
-SEEN = 64  # ways in which masks together show a step; above this, all of it counts as seen
-AREAS = 8  # of what a formula of masks shows; above this, one that covers them all
-ORDER_FACTORS = 12  # above this, contraction orders are searched greedily
+CANONICAL_DEPTH = 100  # nested choices of one labelling; Python's recursion limit is not much higher
+SEEN = 64  # sets of visible pairs tracked for one step; above this, all its pairs count as visible
+AREAS = 8  # areas stored for one formula of masks; above this, one bounding area replaces them
+ORDER_FACTORS = 12  # tensors of a product; above this, the search for a contraction order is greedy

@@ -1,7 +1,7 @@
-"""The oracle: evaluates a diagram literally, step by step, dense, in any dtype; slow, plain and differentiable.
+"""The reference: evaluates a diagram literally, step by step, dense, in any dtype; slow, plain and differentiable.
 
-Every value has shape [batch..., legs]; weights, constants and states have no batch. Boxes stand in ops/.
-Nothing here is shared with what compiled modules compute with.
+Every value has shape [batch..., legs]; weights, constants and states have no batch. `ops/` evaluates the boxes.
+Compiled modules share no code with this module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Legs = tuple[str, ...]
 
 @dataclass
 class Run:
-    """One evaluation: the values so far, and the call they belong to."""
+    """One evaluation: the values computed so far, and the lengths and masks of the call."""
 
     graph: Graph
     values: dict[str, Tensor]
@@ -47,7 +47,7 @@ class Run:
         return number_of(tree, self.graph.values | self.lengths)
 
     def size(self, leg: str) -> int:
-        """The size at run time: a relative leg without a reach runs from 1 - n to m - 1."""
+        """The size at run time. A relative leg without a maximum distance runs from 1 - n to m - 1."""
         if self.graph.leg[leg].sequence:
             return self.lengths[leg]
         return self.graph.leg[leg].size or self.lengths[self.graph.query] + self.lengths[self.graph.key] - 1
@@ -56,7 +56,7 @@ class Run:
         return [self.size(leg) for leg in legs]
 
     def positions(self, leg: str) -> Tensor:
-        """Where the entries of a leg stand: the last query stands at the last key."""
+        """The position of each entry of a leg; the last query is at the position of the last key."""
         kind, reach, first = self.graph.leg[leg].kind, self.graph.leg[leg].reach, 0
         if kind == "query":
             n = self.lengths.get(self.graph.query, 0)
@@ -83,18 +83,18 @@ class Run:
         batches = [value.shape[: value.ndim - rank] for value, rank in zip(self.inputs, ranks, strict=True)]
         return tuple(torch.broadcast_shapes(*batches))
 
-    # What boxes compute with
+    # Methods that the boxes in ops/ call
 
     def dropped(self, x: Tensor, probability: Arith) -> Tensor:
         return torch.nn.functional.dropout(x, self.number(probability), self.training)
 
     def operand(self, step: Step, role: str = "of") -> Tensor:
-        """An operand with its legs in the order of the result."""
+        """An operand with its legs in the order of the result, [batch..., legs]."""
         use = step.op.operand(role)
         return aligned(self.values[use.name], use.legs, step.legs)
 
     def masked(self, step: Step, scale: float = 1) -> tuple[Tensor, Tensor, Legs, int]:
-        """scale * operand with a float mask added, which of it is visible, its legs, and the axis of the box."""
+        """scale * operand plus the float mask, its visible entries (boolean), its legs, and the axis of the box."""
         use = step.op.operand("of")
         value, keep = scale * self.values[use.name], visible(self, step)
         if self.mask is not None and self.graph.masked(step) and self.graph.query in use.legs:
@@ -104,12 +104,12 @@ class Run:
         return *torch.broadcast_tensors(value, keep), use.legs, axis_of(step.op.leg, use.legs)
 
     def seen(self, seen: Seen, legs: Legs) -> Tensor:
-        """Where any of these sees a tensor with these legs."""
+        """Which entries of a tensor with these legs at least one of the readers sees: boolean, [batch..., legs]."""
         shown = [[seen_by(self, visible, legs) for visible in every] for every in seen]
         return functools.reduce(torch.logical_or, (functools.reduce(torch.logical_and, every) for every in shown))
 
     def visible_keys(self, leg: str) -> Tensor:
-        """Where the key mask of the call allows to look."""
+        """The keys that the key mask of the call leaves visible: boolean, [batch..., m] or [m]."""
         if self.key_mask is not None:
             return key_mask(self)
         return torch.ones(self.size(leg), device=self.device, dtype=torch.bool)
@@ -126,13 +126,13 @@ def evaluate(
     until: str | None = None,
     shown: Collection[str] = (),
 ) -> dict[str, Tensor]:
-    """Every tensor and step by name, up to and with the step `until`.
+    """All tensors and steps by name, [batch..., legs]; stops after the step `until`.
 
-    `tensors` holds inputs, weights, states and, where not to be drawn here, noise; `lengths` the sizes of the sequence
-    legs. `mask` is [n, m], [batch..., n, m] or [batch..., other legs of the box, n, m], boolean (true = may look) or a
-    float that is added; `key_mask` is [batch..., m]. Raises InputError.
+    `tensors`: inputs, weights, states and, unless drawn here, noise. `lengths`: the sizes of the sequence legs.
+    `mask`: [n, m], [batch..., n, m] or [batch..., other legs of the box, n, m], boolean (true = visible) or a float
+    that is added; `key_mask`: boolean, [batch..., m]. Raises InputError if a tensor is missing or a mask does not fit.
 
-    Entries that masks hide from all readers of a step hold anything, but for `until` and the steps that are `shown`.
+    Entries of a step that masks hide from all its readers are unspecified, except in `until` and the steps in `shown`.
     """
     wanted = {name for name in (until, *shown) if name in graph.step}
     run = Run(hiding(graph, wanted, everywhere=True), dict(tensors), dict(lengths), training, mask, key_mask)
@@ -146,7 +146,7 @@ def evaluate(
 
 
 def add_leaves(run: Run) -> None:
-    """Makes what was not given, and cuts what stands on a sequence leg to its length."""
+    """Adds the tensors that the caller did not pass; cuts weights and states to the lengths of their sequence legs."""
     for tensor in sorted(run.graph.tensors, key=lambda tensor: tensor.role != "input"):
         if tensor.name not in run.values:
             run.values[tensor.name] = leaf(run, tensor)
@@ -155,19 +155,19 @@ def add_leaves(run: Run) -> None:
 
 
 def leaf(run: Run, tensor: model.Tensor) -> Tensor:
-    """A tensor that was not given: the default of an input, a constant at its run-time size, noise."""
+    """A tensor that the caller did not pass: the default of an input, a constant at its run-time size, noise."""
     if tensor.role == "input" and tensor.default is not None:
         return run.values[tensor.default]
     if tensor.role == "constant":
         return constant(run, tensor).to(device=run.device, dtype=run.dtype)
     if tensor.role != "noise":
-        raise InputError(f"'{tensor.name}', one of the {tensor.role}s of '{run.graph.name}', is not given.")
+        raise InputError(f"'{run.graph.name}': the {tensor.role} '{tensor.name}' is missing; pass it in 'tensors'.")
     like = {"size": (*run.batch, *run.sizes(tensor.legs)), "device": run.device, "dtype": run.dtype}
     return torch.randn(**like) * run.number(tensor.std) if run.training or tensor.always else torch.zeros(**like)
 
 
 def cut(run: Run, tensor: model.Tensor) -> Tensor:
-    """A weight that stands on a sequence leg with a maximum: its first `length` entries there; split legs apart."""
+    """A weight or state with its split legs restored and, on each sequence leg, its first `length` entries."""
     value = run.values[tensor.name]
     if tensor.stored:
         value = value.reshape([run.graph.leg[leg].stored for leg in tensor.legs])
@@ -176,13 +176,14 @@ def cut(run: Run, tensor: model.Tensor) -> Tensor:
             continue
         if run.lengths[leg] > value.shape[axis]:
             most = value.shape[axis]
-            raise InputError(f"leg '{leg}' has length {run.lengths[leg]}, above the {most} of '{tensor.name}'.")
+            own = f"'{tensor.name}' has {most} entries there"
+            raise InputError(f"leg '{leg}' has length {run.lengths[leg]}, but {own}; use at most {most}.")
         value = value.narrow(axis, 0, run.lengths[leg])
     return value
 
 
 def constant(run: Run, tensor: model.Tensor) -> Tensor:
-    """The value of a constant, float64."""
+    """The value of a constant, [legs], float64."""
     name, sizes = tensor.init.name, run.sizes(tensor.legs)
     if name == "sinusoid":
         entry = torch.arange(sizes[1], device=run.device)
@@ -208,7 +209,7 @@ def constant(run: Run, tensor: model.Tensor) -> Tensor:
 
 
 def bucket(distance: int, count: int, furthest: int, both_sides: int) -> int:
-    """The bucket of a distance, query position minus key position (Raffel et al. 2020, in single precision)."""
+    """The bucket of a distance, query position minus key position (Raffel et al. 2020), in single precision."""
     first, count = (0, count) if not both_sides else (count // 2 if distance < 0 else 0, count // 2)
     distance, exact = abs(distance) if both_sides else max(distance, 0), count // 2
     if distance < exact:
@@ -218,7 +219,7 @@ def bucket(distance: int, count: int, furthest: int, both_sides: int) -> int:
 
 
 def log_bucket(distance: int, count: int, furthest: int) -> int:
-    """The bucket of a distance, query position minus key position (He et al. 2021, DeBERTa-v2's code)."""
+    """The bucket of a distance, query position minus key position (the code of DeBERTa-v2, He et al. 2021)."""
     exact, side = count // 4, 1 if distance > 0 else -1
     if abs(distance) > exact:
         grown = torch.log(torch.tensor(abs(distance) / exact)) / torch.log(torch.tensor((furthest - 1) / exact))
@@ -227,14 +228,17 @@ def log_bucket(distance: int, count: int, furthest: int) -> int:
 
 
 def slopes(heads: int) -> list[float]:
-    """2 ** (-8 i / h), i from 1 to h; between powers of two, filled from the next power (Press et al. 2022)."""
+    """The slopes of ALiBi: 2 ** (-8 i / h) for i = 1, ..., h if h is a power of two (Press et al. 2022).
+
+    For another h, all slopes of the power of two below it, then every second slope of the power above it.
+    """
     power = 2 ** (heads.bit_length() - 1)
     first = [2 ** (-8 * i / power) for i in range(1, power + 1)]
     return first + [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * (heads - power), 2)]
 
 
 def contraction(run: Run, step: Step) -> Tensor:
-    """A sum of products, [batch..., legs as written]; result legs that a term lacks are broadcast."""
+    """A sum of products, [batch..., legs as written]; a term is broadcast along the result legs that it lacks."""
     total = torch.zeros(run.sizes(step.legs), device=run.device, dtype=run.dtype)
     for term in step.op.terms:
         total = total + product(run, term, step.legs)
@@ -242,7 +246,7 @@ def contraction(run: Run, step: Step) -> Tensor:
 
 
 def product(run: Run, term: Term, legs: Legs) -> Tensor:
-    """coefficient * product, [batch..., legs], with size 1 on the legs it lacks."""
+    """coefficient * product, [batch..., legs], with size 1 on the legs that the product lacks."""
     coefficient = run.number(term.coefficient)
     if not term.factors:
         return torch.full([1] * len(legs), coefficient, device=run.device, dtype=run.dtype)
@@ -258,7 +262,7 @@ def box(run: Run, step: Step) -> Tensor:
 
 
 def einsum(factors: list[tuple[Tensor, Legs]], legs: Legs) -> tuple[Tensor, Legs]:
-    """The product of named tensors, summed over every leg that `legs` lacks, and the legs it has."""
+    """The product of named tensors, summed over the legs that are not in `legs`, and the legs of the result."""
     names = list(dict.fromkeys(leg for _, own in factors for leg in own))
     kept = tuple(leg for leg in legs if leg in names)
     arguments: list[object] = []
@@ -268,14 +272,14 @@ def einsum(factors: list[tuple[Tensor, Legs]], legs: Legs) -> tuple[Tensor, Legs
 
 
 def check_masks(run: Run) -> None:
-    """Raises InputError where a mask of the call does not fit a box."""
+    """Raises InputError if the mask of the call does not fit a box."""
     for step in run.graph.steps if run.mask is not None else ():
         if run.graph.masked(step) and run.graph.query in step.op.operand("of").legs:
             run_time_mask(run, step)
 
 
 def visible(run: Run, step: Step) -> Tensor:
-    """True where a key counts, [batch..., legs of the box] with ones: the design's masks and those of the call."""
+    """The visible entries of a box's operand, by the design's and the call's masks: boolean, [batch..., legs]."""
     legs = step.op.operand("of").legs
     if not run.graph.masked(step):
         return torch.ones(run.sizes(legs), device=run.device, dtype=torch.bool)
@@ -283,7 +287,7 @@ def visible(run: Run, step: Step) -> Tensor:
 
 
 def seen_by(run: Run, visible: Visible, legs: Legs) -> Tensor:
-    """The same for any tensor with the key leg, [batch..., legs] with ones."""
+    """`visible` for any tensor with the key leg; size 1 on legs that the masks lack."""
     keep = torch.ones(run.sizes(legs), device=run.device, dtype=torch.bool)
     pair = (run.graph.query, run.graph.key)
     for mask in visible.masks:
@@ -294,7 +298,7 @@ def seen_by(run: Run, visible: Visible, legs: Legs) -> Tensor:
 
 
 def mask_along(run: Run, visible: Visible, legs: Legs) -> Tensor:
-    """Where the mask of the call lets a box look, anywhere along legs that are missing: [batch..., legs] with ones."""
+    """The mask of the call along `legs`, boolean; on legs of the box that are missing here, visible at any index."""
     mask, pair = run.mask if run.mask.dtype == torch.bool else run.mask != -math.inf, (run.graph.query, run.graph.key)
     if mask.ndim in (2, len(run.batch) + 2):
         return aligned(mask, pair, legs)
@@ -304,7 +308,7 @@ def mask_along(run: Run, visible: Visible, legs: Legs) -> Tensor:
 
 
 def pattern(run: Run, mask: Function) -> Tensor:
-    """A mask of the design, boolean [n, m]."""
+    """A mask of the design: boolean, [n, m]."""
     query, key = run.positions(run.graph.query)[:, None], run.positions(run.graph.key)
     if mask.name in LOGIC:
         parts = [pattern(run, part) for part in mask.arguments]
@@ -320,15 +324,15 @@ def pattern(run: Run, mask: Function) -> Tensor:
 
 
 def run_time_mask(run: Run, step: Step) -> Tensor:
-    """The mask of the call, [batch..., legs of the box], with ones on legs it does not speak of."""
+    """The mask of the call, [batch..., legs of the box], with size 1 on the legs that it lacks."""
     legs, mask, batch = step.op.operand("of").legs, run.mask, len(run.batch)
     pair = (run.graph.query, run.graph.key)
     others = tuple(leg for leg in legs if leg not in pair)
     if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
-        raise InputError(f"mask: a tensor of {mask.dtype}; give a boolean (true = may look) or a float one (added).")
+        raise InputError(f"mask has dtype {mask.dtype}; give a boolean mask (true = visible) or a float mask (added).")
     if mask.dtype != torch.bool and not OPS[step.op.kind].takes_float_mask:
         box = f"'{step.name}', a {step.op.kind} box"
-        raise InputError(f"mask: nothing can be added in {box}; give a boolean mask, true = may look.")
+        raise InputError(f"mask: {box}, cannot add a float mask; give a boolean mask (true = visible).")
     if mask.ndim in (2, batch + 2):
         return aligned(mask, pair, legs)
     if mask.ndim == batch + len(others) + 2:
@@ -339,23 +343,23 @@ def run_time_mask(run: Run, step: Step) -> Tensor:
 
 def key_mask(run: Run) -> Tensor:
     if run.key_mask.dtype != torch.bool:
-        raise InputError(f"key_mask: a tensor of {run.key_mask.dtype}; give a boolean one, true = may look.")
+        raise InputError(f"key_mask has dtype {run.key_mask.dtype}; give a boolean mask (true = visible).")
     return run.key_mask
 
 
 def reference_run(module: CompiledDesign, given: Arguments) -> Result:
-    """Evaluates the diagram literally; after a training call the states are updated."""
+    """Evaluates the diagram literally. A training call then updates the states."""
     graph, training = module.plan.graph, module.training
     tensors = leaves(module, given.inputs, given.noise)
     for state, _ in graph.updates:
-        tensors[state] = tensors[state].clone()  # the buffer changes before the backward reads it
+        tensors[state] = tensors[state].clone()  # the update below changes the buffer before the backward reads it
     masks = {"mask": given.mask, "key_mask": given.key_mask}
     values = evaluate(graph, tensors, lengths=given.lengths, training=training, **masks)
     if training:
         for state, step in graph.updates:
             legs, own = graph.tensor[state].legs, graph.step[step].legs
             value = values[step].movedim(tuple(own.index(leg) - len(own) for leg in legs), tuple(range(-len(legs), 0)))
-            if value.numel():  # the mean of an empty batch says nothing
+            if value.numel():  # an empty batch has no mean
                 store(getattr(module, state), value)
     if graph.also:
         return (values[graph.output], *(values[name] for name in graph.also))
@@ -367,7 +371,7 @@ def reference_run(module: CompiledDesign, given: Arguments) -> Result:
 
 @torch.no_grad()
 def store(state: Tensor, value: Tensor) -> None:
-    """Overwrites a state, as far as the run-time lengths reach, by the mean of [batch..., legs] over the batch."""
+    """Overwrites a state, up to the run-time lengths, by the mean of [batch..., legs] over the batch."""
     batch = tuple(range(value.ndim - state.ndim))
     value = value.mean(batch) if batch else value
     state[tuple(slice(size) for size in value.shape)] = value

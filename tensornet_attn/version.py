@@ -1,3 +1,3 @@
-"""The version of this package, read by the build as well."""
+"""The version of the package. The build reads it too."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

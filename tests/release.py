@@ -1,12 +1,13 @@
-"""`make release-check`: what a release would publish, built, looked at and installed in clean environments.
+"""`make release-check`: builds wheel and sdist, checks their contents, installs and uses them in clean environments.
 
-`python -m tests.release [--no-extras]`. It builds wheel and sdist, checks what they hold, installs each without extras
-in an environment of its own, where a design is checked, compiled and run, and asks pip to resolve every extra.
+`python -m tests.release [--no-extras]`. Each archive is installed without extras in an environment of its own, where
+designs are checked, compiled and run. Each extra is installed on top of the wheel in a further environment and used.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -27,6 +28,41 @@ layer = ta.compile(ta.load("gqa", legs={{"f": 32, "g": 2, "j": 2}}), causal=True
 layer(torch.randn(2, 5, 32)).sum().backward()
 assert layer.Wq.grad is not None
 """
+USES = {  # what each extra is for, in few seconds
+    "bleu": "import sacrebleu; assert sacrebleu.corpus_bleu(['a b c d'], [['a b c d']]).score > 99",
+    "draw": "import tensornet_attn as ta; ta.draw('mhsa', 'mhsa.svg')",
+    "hf": """
+import torch, tensornet_attn as ta
+from transformers import BertConfig, BertModel
+model = BertModel(BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)).eval()
+ids = torch.arange(6)[None]
+before = model(ids).last_hidden_state
+torch.testing.assert_close(ta.convert_model(model, "mhsa")(ids).last_hidden_state, before, rtol=1e-4, atol=1e-4)
+""",
+    "parity": "import einops, fla, transformers, x_transformers",
+    "plot": "import torch, tensornet_attn as ta; ta.plot_ranks(torch.rand(2, 3, 4, 4).softmax(-1))",
+    "postgres": "import psycopg",
+    "search": """
+import tensornet_attn as ta
+space = {"space": 1, "name": "small", "base": ["mhsa"], "legs": {"f": 16, "h": [1, 2]}, "moves": {"gate": None}}
+rung = {"task": "copy", "options": {"length": 8}, "run": {"steps": 2, "batch": 2, "mlp": "none"}, "rates": [0.01]}
+study = {"study": 1, "space": space, "objectives": ["quality"], "rungs": [rung], "trials": 2, "finalists": 1}
+ta.search(config=study, out="study")
+""",
+    "site": "import furo, myst_nb, sphinx, sphinx_copybutton, sphinx_design",
+    "test": "import hypothesis, playwright, pytest, xdist",
+    "train": "import tensornet_attn as ta; ta.train(design='mhsa', task='copy', steps=2, width=16, out='run')",
+    "triton": """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+import torch, tensornet_attn as ta
+design = ta.load("hard_fish", legs={"f": 32, "g": 2, "h": 4})
+layer, plain = ta.compile(design, backend="triton"), ta.compile(design)
+plain.load_state_dict(layer.state_dict())
+x = torch.randn(1, 20, 32)
+torch.testing.assert_close(layer(x), plain(x), rtol=1e-3, atol=1e-4)
+""",
+}
 IN_WHEEL = ("tensornet_attn/__init__.py", "tensornet_attn/py.typed", "tensornet_attn/_specs/baselines/mhsa.yaml")
 IN_SDIST = (
     "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "SECURITY.md", "Makefile",
@@ -71,24 +107,41 @@ def extras() -> list[str]:
 def install(archive: Path, folder: Path, version: str) -> None:
     """Installs an archive without extras in an environment of its own, and uses it from an empty folder."""
     venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    constraint = ["--constraint", str(ROOT / "constraints.txt")]
-    run([str(python), "-m", "pip", "install", "--quiet", "--no-compile", *constraint, str(archive)])
+    pip_install(folder, str(archive))
+    use(folder, CHECK.format(version=version))
     with tempfile.TemporaryDirectory() as empty:
-        run([str(python), "-c", CHECK.format(version=version)], cwd=empty)
         run([str(folder / "bin" / "tensornet-attn"), "check", "mhsa", "thsa"], cwd=empty)
 
 
-def resolve(wheel: Path, extra: str) -> None:
-    """Asks pip which packages an extra takes, without installing them."""
-    constraint = ["--constraint", str(ROOT / "constraints.txt")]
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", *constraint]
-    run([*command, f"tensornet-attn[{extra}] @ {wheel.as_uri()}"])
+def install_extra(wheel: Path, base: Path, folder: Path, extra: str) -> None:
+    """Installs an extra in an environment that also sees the packages of `base`, the wheel's, and uses it.
+
+    Only the extra's own packages are downloaded: torch and the rest are those of `base`.
+    """
+    venv.create(folder, with_pip=True)
+    (packages,) = base.glob("lib/python*/site-packages")
+    (own,) = folder.glob("lib/python*/site-packages")
+    (own / "base.pth").write_text(f"{packages}\n", encoding="utf-8")
+    pip_install(folder, f"tensornet-attn[{extra}] @ {wheel.as_uri()}")
+    use(folder, USES[extra])
 
 
-def run(command: list[str], cwd: str | None = None) -> None:
-    """Runs a command away from this tree's package. Raises SystemExit with its output where it fails."""
+def pip_install(folder: Path, requirement: str) -> None:
+    """Installs a requirement in the environment `folder`, with the versions that the tests use."""
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
+    run([*command, "--constraint", str(ROOT / "constraints.txt"), requirement])
+
+
+def use(folder: Path, code: str) -> None:
+    """Runs Python code with the environment `folder`, in an empty working folder, without the machine's programs."""
+    with tempfile.TemporaryDirectory() as empty:
+        run([str(folder / "bin" / "python"), "-c", code], cwd=empty, path=str(folder / "bin"))
+
+
+def run(command: list[str], cwd: str | None = None, path: str | None = None) -> None:
+    """Runs a command without this tree's package, with `path` as PATH. Raises SystemExit if it fails."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["PATH"] = path or environment["PATH"]
     done = subprocess.run(command, cwd=cwd, env=environment, text=True, capture_output=True, check=False)
     if done.returncode:
         raise SystemExit(f"error: {' '.join(command)}\n{done.stdout}{done.stderr}")
@@ -111,10 +164,13 @@ def main(arguments: list[str]) -> int:
             raise SystemExit("\n".join(f"error: {sentence}" for sentence in found))
         print("ok  the archives hold what they should", flush=True)
         number = version["__version__"]
-        step("the wheel works without extras", lambda: install(wheel, Path(folder, "wheel"), number))
+        wheel_env = Path(folder, "wheel")
+        step("the wheel works without extras", lambda: install(wheel, wheel_env, number))
         step("the sdist works without extras", lambda: install(sdist, Path(folder, "sdist"), number))
         for extra in [] if "--no-extras" in arguments else extras():
-            step(f"the extra '{extra}' resolves", lambda extra=extra: resolve(wheel, extra))
+            own = Path(folder, extra)
+            step(f"the extra '{extra}' works", lambda extra=extra, own=own: install_extra(wheel, wheel_env, own, extra))
+            shutil.rmtree(own)
     return 0
 
 

@@ -58,8 +58,8 @@ def test_extra_tensors(tmp_path) -> None:
     extra = ta.read_checkpoint(path).extra
     assert list(extra) == ["embedding"]
     assert torch.equal(extra["embedding"], torch.ones(256, 16))
-    assert message(ta.save, layer, path, {"a": 1}) == "extra holds tensors; 'a' is a int."
-    wanted = "save takes a compiled design, as ta.compile makes it, not a Linear."
+    assert message(ta.save, layer, path, {"a": 1}) == "extra must hold tensors; 'a' has type int."
+    wanted = "save expects a module from ta.compile or ta.models.make, not a Linear."
     assert message(ta.save, torch.nn.Linear(1, 1), path) == wanted
 
 
@@ -82,11 +82,11 @@ def content(**changed) -> dict[str, object]:
     return whole | {"state": dict(layer.state_dict()), "extra": {}} | changed
 
 
-KINDS = "its design, causal flag, state or extra entries are missing or of the wrong kind."
+KINDS = "its design, causal flag, state or extra entries are missing or have a wrong type."
 UNREADABLE = "torch cannot read it, or it holds more than tensors and text."
 WRONG = {
-    "another file of torch's": ({"weight": torch.ones(2)}, "it is a file of torch's with something else in it."),
-    "a list": ([1, 2], "it is a file of torch's with something else in it."),
+    "another file of torch's": ({"weight": torch.ones(2)}, "it is a PyTorch file with other content."),
+    "a list": ([1, 2], "it is a PyTorch file with other content."),
     "a later version": (content(version=2), "its version is 2; this package reads 1."),
     "no state": ({k: v for k, v in content().items() if k != "state"}, KINDS),
     "no text": (content(design=3), KINDS),
@@ -99,24 +99,26 @@ WRONG = {
 def test_other_files_of_torch(what: str, tmp_path, capsys) -> None:
     path = tmp_path / "file.pt"
     torch.save(WRONG[what][0], path)
-    assert message(ta.restore, path) == f"'{path}' is no checkpoint that ta.save wrote: {WRONG[what][1]}"
+    assert message(ta.restore, path) == f"'{path}' is not a checkpoint written by ta.save: {WRONG[what][1]}"
     assert capsys.readouterr().out == ""
 
 
 def test_files_that_are_not_torchs(tmp_path) -> None:
     path = tmp_path / "file.pt"
-    assert message(ta.restore, path) == f"cannot read '{path}': there is no such file."
+    assert message(ta.restore, path) == f"cannot read '{path}': the file does not exist."
     for data in (b"", b"text\n", pickle.dumps({"format": 1})):
         path.write_bytes(data)
-        assert message(ta.restore, path) == f"'{path}' is no checkpoint that ta.save wrote: it is no file of torch's."
+        assert (
+            message(ta.restore, path) == f"'{path}' is not a checkpoint written by ta.save: it is not a PyTorch file."
+        )
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("a", "b")
     path.write_bytes(buffer.getvalue())
-    assert message(ta.restore, path) == f"'{path}' is no checkpoint that ta.save wrote: {UNREADABLE}"
+    assert message(ta.restore, path) == f"'{path}' is not a checkpoint written by ta.save: {UNREADABLE}"
     torch.save(content(), path)
     path.write_bytes(path.read_bytes()[:-200])
-    assert message(ta.restore, path).startswith(f"'{path}' is no checkpoint that ta.save wrote: ")
+    assert message(ta.restore, path).startswith(f"'{path}' is not a checkpoint written by ta.save: ")
 
 
 def test_a_design_that_is_refused_and_weights_of_another(tmp_path) -> None:
@@ -129,6 +131,4 @@ def test_a_design_that_is_refused_and_weights_of_another(tmp_path) -> None:
     with pytest.raises(ta.DesignError):
         ta.restore(path)
     torch.save(content(state={"Wq": torch.ones(2)}), path)
-    assert message(ta.restore, path).startswith(
-        f"'{path}': the weights are not those of its design 'mhsa': Missing key"
-    )
+    assert message(ta.restore, path).startswith(f"'{path}': the weights do not match its design 'mhsa': Missing key")

@@ -82,13 +82,19 @@ def test_a_changed_size_shows_with_its_numbers(edit: Callable[[str, str], dict[s
     } <= set(found)
     assert "-| `f` | size |  | 512 |" in found["docs/designs/mhsa.md"].splitlines()
     assert "+| `f` | size |  | 256 |" in found["docs/designs/mhsa.md"].splitlines()
-    assert found["docs/pictures/mhsa-cost.svg"] == "docs/pictures/mhsa-cost.svg: drawn from other numbers."
+    assert (
+        found["docs/pictures/mhsa-cost.svg"]
+        == "docs/pictures/mhsa-cost.svg: plotted from other figures; run 'make docs'."
+    )
 
 
 def test_a_changed_diagram_shows_in_equations_and_picture(edit: Callable[[str, str], dict[str, str]]) -> None:
     found = edit("scale: d ** -0.5", "scale: d ** -1")
     assert "+A[h n m] = softmax over m of d ** -1 * Q[n h d] K[m h d]" in found["docs/designs/mhsa.md"].splitlines()
-    assert found["docs/pictures/mhsa.svg"] == "docs/pictures/mhsa.svg: drawn from another version of the design."
+    assert (
+        found["docs/pictures/mhsa.svg"]
+        == "docs/pictures/mhsa.svg: drawn from another version of the design; run 'make docs'."
+    )
     assert "docs/pictures/mhsa-cost.svg" not in found  # the same work
 
 
@@ -105,7 +111,7 @@ def test_what_a_removed_design_leaves_behind_is_told(
         "docs/pictures/cross.svg",
     ]
     found = stale(removed)
-    assert found[:4] == [f"{path}: no design has this file." for path in strays]
+    assert found[:4] == [f"{path}: no design has this file; delete it." for path in strays]
     assert found[4].startswith("--- docs/designs.md (committed)\n+++ generated\n")
     assert found[5].startswith("--- docs/decoding_state.md (committed)\n+++ generated\n")
     assert len(found) == 6
@@ -122,5 +128,6 @@ def test_a_missing_file_and_an_edited_one_are_told(checkout: Path) -> None:
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check", "pages"]) == 2
     assert (
-        capsys.readouterr().err == "error: there is no part 'pages'; one of codegen, docs, schema, resources, parity.\n"
+        capsys.readouterr().err
+        == "error: there is no part 'pages'; choose one of codegen, docs, schema, resources, parity.\n"
     )

@@ -117,7 +117,7 @@ def test_a_file_alone_is_the_committed_one_with_what_it_imports(backend: str) ->
         }.items(), name
         carried = alone.keys() - committed.keys()
         assert carried <= library().keys(), name
-        missing = {word for item in alone.values() for word in item.speaks & library().keys()} - alone.keys()
+        missing = {word for item in alone.values() for word in item.reads & library().keys()} - alone.keys()
         assert missing == set(), name
 
 

@@ -112,7 +112,7 @@ def test_make_targets_exist(block: Block) -> None:
 
 
 def test_every_code_named_on_the_language_page_is_in_the_checker_and_the_other_way_round() -> None:
-    table = (docs.ROOT / "docs/language.md").read_text().partition("## What is refused")[2].partition("\n## ")[0]
+    table = (docs.ROOT / "docs/language.md").read_text().partition("\n## Errors\n")[2].partition("\n## ")[0]
     named = set(re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE))
     sources = [
         p

@@ -85,7 +85,7 @@ VALUES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: ta.cost("mhsa", dtype="float3"),
-        "there is no dtype 'float3' to count bytes of: did you mean 'float32'?",
+        "there is no dtype 'float3' in the cost model: did you mean 'float32'?",
     ),
     (
         lambda: ta.load("mhsaa"),
@@ -113,9 +113,7 @@ def test_a_model_refuses_options_of_a_single_design(tmp_path: Path) -> None:
     ta.save(ta.models.make(MODEL), path)
     with pytest.raises(ta.InputError) as error:
         ta.restore(path, workload="decoding")
-    assert str(error.value) == (
-        f"'{path}' holds a model, and 'workload' is an option of a single design: leave it out."
-    )
+    assert str(error.value) == (f"'{path}' holds a model, but 'workload' is an option of single designs: remove it.")
 
 
 def test_a_warning_names_the_line_that_called(monkeypatch: pytest.MonkeyPatch) -> None:

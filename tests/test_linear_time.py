@@ -19,10 +19,11 @@ from tests.shipped import graph_of
 from tests.work import allocated, flops
 
 LENGTHS = (1024, 4096)
-LINEAR = {"band", "linear"}  # kernels whose work is linear
+LINEAR = {"band", "linear", "sums"}  # kernels whose work is linear
 # A score's square has d * d features, of which the shipped sizes have so many that sums over keys pay for long
-# sequences alone.
-LONG = dict.fromkeys(("mhsa_poly", "thsa_poly"), Target(n=2**20, m=2**20))
+# sequences alone. Measured of based, forward and backward, one thread: at n 1,024 sums take 1.3 times as long as blocks
+# of queries, at 4,096 .56 times, and memory is linear either way.
+LONG = dict.fromkeys(("mhsa_poly", "thsa_poly", "based"), Target(n=2**20, m=2**20))
 
 
 def linear(graph: Graph, target: Target = TRAINING) -> bool:
@@ -37,16 +38,14 @@ def linear(graph: Graph, target: Target = TRAINING) -> bool:
 
 # The shipped designs that a plan makes linear, at the lengths of LONG or those of any plan: most of them causal too.
 EITHER = """
-    band fmm1 fmm1_rows fmm2 fmm2_rows fmm3 fmm3_shifted fmm_lra_release kernel_fish kernel_gfish linear linear2 linear3
-    linear3_shifted mhsa_poly mlk smlk thsa_elu thsa_poly thsa_square
+    band fmm1 fmm1_rows fmm2 fmm2_rows fmm3 fmm3_shifted fmm_lra_release glfish kernel_fish kernel_gfish linear linear2
+    linear3 linear3_shifted mhsa_poly mlk smlk thsa_elu thsa_poly thsa_square
 """.split()
 AS_WRITTEN = """
-    abc comba fast_weight1 fast_weight2 fmm1_causal fmm2_causal fmm3_causal fmm_fast_weight1 fmm_fast_weight2
-    gated_deltanet gated_deltaproduct kda minimax retnet
+    abc based comba fast_weight1 fast_weight2 fmm1_causal fmm2_causal fmm3_causal fmm_fast_weight1 fmm_fast_weight2
+    gated_deltanet gated_deltaproduct gla gsa kda mamba2 minimax retnet rwkv4 rwkv7
 """.split()
-# Scores that are no products (gau, sigmoid_attention, stick_breaking); the others are written as masked scores
-# or shifts, of which plans for 1,024 positions do not make sums.
-OTHERWISE = set("based gau gla gsa mamba2 rwkv4 rwkv7 sigmoid_attention stick_breaking".split())
+OTHERWISE = set("gau sigmoid_attention stick_breaking".split())  # scores that are no products
 FOUND = [(name, causal) for name in EITHER for causal in (None, True)] + [(name, None) for name in AS_WRITTEN]
 
 
@@ -68,11 +67,9 @@ def test_what_should_be_linear_is() -> None:
     assert ("band", None) in FOUND
 
 
-@pytest.mark.parametrize("causal", [None, True])
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize(("name", "causal"), [pair for pair in FOUND if pair[0] in LONG])
 def test_squares_of_scores_are_written_out_where_that_pays(name: str, causal: bool | None) -> None:
     """Linear for long sequences of the shipped sizes, and at once where the scores have few components."""
-    assert (name, causal) in FOUND
     assert not linear(graph_of(name, causal))
     assert linear(build(ta.load(name, legs=CASES[name].legs), causal))
 

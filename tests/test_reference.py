@@ -99,7 +99,7 @@ def test_a_weight_on_a_sequence_leg_is_cut_to_the_length() -> None:
     torch.testing.assert_close(evaluate(g, {"x": x, "P": P}, lengths={"n": 5})["y"], x + P[:5])
     with pytest.raises(InputError) as caught:
         evaluate(g, {"x": draw(2, 9, 6), "P": P}, lengths={"n": 9})
-    assert str(caught.value) == "leg 'n' has length 9, above the 8 of 'P'."
+    assert str(caught.value) == "leg 'n' has length 9, but 'P' has 8 entries there; use at most 8."
 
 
 def test_constants_are_made_at_run_time_sizes() -> None:
@@ -153,7 +153,7 @@ def test_noise_is_drawn_in_training_zero_in_evaluation_and_taken_unscaled_when_g
 def test_a_tensor_that_is_missing_is_named() -> None:
     with pytest.raises(InputError) as caught:
         evaluate(graph(MHSA, weights=WEIGHTS), {"x": draw(5, 6)}, lengths={"n": 5, "m": 5})
-    assert str(caught.value) == "'Wq', one of the weights of 'test', is not given."
+    assert str(caught.value) == "'test': the weight 'Wq' is missing; pass it in 'tensors'."
 
 
 def test_values_keep_the_dtype() -> None:

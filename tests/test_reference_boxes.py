@@ -159,17 +159,17 @@ def test_masks_that_do_not_fit_are_refused() -> None:
         return str(caught.value)
 
     assert message("keep", mask=draw(3, 5)) == (
-        "mask: nothing can be added in 'B', a keep box; give a boolean mask, true = may look."
+        "mask: 'B', a keep box, cannot add a float mask; give a boolean mask (true = visible)."
     )
     assert message("softmax", mask=torch.ones(3, 5, dtype=torch.int64)) == (
-        "mask: a tensor of torch.int64; give a boolean (true = may look) or a float one (added)."
+        "mask has dtype torch.int64; give a boolean mask (true = visible) or a float mask (added)."
     )
     assert message("softmax", mask=torch.ones(1, 1, 1, 3, 5).bool()) == (
         "mask: 5 dimensions do not fit 'B'; give [n, m], [batch..., n, m] or [batch..., h, n, m]."
     )
     assert (
         message("softmax", key_mask=draw(2, 5))
-        == "key_mask: a tensor of torch.float64; give a boolean one, true = may look."
+        == "key_mask has dtype torch.float64; give a boolean mask (true = visible)."
     )
 
 

@@ -1,7 +1,6 @@
-"""What the playground's page asks of the package: text in, JSON out; nothing here needs torch.
+"""Answers the requests of the playground's page. It does not need torch.
 
-The page's worker imports this module in Pyodide and calls `answer`, one request after another. Tests call the same
-function in CPython.
+The worker of the page imports this module in Pyodide and calls `answer` for each request. Tests call it in CPython.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from tensornet_attn.spec import Design, read
 from tensornet_attn.spec.read import Reading
 from tensornet_attn.special.lattice import check_contains
 
-FILE = "design.yaml"  # what the text in the editor is called in messages
+FILE = "design.yaml"  # the name of the editor's text in messages
 Request = dict[str, Any]
 Answer = dict[str, Any]
 
 
 def answer(request: str) -> str:
-    """The answer to one request, both as JSON. `want` names one of ANSWERS; `text` is the design, `legs` other sizes.
+    """Answers a request; both are JSON. `want` is a key of ANSWERS, `text` the design, `legs` its overridden sizes.
 
-    What is wrong with the text, a size or a length comes back as `problems` or `error`, never as an exception.
+    Errors in the text, a size or a length are returned as `problems` or `error`, not raised.
     """
     asked = json.loads(request)
     try:
@@ -46,14 +45,14 @@ def answer(request: str) -> str:
 
 
 def told(problem: Problem) -> Answer:
-    """A problem with its text as the command line prints it."""
+    """A problem, with its text as the command line prints it."""
     return problem.as_dict() | {"text": str(problem).replace("<text>", FILE)}
 
 
 @lru_cache(maxsize=8)
 def _examined(text: str, legs: str) -> tuple[Reading, Graph | None]:
-    """What was read and its graph, None where there is an error. Read once for all requests."""
-    reading = read(f"{text}\n", json.loads(legs), None, compiler.Design)  # with a line end it is text, never a name
+    """The reading and the graph of a text, which is None on errors. Cached for all requests."""
+    reading = read(f"{text}\n", json.loads(legs), None, compiler.Design)  # a line break marks text, not a name
     graph = examine(reading)
     wrong = any(problem.severity == "error" for problem in reading.reporter.problems())
     return reading, None if wrong else graph
@@ -61,7 +60,7 @@ def _examined(text: str, legs: str) -> tuple[Reading, Graph | None]:
 
 @lru_cache(maxsize=8)
 def _contained(text: str, legs: str) -> list[Problem]:
-    """All problems, those of `contains` too, for which other designs are read."""
+    """All problems, including those of `contains`, which are slow because other designs are read."""
     reading, _ = _examined(text, legs)
     check_contains(reading)
     return reading.reporter.problems()
@@ -72,7 +71,7 @@ def examined(asked: Request) -> tuple[Reading, Graph | None]:
 
 
 def loaded(asked: Request) -> tuple[Design, Graph]:
-    """The design of a request and its graph. Raises DesignError."""
+    """The design of a request, and its graph. Raises DesignError."""
     reading, graph = examined(asked)
     if reading.design is None or graph is None:
         raise DesignError(reading.reporter.problems())
@@ -80,7 +79,7 @@ def loaded(asked: Request) -> tuple[Design, Graph]:
 
 
 def check(asked: Request) -> Answer:
-    """The problems but those of `contains`; without errors also the picture as DOT and the legs that have sliders."""
+    """The problems except those of `contains`. Without errors, also the picture as DOT and the legs with sliders."""
     reading, graph = examined(asked)
     found: Answer = {"problems": [told(problem) for problem in reading.reporter.problems()]}
     if reading.design is None or graph is None:
@@ -98,12 +97,12 @@ def check(asked: Request) -> Answer:
 
 
 def contains(asked: Request) -> Answer:
-    """All problems, asked for when nobody types."""
+    """All problems. The page requests them when typing pauses."""
     return {"problems": [told(one) for one in _contained(asked["text"], json.dumps(asked.get("legs", {})))]}
 
 
 def sliders(design: Design, graph: Graph) -> list[Answer]:
-    """The sequence legs, called n and m as in commands, and the legs whose size is a plain number in the file."""
+    """The sequence legs, named n and m as in commands, and the legs whose size is a number in the file."""
     longest = {leg.name: leg.maximum for leg in graph.legs}
     ends = [("n", graph.query), ("m", graph.key)]
     found: list[Answer] = [
@@ -132,29 +131,29 @@ def _target(asked: Request) -> Target:
 
 
 def rewrites(asked: Request) -> Answer:
-    """Each rewrite that fits, in order, with the picture of the diagram after it where one can be drawn."""
+    """The rewrites that apply, in order, with the picture of the diagram after each of them."""
     _, graph = loaded(asked)
     theme, found = theme_named(asked.get("theme", "light")), []
     for one in firings(graph):
         try:
             dot = to_dot(one.firing.graph, f"{graph.name} after '{one.firing.rule.name}'", theme=theme)
-        except TypeError:  # joined weights have no picture
+        except TypeError:  # merged weights cannot be drawn
             dot = None
         found.append(one.as_dict() | {"dot": dot})
     return {"rewrites": found}
 
 
 def source(asked: Request) -> Answer:
-    """The module's text for torch or triton."""
+    """The source of the module for torch or triton."""
     if asked["backend"] not in ("torch", "triton"):
-        raise InputError(f"no source is shown for '{asked['backend']}'; ask for 'torch' or 'triton'.")
+        raise InputError(f"backend '{asked['backend']}' has no source; use 'torch' or 'triton'.")
     design, _ = loaded(asked)
     wanted = TargetOptions(workload=asked.get("workload", "training"), n=asked.get("n"), m=asked.get("m"))
     return {"source": compiler.emit_source(design, backend=asked["backend"], package=True, **wanted)}
 
 
 def warm(asked: Request) -> Answer:
-    """Imports one module that a later answer needs; `left` are still to come."""
+    """Imports one of the modules in LATER; `left` is the number of those that remain."""
     import_module(LATER[asked["part"]])
     return {"left": len(LATER) - asked["part"] - 1}
 

@@ -1,8 +1,8 @@
-"""Builds the playground's page: `python docs/playground/build.py [FOLDER]`, by default `build/playground`.
+"""Builds the playground's page: `python docs/playground/build.py [FOLDER]`, by default in `build/playground`.
 
-The folder then holds all that the page needs, so that any file server can serve it: the page itself, CodeMirror and
-Graphviz in two scripts, Pyodide, and Python's packages with their byte code. Packages of npm and PyPI are downloaded at
-the versions of `package-lock.json` and `requirements.txt`; nothing of them is committed.
+The folder is self-contained, and any file server can serve it. It contains the page, two scripts with CodeMirror and
+Graphviz, Pyodide, and Python packages with byte code. Packages from npm and PyPI are downloaded at the versions of
+`package-lock.json` and `requirements.txt`; they are not committed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-WORK = ROOT / "build" / "playground-work"  # kept between builds: node_modules and wheels
+WORK = ROOT / "build" / "playground-work"  # reused by later builds: node_modules and wheels
 PLATFORM, VERSION = "pyemscripten_2026_0_wasm32", "3.14"  # of Pyodide 314
 OF_PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-UNPACKED = ("pydantic_core",)  # has an extension module, which cannot be imported from an archive
-LEFT_OUT = ("tests", "testing", "mypy.py")  # of libraries
-# Of the project: the layers behind the compiler, which nothing before them imports, and what runs modules in torch.
+UNPACKED = ("pydantic_core",)  # its extension module cannot be imported from an archive
+LEFT_OUT = ("tests", "testing", "mypy.py")  # files of libraries that the page does not need
+# Folders of the package that the page does not need: those that run modules in torch, and the layers after the
+# compiler.
 BEHIND = "nn report models tasks hf convert analyse bench train compare search cli".split()
 
 
 class BuildError(Exception):
-    """Why the page cannot be built, as one sentence."""
+    """The page cannot be built; the message is the reason."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,12 +45,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def build(target: Path) -> None:
-    """Writes the page. The folder appears when all is done. Raises BuildError."""
+    """Builds the page in a temporary folder and moves it to the target. Raises BuildError."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             raise BuildError(
-                f"'{program}' is not installed: the playground's page is built with Node.js 18 or later, e.g. "
-                "'apt-get install nodejs npm', or see https://nodejs.org."
+                f"'{program}' is not installed; building the playground needs Node.js 18 or later: 'apt-get install "
+                "nodejs npm', or see https://nodejs.org."
             )
     made, stage = WORK / "page", WORK / "stage"
     for folder in (made, stage):
@@ -76,7 +77,7 @@ def build(target: Path) -> None:
 
 
 def node_modules() -> Path:
-    """npm's packages, at the versions of the lock file; downloaded once."""
+    """Installs the npm packages of the lock file, unless they are installed, and returns their folder."""
     home, lock = WORK / "npm", (HERE / "package-lock.json").read_text(encoding="utf-8")
     installed = home / "installed-lock.json"
     if not installed.exists() or installed.read_text(encoding="utf-8") != lock:
@@ -89,7 +90,7 @@ def node_modules() -> Path:
 
 
 def python(stage: Path) -> None:
-    """Unpacks the project's wheel and those of `requirements.txt`: no dependency besides, so no torch."""
+    """Unpacks the project's wheel and those of `requirements.txt`, without other dependencies such as torch."""
     wheels, pip = WORK / "wheels", [sys.executable, "-m", "pip"]
     quiet = ["--quiet", "--disable-pip-version-check", "--no-deps"]
     needed = ["--requirement", str(HERE / "requirements.txt"), "--dest", str(wheels), "--only-binary", ":all:"]
@@ -115,7 +116,7 @@ def packed(folder: Path, archive: Path) -> None:
 
 
 def data(made: Path) -> None:
-    """The shipped designs and the schema, so that the first paint and completion need no Python."""
+    """Writes the shipped designs and the schema, so that first paint and completion do not need Python."""
     sys.path.insert(0, str(ROOT))
     from tensornet_attn.cli.designs import value_of
     from tensornet_attn.spec import json_schema, library
@@ -130,12 +131,12 @@ def data(made: Path) -> None:
 
 
 def run(command: list[str], **environment: str) -> None:
-    """Raises BuildError with the last lines of what a command says, where it fails."""
+    """Runs a command. Raises BuildError with the last lines of its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     if done.returncode:
         lines = (done.stdout + done.stderr).strip().splitlines()
-        said = "\n".join(line[:200] for line in lines[-12:])  # where Pyodide fails, a line is all of its script
-        raise BuildError(f"'{Path(command[0]).name} {' '.join(command[1:3])} ...' failed:\n{said}")
+        output = "\n".join(line[:200] for line in lines[-12:])  # an error of Pyodide has its whole script in one line
+        raise BuildError(f"'{Path(command[0]).name} {' '.join(command[1:3])} ...' failed:\n{output}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-// Keys and values that the JSON schema of designs allows where the cursor stands.
+// Completes the keys and values that the JSON schema of designs allows at the cursor.
 
 const FLOW_KEY = /([A-Za-z_][\w]*)\s*:\s*$/;
 
-/** The keys around the cursor, outermost first; keys that stand beside it; the key whose value is being written. */
+/** The enclosing keys of the cursor, outermost first; its sibling keys; the key whose value it is in. */
 export function place(text, position) {
   const lines = text.slice(0, position).split("\n");
   const line = lines.pop();
@@ -47,7 +47,7 @@ export function place(text, position) {
   return { path: [...path, ...inner], beside, value: list ? null : value, list };
 }
 
-/** Where the innermost bracket that is still open stands, or -1. */
+/** The index of the innermost open bracket, or -1. */
 function innermostOpen(line) {
   let depth = 0;
   for (let i = line.length - 1; i >= 0; i--) {
@@ -57,17 +57,17 @@ function innermostOpen(line) {
   return -1;
 }
 
-/** The alternatives of a schema, references followed. */
+/** The alternatives of a schema, with resolved references. */
 function alternatives(schema, root) {
   if (!schema || schema === true) return [];
   if (schema.$ref) return alternatives(root.$defs[schema.$ref.split("/").pop()], root);
   const several = schema.anyOf ?? schema.oneOf;
   if (!several) return [schema];
-  const { examples } = schema; // stand beside the alternatives
+  const { examples } = schema; // next to the alternatives
   return [...several.flatMap((one) => alternatives(one, root)), ...(examples ? [{ examples }] : [])];
 }
 
-/** The schemas that stand at a path of keys. */
+/** The schemas at a path of keys. */
 export function schemasAt(root, path) {
   let found = [root];
   for (const key of path)
@@ -75,7 +75,7 @@ export function schemasAt(root, path) {
   return found;
 }
 
-/** What may be written at a place: labels with what the schema says of each. */
+/** The completions at a position, with descriptions from the schema. */
 export function suggestions(root, text, position) {
   const { path, beside, value, list } = place(text, position);
   const at = schemasAt(root, path);
@@ -97,7 +97,7 @@ export function suggestions(root, text, position) {
   return [...keys].map(([label, info]) => ({ label, apply: `${label}: `, type: "property", info: info || undefined }));
 }
 
-/** The source of completions for CodeMirror. */
+/** The completion source for CodeMirror. */
 export const completion = (root) => (context) => {
   const word = context.matchBefore(/\w*/);
   if (word.from === word.to && !context.explicit) return null;

@@ -1,4 +1,4 @@
-// The editor of the design and the view of generated source: CodeMirror 6.
+// The editor of the design and the view of the generated source, with CodeMirror 6.
 import { autocompletion } from "@codemirror/autocomplete";
 import { python } from "@codemirror/lang-python";
 import { yaml } from "@codemirror/lang-yaml";
@@ -51,7 +51,7 @@ function diagnostic(doc, { line, column, width, message, hint, severity }) {
   return { from, to, severity, message: hint ? `${message}\n${hint}` : message };
 }
 
-/** Python source that is only read. */
+/** A read-only view of Python source. */
 export function listing(parent, source, dark) {
   parent.classList.add("code");
   const extensions = [basicSetup, python(), EditorState.readOnly.of(true), EditorView.lineWrapping, look(dark)];

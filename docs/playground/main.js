@@ -1,9 +1,9 @@
-// The page: an editor on the left, what the package says of the design on the right, a worker that runs Python.
+// The page: an editor on the left, views of the design on the right, and a worker that runs Python.
 import { editor } from "./editor.js";
 import { read, written } from "./share.js";
 import { el, views } from "./views.js";
 
-const PAUSE = 120; // milliseconds without a key before the design is looked at
+const PAUSE = 120; // debounce delay in milliseconds
 const IDLE = 800;
 const DEFAULT = "thsa";
 const LENGTHS = Array.from({ length: 18 }, (_, power) => 2 ** power);
@@ -14,7 +14,7 @@ const [designs, schema] = await Promise.all(["designs.json", "schema.json"].map(
 const texts = new Map(designs.map((one) => [one.name, one.text]));
 const shared = await read(location.hash).catch(() => ({ sizes: {} }));
 const state = {
-  sizes: shared.sizes, // by slider: n, m and legs that are not as in the file
+  sizes: shared.sizes, // by slider: n, m, and legs whose size differs from the file
   tab: shared.tab in views ? shared.tab : "picture",
   written: {}, // the size of each leg in the file
   overlay: "",
@@ -44,7 +44,7 @@ worker.onmessage = ({ data: { id, answer, percent, words, failed } }) => {
 worker.onerror = (event) => say(`The worker did not start: ${event.message ?? "see the console"}.`);
 const say = (words) => (find("#status").textContent = words);
 
-// -- the newest state is looked at, one at a time ------------------------------------------------------------------------
+// -- updates: one at a time, always with the newest state ----------------------------------------------------------------
 let busy = false, again = false, timer, later;
 const soon = (pause = PAUSE) => {
   clearTimeout(timer);
@@ -57,7 +57,7 @@ async function update() {
   busy = true;
   const began = performance.now();
   await look().catch((error) => say(String(error)));
-  document.body.dataset.updated = Math.round(performance.now() - began); // milliseconds, for tests and the curious
+  document.body.dataset.updated = Math.round(performance.now() - began); // milliseconds, for tests
   busy = false;
   if (again) {
     again = false;
@@ -65,7 +65,7 @@ async function update() {
   } else later = setTimeout(lookFurther, IDLE);
 }
 
-/** What `contains` claims of other designs takes as long to check as all the rest: it waits until nobody types. */
+/** Checks `contains` when typing pauses, because this takes as long as all other checks together. */
 async function lookFurther() {
   const own = text.text();
   const { problems: found } = await ask({ want: "contains", text: own, legs: legsOnly() });
@@ -81,7 +81,7 @@ async function look() {
   const view = find("#view");
   view.classList.toggle("stale", !checked.svg);
   if (!checked.svg) {
-    if (view.dataset.tab !== state.tab) view.replaceChildren(el("p", {}, "Correct the design to see this."));
+    if (view.dataset.tab !== state.tab) view.replaceChildren(el("p", {}, "Fix the problems of the design to see this view."));
     return;
   }
   sliders(checked.legs);
@@ -119,7 +119,7 @@ function problems(found, error) {
 
 // -- sliders -----------------------------------------------------------------------------------------------------------
 function sliders(found) {
-  // A leg that a slider has set keeps the size that the file gave it; else a drag would end when the answer comes.
+  // Keep the file's size of a leg that a slider has set; otherwise, the next answer would end a drag.
   for (const { name, size } of found) if (!(name in state.sizes)) state.written[name] = size;
   const legs = found.map((one) => ({ ...one, size: state.written[one.name] }));
   const same = JSON.stringify(legs);
@@ -183,9 +183,9 @@ find("#share").onclick = async () => {
   const design = designs.find((one) => one.text === own)?.name;
   history.replaceState(null, "", await written({ design, text: own, tab: state.tab, sizes: state.sizes }));
   const copied = await navigator.clipboard?.writeText(location.href).then(() => true, () => false);
-  say(copied ? "The address is copied." : "The address bar holds the design.");
+  say(copied ? "The address is copied to the clipboard." : "The address bar contains the design.");
 };
-window.onhashchange = () => location.reload(); // another design was put into the address
+window.onhashchange = () => location.reload(); // the address has another design
 const tabs = [...document.querySelectorAll("[role=tab]")];
 function tab(name) {
   state.tab = name;

@@ -1,7 +1,7 @@
-"""Measures the built page in headless Chromium: `python docs/playground/measure.py`; needs playwright and Chromium.
+"""Measures the built page in headless Chromium: `python docs/playground/measure.py`. Needs playwright and Chromium.
 
-It prints the seconds until the editor, Python and the first picture are there, then the milliseconds from a key to the
-picture, the pause of the editor included, for each of ten keys.
+It prints the seconds until the editor, Python and the first picture are ready, and the milliseconds from a key press to
+the updated picture, including the debounce delay, for ten keys.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(page: Path = BUILT) -> None:
         for words, path in (("editor", ".cm-content"), ("Python", "#bar.done"), ("first picture", "#view svg")):
             tab.wait_for_selector(path, state="attached", timeout=120_000)
             print(f"{words}: {time.perf_counter() - began:.1f} s")
-        time.sleep(5)  # what is imported behind the first picture
+        time.sleep(5)  # until the imports after the first picture are done
         tab.click(".cm-content")
         tab.keyboard.press("Control+End")
         found = []

@@ -1,5 +1,5 @@
-// Byte code of the page's Python, made by the Python that will run it: `node precompile.mjs STAGE`, a folder that holds
-// libraries/ and package/. Libraries are imported from an archive and need their byte code alone.
+// Compiles the page's Python code to byte code with Pyodide: `node precompile.mjs STAGE`. STAGE contains libraries/ and
+// package/. Libraries are imported from an archive, which needs only their byte code.
 import { pathToFileURL } from "node:url";
 
 const [stage] = process.argv.slice(2);

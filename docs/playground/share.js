@@ -1,4 +1,4 @@
-// A design in the fragment of an address: `#design=thsa` for a shipped one, `#text=...` for any other, deflated.
+// A design in the fragment of an address: `#design=thsa` for a shipped design, deflated `#text=...` for any other.
 
 async function through(stream, bytes) {
   return new Uint8Array(await new Response(new Blob([bytes]).stream().pipeThrough(stream)).arrayBuffer());
@@ -15,7 +15,7 @@ export async function unpacked(word) {
   return new TextDecoder().decode(await through(new DecompressionStream("deflate-raw"), bytes));
 }
 
-/** The state that a fragment holds: `{design}` or `{text}`, with the tab and the sizes that were chosen. */
+/** The state in a fragment: `{design}` or `{text}`, with the selected tab and sizes. */
 export async function read(fragment) {
   const fields = new URLSearchParams(fragment.replace(/^#/, ""));
   const sizes = JSON.parse(fields.get("sizes") ?? "{}");

@@ -1,4 +1,4 @@
-// What each tab shows of an answer.
+// The view of an answer in each tab.
 import { listing } from "./editor.js";
 
 /** An element with children: `el("p", {class: "pale"}, "text", other)`. */
@@ -11,7 +11,7 @@ export function el(name, attributes = {}, ...children) {
   return made;
 }
 
-/** A number for people: 276 G. Powers of 1000, as in the command's tables. */
+/** A number with an SI prefix, such as 276 G, as in the tables of commands. */
 export function human(number, unit = "") {
   const units = ["", " k", " M", " G", " T", " P"];
   let power = 0;
@@ -19,11 +19,11 @@ export function human(number, unit = "") {
   return (power ? number.toPrecision(3) : String(number)) + (units[power] || (unit && " ")) + unit;
 }
 
-/** An SVG as an element; parsed as XML, so that nothing in it runs. */
+/** An SVG as an element. It is parsed as XML, so that no script runs. */
 export function svg(text, description) {
   const parsed = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
   parsed.querySelectorAll("script, foreignObject").forEach((one) => one.remove());
-  parsed.querySelectorAll("g > title").forEach((one) => one.remove()); // names of Graphviz's own
+  parsed.querySelectorAll("g > title").forEach((one) => one.remove()); // node names of Graphviz
   parsed.setAttribute("role", "img");
   if (description) parsed.setAttribute("aria-label", description);
   return document.importNode(parsed, true);
@@ -32,7 +32,7 @@ export function svg(text, description) {
 export const views = { picture, cost, plan, rewrites, torch: source, triton: source };
 
 function picture(into, answer, { overlay, choose }) {
-  const options = [["", "the diagram"], ["plan", "the plan: regions by implementation"], ["cost", "the cost: work of each step"]];
+  const options = [["", "the diagram"], ["plan", "the plan: regions by implementation"], ["cost", "the cost: share of the work by step"]];
   const select = el("select", { id: "overlay", change: (event) => choose(event.target.value) });
   for (const [value, words] of options) select.append(new Option(words, value, false, value === overlay));
   into.append(el("p", { class: "choice" }, el("label", {}, "Show ", select)), svg(answer.svg, answer.description));
@@ -54,14 +54,14 @@ function cost(into, answer) {
     }
     into.append(table, el("p", { class: "pale" }, `MACs of one sequence: ${one.formula}`));
   }
-  const state = answer.decoding_state === null ? "no decoding cache" : `a decoding cache keeps ${human(answer.decoding_state)} floats`;
+  const state = answer.decoding_state === null ? "no decoding cache" : `decoding cache of ${human(answer.decoding_state)} floats`;
   into.append(
     el("p", {}, `${human(answer.written.parameters)} parameters; ${state}.`),
-    el("p", { class: "pale" }, "Float32, one sequence. Moved: read and written; live: in memory while the step runs, in total the peak; saved: floats kept for the backward."),
+    el("p", { class: "pale" }, "Float32, one sequence. moved: bytes read and written; live: bytes in memory during the step, and the peak in total; saved: floats saved for the backward."),
   );
 }
 
-/** A select of what a plan is for. */
+/** A selector of the workload. */
 function workloads(into, { workload, plan }) {
   const select = el("select", { id: "workload", change: (event) => plan(event.target.value) });
   for (const name of ["training", "prefill", "decoding"]) select.append(new Option(name, name, false, name === workload));
@@ -84,7 +84,7 @@ function plan(into, { plan: found }, choices) {
 }
 
 function rewrites(into, { rewrites: found }) {
-  if (!found.length) return into.append(el("p", {}, "No rewrite fits."));
+  if (!found.length) return into.append(el("p", {}, "No rewrite applies."));
   const words = el("span"), body = el("div");
   const show = (index) => {
     const one = found[index];

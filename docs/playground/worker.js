@@ -1,9 +1,9 @@
-// Python and Graphviz, away from the page's own thread: a request comes in as JSON text, an answer goes back.
+// Runs Python and Graphviz in a worker. Requests and answers are JSON.
 import { Graphviz } from "@hpcc-js/wasm-graphviz";
 
 let answer, graphviz;
 
-/** The SVG of DOT text in which everything has its place already. */
+/** The SVG of DOT text that contains all positions. */
 const drawn = (dot) => graphviz.layout(dot, "svg", "nop2").replace(/^[\s\S]*?(?=<svg)/, "");
 
 async function start() {
@@ -32,7 +32,7 @@ async function start() {
   self.setTimeout(warm, 500, 0);
 }
 
-/** Imports what the other tabs need, a piece at a time, so that requests come between. */
+/** Imports the modules of the other tabs one at a time, so that requests are not delayed. */
 function warm(part) {
   if (answered({ want: "warm", part }).left) self.setTimeout(warm, 50, part + 1);
 }
@@ -51,6 +51,6 @@ onmessage = async ({ data: { id, request } }) => {
   try {
     postMessage({ id, answer: answered(request) });
   } catch (error) {
-    postMessage({ id, answer: { error: `${error}` } }); // a mistake of the package: its traceback
+    postMessage({ id, answer: { error: `${error}` } }); // a bug in the package: its traceback
   }
 };

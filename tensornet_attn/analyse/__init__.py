@@ -1,1 +1,1 @@
-"""What the papers measure of an attention: core, maps, heads and experts, as numbers, plots and a report."""
+"""Analyses of attention from the papers: of core, maps, heads and experts, as numbers, plots and a report."""

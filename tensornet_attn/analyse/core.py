@@ -1,7 +1,6 @@
-"""The core of an attention and its stable rank: how many heads it has in effect.
+"""The core of an attention, and its stable rank: the effective number of heads.
 
-A box looks at a product of a query and a key side, which is found by reading the diagram backwards:
-
+The core is the part of the scores that mixes their query and key side. It is found by tracing back from the box:
 S: P[g h] Q[n g d] K[m g d] -> h n m;  A: softmax of S                 P[g h] Q[n g d] K[m g d]
 G: Q[n g d] K[m g d] -> g n m;  A: softmax of P[g h] G[g n m]          P[g h] Q[n g d] K[m g d]
 """
@@ -27,20 +26,21 @@ Tensor = torch.Tensor
 
 
 def effective_heads(module_or_tensor: CompiledDesign | Tensor, step: str | None = None) -> float:
-    """The number of heads of a core in effect: its stable rank, sum(sigma ** 2) / max(sigma) ** 2, sigma its singular
-    values.
+    """The effective number of heads of a core: its stable rank, sum(sigma ** 2) / max(sigma) ** 2 over singular values.
 
-    Takes a core, a matrix [heads, components], or a compiled design, whose core says how the components of queries and
-    keys mix into the scores of one attention box. For `A: softmax of C[r s] Q[n s] K[m s] -> r n m` that is C; in
-    general the rows are the legs of the box but for query and key, the columns those of the query and key side, and the
-    entries what is left of the product when both sides are identities. So mhsa, where a head is a block of ones, has h;
-    hard_fish has the stable rank of P, gqa g * j. Steps between product and box are followed; a core of zeros has 0.
+    Takes a core, a matrix [heads, components], or a compiled design. The core of a design mixes the components of
+    queries and keys into the scores of an attention box: for `A: softmax of C[r s] Q[n s] K[m s] -> r n m` it is C. In
+    general, its rows are the legs of the box except query and key, its columns the legs of the query and key side, and
+    its entries the remaining product if both sides are identities. So mhsa, where each head is a block of ones, has h
+    effective heads, hard_fish has the stable rank of P, and gqa has g * j. Steps between product and box are followed;
+    a core of zeros has 0.
 
-    `step` names the box where a design has several. Raises InputError where the core is not defined: scores that are
-    not one product of a query and a key side, mixed after something not linear, or by what is made from the inputs.
+    `step`: the name of the box, required if the design has several. Raises InputError if the core is not defined:
+    scores that are not one product of a query and a key side, that are mixed after a nonlinear step, or whose core is
+    computed from the inputs.
 
-    Source: Liu, Su and Huang, Tuformer (ICLR 2022), stable rank of the core. The formula printed there lacks the
-    square; with it the core of mhsa, kron(eye(h), ones(d, d)), gives h.
+    Source: Liu, Su and Huang, Tuformer (ICLR 2022), stable rank of the core. The printed formula lacks the square; with
+    it, the core of mhsa, kron(eye(h), ones(d, d)), has h.
 
     >>> import torch
     >>> round(effective_heads(torch.kron(torch.eye(4), torch.ones(3, 3))), 9)
@@ -58,16 +58,16 @@ def effective_heads(module_or_tensor: CompiledDesign | Tensor, step: str | None 
 
 
 def stable_rank(core: Tensor) -> float:
-    """sum(sigma ** 2) / max(sigma) ** 2 of a matrix, 0 for zeros; nothing here overflows. Raises InputError."""
+    """sum(sigma ** 2) / max(sigma) ** 2 of a matrix, 0 for zeros; cannot overflow. Raises InputError."""
     sigma = core_values(core)
     return float((sigma / sigma[0]).square().sum()) if sigma.numel() and sigma[0] > 0 else 0.0
 
 
 def core_values(core: Tensor) -> Tensor:
-    """The singular values of a core, largest first, float64. Raises InputError where it is not finite."""
+    """The singular values of a core, descending, float64. Raises InputError if an entry is not finite."""
     core = core.detach().double()
     if not core.isfinite().all():
-        raise InputError("the core has entries that are not finite: it has no singular values.")
+        raise InputError("the core has entries that are not finite, so it has no singular values.")
     return torch.linalg.svdvals(core)
 
 
@@ -75,8 +75,8 @@ def core_values(core: Tensor) -> Tensor:
 def core_matrix(module: CompiledDesign, step: str | None = None) -> Tensor:
     """The core of an attention box, [rows, columns], float64. Raises InputError.
 
-    Left out are legs that would only repeat rows or columns, such as the width d of a head: the singular values are
-    those of the whole core up to one factor.
+    Legs that only repeat rows or columns, such as the width d of a head, are omitted. The singular values equal those
+    of the whole core up to a common factor.
     """
     graph = module.plan.graph
     box = _box(graph, step)
@@ -86,7 +86,7 @@ def core_matrix(module: CompiledDesign, step: str | None = None) -> Tensor:
     sides = [use for use in product.factors if use not in core]
     made = [use.name for use in core if use.name in batched(graph)]
     if made:
-        raise _refusal(graph, box, f"'{made[0]}' is made from the inputs or noise, so that each call has another core.")
+        raise _refusal(graph, box, f"'{made[0]}' is computed from inputs or noise, so the core differs between calls.")
     values = _values(module, [use.name for use in core])
     rows = [leg for leg in box.legs if leg not in positional]
     columns = list(dict.fromkeys(leg for use in sides for leg in use.legs if _name(leg) not in positional))
@@ -95,9 +95,9 @@ def core_matrix(module: CompiledDesign, step: str | None = None) -> Tensor:
 
 
 def _assembled(factors: list[tuple[Tensor, tuple[str, ...]]], rows: list[str], columns: list[str], size: Any) -> Tensor:
-    """product of the factors times delta(row, column) for each leg that is both: [rows, columns]."""
+    """The product of the factors and delta(row, column) for each leg that is both: [rows, columns]."""
     within = {leg for _, legs in factors for leg in legs}
-    rows = [leg for leg in rows if leg in within or leg in columns]  # a leg on neither repeats rows
+    rows = [leg for leg in rows if leg in within or leg in columns]  # other legs only repeat rows
     columns = [leg for leg in columns if leg in within or leg in rows]
     number = {leg: place for place, leg in enumerate(dict.fromkeys([*within, *rows, *columns]))}
     arguments: list[Any] = [torch.ones((), dtype=torch.float64), []]
@@ -112,13 +112,13 @@ def _assembled(factors: list[tuple[Tensor, tuple[str, ...]]], rows: list[str], c
 
 
 def _box(graph: Graph, name: str | None) -> Step:
-    """The attention box asked for, or the only one."""
+    """The requested attention box, or the only one."""
     boxes = {step.name: step for step in attention_steps(graph)}
     if not boxes:
-        raise InputError(f"{graph.name}: there is no attention box: no softmax, normalize or keep over the key leg.")
+        raise InputError(f"{graph.name}: there is no attention box (softmax, normalize or keep over the key leg).")
     if name is None and len(boxes) > 1:
         known = ", ".join(f"'{box}'" for box in boxes)
-        raise InputError(f"{graph.name}: it has {len(boxes)} attention boxes, {known}: choose one with step=.")
+        raise InputError(f"{graph.name}: there are {len(boxes)} attention boxes, {known}; choose one with step=.")
     if name is not None and name not in boxes:
         raise InputError(f"{graph.name}: there is no attention box '{name}'; {nearest(str(name), boxes)}")
     return next(iter(boxes.values())) if name is None else boxes[name]
@@ -127,7 +127,7 @@ def _box(graph: Graph, name: str | None) -> Step:
 def _product(graph: Graph, box: Step) -> Product:
     found = products(graph, attentions(graph)[box.name].of)
     if not found:
-        raise _refusal(graph, box, "its scores are no product of a query and a key side.")
+        raise _refusal(graph, box, "its scores are not a product of a query and a key side.")
     against = [product.against for product in found if product.against is not None]
     if against:
         raise _refusal(graph, box, f"{against[0]}.")
@@ -141,7 +141,7 @@ def _refusal(graph: Graph, box: Step, reason: str) -> InputError:
 
 
 def _values(module: CompiledDesign, names: list[str]) -> dict[str, Tensor]:
-    """Tensors and steps that stand on no sequence leg: the lengths of the call do not matter to them."""
+    """Tensors and steps without sequence legs, whose values do not depend on the lengths of a call."""
     graph = module.plan.graph
     lengths = {leg.name: 1 for leg in graph.legs if leg.sequence}
     inputs = tuple(
@@ -153,15 +153,15 @@ def _values(module: CompiledDesign, names: list[str]) -> dict[str, Tensor]:
 
 
 def _name(leg: str) -> str:
-    """`g.1` is a use of the leg `g`."""
+    """The leg of a name: `g.1` is a use of the leg `g`."""
     return leg.partition(".")[0]
 
 
 @dataclass(frozen=True)
 class Product:
-    """Factors by the leg names of the box that looks; a leg summed on the way has a number: `g.1`.
+    """Factors by the leg names of the attention box; a leg that is summed in between has a number: `g.1`.
 
-    `bent`: a step on the way that is not linear, after which nothing may be mixed. `against`: why there is no core.
+    `bent`: a nonlinear step in between, after which scores must not be mixed. `against`: why there is no core.
     """
 
     factors: tuple[Use, ...]
@@ -170,7 +170,7 @@ class Product:
 
 
 def products(graph: Graph, use: Use, numbers: Iterator[int] | None = None) -> list[Product]:
-    """Every product of a query and a key side under a use; a sum may hold several, or none."""
+    """All products of a query and a key side behind a use; a sum may have several, or none."""
     score, numbers = score_of(graph, use), count(1) if numbers is None else numbers
     if isinstance(score, Given):
         return []
@@ -182,14 +182,14 @@ def products(graph: Graph, use: Use, numbers: Iterator[int] | None = None) -> li
 
 
 def _renamed(factors: tuple[Use, ...], names: dict[str, str], numbers: Iterator[int]) -> tuple[Use, ...]:
-    """Factors in the names of the one who asks; each leg that the result lacks gets a name of its own."""
+    """The factors in the leg names of the reader; each leg that the result lacks gets a new name."""
     inner = dict.fromkeys(leg for use in factors for leg in use.legs if leg not in names)
     own = names | {leg: f"{leg}.{next(numbers)}" for leg in inner}
     return tuple(Use(use.name, tuple(own[leg] for leg in use.legs)) for use in factors)
 
 
 def _of_box(graph: Graph, score: Map | Reduce, names: dict[str, str], numbers: Iterator[int]) -> list[Product]:
-    """What stands under a box, but for what decides a topk; the core sums over a leg that the box reduces away."""
+    """The products behind a box, except those that only decide a topk; a leg that the box reduces mixes scores."""
     (inner,) = _renamed((score.of,), names, numbers)
     found = products(graph, inner, numbers)
     if not score.linear:
@@ -200,7 +200,7 @@ def _of_box(graph: Graph, score: Map | Reduce, names: dict[str, str], numbers: I
 def _of_term(
     graph: Graph, step: Step, factors: tuple[Use, ...], kept: set[str], numbers: Iterator[int]
 ) -> Iterator[Product]:
-    """The term itself, or the products under its one factor that has both sides, times the other factors."""
+    """The term itself, or the products behind its only factor with both sides, times the other factors."""
     both = [(place, products(graph, use, numbers)) for place, use in enumerate(factors) if len(_sides(graph, use)) == 2]
     scores = {place: found for place, found in both if found}
     rest = tuple(use for place, use in enumerate(factors) if place not in scores)

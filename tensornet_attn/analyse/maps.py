@@ -1,6 +1,6 @@
-"""What the boxes of a call give: attention maps and scores, and which experts each position chose.
+"""Values of boxes in a call: attention maps and scores, and the experts that each position chose.
 
-The steps are computed as written, in evaluation, all at once.
+Steps are computed as written, as in evaluation, for the whole batch at once.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ def attention_steps(graph: Graph) -> tuple[Step, ...]:
 
 
 def topk_steps(graph: Graph) -> tuple[Step, ...]:
-    """The boxes that choose, whatever they leave elsewhere."""
+    """The topk boxes, with any values in the entries that they do not choose."""
     return tuple(step for step in graph.steps if step.box is not None and OPS[step.box.kind].selects)
 
 
 def analysed(graph: Graph) -> bool:
-    """Whether there is something to analyse: an attention box, or a topk."""
+    """Whether there is anything to analyse: an attention box or a topk."""
     return bool(attention_steps(graph) or topk_steps(graph))
 
 
 def compiled(value: Any, what: str) -> CompiledDesign:
-    """The module, where it is a compiled design. Raises InputError."""
+    """The module, if it is a compiled design. Raises InputError."""
     if not isinstance(value, CompiledDesign):
-        raise InputError(f"{what} takes a compiled design, as ta.compile makes it, not a {type(value).__name__}.")
+        raise InputError(f"{what} takes a compiled design, as ta.compile returns it, not a {type(value).__name__}.")
     return value
 
 
@@ -57,7 +57,7 @@ def values_of(
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Values by name, [batch..., legs as written], and the lengths of the call. Raises InputError.
 
-    As in evaluation whatever the module's mode, so that dropout and noise leave the maps alone.
+    Always computed as in evaluation, so that dropout and noise do not affect the maps.
     """
     given = module._signature.ordered(inputs, named or {})
     lengths = module._signature.check(given, noise=None, **see)
@@ -67,14 +67,14 @@ def values_of(
 def evaluated(
     module: CompiledDesign, names: Iterable[str], tensors: Mapping[str, Tensor], lengths: Mapping[str, int], **see: Any
 ) -> dict[str, Tensor]:
-    """The steps named and what they are made of, evaluated by the reference."""
+    """The named steps and their dependencies, evaluated by the reference."""
     names = tuple(names)
     graph = needed(module.plan.graph, names)
     return module._evaluate(graph, tensors, lengths=lengths, training=False, shown=names, **see)
 
 
 def needed(graph: Graph, names: Iterable[str]) -> Graph:
-    """The part of a graph that some steps depend on; all inputs stay, because they say what the batch is."""
+    """The part of a graph that some steps depend on; all inputs are included, because they define the batch."""
     wanted = behind(graph, names)
     tensors = tuple(tensor for tensor in graph.tensors if tensor.role == "input" or tensor.name in wanted)
     steps = tuple(step for step in graph.steps if step.name in wanted)
@@ -83,7 +83,7 @@ def needed(graph: Graph, names: Iterable[str]) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class Maps:
-    """The maps of one step: `values` [batch..., legs], the legs that are heads first, then the query, then the key leg.
+    """The maps of one step: `values` [batch..., legs]; the legs are those of heads, then the query and the key leg.
 
     >>> import torch
     >>> Maps("A", torch.ones(2, 3, 5, 5) / 5, ("h", "n", "m"))
@@ -98,7 +98,7 @@ class Maps:
         if len(self.legs) < 2 or self.values.ndim < len(self.legs):
             shape = f"[batch..., {', '.join(self.legs)}]"
             raise InputError(
-                f"maps have shape [batch..., heads..., query, key]; {list(self.values.shape)} is no {shape}."
+                f"maps have shape [batch..., heads..., query, key]; {list(self.values.shape)} is not of shape {shape}."
             )
 
     @property
@@ -107,12 +107,12 @@ class Maps:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """The sizes of the legs that are heads."""
+        """The sizes of the head legs."""
         return tuple(self.values.shape[len(self.batch) : -2])
 
     @property
     def by_head(self) -> Tensor:
-        """The same values, [batch, heads, query, key]: batch dimensions merged into one, head legs into another."""
+        """The values as [batch, heads, query, key]: batch dimensions are merged into one, head legs into another."""
         batch, heads = torch.Size(self.batch).numel(), torch.Size(self.heads).numel()
         return self.values.reshape(batch, heads, *self.values.shape[-2:])
 
@@ -130,10 +130,11 @@ class Maps:
 def attention_maps(
     module: CompiledDesign, *inputs: Tensor, mask: Tensor | None = None, key_mask: Tensor | None = None, **named: Tensor
 ) -> dict[str, Maps]:
-    """The attention maps of a call by step: every softmax, normalize or keep box over the key leg of any design.
+    """The attention maps of a call, by step: of all softmax, normalize and keep boxes over the key leg.
 
-    Inputs, `mask` and `key_mask` as in the call of the module. The diagram is evaluated once, as written, with the
-    module's weights and as in evaluation: no dropout, no noise. A design without attention has none. Raises InputError.
+    Inputs, `mask` and `key_mask` as in a call of the module. The diagram is evaluated once, as written, with the
+    module's weights and as in evaluation: without dropout and noise. The result is empty for a design without
+    attention. Raises InputError.
 
     >>> import torch, tensornet_attn as ta
     >>> layer = ta.compile(ta.load("gqa", legs={"f": 16}))
@@ -147,10 +148,10 @@ def attention_maps(
 def attention_scores(
     module: CompiledDesign, *inputs: Tensor, mask: Tensor | None = None, key_mask: Tensor | None = None, **named: Tensor
 ) -> dict[str, Maps]:
-    """What every attention box takes: the scores before its softmax, scale and mask, by step, as Maps.
+    """The operands of all attention boxes, by step, as Maps: the scores before softmax, scale and mask.
 
-    For mhsa these are Q K^T of each head, of hidden keys too. For a normalize or keep box they are what it normalises
-    or keeps, such as phi(Q) phi(K)^T. Inputs and masks as in `attention_maps`. Raises InputError.
+    For mhsa these are Q K^T of each head, including hidden keys. For a normalize or keep box they are its operand, such
+    as phi(Q) phi(K)^T. Inputs and masks as in `attention_maps`. Raises InputError.
 
     >>> import torch, tensornet_attn as ta
     >>> layer = ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2}))
@@ -189,15 +190,15 @@ def _maps(graph: Graph, step: str, written: tuple[str, ...], value: Tensor) -> M
 
 
 def as_maps(value: Any) -> Maps:
-    """Maps as they are, or of a tensor [batch..., heads, query, key]. Raises InputError."""
+    """Converts a tensor [batch..., heads, query, key] to Maps; returns Maps unchanged. Raises InputError."""
     if isinstance(value, Maps):
         return value
     if isinstance(value, torch.Tensor) and value.ndim >= 2:
         return Maps("maps", value, ("h", "n", "m")[-min(value.ndim, 3) :])
     if isinstance(value, dict):
-        raise InputError(f"maps of one step are needed, not of {len(value)}: give maps['{next(iter(value), 'A')}'].")
+        raise InputError(f"give the maps of one step, not of {len(value)}: maps['{next(iter(value), 'A')}'].")
     of = f"one of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
-    raise InputError(f"maps are what ta.attention_maps gives, or a tensor [batch..., heads, query, key], not {of}.")
+    raise InputError(f"give maps from ta.attention_maps, or a tensor [batch..., heads, query, key], not {of}.")
 
 
 def mean_maps(maps: Maps | Tensor) -> Tensor:
@@ -209,12 +210,12 @@ def mean_maps(maps: Maps | Tensor) -> Tensor:
     """
     maps = as_maps(maps)
     if not all(maps.batch):
-        raise InputError("the batch is empty: it has no mean map.")
+        raise InputError("the batch is empty, so there is no mean map.")
     return maps.by_head.mean(0).reshape(*maps.heads, *maps.values.shape[-2:])
 
 
 def max_maps(maps: Maps | Tensor) -> Tensor:
-    """The maximum over all heads of one layer, entry by entry, of each sequence: [batch..., query, key].
+    """The elementwise maximum over all heads of one layer, for each sequence: [batch..., query, key].
 
     Source: after Csordas et al., Few Heads Are Enough (EPA; later SwitchHead), figs. 2, 3 and 4.
 
@@ -224,16 +225,16 @@ def max_maps(maps: Maps | Tensor) -> Tensor:
     """
     maps = as_maps(maps)
     if not maps.by_head.shape[1]:
-        raise InputError(f"'{maps.step}' has no heads: there is no maximum.")
+        raise InputError(f"'{maps.step}' has no heads, so there is no maximum.")
     return maps.by_head.amax(1).reshape(*maps.batch, *maps.values.shape[-2:])
 
 
 @dataclass(frozen=True, eq=False)
 class Selections:
-    """What one topk box chose along its leg, the largest first; equal ones in order of their index.
+    """The entries that a topk box chose along its leg, largest first; ties in order of index.
 
-    `indices` and `gates`: [batch..., legs, k], the legs of the step but for `leg`, then the k chosen entries of that
-    leg, which has `size`. `position`: the sequence leg among `legs`, None where there is none.
+    `indices` and `gates`: [batch..., legs, k], with the legs of the step except `leg`, then the k chosen entries of
+    `leg`, which has `size` entries. `position`: the sequence leg in `legs`, or None.
     """
 
     step: str
@@ -246,19 +247,19 @@ class Selections:
 
     @property
     def dense(self) -> Tensor:
-        """The gates where they belong, zeros elsewhere: [batch..., legs, leg]."""
+        """The gates in place, zeros elsewhere: [batch..., legs, leg]."""
         zeros = self.gates.new_zeros(*self.gates.shape[:-1], self.size)
         return zeros.scatter(-1, self.indices, self.gates)
 
     @property
     def chosen(self) -> Tensor:
-        """True at the chosen entries: [batch..., legs, leg]."""
+        """True for the chosen entries: [batch..., legs, leg]."""
         none = torch.zeros(*self.indices.shape[:-1], self.size, device=self.indices.device, dtype=torch.bool)
         return none.scatter(-1, self.indices, True)
 
     @property
     def usage(self) -> Tensor:
-        """The part of batch and positions that chose each expert: [other legs..., leg]; a row sums to k."""
+        """The fraction of batch and positions that chose each expert: [other legs..., leg]; a row sums to k."""
         chosen = self.chosen.float()
         batch = range(chosen.ndim - 1 - len(self.legs))
         over = [*batch, *(len(batch) + i for i, leg in enumerate(self.legs) if leg == self.position)]
@@ -277,10 +278,10 @@ class Selections:
 def expert_selections(
     module: CompiledDesign, *inputs: Tensor, mask: Tensor | None = None, key_mask: Tensor | None = None, **named: Tensor
 ) -> dict[str, Selections]:
-    """What every topk box of a design chose in a call, by step: experts, gates, and how often each is used.
+    """The entries that all topk boxes of a design chose in a call, by step: experts, gates, and usage.
 
-    Inputs, `mask` and `key_mask` as in the call of the module; evaluated as written and as in evaluation. A design
-    without a topk box has none. Raises InputError.
+    Inputs, `mask` and `key_mask` as in a call of the module. Evaluated as written, as in evaluation. The result is
+    empty for a design without a topk box. Raises InputError.
 
     Source: after Csordas et al., Few Heads Are Enough (EPA; later SwitchHead), fig. 2.
 

@@ -1,4 +1,4 @@
-"""What is measured of the maps of one box: ranks, distances between heads, entropy, reach, induction, eigenvalues."""
+"""Measures of the maps of one box: ranks, distances between heads, entropy, reach, induction, eigenvalues."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tensornet_attn.analyse.maps import Maps, as_maps
 from tensornet_attn.errors import InputError
 
 Tensor = torch.Tensor
-TOLERANCE = 1e-6  # of the papers, as the next two
+TOLERANCE = 1e-6  # from the papers, as the next two
 VARIANCE = 0.95
 TOP = 50
-ALONE = 2048  # rows of a matrix whose eigenvalues one thread computes
-CHUNK = 2**24  # entries made float64 at once: 128 MiB
+ALONE = 2048  # maximum rows of a matrix whose eigenvalues are computed by one thread
+CHUNK = 2**24  # entries converted to float64 at once: 128 MiB
 
 
 def map_rank(maps: Maps | Tensor, band: int = 0, tolerance: float = TOLERANCE) -> Tensor:
-    """The rank of each map without a band around its diagonal: [batch..., heads...], whole numbers.
+    """The rank of each map without a band around its diagonal: [batch..., heads...], integers.
 
-    `band` counts the diagonals set to zero, as the bandwidth of the design `fmm1` does: 0 none, 1 the main one, 5 two
-    more on either side; an even band is as the odd one below it. Where lengths differ the last query stands at the last
-    key. The rank is the number of singular values above `tolerance`, an absolute bound. They are computed in float64;
-    maps computed in float32 carry rounding of about 1e-8. Raises InputError.
+    `band`: the number of diagonals that are set to zero, like the bandwidth of the design `fmm1`: 0 none, 1 the main
+    diagonal, 5 two more on each side; an even band equals the odd band below it. The last query is at the position of
+    the last key. The rank is the number of singular values above `tolerance`, an absolute bound, computed in float64.
+    Maps computed in float32 have rounding errors of about 1e-8. Raises InputError.
 
     Source: after Nguyen et al., FMMformer (NeurIPS 2021), fig. 3, and Transformer-MGK (ICML 2022), fig. 2.
 
@@ -38,14 +38,14 @@ def map_rank(maps: Maps | Tensor, band: int = 0, tolerance: float = TOLERANCE) -
 
 
 def rank_of(values: Tensor, tolerance: float = TOLERANCE) -> Tensor:
-    """How many singular values stand above a bound: [...]."""
+    """The number of singular values above a bound: [...]."""
     return (values > tolerance).sum(-1)
 
 
 def singular_values(maps: Maps | Tensor, band: int = 0) -> Tensor:
-    """The singular values of each map, largest first, with a band removed as in `map_rank`: [batch, heads, values].
+    """The singular values of each map, descending, without a band as in `map_rank`: [batch, heads, values].
 
-    Float64. Raises InputError for maps that are not finite.
+    Float64. Raises InputError if an entry is not finite.
 
     >>> import torch
     >>> singular_values(torch.eye(2)).tolist()
@@ -53,7 +53,7 @@ def singular_values(maps: Maps | Tensor, band: int = 0) -> Tensor:
     """
     maps = as_maps(maps)
     if not isinstance(band, int) or isinstance(band, bool) or band < 0:
-        raise InputError(f"band is {band!r}; it counts diagonals, from 0.")
+        raise InputError(f"band is {band!r}; give a number of diagonals, at least 0.")
     outside, values = distances(maps) > (band - 1) // 2, _finite(maps)
     parts = values.flatten(0, 1).split(max(1, CHUNK // max(1, outside.numel())))
     found = torch.cat([torch.linalg.svdvals(torch.where(outside, part.double(), 0)) for part in parts])
@@ -61,24 +61,24 @@ def singular_values(maps: Maps | Tensor, band: int = 0) -> Tensor:
 
 
 def _finite(maps: Maps) -> Tensor:
-    """The maps, [batch, heads, query, key]. Raises InputError where an entry is not finite."""
+    """The maps, [batch, heads, query, key]. Raises InputError if an entry is not finite."""
     if not maps.values.isfinite().all():
         raise InputError(f"the maps of '{maps.step}' have entries that are not finite.")
     return maps.by_head.detach()
 
 
 def distances(maps: Maps) -> Tensor:
-    """How far each key stands from each query, in positions; the last query stands at the last key: [query, key]."""
+    """The distance of each query and key in positions; the last query is at the position of the last key: [n, m]."""
     n, m = maps.values.shape[-2:]
     device = maps.values.device
     return (torch.arange(m - n, m, device=device)[:, None] - torch.arange(m, device=device)).abs()
 
 
 def _rows(maps: Maps) -> Tensor:
-    """Rows of sum 1, or of zeros, float64: [batch, heads, query, key]."""
+    """The maps with rows that sum to 1, or of zeros, float64: [batch, heads, query, key]. Raises InputError."""
     values = maps.by_head.detach().double()
     if not (values >= 0).all():
-        raise InputError(f"the maps of '{maps.step}' have entries that are negative or not numbers: no distributions.")
+        raise InputError(f"the maps of '{maps.step}' have negative or NaN entries, so rows are not distributions.")
     sums = values.sum(-1, keepdim=True)
     return values / torch.where(sums == 0, 1, sums)
 
@@ -86,8 +86,8 @@ def _rows(maps: Maps) -> Tensor:
 def map_entropy(maps: Maps | Tensor) -> Tensor:
     """The entropy of a query's row in nats, averaged over batch and queries: [heads...].
 
-    A row that sees m keys evenly has log m, one that sees a single key 0. Rows are divided by their sums; rows that see
-    nothing are left out, and a head that has no other is NaN. Raises InputError for maps with negative entries.
+    Uniform attention to m keys has log m, attention to a single key 0. Rows are divided by their sums. Rows of zeros do
+    not count; a head with no other rows is NaN. Raises InputError for maps with negative entries.
 
     >>> import torch
     >>> round(map_entropy(torch.ones(1, 4, 4) / 4).item(), 4)  # log 4
@@ -98,10 +98,10 @@ def map_entropy(maps: Maps | Tensor) -> Tensor:
 
 
 def map_reach(maps: Maps | Tensor) -> Tensor:
-    """How far a query looks, in positions: the mean distance to a key, weighted by its row: [heads...].
+    """The attention distance in positions: the mean distance of a query to a key, weighted by its row: [heads...].
 
-    Averaged over batch and queries like `map_entropy`; the last query stands at the last key. Raises InputError for
-    maps with negative entries.
+    Averaged over batch and queries like `map_entropy`. The last query is at the position of the last key. Raises
+    InputError for maps with negative entries.
 
     >>> import torch
     >>> map_reach(torch.eye(3)[None]).item(), map_reach(torch.ones(1, 2, 2)).item()
@@ -115,16 +115,16 @@ def map_reach(maps: Maps | Tensor) -> Tensor:
 def induction_scores(maps: Maps | Tensor, period: int | None = None) -> Tensor:
     """The induction score of each head: [heads...], from 0 to 1; 1 is a perfect induction head.
 
-    `maps` are those of sequences of random tokens that are repeated: token i is token i - `period`, half the number of
-    keys where none is given (`repeated_tokens` makes them). At a token's second occurrence, position i >= period, an
-    induction head attends to the token after the first occurrence, position i - period + 1, because that token comes
-    next. The score is the attention on that position, averaged over the batch and over all queries from `period` on:
+    `maps`: of repeated sequences of random tokens (`repeated_tokens`), in which token i equals token i - `period`; the
+    default period is half the number of keys. At a token's second occurrence, position i >= period, an induction head
+    attends to the token after the first occurrence, position i - period + 1, because that token follows. The score is
+    the attention to that position, averaged over the batch and over all queries from `period` on:
 
         score[h] = mean over batch and i >= period of A[h, i, i - period + 1]
 
-    Rows are divided by their sums; rows that see nothing are left out, and a head that has no other is NaN. Attention
-    spread evenly over all keys seen so far gives about 0.7 / period. The last query stands at the last key. Raises
-    InputError for maps with negative entries, and where no query stands at a second occurrence.
+    Rows are divided by their sums. Rows of zeros do not count; a head with no other rows is NaN. Uniform attention to
+    all earlier keys has about 0.7 / period. The last query is at the position of the last key. Raises InputError for
+    maps with negative entries, and if no query is at a second occurrence.
 
     Source: Olsson et al., In-context Learning and Induction Heads (2022), the prefix matching score; used by Csordas et
     al., Few Heads Are Enough (EPA; later SwitchHead), section 5 and fig. 6.
@@ -138,9 +138,9 @@ def induction_scores(maps: Maps | Tensor, period: int | None = None) -> Tensor:
     n, m = maps.values.shape[-2:]
     period = m // 2 if period is None else period
     if not isinstance(period, int) or isinstance(period, bool) or period < 2:
-        raise InputError(f"period is {period!r}; a sequence that is repeated has at least 2 tokens.")
+        raise InputError(f"period is {period!r}; give an integer of at least 2.")
     if period >= m or not n:
-        raise InputError(f"the maps of '{maps.step}' have {m} keys: a sequence of {period} is not repeated in them.")
+        raise InputError(f"the maps of '{maps.step}' have {m} keys, too few to repeat a sequence of {period} tokens.")
     second = torch.arange(max(period, m - n), m, device=maps.values.device)
     rows = _rows(maps)[:, :, second - (m - n)]
     looked_at = (second - period + 1).expand(*rows.shape[:-1])[..., None]
@@ -148,14 +148,14 @@ def induction_scores(maps: Maps | Tensor, period: int | None = None) -> Tensor:
 
 
 def _mean_over_rows(maps: Maps, rows: Tensor, value: Tensor) -> Tensor:
-    """The mean over batch and queries of [batch, heads, query], rows of zeros left out: [heads...]."""
+    """The mean over batch and queries of [batch, heads, query] without rows of zeros: [heads...]."""
     some = rows.any(-1)
     return (value.sum((0, 2)) / some.sum((0, 2))).reshape(maps.heads)
 
 
 @dataclass(frozen=True, eq=False)
 class HeadDistances:
-    """Mean, variance, standard deviation, least and largest over the pairs of heads, each averaged over the batch.
+    """Mean, variance, standard deviation, minimum and maximum over pairs of heads, each averaged over the batch.
 
     `pairs`: [heads, heads], the distance of each pair, averaged over the batch.
     """
@@ -169,12 +169,12 @@ class HeadDistances:
 
 
 def head_distances(maps: Maps | Tensor) -> HeadDistances:
-    """The distances between the maps of the heads: the L2 norm of the difference of two maps, over all its entries.
+    """The distances between the maps of heads: the L2 norm of the difference of two maps, over all entries.
 
-    Mean, variance and standard deviation (of all pairs, not of a sample), least and largest are over the pairs of heads
-    of one sequence; each is averaged over the batch. So `std` is the mean of roots, not the root of `variance`. The
-    paper prints the averages of mean and variance over the layers of a model. Computed in float64. Raises InputError
-    where there is one head only, or an empty batch.
+    Mean, variance and standard deviation (of the population), minimum and maximum are over the pairs of heads of a
+    sequence, then averaged over the batch. So `std` is a mean of roots, not the root of `variance`. The paper prints
+    mean and variance averaged over the layers of a model. Computed in float64. Raises InputError for a single head or
+    an empty batch.
 
     Source: after Nguyen et al., FiSHformer (NeurIPS 2022), tables 8 and 12.
 
@@ -187,9 +187,9 @@ def head_distances(maps: Maps | Tensor) -> HeadDistances:
     flat = maps.by_head.detach().flatten(2)
     heads = flat.shape[1]
     if heads < 2:
-        raise InputError(f"'{maps.step}' has one map a sequence: distances between heads need two.")
+        raise InputError(f"'{maps.step}' has one map per sequence, but distances between heads need at least two.")
     if not len(flat):
-        raise InputError("the batch is empty: there are no distances between heads.")
+        raise InputError("the batch is empty, so there are no distances between heads.")
     _finite(maps)
     first, second = torch.triu_indices(heads, heads, 1)
     pairs = torch.stack([_between(batch.double()) for batch in flat])
@@ -200,10 +200,10 @@ def head_distances(maps: Maps | Tensor) -> HeadDistances:
 
 
 def _between(flat: Tensor) -> Tensor:
-    """Of [heads, entries]: [heads, heads].
+    """Distances between rows, [heads, entries] to [heads, heads].
 
-    A rotation keeps distances, and QR finds one after which a head has few entries. Not by products of the maps
-    themselves, which lose what is left between two that are nearly equal.
+    QR rotates the rows, which preserves distances, so that each has few entries. Inner products of the maps would lose
+    the small difference between nearly equal maps.
     """
     flat = flat - flat[:1]
     if flat.shape[1] > flat.shape[0]:
@@ -213,9 +213,9 @@ def _between(flat: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Eigenvalues:
-    """The eigenvalues of the covariance matrix C of attention matrices, `values` [components], largest first, float64.
+    """The eigenvalues of the covariance matrix C of attention matrices: `values` [components], descending, float64.
 
-    C is n * m x n * m; the eigenvalues beyond `values` are zero. `matrices`: how many matrices C is the mean over.
+    C is n * m x n * m; eigenvalues that are not in `values` are zero. `matrices`: the number of attention matrices.
     """
 
     values: Tensor
@@ -223,28 +223,28 @@ class Eigenvalues:
 
     @property
     def cumulative(self) -> Tensor:
-        """The cumulative sum of the eigenvalues as a part of the trace: [components]; zeros where the trace is zero."""
+        """The cumulative sum of the eigenvalues as a fraction of the trace: [components]; zeros if the trace is 0."""
         whole = self.values.sum()
         return self.values.cumsum(0) / torch.where(whole == 0, 1, whole)
 
     def components(self, variance: float = VARIANCE) -> int:
-        """How many of the largest eigenvalues sum to this part of the trace; 0 where the trace is zero."""
+        """How many of the largest eigenvalues sum to this fraction of the trace; 0 if the trace is 0."""
         if not 0 < variance <= 1:
-            raise InputError(f"variance is {variance!r}; it is a part of the whole, above 0 and at most 1.")
-        reached = self.cumulative >= variance - 1e-12  # a sum of parts may fall short of 1 by rounding
+            raise InputError(f"variance is {variance!r}; give a fraction above 0 and at most 1.")
+        reached = self.cumulative >= variance - 1e-12  # rounding may keep the sum below 1
         return int(reached.int().argmax()) + 1 if reached.any() else 0
 
     def histogram(self, top: int = TOP, bins: int = 20) -> tuple[Tensor, Tensor]:
-        """The histogram of the `top` largest eigenvalues, zeros left out: (counts [bins], edges [bins + 1]).
+        """The histogram of the `top` largest nonzero eigenvalues: (counts [bins], edges [bins + 1]).
 
-        Edges run from the least to the largest in equal ratios, because the first eigenvalue stands far above the rest.
-        Raises InputError.
+        Edges are spaced logarithmically, because the first eigenvalue is much larger than the others. Raises
+        InputError.
         """
         if top < 1 or bins < 1:
-            raise InputError(f"top is {top!r} and bins is {bins!r}; both are whole numbers from 1.")
+            raise InputError(f"top is {top!r} and bins is {bins!r}; give integers of at least 1.")
         logs = self.values[:top][self.values[:top] > 0].log10().cpu()
         if not len(logs):
-            raise InputError("all eigenvalues are zero: there is no histogram.")
+            raise InputError("all eigenvalues are zero, so there is no histogram.")
         counts, edges = torch.histogram(logs, bins)
         return counts.long(), 10**edges
 
@@ -255,13 +255,13 @@ class Eigenvalues:
 def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalues:
     """The eigenvalues of C = 1 / (M H) * sum over M sequences and H heads of vec(A) vec(A)^T.
 
-    `maps`: the attention matrices A of one step over a batch, or an iterable with those of many batches, such as a
-    generator; every A has the same n and m. The mean is not subtracted: that is the formula as printed. A may be the
-    maps (`attention_maps`) or the scores before the softmax (`attention_scores`).
+    `maps`: the attention matrices A of one step over a batch, or an iterable of those of several batches, such as a
+    generator; all A have the same n and m. The mean is not subtracted, as in the printed formula. A may be the maps
+    (`attention_maps`) or the scores before the softmax (`attention_scores`).
 
-    C has the eigenvalues of the M H x M H matrix of inner products of the A, the Gram matrix, divided by M H. That
-    matrix is computed, or C itself where an A has fewer than M H entries. Computed in float64. Raises InputError for
-    no matrices, for matrices of different sizes, and for entries that are not finite.
+    C has the same nonzero eigenvalues as the M H x M H Gram matrix, the inner products of the A, divided by M H. The
+    smaller of the two matrices is computed, in float64. Raises InputError if there are no matrices, if their sizes
+    differ, or if an entry is not finite.
 
     Source: Nguyen et al., FiSHformer (NeurIPS 2022), section 1.2, fig. 2 and section 4, "Eigen Analysis".
 
@@ -274,15 +274,15 @@ def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalue
     sizes = list(dict.fromkeys(tuple(part.values.shape[-2:]) for part in given))
     if len(sizes) > 1:
         (n, m), (other, wide) = sizes[:2]
-        raise InputError(f"the matrices have different sizes, {n} x {m} and {other} x {wide}: give those of one size.")
+        raise InputError(f"the matrices have different sizes, {n} x {m} and {other} x {wide}; give one size.")
     if not any(part.by_head.shape[:2].numel() for part in given):
-        raise InputError("there are no attention matrices: the batch is empty.")
+        raise InputError("there are no attention matrices, because the batch is empty.")
     rows = torch.cat([_finite(part).flatten(2).flatten(0, 1) for part in given])
     matrices, entries = rows.shape
-    along = 1 if matrices <= entries else 0  # the longer side is summed over, a part at a time
+    along = 1 if matrices <= entries else 0  # sums over the longer side, in chunks
     parts = (part.double() for part in rows.split(max(1, CHUNK // max(1, rows.shape[1 - along])), along))
     product = sum(part @ part.T if along else part.T @ part for part in parts)
-    # The reduction to tridiagonal form synchronises its threads for every row. Where other processes use the cores, two
+    # The reduction to tridiagonal form synchronises its threads for every row. If other processes use the cores, two
     # threads take 11 s for 320 rows, and one takes 0.03 s.
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if len(product) <= ALONE else threads)
@@ -290,15 +290,15 @@ def map_eigenvalues(maps: Maps | Tensor | Iterable[Maps | Tensor]) -> Eigenvalue
         values = torch.linalg.eigvalsh(product / matrices).flip(0)
     finally:
         torch.set_num_threads(threads)
-    zero = len(values) * torch.finfo(values.dtype).eps * values[:1]  # below it an eigenvalue is rounding
+    zero = len(values) * torch.finfo(values.dtype).eps * values[:1]  # smaller eigenvalues are rounding errors
     return Eigenvalues(torch.where(values > zero, values, 0), matrices)
 
 
 def principal_components(maps: Maps | Tensor | Iterable[Maps | Tensor], variance: float = VARIANCE) -> int:
-    """How many principal components explain that part of the trace of C; see `map_eigenvalues`.
+    """The number of principal components that explain a fraction of the trace of C; see `map_eigenvalues`.
 
-    At most the number of matrices, M sequences times H heads, which may be far more than the number of heads. The mean
-    over the layers of a model is a row of the paper's table. Raises InputError.
+    It is at most the number of matrices, M sequences times H heads, which may be much larger than the number of heads.
+    The paper's table prints the mean over the layers of a model. Raises InputError.
 
     Source: Nguyen et al., FiSHformer (NeurIPS 2022), tables 9 and 13.
 

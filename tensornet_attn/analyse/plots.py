@@ -1,4 +1,4 @@
-"""Plots of maps, spectra, layers and experts: matplotlib Figures, made without pyplot, so that no state is shared."""
+"""Plots of maps, spectra, layers and experts, as matplotlib Figures created without pyplot and its global state."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 Layers = Mapping[str, Any]
-HEADS = 16  # panels of one plot, and heads of a table of scores whose scores are written into it
-COLUMNS = 4  # panels side by side
+HEADS = 16  # maximum panels of a plot, and heads in a table with printed scores
+COLUMNS = 4  # panels per row
 BINS = 25
-INDUCTION, CELL = 3.2, 0.36  # inches: a map, a score
-MAP, STRIP, EXPERT = 2.9, 0.75, 0.13  # inches: a map beside experts, the frame of a strip, one expert
+INDUCTION, CELL = 3.2, 0.36  # inches: a map, a cell with a score
+MAP, STRIP, EXPERT = 2.9, 0.75, 0.13  # inches: a map with experts, the frame of a strip, one expert
 INK, BLUE, GREY = "#1f2933", "#2563a8", "#9aa5b1"
 
 
 def need_matplotlib() -> None:
-    """Raises MissingPartError where matplotlib is not installed."""
+    """Raises MissingPartError if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
-        raise MissingPartError("plots need matplotlib: pip install 'tensornet-attn[plot]'.")
+        raise MissingPartError("plots need matplotlib; run pip install 'tensornet-attn[plot]'.")
 
 
 def blank(width: float, height: float) -> Figure:
@@ -53,10 +53,10 @@ def blank(width: float, height: float) -> Figure:
 
 
 def plot_maps(maps: Maps | Tensor, heads: int = HEADS) -> Figure:
-    """The mean map of each head over the batch, queries downwards and keys to the right; the first `heads` of them.
+    """The mean map over the batch of each of the first `heads` heads, with queries as rows and keys as columns.
 
-    One colour scale for all, from the least weight to the largest, with more shades for small ones; about zero where
-    there are negative entries. Returns a matplotlib Figure. Raises InputError, MissingPartError.
+    All maps share one colour scale, with more shades for small weights; it is centred at zero if there are negative
+    entries. Returns a matplotlib Figure. Raises InputError, MissingPartError.
     """
     maps = as_maps(maps)
     shown = mean_maps(maps).detach().double().cpu().reshape(-1, *maps.values.shape[-2:])[:heads]
@@ -70,9 +70,9 @@ def plot_maps(maps: Maps | Tensor, heads: int = HEADS) -> Figure:
 
 
 def plot_ranks(maps: Maps | Tensor, bands: Sequence[int] = (0, 5, 10, 20), tolerance: float = TOLERANCE) -> Figure:
-    """How the ranks of all maps of a batch are distributed, with bands of these many diagonals removed.
+    """Histograms of the ranks of all maps of a batch, with bands of these numbers of diagonals removed.
 
-    One histogram a band, counts of maps over ranks (singular values above `tolerance`). Returns a matplotlib Figure.
+    One histogram per band: counts of maps over ranks (singular values above `tolerance`). Returns a matplotlib Figure.
     Raises InputError, MissingPartError. Source: after FMMformer (NeurIPS 2021), fig. 3.
     """
     maps = as_maps(maps)
@@ -80,7 +80,7 @@ def plot_ranks(maps: Maps | Tensor, bands: Sequence[int] = (0, 5, 10, 20), toler
 
 
 def ranks_figure(ranks: Mapping[int, Tensor], most: int) -> Figure:
-    """One histogram for each band, all with the same bins from 0 to the largest rank there can be."""
+    """One histogram per band, all with the same bins from 0 to the maximum rank."""
     figure, axes = grid(len(ranks), 2.6, 2.2)
     width = max(1, math.ceil((most + 1) / 32))
     bins = [edge * width - 0.5 for edge in range(math.ceil((most + 1) / width) + 1)]
@@ -95,24 +95,24 @@ def ranks_figure(ranks: Mapping[int, Tensor], most: int) -> Figure:
 
 
 def plot_spectra(maps: Maps | Tensor, heads: int = HEADS, core: Tensor | None = None) -> Figure:
-    """The singular values of the maps, a line a head (mean over the batch), and of a core matrix where one is given.
+    """The singular values of the maps, one line per head (mean over the batch), and of a core matrix if given.
 
-    Values below 1e-9 are cut off; the dashed line is the bound that ranks count above. Returns a matplotlib Figure.
-    Raises InputError, MissingPartError.
+    Values below 1e-9 are clamped; the dashed line is the tolerance of ranks. Returns a matplotlib Figure. Raises
+    InputError, MissingPartError.
     """
     maps = as_maps(maps)
     return spectra_figure(maps, singular_values(maps), core, heads)
 
 
 def spectra_figure(maps: Maps, values: Tensor, core: Tensor | None, heads: int = HEADS) -> Figure:
-    """`values`: the singular values of the maps, [batch, heads, values]."""
+    """The figure of `plot_spectra`; `values`: the singular values of the maps, [batch, heads, values]."""
     figure, axes = grid(1 if core is None else 2, 4.6, 2.9)
     lines = values.mean(0)[:heads].cpu()
     for line, shade in zip(lines, _shades(len(lines)), strict=True):
         axes[0].plot(range(1, len(line) + 1), line.clamp(min=1e-9).numpy(), lw=1.2, color=shade)
     axes[0].set_yscale("log")
     axes[0].axhline(TOLERANCE, color=GREY, lw=1, ls="--")
-    label(axes[0], f"maps of {maps.step}, a line a head", "index", "singular value")
+    label(axes[0], f"maps of {maps.step}, one line per head", "index", "singular value")
     if core is not None:
         found = core_values(core).cpu()
         largest, marker = float(found[:1].sum()) or 1.0, "o" if len(found) <= 64 else ""
@@ -124,7 +124,7 @@ def spectra_figure(maps: Maps, values: Tensor, core: Tensor | None, heads: int =
 
 
 def _shades(count: int) -> list[Any]:
-    """Colours for lines that stand in an order."""
+    """Colours for an ordered set of lines."""
     import matplotlib
 
     return [matplotlib.colormaps["viridis"](0.1 + 0.75 * place / max(1, count - 1)) for place in range(count)]
@@ -161,16 +161,17 @@ def label(axis: Axes, title: str, across: str, down: str) -> None:
 
 
 def plot_eigenvalues(eigenvalues: Eigenvalues | Maps | Tensor | Layers, top: int = TOP) -> Figure:
-    """Eigenvalues of the covariance of attention matrices: the largest ones as a histogram, and cumulative sums.
+    """Eigenvalues of the covariance of attention matrices: a histogram of the largest ones, and cumulative sums.
 
     Left: the histogram of the `top` largest eigenvalues. Middle and right: the cumulative sum of the `top` largest and
-    of all, as a part of the trace, with the number of components for 95 %. Takes what `map_eigenvalues` gives or takes;
-    of a mapping {layer: ...}, a line a layer, and in black the mean over the layers, by index. Returns a matplotlib
-    Figure. Raises InputError, MissingPartError. Source: after Nguyen et al., FiSHformer (NeurIPS 2022), fig. 2.
+    of all eigenvalues, as a fraction of the trace, with the number of components for 95 %. Takes the result or the
+    argument of `map_eigenvalues`. For a mapping {layer: ...}, draws one line per layer and, in black, the mean over the
+    layers by index. Returns a matplotlib Figure. Raises InputError, MissingPartError. Source: after Nguyen et al.,
+    FiSHformer (NeurIPS 2022), fig. 2.
     """
     given = _layers(eigenvalues).values()
     found = [value if isinstance(value, Eigenvalues) else map_eigenvalues(value) for value in given]
-    shortest = min(len(each.values) for each in found)  # the mean is by index, of as many eigenvalues as all have
+    shortest = min(len(each.values) for each in found)  # the mean is by index, over indices that all layers have
     values = torch.stack([each.values[:shortest].cpu() for each in found]).mean(0)
     mean = Eigenvalues(values, min(each.matrices for each in found))
     figure, (left, middle, right) = grid(3, 3.3, 2.9)
@@ -190,12 +191,12 @@ def plot_eigenvalues(eigenvalues: Eigenvalues | Maps | Tensor | Layers, top: int
         axis.axhline(VARIANCE, color=GREY, lw=1, ls="--")
         axis.set_ylim(0, 1.04)
         axis.locator_params(axis="x", integer=True, nbins=6)
-    label(middle, f"cumulative sum, first {shown}", "components", "part of the trace")
+    label(middle, f"cumulative sum, first {shown}", "components", "fraction of the trace")
     components = mean.components()
     right.axvline(components, color=GREY, lw=1, ls="--")
     words = f"cumulative sum, all {len(mean.values)}\n{components} components for {VARIANCE:.0%}"
     words += " of the mean" if len(found) > 1 else ""
-    label(right, words, "components", "part of the trace")
+    label(right, words, "components", "fraction of the trace")
     return figure
 
 
@@ -205,11 +206,11 @@ def _line(axis: Axes, eigenvalues: Eigenvalues, count: int, **style: Any) -> Non
 
 
 def plot_max_maps(maps: Maps | Tensor | Layers, batch: int = 0) -> Figure:
-    """The maximum over all heads of the maps of one sequence, queries downwards and keys to the right.
+    """The maximum over all heads of the maps of one sequence, with queries as rows and keys as columns.
 
-    Of a mapping {layer: maps}, a panel a layer with one colour scale for all. `batch` chooses the sequence. Returns a
-    matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et al., Few Heads Are Enough
-    (EPA; later SwitchHead), figs. 2, 3 and 4.
+    For a mapping {layer: maps}, draws one panel per layer with a common colour scale. `batch`: the index of the
+    sequence. Returns a matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et al., Few Heads
+    Are Enough (EPA; later SwitchHead), figs. 2, 3 and 4.
     """
     given = {name: as_maps(value) for name, value in _layers(maps).items()}
     shown = {name: _sequence(max_maps(value).double(), batch) for name, value in given.items()}
@@ -223,12 +224,12 @@ def plot_max_maps(maps: Maps | Tensor | Layers, batch: int = 0) -> Figure:
 
 
 def plot_induction(maps: Maps | Tensor | Layers, period: int | None = None, batch: int = 0) -> Figure:
-    """Induction scores by layer and head, and beside them the map of the head with the largest score.
+    """Induction scores by layer and head, and the map of the head with the highest score.
 
-    `maps` are those of repeated random tokens, as `induction_scores` takes them; of a mapping {layer: maps}, a row a
-    layer. The map is that of the sequence `batch`; that of an induction head has a line period - 1 left of the
-    diagonal. Returns a matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et al.,
-    Few Heads Are Enough (EPA; later SwitchHead), fig. 6.
+    `maps`: of repeated random tokens, as in `induction_scores`; a mapping {layer: maps} gives one row per layer.
+    `batch`: the index of the sequence whose map is drawn; the map of an induction head has a line period - 1 to the
+    left of the diagonal. Returns a matplotlib Figure. Raises InputError, MissingPartError. Source: after Csordas et
+    al., Few Heads Are Enough (EPA; later SwitchHead), fig. 6.
     """
     given = {name: as_maps(value) for name, value in _layers(maps).items()}
     scores = [induction_scores(value, period).flatten().cpu() for value in given.values()]
@@ -264,7 +265,7 @@ def _bar(figure: Figure, image: Any, axes: list[Axes], words: str) -> None:
 
 
 def _layers(value: Any) -> dict[str, Any]:
-    """Layers by name; one without a name where it stands alone. Raises InputError for none."""
+    """Layers by name; a single value gets an empty name. Raises InputError if there are none."""
     found = dict(value) if isinstance(value, Mapping) else {"": value}
     if not found:
         raise InputError("there is nothing to plot.")
@@ -272,28 +273,28 @@ def _layers(value: Any) -> dict[str, Any]:
 
 
 def _sequence(values: Tensor, batch: int, legs: int = 2) -> Tensor:
-    """One of [batch..., legs], on the CPU. Raises InputError."""
+    """One sequence of [batch..., legs], on the CPU. Raises InputError."""
     flat = values.detach().cpu().reshape(-1, *values.shape[values.ndim - legs :])
     if not 0 <= batch < len(flat):
-        raise InputError(f"batch is {batch}; there are {len(flat)} sequences.")
+        raise InputError(f"batch is {batch}, but there are {len(flat)} sequences.")
     return flat[batch]
 
 
 def plot_experts(
     selections: Selections | Mapping[str, Selections], maps: Maps | None = None, batch: int = 0, heads: int = 4
 ) -> Figure:
-    """Which experts each position of one sequence chose, beside the attention map: a row of panels a head.
+    """The experts that each position of a sequence chose, and the attention map: one row of panels per head.
 
-    Colours are gates, white where an expert was not chosen. Selections by query stand at the right of the map, their
-    positions downwards like its rows; selections by key under it, like its columns. Head legs that a selection lacks
-    are averaged over in the map. `batch` chooses the sequence. Returns a matplotlib Figure. Raises InputError,
+    Colours are gates; experts that were not chosen are white. Selections by query are to the right of the map, with
+    positions as rows; selections by key are below it, with positions as columns. The map is averaged over head legs
+    that no selection has. `batch`: the index of the sequence. Returns a matplotlib Figure. Raises InputError,
     MissingPartError. Source: after Csordas et al., Few Heads Are Enough (EPA; later SwitchHead), fig. 2.
     """
     several = [selections] if isinstance(selections, Selections) else list(selections.values())
     query = None if maps is None else maps.legs[-2]
     right = [found for found in several if query is None or found.position in (None, query)]
     under = [found for found in several if found not in right]
-    sizes: dict[str, int] = {}  # of legs that are no positions: a block of panels for each combination of their places
+    sizes: dict[str, int] = {}  # of legs other than positions: one block of panels per combination of their indices
     for found in (*right, *under):
         sizes |= {leg: size for leg, size in zip(found.legs, found.sizes, strict=True) if leg != found.position}
     rows = [dict(zip(sizes, place, strict=True)) for place in product(*map(range, sizes.values()))][:heads]
@@ -328,22 +329,22 @@ def _draw_map(axis: Axes, maps: Maps, row: dict[str, int], batch: int) -> None:
 
 
 def _draw_strip(axis: Axes, found: Selections, row: dict[str, int], batch: int, across: bool) -> None:
-    """Gates over positions and experts, each shade a part of the largest gate."""
+    """Draws gates over positions and experts, with shades relative to the largest gate."""
     place = tuple(slice(None) if leg == found.position else row[leg] for leg in found.legs)
     dense, chosen = (
         torch.atleast_2d(_sequence(value, batch, len(found.legs) + 1)[place])
         for value in (found.dense.double(), found.chosen)
     )
     scale = scale_of(dense) if dense.amin() < 0 else {"cmap": "Oranges", "vmin": 0, "vmax": float(dense.amax()) or 1.0}
-    dense = dense.where(chosen, math.nan)  # drawn as nothing
+    dense = dense.where(chosen, math.nan)  # not drawn
     axis.imshow((dense.T if across else dense).numpy(), interpolation="nearest", aspect="auto", **scale)
     legs = (found.position or "", found.leg)
-    most = f"gates to {float(dense[chosen].abs().amax()):.2g}"
+    most = f"gates up to {float(dense[chosen].abs().amax()):.2g}"
     between = ", " if across else "\n"
     label(axis, f"{_named(found, row)}{between}{most}", *(legs if across else legs[::-1]))
     (axis.set_yticks if across else axis.set_xticks)(range(0, found.size, max(1, found.size // 8)))
 
 
 def _named(found: Maps | Selections, row: dict[str, int]) -> str:
-    """A step with the places of its heads, as `A, h 0`."""
+    """A step with the indices of its heads, as `A, h 0`."""
     return ", ".join([found.step, *(f"{leg} {place}" for leg, place in row.items() if leg in found.legs)])

@@ -47,7 +47,7 @@ BAND = 5
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A figure of a box; `value` is None where it is not defined, for the reason in `why`."""
+    """A figure of a box; `value` is None if the figure is not defined, and `why` is the reason."""
 
     value: Any
     why: str = ""
@@ -64,10 +64,10 @@ class Measured:
 class BoxFigures:
     """The figures of one attention box of a section.
 
-    `repeated`: its maps on repeated random tokens, None where the section has none. `spectra`, `ranks`: singular values
-    [batch, heads, values] and ranks [batch, heads] of the maps, by how many diagonals are removed: 0, `band` and 4
-    `band`. `core`: the core, a matrix. `distances`: None for one head. `eigenvalues` are of the maps,
-    `score_eigenvalues` of the scores, which may be infinite. `entropy`, `reach`, `induction`: by head, [heads].
+    `repeated`: its maps on repeated random tokens; None if the section has none. `spectra`, `ranks`: singular values
+    [batch, heads, values] and ranks [batch, heads] of the maps, by the number of removed diagonals: 0, `band` and 4
+    `band`. `core`: the core, a matrix. `distances`: None for one head. `eigenvalues`: of the maps;
+    `score_eigenvalues`: of the scores, which may be infinite. `entropy`, `reach`, `induction`: by head, [heads].
     """
 
     section: Section
@@ -91,7 +91,7 @@ class BoxFigures:
 
     @property
     def summary(self) -> dict[str, float | None]:
-        """One figure of each kind for the box as a whole, None for what is not defined."""
+        """One figure of each kind for the whole box; None if it is not defined."""
         distances, scores, induction = self.distances, self.score_eigenvalues.value, self.induction.value
         return {
             "effective_heads": None if self.core.value is None else stable_rank(self.core.value),
@@ -103,7 +103,7 @@ class BoxFigures:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as data for JSON; None for what is not defined."""
+        """The figures as data for JSON; None for undefined figures."""
         distances, scores = self.distances, self.score_eigenvalues.value
         n, m = self.maps.values.shape[-2:]
         return {
@@ -132,7 +132,7 @@ class BoxFigures:
 
 @dataclass(frozen=True, eq=False)
 class LayerFigures:
-    """A section with its boxes, and the selections of its topk boxes that choose no positions."""
+    """A section with its boxes, and the selections of those topk boxes that do not choose positions."""
 
     section: Section
     boxes: tuple[BoxFigures, ...]
@@ -158,7 +158,7 @@ Given = Section | tuple[str, Any, Sequence[Tensor]]
 
 
 def all_figures(sections: Iterable[Given], band: int) -> list[LayerFigures]:
-    """The figures of sections, or of (title, module, inputs). Raises InputError where there is nothing to analyse."""
+    """The figures of sections, or of (title, module, inputs). Raises InputError if there is nothing to analyse."""
     parts = [part if isinstance(part, Section) else Section(part[0], part[1], tuple(part[2])) for part in sections]
     for part in parts:
         compiled(part.module, "report")
@@ -202,7 +202,7 @@ def box_figures(part: Section, maps: Maps, scores: Maps, repeated: Maps | None, 
 
 
 def averages(layers: Iterable[LayerFigures]) -> dict[str, float | None]:
-    """The mean of each entry of `summary` over the attention boxes that have it, as the papers average over layers."""
+    """The mean of each entry of `summary` over the attention boxes that have it, like the papers' means over layers."""
     summaries = [box.summary for layer in layers for box in layer.boxes]
     found = {key: [row[key] for row in summaries if row[key] is not None] for row in summaries[:1] for key in row}
     return {key: math.fsum(values) / len(values) if values else None for key, values in found.items()}
@@ -214,7 +214,7 @@ def _numbers(values: Tensor | None) -> list[float | None] | None:
     return [value if math.isfinite(value) else None for value in values.flatten().tolist()]
 
 
-SHOWN = 16  # rows of a table of heads or experts, but for its last line, the mean over all heads
+SHOWN = 16  # maximum rows of a table of heads or experts, without the mean over all heads
 COLUMNS = {
     "effective_heads": "effective heads",
     "distance_mean": "distance between heads: mean",
@@ -228,14 +228,14 @@ COLUMNS = {
 def report(
     sections: Iterable[Given], title: str = "Attention report", band: int = BAND, notes: Sequence[str] = ()
 ) -> str:
-    """A page of HTML in one file: for each (title, module, inputs) its diagram, figures, spectra, maps and experts.
+    """A self-contained HTML page: for each (title, module, inputs) its diagram, figures, spectra, maps and experts.
 
-    A Section, as `model_sections` gives them, stands for its tuple. Each attention box gets the stable rank of its
-    core, distances and principal components between heads, and by head the rank of its maps, whole and without `band`
-    diagonals, their entropy, reach and, where the section has repeated tokens, induction score; singular values,
-    eigenvalues and mean maps. The page starts with all boxes in one table, with their means, the maximum over heads and
-    the induction scores. Each topk gets how often each expert is used, and what one sequence chose. Raises
-    InputError, also where no section has attention or experts, and MissingPartError without matplotlib.
+    A Section, as in `model_sections`, can replace the tuple. For each attention box, the page shows the stable rank of
+    its core; distances and principal components between heads; for each head the rank of its maps, with and without
+    `band` diagonals, their entropy, reach and, if the section has repeated tokens, induction score; and singular
+    values, eigenvalues and mean maps. The page starts with a table of all boxes and their means, the maximum over heads
+    and the induction scores. For each topk, it shows the usage of each expert and the choices for one sequence. Raises
+    InputError, also if no section has attention or experts, and MissingPartError without matplotlib.
 
     >>> import torch, tensornet_attn as ta
     >>> layer = ta.compile(ta.load("mhsa", legs={"f": 16, "h": 2}))
@@ -252,9 +252,9 @@ def report(
 def report_data(
     sections: Iterable[Given], title: str = "Attention report", band: int = BAND, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The figures of `report` as data that JSON takes: the sections with their boxes and experts, and means over boxes.
+    """The figures of `report` as data for JSON: the sections with their boxes and experts, and means over boxes.
 
-    Figures by head are lists in the order of `heads`; what is not defined is None. Needs no matplotlib. Raises
+    Figures by head are lists in the order of `heads`; undefined figures are None. Does not need matplotlib. Raises
     InputError.
 
     >>> import torch, tensornet_attn as ta
@@ -265,8 +265,8 @@ def report_data(
     """
     layers = all_figures(sections, band)
     parts = [layer.as_dict() for layer in layers]
-    told = {"title": title, "notes": list(notes), "means": averages(layers), "sections": parts}
-    return {"tensornet_attn_analyse": 1, **told}
+    content = {"title": title, "notes": list(notes), "means": averages(layers), "sections": parts}
+    return {"tensornet_attn_analyse": 1, **content}
 
 
 def overview(layers: Sequence[LayerFigures]) -> list[Block]:
@@ -278,12 +278,12 @@ def overview(layers: Sequence[LayerFigures]) -> list[Block]:
     blocks: list[Block] = []
     if len(boxes) > 1:
         words = (
-            "Eigenvalues of the covariance of all maps of a layer, a line a layer; black is the mean over the layers, "
+            "Eigenvalues of the covariance of all maps of a layer, one line per layer; black is the mean over layers, "
             f"by index. The dashed lines are at {VARIANCE:.0%} of the trace."
         )
         blocks = [_table(layers, boxes)]
         blocks.append(plot(plot_eigenvalues({name: box.eigenvalues for name, box in named.items()}), words))
-    words = "The maximum over all heads of the maps of the first sequence, one colour scale for all."
+    words = "The maximum over all heads of the maps of the first sequence, with one colour scale for all."
     blocks.append(plot(plot_max_maps({name: box.maps for name, box in named.items()}), words))
     repeated = {name: box.repeated for name, box in named.items() if box.induction.value is not None}
     if repeated:
@@ -291,18 +291,18 @@ def overview(layers: Sequence[LayerFigures]) -> list[Block]:
         words = (
             f"Induction scores on {len(first.by_head)} sequences of {first.values.shape[-1] // 2} random tokens, each "
             "repeated once: how much a token at its second occurrence attends to the token after its first occurrence, "
-            "on average. At the right the map of the head with the largest score, on the first of these sequences."
+            "on average. On the right, the map of the head with the highest score, for the first of these sequences."
         )
         blocks.append(plot(plot_induction(repeated), words))
     return blocks
 
 
 def _names(boxes: Sequence[BoxFigures]) -> list[str]:
-    """Short titles for panels: the step is left out where each section has one box."""
+    """Short titles for panels, without the step if each section has one box."""
     titles = [box.section.title for box in boxes]
     if len(set(titles)) < len(titles):
         titles = [box.title for box in boxes]
-    if len(set(titles)) < len(titles):  # sections of the same title
+    if len(set(titles)) < len(titles):  # sections with equal titles
         titles = [f"{place}: {title}" for place, title in enumerate(titles, 1)]
     return titles
 
@@ -312,7 +312,7 @@ def _table(layers: Sequence[LayerFigures], boxes: Sequence[BoxFigures]) -> Table
     means = averages(layers)
     rows.append([f"mean of {len(boxes)} boxes", *(_of_all(key, means[key], mean=True) for key in COLUMNS)])
     caption = (
-        "Every attention box; below, the means over the boxes, as tables 8 and 9 of FiSHformer average over layers."
+        "All attention boxes; below, the means over the boxes, as tables 8 and 9 of FiSHformer average over layers."
     )
     return Table(("attention box", *COLUMNS.values()), rows, caption, total=True)
 
@@ -326,7 +326,7 @@ def _of_all(key: str, value: float | None, mean: bool = False) -> str:
 
 
 def _layer(layer: LayerFigures) -> dict[str, Any]:
-    """What the template shows of a layer."""
+    """The data of a layer for the template."""
     part, design = layer.section, layer.section.module.design
     blocks: list[Block] = [text for text in (_facts(part), design.source, *part.notes) if text]
     blocks.append(picture(design, f"Tensor diagram of {design.name}."))
@@ -340,14 +340,14 @@ def _layer(layer: LayerFigures) -> dict[str, Any]:
     experts: list[Block] = list(map(_usage, layer.experts.values()))
     if layer.experts:
         beside = layer.boxes[0].maps if layer.boxes else None
-        words = "What the first sequence chose: gates in colour, white where an expert was not chosen."
-        words += " Selections by query at the right of the attention map, selections by key under it." if beside else ""
+        words = "The choices for the first sequence: gates in colour, white for experts that were not chosen."
+        words += " Selections by query are right of the attention map, selections by key below it." if beside else ""
         experts.append(plot(plot_experts(layer.experts, beside), words))
     return {"title": part.title, "about": design.about, "blocks": blocks, "boxes": boxes, "experts": experts}
 
 
 def _line(lines: dict[str, str], step: str) -> str:
-    """The line of a step in the diagram; one nested in another step has the line of that step."""
+    """The line of a step in the diagram; a nested step has the line of the outer step."""
     while step not in lines:
         step = step.rpartition(".")[0]
     return lines[step]
@@ -373,11 +373,11 @@ def box_report(box: BoxFigures) -> list[Block]:
     blocks: list[Block] = [_between(box), _by_head(maps, columns)]
     blocks += [f"No {title}: {found.why}" for title, (found, _) in columns.items() if found.why]
     words = f"Singular values of the maps, averaged over the batch{first}; ranks count those above the dashed line."
-    words += "" if core is None else " At the right those of the core, divided by the largest."
+    words += "" if core is None else " On the right, those of the core, divided by the largest."
     blocks.append(plot(spectra_figure(maps, box.spectra[0], core), words))
-    words = "How the ranks of all maps, of every head and sequence, are distributed: whole, and with diagonals removed."
+    words = "Distribution of the ranks of all maps, over heads and sequences: whole maps, and with diagonals removed."
     blocks.append(plot(ranks_figure(box.ranks, min(maps.values.shape[-2:])), words))
-    words = "Eigenvalues of the covariance of all maps, of every head and sequence: a histogram of the largest ones, "
+    words = "Eigenvalues of the covariance of all maps, over heads and sequences: a histogram of the largest ones, "
     words += f"their cumulative sum, and that of all. The dashed lines are at {VARIANCE:.0%} of the trace."
     blocks.append(plot(plot_eigenvalues(box.eigenvalues), words))
     return [*blocks, plot(plot_maps(maps), f"Maps averaged over the batch, one colour scale for all{first}.")]
@@ -391,19 +391,19 @@ def _between(box: BoxFigures) -> Table:
     if (found := box.distances) is not None:
         rows += [
             ["L2 distance between two heads' maps: mean, variance", f"{found.mean:.3f}, {found.variance:.3g}"],
-            ["least and largest distance", f"{found.min:.3f}, {found.max:.3f}"],
+            ["smallest and largest distance", f"{found.min:.3f}, {found.max:.3f}"],
         ]
     of = f"of {box.eigenvalues.matrices}"
     rows.append([f"principal components for {VARIANCE:.0%}, maps", f"{box.eigenvalues.components()} {of}"])
     scores = box.score_eigenvalues
-    told = f"{scores.value.components()} {of}" if scores.value is not None else scores.why
-    rows.append([f"principal components for {VARIANCE:.0%}, scores before the box", told])
-    caption = f"The heads together, averaged over the batch; components are those of all {sequences} x {heads} matrices"
+    text = f"{scores.value.components()} {of}" if scores.value is not None else scores.why
+    rows.append([f"principal components for {VARIANCE:.0%}, scores before the box", text])
+    caption = f"All heads together, averaged over the batch; components are those of all {sequences} x {heads} matrices"
     return Table(("figure", "value"), rows, caption)
 
 
 def _columns(box: BoxFigures) -> dict[str, tuple[Measured, int]]:
-    """Figures by head, [heads] each, by their title, with the number of decimals."""
+    """Figures by head, [heads] each, by title, with the number of decimals."""
     titles = {0: "rank", box.band: f"rank without {box.band} diagonals"}
     columns = {title: (Measured(box.ranks[each].double().mean(0)), 1) for each, title in titles.items()}
     columns |= {"entropy (nats)": (box.entropy, 2), "reach (positions)": (box.reach, 2)}
@@ -413,10 +413,10 @@ def _columns(box: BoxFigures) -> dict[str, tuple[Measured, int]]:
 def _by_head(maps: Maps, columns: dict[str, tuple[Measured, int]]) -> Table:
     heads, (n, m) = len(maps.labels), maps.values.shape[-2:]
     rows = [
-        [label or "the only one", *(_cell(*column, place) for column in columns.values())]
+        [label or "only head", *(_cell(*column, place) for column in columns.values())]
         for place, label in enumerate(maps.labels[:SHOWN])
     ]
-    caption = f"Each head, averaged over the batch. The largest rank is {min(n, m)}, the largest entropy log {m} = "
+    caption = f"Each head, averaged over the batch. The maximum rank is {min(n, m)}, the maximum entropy log {m} = "
     caption += f"{math.log(m):.2f}" + (f"; the first {SHOWN} of {heads} heads" if heads > SHOWN else "")
     if heads > 1:
         rows.append(["mean of all heads", *(_cell(*column, None) for column in columns.values())])
@@ -437,6 +437,8 @@ def _usage(found: Selections) -> Table:
     names = [", ".join(f"{leg} {i}" for leg, i in zip(others, place, strict=True)) or "all" for place in places]
     flat = usage.reshape(-1, found.size)[:SHOWN].tolist()
     rows = [[name, *(f"{part:.0%}" for part in row)] for name, row in zip(names, flat, strict=False)]
-    caption = f"{found.step}: part of positions that chose each of the {found.size} experts; {k} are chosen each time"
-    caption += f" ({k / found.size:.0%} each if even)."
+    caption = (
+        f"{found.step}: fraction of positions that chose each of the {found.size} experts; {k} are chosen each time"
+    )
+    caption += f" ({k / found.size:.0%} each if uniform)."
     return Table(["head" if others else "", *(f"{found.leg} {i}" for i in range(found.size))], rows, caption)

@@ -1,4 +1,4 @@
-"""What a report looks at: compiled designs with the inputs of a call, from a text, or as they stand in a model."""
+"""The sections of a report: compiled designs with the inputs of a call, from a text, or from a call of a model."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Section:
 
 
 def model_sections(model: nn.Module, *inputs: Any, repeated: Tensor | None = None, **named: Any) -> list[Section]:
-    """A section for each compiled design in a model that has an attention box or a topk, in the order of its calls.
+    """A section for each compiled design of a model with an attention box or a topk, in the order of the calls.
 
-    The model is called once with `inputs` and `named`, in evaluation mode and without gradients; a section holds what
-    its design was given in that call. `repeated`, [batch, 2 * period] tokens as `repeated_tokens` gives them, is what
-    the model is called with a second time, for the induction scores. Any module that holds compiled designs will do:
-    one of `ta.models`, of `ta.convert_model`, or your own. A design that is called several times has several sections.
-    Raises InputError where there is no such design.
+    The model is called once with `inputs` and `named`, in evaluation mode and without gradients; a section has the
+    inputs of its design in that call. If `repeated` is given, [batch, 2 * period] tokens from `repeated_tokens`, the
+    model is called a second time with them, for the induction scores. The model may be any module with compiled
+    designs: of `ta.models`, of `ta.convert_model`, or your own. A design that is called several times has several
+    sections. Raises InputError if there is no such design.
 
     >>> import tensornet_attn as ta
     >>> model = ta.models.LanguageModel(vocabulary=9, length=8, width=16, layers=["mhsa", "thsa"])
@@ -62,7 +62,7 @@ def model_sections(model: nn.Module, *inputs: Any, repeated: Tensor | None = Non
     """
     sections = _called(model, *inputs, **named)
     if not sections:
-        raise InputError(f"{type(model).__name__}: there is no compiled design with an attention box or a topk in it.")
+        raise InputError(f"{type(model).__name__}: it has no compiled design with an attention box or a topk.")
     if repeated is None:
         return sections
     again = {section.title: section for section in _called(model, repeated)}
@@ -71,10 +71,10 @@ def model_sections(model: nn.Module, *inputs: Any, repeated: Tensor | None = Non
 
 
 def joined_sections(parts: Sequence[Sequence[Section]]) -> list[Section]:
-    """The sections of one call, from those of calls of the same model on one part of the batch after the other.
+    """Joins the sections of several calls of one model, each on a part of the batch, into those of one call.
 
-    The calls have the same titles in the same order, as `model_sections` gives them; parts follow along the first
-    dimension. What has no batch dimension is that of the first part.
+    The calls have equal titles in the same order, as in `model_sections`. Parts are concatenated along the first
+    dimension; tensors without a batch dimension are taken from the first part.
     """
     joined = []
     for first, *others in zip(*parts, strict=True):
@@ -87,7 +87,7 @@ def joined_sections(parts: Sequence[Sequence[Section]]) -> list[Section]:
 
 
 def _concatenated(module: CompiledDesign, calls: list[Call]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
-    """Inputs and masks of several calls, along their first dimension."""
+    """Inputs and masks of several calls, concatenated along the first dimension."""
     legs = [len(shape) for _, shape, _ in module._signature.inputs]
     size = len(calls[0].inputs[0])
 
@@ -104,7 +104,7 @@ def _concatenated(module: CompiledDesign, calls: list[Call]) -> tuple[tuple[Tens
 
 @torch.no_grad()
 def _called(model: nn.Module, *inputs: Any, **named: Any) -> list[Section]:
-    """What each design with an attention box or a topk was given in one call of the model, in evaluation mode."""
+    """Sections with the inputs of each design with an attention box or a topk, from one call in evaluation mode."""
     found: dict[str, Section] = {}
     names = {module: path.removesuffix("design").removesuffix(".") for path, module in model.named_modules()}
 
@@ -133,10 +133,10 @@ def _called(model: nn.Module, *inputs: Any, **named: Any) -> list[Section]:
 
 
 def repeated_tokens(vocabulary: int | Sequence[int], period: int, batch: int = 8, seed: int = 0) -> Tensor:
-    """Sequences of random tokens, each repeated once: [batch, 2 * period] int64.
+    """Sequences of random tokens, each repeated once: [batch, 2 * period], int64.
 
-    `vocabulary`: the number of tokens, or the tokens to choose from. The `period` tokens of a sequence are drawn evenly
-    without repetition, so that each has one first occurrence. Raises InputError.
+    `vocabulary`: the number of tokens, or the tokens to choose from. The `period` tokens of a sequence are drawn
+    uniformly without replacement, so that each has one first occurrence. Raises InputError.
 
     >>> tokens = repeated_tokens(100, period=4, batch=2)
     >>> tokens.shape, torch.equal(tokens[:, :4], tokens[:, 4:])
@@ -144,12 +144,12 @@ def repeated_tokens(vocabulary: int | Sequence[int], period: int, batch: int = 8
     """
     known = torch.tensor(range(vocabulary) if isinstance(vocabulary, int) else vocabulary, dtype=torch.int64)
     if not 2 <= period <= len(known):
-        raise InputError(f"period is {period!r}; with {len(known)} tokens to choose from it is from 2 to {len(known)}.")
+        raise InputError(f"period is {period!r}; with {len(known)} tokens, give an integer from 2 to {len(known)}.")
     if batch < 1:
-        raise InputError(f"batch is {batch!r}; it is a whole number from 1.")
+        raise InputError(f"batch is {batch!r}; give an integer of at least 1.")
     generator = torch.Generator().manual_seed(seed)
-    once = torch.stack([torch.randperm(len(known), generator=generator)[:period] for _ in range(batch)])
-    return known[torch.cat([once, once], 1)]
+    sequences = torch.stack([torch.randperm(len(known), generator=generator)[:period] for _ in range(batch)])
+    return known[torch.cat([sequences, sequences], 1)]
 
 
 def text_inputs(
@@ -160,12 +160,12 @@ def text_inputs(
     seed: int = 0,
     embedding: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """The inputs of a design, made from a text file: one [batch, length, f] for each input that has no default.
+    """The inputs of a design from a text file: one [batch, length, f] for each input without a default.
 
-    The text is read as UTF-8 and cut into windows of `length` bytes (128, or the largest length of the design); as many
-    as there are, at most `batch` for each input. A second input, such as the memory of cross, gets the window after the
-    first's, the last one the first. A byte is its row of `embedding` [256, f], or of one drawn from N(0, 1) with
-    `seed`; sinusoids of the position are added. Raises InputError, OSError.
+    The text is read as UTF-8 and cut into windows of `length` bytes (default: 128, or the maximum length of the
+    design); at most `batch` windows per input. A second input, such as the memory of cross, gets the window after the
+    first input's, the last one the first window. Each byte becomes its row of `embedding` [256, f], by default drawn
+    from N(0, 1) with `seed`, plus sinusoids of the position. Raises InputError, OSError.
     """
     widths = _widths(module)
     wanted = _length(module.plan.graph, length)
@@ -181,11 +181,11 @@ def repeated_inputs(
     seed: int = 0,
     embedding: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """The inputs of a design for `induction_scores`: random bytes, embedded as by `text_inputs`, repeated once.
+    """The inputs of a design for `induction_scores`: random bytes, embedded as in `text_inputs`, repeated once.
 
-    [batch, 2 * period, f] for each input that has no default, the same sequences for all; period is half of `length`
-    (128, or the largest length of the design), at most 256. No inputs where the length has no room for two tokens
-    twice. Raises InputError.
+    [batch, 2 * period, f] for each input without a default, with the same sequences for all. `period` is half of
+    `length` (default: 128, or the maximum length of the design), at most 256. Returns no inputs if the length cannot
+    hold two tokens twice. Raises InputError.
     """
     widths = _widths(module)
     period = min(_length(module.plan.graph, length) // 2, 256)
@@ -198,13 +198,13 @@ def repeated_inputs(
 def _embedded(
     module: CompiledDesign, windows: Sequence[Tensor], widths: Sequence[int], seed: int, embedding: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """[batch, length, width] for each of some windows of bytes [batch, length]."""
+    """[batch, length, width] for each of several windows of bytes [batch, length]."""
     like = next(module.parameters(), torch.zeros(()))
     inputs = []
     for bytes_, width in zip(windows, widths, strict=True):
         if embedding is not None and tuple(embedding.shape) != (256, width):
             shape = list(embedding.shape)
-            raise InputError(f"the checkpoint's embedding has shape {shape}; a byte needs [256, {width}].")
+            raise InputError(f"the checkpoint's embedding has shape {shape}, but bytes need [256, {width}].")
         drawn = torch.Generator().manual_seed(seed)
         table = torch.randn(256, width, generator=drawn) if embedding is None else embedding.detach().float()
         value = table[bytes_] + sinusoid(torch.arange(bytes_.shape[1]), width, torch.float32)
@@ -213,35 +213,35 @@ def _embedded(
 
 
 def _widths(module: CompiledDesign) -> list[int]:
-    """The width of each input that has no default: that of the one leg beside the sequence leg. Raises InputError."""
+    """The width of each input without a default, the size of its only other leg. Raises InputError."""
     graph, found = module.plan.graph, []
     for leaf in (tensor for tensor in graph.of_role("input") if tensor.default is None):
         sizes = [graph.leg[leg].size for leg in leaf.legs[1:]]
         if len(leaf.legs) != 2 or not graph.leg[leaf.legs[0]].sequence or sizes[0] is None:
             shape = " ".join(leaf.legs)
             raise InputError(
-                f"{graph.name}: input '{leaf.name}' has legs '{shape}'; text goes on a sequence leg and one more."
+                f"{graph.name}: input '{leaf.name}' has legs '{shape}', but text needs a sequence leg and one other."
             )
         found.append(sizes[0])
     return found
 
 
 def read_text(path: str, size: int) -> bytes:
-    """The first bytes of a text file. Raises InputError where they are not UTF-8 or none, OSError."""
+    """The first bytes of a text file. Raises InputError if they are not UTF-8 or the file is empty, OSError."""
     with open(os.fspath(path), "rb") as file:
         data = file.read(size)
         last = not file.read(1)
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(data, last)  # a character may be cut at the end
+        codecs.getincrementaldecoder("utf-8")().decode(data, last)  # the last character may be incomplete
     except UnicodeDecodeError as error:
         raise InputError(f"'{path}': byte {error.start} is not UTF-8; save it as UTF-8 text.") from error
     if not data:
-        raise InputError(f"'{path}' is empty: there is no text to look at.")
+        raise InputError(f"'{path}' is empty; give a file with text.")
     return data
 
 
 def cut(data: bytes, length: int, batch: int) -> Tensor:
-    """Windows of bytes: [windows, length]; a text shorter than one window is one of its own length.
+    """Windows of bytes: [windows, length]; a text shorter than `length` is one window.
 
     >>> cut(b"abcdefgh", 3, 8).tolist()
     [[97, 98, 99], [100, 101, 102]]
@@ -256,5 +256,5 @@ def _length(graph: Graph, length: int | None) -> int:
     if length is None:
         return min([LENGTH, *maxima])
     if length < 1:
-        raise InputError(f"length is {length}; a window has at least one byte.")
+        raise InputError(f"length is {length}; give at least 1.")
     return length

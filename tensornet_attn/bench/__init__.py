@@ -1,1 +1,1 @@
-"""Measures compiled designs beside hand-written PyTorch, in one process, in turns."""
+"""Benchmarks of compiled designs against handwritten PyTorch, interleaved in one process."""

@@ -1,4 +1,4 @@
-"""What is measured: one design at one length, its inputs and weights, forward alone or with the backward."""
+"""A benchmark case: a design at one length, with inputs and weights; and its passes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tensornet_attn.spec import Design, library
 Tensor = torch.Tensor
 FORWARD, TRAINING = "forward", "forward+backward"
 PASSES = (FORWARD, TRAINING)
-DECODING = "decoding"  # the next position behind those that a cache has seen
+DECODING = "decoding"  # the next position after those in a cache
 DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A design at length n; every random number in it comes from `seed`. `causal` overrides the design's own.
+    """A design at length n. `seed` determines all random values; `causal` overrides that of the design.
 
-    `costs`: the device that our plans are made for, at this length, batch and pass; None: the compiler's defaults.
-    `tune`: our Triton kernels are tuned before they are measured.
+    `costs`: the device that our plans are optimised for, at this length, batch size and pass. If it is None, plans have
+    the compiler's defaults. `tune`: tune our Triton kernels before measuring.
     """
 
     design: Design
@@ -56,13 +56,13 @@ class Case:
         return lengths_of(self.graph, self.n)
 
     def check(self) -> None:
-        """Raises InputError for a length, batch, dtype or device that cannot be."""
+        """Raises InputError for an invalid length, batch size, dtype or device."""
         whole("batch", self.batch)
         dtype_bytes(self.dtype)
         device = torch.device(self.device) if self.device.partition(":")[0] in DEVICES else None
         if device is None or (device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()):
-            there = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
-            raise InputError(f"there is no device '{self.device}' here: {there}.")
+            available = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
+            raise InputError(f"there is no device '{self.device}' here: {available}.")
         assert self.lengths is not None
 
     @cached_property
@@ -72,12 +72,12 @@ class Case:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for cases with the same values."""
+        """A key that is equal for cases with the same values."""
         sizes = tuple(self.sizes.items())
         return self.design.name, sizes, self.n, self.batch, self.graph.causal, self.dtype, self.device, self.seed
 
     def wanted(self, kind: str) -> TargetOptions:
-        """What our plans are made for in a pass."""
+        """The target of our plans for a pass."""
         if self.costs is None:
             return {}
         workload = "training" if kind == TRAINING else "prefill"
@@ -93,36 +93,36 @@ class Case:
 
     @property
     def shipped(self) -> bool:
-        """Whether the design is a file of the library, with sizes and settings replaced at most."""
+        """Whether the design is a shipped file, possibly with other sizes and settings."""
         path = self.design.document.path
         return path is not None and Path(path) == library.folder() / Path(path).parent.name / f"{self.design.name}.yaml"
 
     @property
     def random(self) -> bool:
-        """Whether a training call draws noise or dropout, or changes a state: two such calls differ."""
+        """Whether training calls differ, because of noise, dropout or a state."""
         trees = [tree for s in self.graph.steps for name, tree in getattr(s.op, "numbers", ()) if name == "dropout"]
         dropping = any(arithmetic.evaluate(tree, self.graph.values | self.lengths) for tree in trees)
         return bool(self.graph.of_role("noise") or self.graph.of_role("state") or dropping)
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
-        """First values as the design has them, drawn in float64, on the CPU."""
+        """The initial values of the design, drawn in float64 on the CPU."""
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             return compiler.reference(self.design, self.causal, dtype=torch.float64).state_dict()
 
     def inputs(self) -> list[Tensor]:
-        """Numbers of N(0, 1) for the inputs that must be given."""
+        """Random values from N(0, 1) for the inputs without a default."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         given = [tensor for tensor in self.graph.of_role("input") if tensor.default is None]
         return [self._normal(tensor.legs, generator).requires_grad_() for tensor in given]
 
     def cotangent(self) -> Tensor:
-        """What the backward starts from: numbers of N(0, 1) with the shape of the output."""
+        """The gradient of the output: random values from N(0, 1)."""
         return self._normal(self.graph.legs_of(self.graph.output), torch.Generator().manual_seed(self.seed + 2))
 
     def _normal(self, legs: tuple[str, ...], generator: torch.Generator) -> Tensor:
-        """[batch, legs], drawn in float64 from N(0, 1), rounded to the dtype."""
+        """Random values [batch, legs] from N(0, 1), drawn in float64 and rounded to the dtype."""
         shape = [self.batch, *(self.lengths.get(leg) or self.sizes[leg] for leg in legs)]
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
         return drawn.to(self.device, self.torch_dtype)
@@ -136,19 +136,19 @@ class Case:
         return replace(self, n=n)
 
     def of_softmax(self, **legs: int) -> Case:
-        """The same for multi-head attention of these sizes."""
+        """The same case for mhsa of these sizes."""
         return replace(self, design=compiler.load("mhsa", legs=legs), causal=self.graph.causal)
 
 
 def leaves(module: nn.Module, inputs: list[Tensor]) -> dict[str, Tensor]:
-    """What gradients are taken of: inputs and trainable weights."""
+    """The tensors with gradients, by name: inputs and trainable weights."""
     named = {name.removeprefix("_orig_mod."): value for name, value in module.named_parameters()}
     weights = {name: value for name, value in named.items() if value.requires_grad}
     return {f"input {place}": x for place, x in enumerate(inputs)} | weights
 
 
 def runner(module: nn.Module, case: Case, inputs: list[Tensor], kind: str) -> Callable[[], list[Tensor | None]]:
-    """One forward in evaluation without gradients, or one in training with gradients of inputs and weights."""
+    """A function that runs a forward in evaluation mode, or a forward and backward in training mode."""
     module.train(kind != FORWARD)
     if kind == FORWARD:
         return torch.no_grad()(lambda: [module(*inputs)])

@@ -1,4 +1,4 @@
-"""Whether a contestant computes the design: its numbers beside the reference's in float64, before anything is timed."""
+"""Compares the results of a contestant with those of the reference in float64, before it is timed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tensornet_attn.bench.model import reference_bytes
 
 Tensor = torch.Tensor
 Values = dict[str, Tensor]
-FLOOR = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}  # of the root mean square
-SLACK = 4  # times the error that the reference itself makes in the measured dtype
-SMALL = 1e-3  # gradients smaller than this part of the largest count as if they had this size
+FLOOR = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}  # minimum tolerance
+SLACK = 4  # tolerance, in errors of the reference in the measured dtype
+SMALL = 1e-3  # minimum size of a gradient, relative to the largest, in relative errors
 
 
 class WrongError(Exception):
-    """A contestant's numbers are not the design's."""
+    """The results of a contestant differ from the reference."""
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """The reference's values at `n`, float64, and the error allowed of each in the measured dtype."""
+    """The float64 results of the reference at `n`, and the tolerance of each in the measured dtype."""
 
     n: int
     values: Values
@@ -38,16 +38,16 @@ class Oracle:
         if not found[worst] <= self.allowed[worst]:  # NaN is above every bound
             what = worst if worst == "output" else f"gradient of {worst}"
             raise WrongError(
-                f"its {what} differs from the reference by {found[worst]:.1e} of its size at n = {self.n}; "
-                f"allowed: {self.allowed[worst]:.1e}"
+                f"the relative error of its {what} is {found[worst]:.1e} at n = {self.n}; "
+                f"the tolerance is {self.allowed[worst]:.1e}"
             )
         return max(found.values())
 
 
 def oracle(case: Case, limit: float) -> Oracle:
-    """The reference at the case's length, or at the largest half, quarter and so on that is within the limit.
+    """The reference's results at the case's length, which is halved until predicted memory is within the limit.
 
-    The limit is of what is predicted: where memory ends before, the length is halved once more.
+    If memory runs out nevertheless, the length is halved again.
     """
     n = case.n
     while True:
@@ -65,7 +65,7 @@ def oracle(case: Case, limit: float) -> Oracle:
 
 
 def reference_values(case: Case, dtype: str) -> Values:
-    """Output and gradients by name, computed in `dtype`, one sequence at a time: gradients of weights add up.
+    """Output and gradients by name, computed in `dtype`, one sequence at a time.
 
     Inputs and weights are those of the case, rounded to its dtype.
     """
@@ -86,14 +86,14 @@ def reference_values(case: Case, dtype: str) -> Values:
 
 
 def named(module: nn.Module, inputs: list[Tensor], results: list[Tensor | None]) -> Values:
-    """What `runner` returns, by name, float64; gradients that cannot matter are zeros."""
+    """The results of `runner` by name, in float64. Missing gradients are zeros."""
     own = leaves(module, inputs)
     grads = {name: torch.zeros_like(own[name]) if g is None else g for name, g in zip(own, results[1:], strict=False)}
     return {name: value.detach().double() for name, value in ({"output": results[0]} | grads).items()}  # type: ignore[union-attr]
 
 
 def values_of(module: nn.Module, case: Case, kind: str) -> Values:
-    """What a contestant computes in the pass that is timed; where training is random, in evaluation."""
+    """The results of a contestant's pass. If training is random, it runs in evaluation mode."""
     inputs = case.inputs()
     call = runner(module, case, inputs, kind)
     if kind != FORWARD and case.random:
@@ -102,7 +102,7 @@ def values_of(module: nn.Module, case: Case, kind: str) -> Values:
 
 
 def errors(values: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, float]:
-    """Root mean square of the difference over that of the value wanted, by name."""
+    """The relative root mean square error of each value, by name."""
     sizes = {name: _size(value) for name, value in wanted.items()}
     largest = max((size for name, size in sizes.items() if name != "output"), default=0.0)
     least = {name: 0.0 if name == "output" else SMALL * largest for name in sizes}

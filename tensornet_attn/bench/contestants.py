@@ -1,4 +1,4 @@
-"""Who can be measured: our backends, the reference, and what is written by hand; each says why it cannot run a case."""
+"""The contestants: our backends, the reference and handwritten layers, with the reasons why one cannot run a case."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tensornet_attn.plan.target import target_from
 
 OURS = ("auto", "torch", "inductor", "triton")
 ALMOST_FREE = Device("almost free arithmetic", rate=10**18, bandwidth=10**9)
-HEADS = 8  # of the yardstick, where the design has no leg h; of the dense layer
-WIDE = 8  # what a dense head's width is a multiple of: attention of other widths is padded to it
+HEADS = 8  # of 'softmax' if the design has no leg h, and of 'dense'
+WIDE = 8  # the head width of 'dense' is a multiple of it, because SDPA pads other widths
 
 
 class SkippedError(Exception):
-    """A contestant cannot run a case; the message says why."""
+    """A contestant cannot run a case; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A module that is ready to run, the case that it computes, and a note on what it is."""
+    """A module with weights, its case, and a note for the report."""
 
     module: nn.Module
     case: Case
@@ -43,36 +43,36 @@ class Contestant:
 
 
 def contestant(name: str, case: Case, kind: str, limit: float) -> Contestant:
-    """Raises SkippedError where it cannot run the case, or is predicted to need more than `limit` bytes."""
+    """A contestant by name. Raises SkippedError if it cannot run the case, or may need more than `limit` bytes."""
     return MAKERS[name](case, kind, limit)
 
 
 def within(size: float, limit: float) -> None:
     if size > limit:
         raise SkippedError(
-            f"its tensors over pairs of positions would take about {size / 2**30:.1f} GiB, above the limit of "
+            f"its tensors over pairs of positions would take about {size / 2**30:.1f} GiB, more than the limit of "
             f"{limit / 2**30:.1f} GiB (--memory)."
         )
 
 
 def need_kernels(case: Case) -> None:
-    """Raises SkippedError where the kernels of backend triton cannot run."""
+    """Raises SkippedError if Triton kernels cannot run."""
     from tensornet_attn.runtime.triton.target import interpreting, reasons_against
 
     reasons = reasons_against(case.torch_dtype)
     if not reasons and not case.on_gpu and not interpreting():
-        reasons = ["Triton kernels run on a GPU: --device cuda"]
+        reasons = ["Triton kernels need a GPU; add --device cuda"]
     if reasons:
         raise SkippedError(f"{'; '.join(reasons)}.")
 
 
 def need_compiler(device: str) -> None:
-    """Raises SkippedError where torch.compile has nothing to compile with."""
+    """Raises SkippedError if torch.compile has no compiler."""
     if is_gpu(device):
         if find_spec("triton") is None:
-            raise SkippedError("torch.compile needs triton on a GPU, and it is not installed.")
+            raise SkippedError("torch.compile needs triton on a GPU, which is not installed.")
     elif not any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))):
-        raise SkippedError("torch.compile needs a C++ compiler on the CPU, and none of g++ and clang++ is on the PATH.")
+        raise SkippedError("torch.compile needs a C++ compiler on the CPU; neither g++ nor clang++ is on the PATH.")
 
 
 def ours(backend: str, case: Case, kind: str, limit: float) -> Contestant:
@@ -86,26 +86,26 @@ def ours(backend: str, case: Case, kind: str, limit: float) -> Contestant:
     found = case.loaded(module)
     plan = module.plan
     if plan.backend == "triton" and case.tune:
-        from tensornet_attn.nn.tune import tune_design  # it needs triton
+        from tensornet_attn.nn.tune import tune_design  # needs triton
 
         tune_design(module)
-    # what it leaves to another backend, plain products and boxes aside
+    # regions on another backend, except plain products and boxes
     others = [f"'{region.name}'" for region in plan.regions if region.backend != plan.backend and not region.plain]
     notes = [plan.backend if backend == "auto" else "", f"{', '.join(others)} on torch" if others else ""]
     return Contestant(found, case, ", ".join(filter(None, notes)))
 
 
 def fused(case: Case, kind: str, limit: float) -> Contestant:
-    """Our torch backend as it would be if arithmetic were free: every call of attention that rewriting allows.
+    """Our torch backend, planned as if arithmetic were free: it fuses every attention that rewrites allow.
 
-    It keeps a ratio from being won by a plan of `torch` that was a mistake.
+    It prevents a good ratio that is only due to a bad plan of `torch`.
     """
     wanted = {**case.wanted(kind), "device_costs": ALMOST_FREE}
     plan, usual = (compiler.plan_of(case.graph, "torch", target_from(**w)) for w in (wanted, case.wanted(kind)))
     if not any(step.attention is not None for step in plan.schedule.steps):
-        raise SkippedError(f"no rewriting of '{case.design.name}' at n = {case.n} is a call of attention.")
+        raise SkippedError(f"no rewrite of '{case.design.name}' at n = {case.n} allows fused attention.")
     if plan.schedule.to_text() == usual.schedule.to_text():
-        raise SkippedError("it is what 'torch' does.")
+        raise SkippedError("it is the same as 'torch'.")
     module = compiler.compile(case.design, "torch", case.causal, **wanted)  # type: ignore[arg-type]
     within(pair_bytes(module.plan.schedule, case, kind != FORWARD), limit)
     return Contestant(case.loaded(module), case)
@@ -117,11 +117,11 @@ def reference(case: Case, kind: str, limit: float) -> Contestant:
 
 
 def by_hand(case: Case, kind: str, limit: float, attend: Attend = eager) -> Contestant:
-    """The hand-written layer of a shipped design."""
+    """The handwritten layer of a shipped design."""
     if not case.shipped:
-        raise SkippedError(f"'{case.design.name}' is not a shipped design, so nobody has written it by hand.")
+        raise SkippedError(f"'{case.design.name}' is not a shipped design, so it has no handwritten layer.")
     if case.design.name not in LAYERS:
-        raise SkippedError(f"'{case.design.name}' has no layer written by hand; docs/parity.md has those of others.")
+        raise SkippedError(f"'{case.design.name}' has no handwritten layer; docs/parity.md lists other layers.")
     made = LAYERS[case.design.name][0]
     linear = made.linear_causal if case.graph.causal else made.linear
     if attend is eager and not linear:
@@ -130,16 +130,17 @@ def by_hand(case: Case, kind: str, limit: float, attend: Attend = eager) -> Cont
 
 
 def compiled(case: Case, kind: str, limit: float) -> Contestant:
-    """torch.compile of the hand-written layer, for this length alone."""
+    """The handwritten layer with torch.compile, for this length only."""
     need_compiler(case.device)
     found = by_hand(case, kind, limit)
     return replace(found, module=torch.compile(found.module, dynamic=False))
 
 
 def one_call(case: Case) -> None:
-    """Raises SkippedError where no single call of attention computes the design."""
+    """Raises SkippedError if no single call of fused attention computes the design."""
     if case.shipped and case.design.name in LAYERS and (why := LAYERS[case.design.name][0].mixed):
-        raise SkippedError(f"'{case.design.name}' {why}: no call of attention computes it. 'softmax' is a yardstick.")
+        reason = f"'{case.design.name}' {why}, so fused attention cannot compute it"
+        raise SkippedError(f"{reason}; compare with 'softmax' instead.")
 
 
 def by_sdpa(case: Case, kind: str, limit: float) -> Contestant:
@@ -156,22 +157,22 @@ def by_flex(case: Case, kind: str, limit: float) -> Contestant:
 
 
 def yardstick(case: Case, kind: str, limit: float) -> Contestant:
-    """Softmax attention of the same width by SDPA: another function, at the cost that readers know."""
+    """mhsa of the same width by SDPA: another function, for comparison."""
     if case.graph.key is None:
-        raise SkippedError(f"'{case.design.name}' has no key leg: it is no attention.")
+        raise SkippedError(f"'{case.design.name}' has no key leg, so it is not an attention.")
     width = case.sizes.get("f")
     if not isinstance(width, int):
-        raise SkippedError(f"'{case.design.name}' has no leg 'f', whose width softmax attention would take.")
+        raise SkippedError(f"'{case.design.name}' has no leg 'f' with the width of its input.")
     heads = next(h for h in (case.sizes.get("h"), HEADS, 1) if isinstance(h, int) and width % h == 0)
     plain = case.of_softmax(f=width, h=heads)
     return Contestant(by_sdpa(plain, kind, limit).module, plain, f"mhsa of f {width}, h {heads}: another function")
 
 
 def dense(case: Case, kind: str, limit: float) -> Contestant:
-    """mhsa by SDPA with about as many parameters: what a design with experts takes the place of."""
+    """mhsa by SDPA with about the same number of parameters: the dense alternative to a design with experts."""
     width = case.sizes.get("f")
     if case.graph.key is None or not isinstance(width, int):
-        raise SkippedError(f"'{case.design.name}' has no key leg and leg 'f', of which a dense layer would be made.")
+        raise SkippedError(f"'{case.design.name}' lacks a key leg or a leg 'f', which a dense layer needs.")
     own = parameters(case.graph)
     size = max(WIDE, WIDE * round(own / (4 * width * HEADS * WIDE)))  # mhsa has four weights f h d
     plain = case.of_softmax(f=width, h=HEADS, d=size)
@@ -180,14 +181,14 @@ def dense(case: Case, kind: str, limit: float) -> Contestant:
 
 
 def by_fla(case: Case, kind: str, limit: float) -> Contestant:
-    """The layer of fast weights with the delta rule of flash-linear-attention, its near field by FlexAttention."""
+    """The layer of fast weights with the delta rule of flash-linear-attention, and its near field by flex_attention."""
     found = LAYERS.get(case.design.name) if case.shipped else None
     if found is None or not issubclass(found[0], FastWeights):
-        raise SkippedError(f"'{case.design.name}' is no layer of fast weights whose delta rule the package computes.")
+        raise SkippedError(f"'{case.design.name}' has no delta rule that flash-linear-attention computes.")
     if find_spec("fla") is None:
         raise SkippedError("flash-linear-attention is not installed: pip install flash-linear-attention.")
     if not case.on_gpu or case.dtype not in ("bfloat16", "float16"):
-        raise SkippedError("flash-linear-attention computes the delta rule on a GPU, in bfloat16 and float16.")
+        raise SkippedError("the delta rule of flash-linear-attention needs a GPU and bfloat16 or float16.")
     made = by_hand(case, kind, limit, Flex())
     assert isinstance(made.module, FastWeights)
     made.module.delta = in_chunks

@@ -1,7 +1,7 @@
-"""Steps of decoding measured: a compiled design with its cache, beside a step written by hand, in turns.
+"""Benchmarks decoding steps: a compiled design with its cache against a handwritten step.
 
-Behind each number of positions, one position more is computed, again and again. Before it is timed, every contestant
-decodes a short sequence, and its outputs are compared with the reference's.
+For each length, the step after that many positions is measured repeatedly. Before that, every contestant decodes a
+short sequence, and its outputs are compared with those of the reference.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tensornet_attn.report.words import in_bytes
 
 Tensor = torch.Tensor
 HAND, SOFTMAX = "hand", "softmax"
-CHECKED = 33  # positions that are decoded and compared with the reference
-CHUNK = 1024  # positions that a cache is filled with at once
+CHECKED = 33  # positions to decode and compare with the reference
+CHUNK = 1024  # positions per call that fills a cache
 RETENTION: Mapping[str, Any] = {
     "tensornet": 1,
     "name": "retention",
@@ -53,19 +53,19 @@ LENGTH, LENGTHS, BATCHES = 4096, (256, 4096, 16384), (1, 16)
 
 
 class Stepping(Protocol):
-    """What decodes: a position at a time, from none or behind `n` of them."""
+    """A decoder of one position at a time."""
 
     note: str
 
     def step(self, x: Tensor) -> Tensor: ...
 
-    def fill(self, n: int) -> int: ...  # bytes that are then kept
+    def fill(self, n: int) -> int: ...  # fills the cache with n positions, and returns its bytes
 
-    def back(self, n: int) -> list[Tensor]: ...  # to n positions, where it can; else the states that a step replaces
+    def back(self, n: int) -> list[Tensor]: ...  # crops the cache to n positions, or returns the states of a recurrence
 
 
 class Compiled:
-    """A design with its cache. One that keeps each position goes back after a step; what has states goes on."""
+    """A compiled design with its cache. A cache of all positions is cropped after a step; states are not restored."""
 
     def __init__(self, backend: str, case: Case, limit: float):
         if backend == "inductor":
@@ -82,7 +82,7 @@ class Compiled:
         return self.layer(x, cache=self.cache)  # type: ignore[no-any-return]
 
     def fill(self, n: int) -> int:
-        """The first sequence is computed, the others of the batch are copies of it."""
+        """Fills the cache for one sequence, and copies it for the batch."""
         room = {"max_length": n + 1} if self.goes_back else {}
         self.cache = self.layer.new_cache(**room)  # type: ignore[operator]
         for chunk in one_input(replace(self.case, n=n, batch=1)).split(CHUNK, 1):
@@ -98,7 +98,7 @@ class Compiled:
 
 
 class ByHand:
-    """A step written by hand."""
+    """A handwritten step."""
 
     def __init__(self, made: type[Step], case: Case, limit: float, note: str = ""):
         sizes = SimpleNamespace(**case.sizes)
@@ -124,51 +124,51 @@ def _within(floats: int, case: Case, limit: float) -> None:
     size = floats * dtype_bytes(case.dtype)
     if size > limit:
         raise SkippedError(
-            f"what it keeps would take about {size / 2**30:.1f} GiB, above the limit of {limit / 2**30:.1f} GiB "
+            f"its cache would take about {size / 2**30:.1f} GiB, more than the limit of {limit / 2**30:.1f} GiB "
             "(--memory)."
         )
 
 
 def one_input(case: Case) -> Tensor:
-    """The one input that a step takes. Raises SkippedError."""
+    """The only input of the design. Raises SkippedError if it has several."""
     inputs = case.inputs()
     if len(inputs) != 1:
-        raise SkippedError(f"'{case.design.name}' takes {len(inputs)} inputs, and a step has one.")
+        raise SkippedError(f"'{case.design.name}' has {len(inputs)} inputs, but a step has one.")
     return inputs[0].detach()
 
 
 def usual_cases(
     make: Callable[[Any, int, int], Case], batches: Sequence[int], lengths: Sequence[int] = ()
 ) -> list[Case]:
-    """The cases that are measured where no design is named; `make` gives one of a design, a length, a batch.
+    """The default cases. `make` returns the case of a design, a length and a batch size.
 
-    `lengths`, where there are any, replace those of all designs.
+    `lengths`, if not empty, replaces the lengths of all designs.
     """
     usual = ((KEEP_POSITIONS, (LENGTH,)), (KEEP_STATES, LENGTHS))
     return [make(name, n, batch) for names, own in usual for name in names for batch in batches for n in lengths or own]
 
 
 def stepping(name: str, case: Case, limit: float) -> tuple[Case, Stepping]:
-    """A contestant, and the case that it computes. Raises SkippedError."""
+    """A contestant and its case. Raises SkippedError if it cannot run the case."""
     if name == HAND:
         if not (case.shipped or case.design.name == "retention") or case.design.name not in STEPS:
-            raise SkippedError(f"nobody has written a step of '{case.design.name}' by hand.")
+            raise SkippedError(f"there is no handwritten step of '{case.design.name}'.")
         return case, ByHand(STEPS[case.design.name], case, limit)
     if name == SOFTMAX:
         if case.design.name == "mhsa":
-            raise SkippedError("it is what 'hand' is.")
+            raise SkippedError("it is the same as 'hand'.")
         width = case.sizes.get("f")
         if not isinstance(width, int) or width % HEADS:
             raise SkippedError(
-                f"'{case.design.name}' has no leg 'f' of a multiple of {HEADS}: no yardstick has its width."
+                f"'{case.design.name}' has no leg 'f' that is a multiple of {HEADS}, which mhsa of its width needs."
             )
         plain = case.of_softmax(f=width, h=HEADS)
-        return plain, ByHand(KeysAndValues, plain, limit, f"mhsa of f {width}, h {HEADS} by hand: another function")
+        return plain, ByHand(KeysAndValues, plain, limit, f"handwritten mhsa of f {width}, h {HEADS}: another function")
     return case, Compiled(name, case, limit)
 
 
 def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting, say: Say) -> Session:
-    """A run of steps behind `n` positions of each case. Raises InputError for what cannot be measured."""
+    """A run that measures the step after `n` positions of each case. Raises InputError for invalid cases."""
     for case in cases:
         case.check()
     run, options, setting = setting.ready(Options((), backends, (DECODING,)), always=False)
@@ -184,10 +184,10 @@ def of_decoding(cases: Sequence[Case], backends: Sequence[str], setting: Setting
 
 @torch.no_grad()
 def measured(cases: Sequence[Case], names: Sequence[str], options: Options, say: Say) -> list[Result]:
-    """Results of one design and batch at some lengths: all contestants at all lengths take turns."""
+    """The results of one design and batch size at several lengths. All contestants and lengths are interleaved."""
     results, calls = list[Result](), dict[str, Call]()
     for case in cases:
-        say(f"{case.design.name}, behind {case.n:,} positions, batch {case.batch}: comparing with the reference ...")
+        say(f"{case.design.name}, after {case.n:,} positions, batch {case.batch}: comparing with the reference ...")
         result = blank(case, DECODING, names[0])
         for name in names:
             entry, call = checked(name, case, options.memory * GIB)
@@ -201,7 +201,7 @@ def measured(cases: Sequence[Case], names: Sequence[str], options: Options, say:
 
 
 def checked(name: str, case: Case, limit: float) -> tuple[Entry, Call | None]:
-    """A step that can be called again and again where its numbers are right, else an entry that says why not."""
+    """The entry of a contestant, and its step if outputs match the reference. Otherwise, the entry has the reason."""
     entry, call = Entry(name), None
     try:
         call = ready(entry, case, limit)
@@ -209,13 +209,13 @@ def checked(name: str, case: Case, limit: float) -> tuple[Entry, Call | None]:
         entry.status, entry.reason = SKIPPED, str(reason)
     except WrongError as reason:
         entry.status, entry.reason = WRONG, f"{reason}."
-    except Exception as error:  # a contestant that breaks is a finding, not the end
+    except Exception as error:  # report a failing contestant and continue
         entry.status, entry.reason = FAILED, sentence(error)
     return entry, call
 
 
 def ready(entry: Entry, case: Case, limit: float) -> Call:
-    """A step behind n positions, its numbers compared before. Raises SkippedError and WrongError."""
+    """The step after n positions, after a comparison of outputs. Raises SkippedError and WrongError."""
     short, trial = stepping(entry.name, replace(case, n=CHECKED, batch=1), limit)
     x = one_input(short)
     with torch.enable_grad():
@@ -224,18 +224,18 @@ def ready(entry: Entry, case: Case, limit: float) -> Call:
     entry.checked_n = wanted.n
     entry.error = wanted.error({"output": outputs.double()})
     whole, found = stepping(entry.name, case, limit)
-    entry.note = "; ".join(filter(None, [f"keeps {in_bytes(found.fill(case.n))}", found.note]))
+    entry.note = "; ".join(filter(None, [f"cache {in_bytes(found.fill(case.n))}", found.note]))
     position = one_input(replace(whole, n=1))
 
     def call() -> object:
-        before = found.back(case.n)  # what stood there before a measured call is not given back within it
+        before = found.back(case.n)  # a reference, so that the old states are not freed within the measured call
         return before, found.step(position)
 
     return call
 
 
 def time(results: Sequence[Result], calls: Mapping[str, Call], options: Options) -> None:
-    """Times, ratios and peaks of memory, into the entries."""
+    """Measures times, ratios and peak memory, and sets them in the entries."""
     device = results[0].device
     warm, budget = WARM if is_gpu(device) else 0.0, options.seconds * len(results)
     timed = interleaved(calls, options.repeats, budget, clock_of(device), sample_of(device), warm)

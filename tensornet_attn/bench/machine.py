@@ -1,4 +1,4 @@
-"""Where a measurement is made: what the machine is, what of its memory may be taken, what rates it reaches itself."""
+"""The machine of a measurement: its description, memory limit and measured rates."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.sizes import dtype_bytes
 from tensornet_attn.version import __version__
 
-PART = 0.5  # of a GPU's memory, which tensors over pairs of positions may be predicted to take
-LEAST = 3  # samples of a rate
-SIZES = {"cuda": (8192, 1 << 30), "cpu": (512, 1 << 24)}  # side of the matrices, bytes that are copied
-SECONDS = {"cuda": 0.5, "cpu": 0.1}  # for each of the two
+PART = 0.5  # share of a GPU's memory for tensors over pairs of positions
+LEAST = 3  # minimum number of samples of a rate
+SIZES = {"cuda": (8192, 1 << 30), "cpu": (512, 1 << 24)}  # side of the matrices, bytes to copy
+SECONDS = {"cuda": 0.5, "cpu": 0.1}  # measuring time of each rate
 
 
 def machine(device: str) -> dict[str, object]:
@@ -34,7 +34,7 @@ def machine(device: str) -> dict[str, object]:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]  # as Linux names it
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]  # on Linux
     return {
         "cpu": names[0] if names else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -50,7 +50,7 @@ def machine(device: str) -> dict[str, object]:
 
 
 def gpu_words(device: str) -> dict[str, object] | None:
-    """Name, capability, memory in bytes, multiprocessors and CUDA's version; None for a CPU."""
+    """Name, capability, memory in bytes, number of multiprocessors and CUDA version of a GPU; None for a CPU."""
     if not is_gpu(device):
         return None
     found = torch.cuda.get_device_properties(device)
@@ -64,7 +64,7 @@ def gpu_words(device: str) -> dict[str, object] | None:
 
 
 def load() -> float | None:
-    """Processes that wanted to run in the last minute, on average; None where the system does not tell."""
+    """The load average of the last minute, or None if the system does not report it."""
     try:
         return round(os.getloadavg()[0], 2)
     except OSError:
@@ -72,26 +72,26 @@ def load() -> float | None:
 
 
 def memory_limit(device: str, otherwise: float) -> float:
-    """GiB that tensors over pairs may be predicted to take: half of a GPU's memory, else `otherwise`."""
+    """The limit in GiB for tensors over pairs of positions: half of a GPU's memory, or `otherwise` on a CPU."""
     return PART * torch.cuda.get_device_properties(device).total_memory / 2**30 if is_gpu(device) else otherwise
 
 
 def tidy(device: str) -> None:
-    """Gives back what earlier contestants left."""
+    """Frees the memory of earlier contestants."""
     gc.collect()
     if is_gpu(device):
         torch.cuda.empty_cache()
 
 
 def select(device: str) -> None:
-    """Makes a GPU the current one: events, and kernels of Triton, go where that is."""
+    """Makes a GPU the current device, which events and Triton kernels use."""
     if is_gpu(device) and torch.device(device).index is not None:
         torch.cuda.set_device(device)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """FLOPs a second of a product of two `side` x `side` matrices, bytes read and written a second by a copy."""
+    """FLOP/s of a product of two `side` x `side` matrices, and bytes per second that a copy reads and writes."""
 
     dtype: str
     flops: float
@@ -100,7 +100,7 @@ class Rates:
     copied: int
 
     def floor(self, flops: float, moved: float) -> float:
-        """Seconds that neither can be below.
+        """The minimum seconds for these operations and bytes.
 
         >>> Rates("bfloat16", 1e12, 1e10, 8192, 2**30).floor(5e9, 2e8)
         0.02
@@ -109,12 +109,12 @@ class Rates:
 
     @property
     def device(self) -> Device:
-        """The machine as plans are made for it."""
+        """The machine as a device of the cost table."""
         return Device("measured", int(self.flops), int(self.bandwidth), dtype_bytes(self.dtype))
 
 
 def measured_rates(device: str, dtype: str) -> Rates:
-    """The rates of a device in a dtype, of the shortest sample each: whatever else runs only ever adds."""
+    """The rates of a device in a dtype, from the shortest samples, because other load only adds time."""
     where = torch.device(device).type
     (side, copied), seconds = SIZES[where], SECONDS[where]
     kind: torch.dtype = getattr(torch, dtype)
@@ -129,7 +129,7 @@ def measured_rates(device: str, dtype: str) -> Rates:
 
 
 def shortest(call: Call, sample: Sample, seconds: float) -> float:
-    """The shortest sample of those that this time allows, three at least; the first call does not count."""
+    """The shortest sample within this time, of at least three. The first call is a warm-up."""
     sample(call, 1)
     end, count, best = time.perf_counter() + seconds, 0, inf
     while count < LEAST or time.perf_counter() < end:

@@ -1,7 +1,7 @@
-"""Times calls in turns: each round calls every contestant once, each begins with the next one. And peaks of memory.
+"""Times interleaved calls, and measures peak memory. Each round calls every contestant once, in rotated order.
 
-On a GPU by its own events, with its cache emptied before each call. What needs a GPU to run stands in `on_device`;
-`by_events` is tested with events that are counted.
+GPU times come from CUDA events, with the L2 cache flushed before each call. Only `on_device` needs a GPU; tests of
+`by_events` use fake events.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import torch
 
 Call = Callable[[], object]
 Clock = Callable[[], float]
-Sample = Callable[[Call, int], float]  # seconds of one call, on average over that many
-LEAST_ROUNDS = 3  # whatever the time budget says: fewer have no quartiles
-SAMPLE = 0.005  # seconds; faster calls are repeated until one sample takes as long
+Sample = Callable[[Call, int], float]  # mean seconds per call, over a number of calls
+LEAST_ROUNDS = 3  # minimum for quartiles, even beyond the time limit
+SAMPLE = 0.005  # minimum seconds of a sample; faster calls are repeated
 MOST_CALLS = 200
-SHORT = 0.2  # seconds: of such a call the first may be far from the rest
-FLUSH = 1 << 28  # bytes written between calls: more than the L2 of any GPU holds, and what triton.testing takes
-WARM = 0.5  # seconds of rounds that do not count: clocks of a GPU at rest rise within them
+SHORT = 0.2  # seconds; shorter calls get a second warm-up call
+FLUSH = 1 << 28  # bytes to write between calls: larger than any L2 cache, and the same as in triton.testing
+WARM = 0.5  # seconds of warm-up rounds, in which the clock of an idle GPU rises
 
 
 @dataclass
 class Timed:
-    """Seconds of one call, a sample a round; `failed` says why there are none."""
+    """Seconds of one call in each round, or the exception in `failed`."""
 
     calls: int = 1
     seconds: list[float] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Timed:
 
 
 def turns(names: Sequence[str], place: int) -> list[str]:
-    """The order of one round: each round begins one further, so that nobody always follows the same one from rest.
+    """The order of one round. Each round starts with the next name, so that no contestant is always first.
 
     >>> [turns(["a", "b", "c"], place) for place in range(4)]
     [['a', 'b', 'c'], ['b', 'c', 'a'], ['c', 'a', 'b'], ['a', 'b', 'c']]
@@ -55,11 +55,11 @@ def interleaved(
     sample: Sample | None = None,
     warm: float = 0.0,
 ) -> dict[str, Timed]:
-    """Each call timed in `repeats` rounds, or in fewer where `seconds` are over; in three at least.
+    """Times each call in at most `repeats` rounds within `seconds`, but in at least three.
 
-    A call of each comes first and does not count; where it was short, a second says how many make a sample. Rounds of
-    the first `warm` seconds do not count either, but say anew how many make a sample: a first call may have compiled.
-    `sample` times the calls, by default `clock` does.
+    Warm-up calls come first; their time determines the number of calls per sample. Warm-up rounds of `warm` seconds
+    follow, and determine that number again, because a first call may have compiled. `sample` measures the time of
+    calls; by default, it uses `clock`.
     """
     timing = sample or by_clock(clock)
     found = {name: Timed() for name in calls}
@@ -67,7 +67,7 @@ def interleaved(
     def once(name: str) -> None:
         try:
             found[name].seconds.append(timing(calls[name], found[name].calls))
-        except Exception as error:  # whatever it is, the others go on
+        except Exception as error:  # continue with the others
             found[name].failed = bare(error)
 
     def rounds(seconds: float, least: int = 0, most: float = math.inf) -> None:
@@ -97,7 +97,7 @@ def interleaved(
 
 
 def calls_for(seconds: float) -> int:
-    """How many calls of so many seconds make a sample.
+    """The number of calls per sample for calls of these seconds.
 
     >>> calls_for(0.002), calls_for(1.0), calls_for(0.0)
     (3, 1, 200)
@@ -106,7 +106,7 @@ def calls_for(seconds: float) -> int:
 
 
 def bare(error: Exception) -> Exception:
-    """The error without the frames that it came through: their tensors would stay while the others are timed."""
+    """The error without tracebacks, whose frames would keep tensors alive."""
     link: BaseException | None = error
     while link is not None:
         link.__traceback__, link = None, link.__cause__ or link.__context__
@@ -114,7 +114,7 @@ def bare(error: Exception) -> Exception:
 
 
 def by_clock(clock: Clock) -> Sample:
-    """Times calls one after another, from the first's start to the last's end."""
+    """Times consecutive calls with a clock."""
 
     def sample(call: Call, calls: int) -> float:
         start = clock()
@@ -132,10 +132,10 @@ class Event(Protocol):
 
 
 def by_events(event: Callable[[], Event], synchronize: Call, flush: Call) -> Sample:
-    """Seconds between two events around each call. The cache is emptied before the first of them, outside of the time.
+    """Times calls with an event before and after each. The cache is flushed before the first event.
 
-    `synchronize` waits until all is done: only then do events have times. While the device empties its cache, the host
-    has time to launch what follows, as it has in a training step.
+    `synchronize` waits for the device, because events have no times before. During the flush, the host launches the
+    kernels of the call, so that launch overhead is hidden as in a training step.
     """
 
     def sample(call: Call, calls: int) -> float:
@@ -158,7 +158,7 @@ def is_gpu(device: str) -> bool:
 
 
 def sample_of(device: str) -> Sample | None:
-    """How calls on a device are timed; None: by the clock."""
+    """The timing function of a device, or None for the clock."""
     return on_device(device) if is_gpu(device) else None
 
 
@@ -168,7 +168,7 @@ def on_device(device: str) -> Sample:
 
 
 def clock_of(device: str) -> Clock:
-    """Seconds, once the device has done all it was asked for."""
+    """A clock that first waits for the device."""
     if not is_gpu(device):
         return time.perf_counter
 
@@ -180,11 +180,10 @@ def clock_of(device: str) -> Clock:
 
 
 def peak_bytes(call: Call, device: str = "cpu") -> int:
-    """The most bytes of tensors alive at once during one call, beyond those alive at its start.
+    """The peak of allocated bytes during a call, minus the bytes at its start. It includes gradients.
 
-    Inputs and weights do not count, gradients do. On CUDA as the allocator counts them. On the CPU from the profiler's
-    record of every allocation, which also sees what compiled code and fused operations allocate for themselves; a
-    tensor subclass or dispatch mode sees neither.
+    On CUDA, the allocator reports it. On the CPU, it comes from the allocations in a profile. Unlike a tensor subclass
+    or dispatch mode, the profile includes allocations inside compiled code and fused operations.
     """
     if is_gpu(device):
         torch.cuda.synchronize(device)
@@ -193,7 +192,7 @@ def peak_bytes(call: Call, device: str = "cpu") -> int:
         call()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes to standard error when it starts and stops
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's output on standard error
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
         result = call()  # alive until the profile ends
@@ -203,7 +202,7 @@ def peak_bytes(call: Call, device: str = "cpu") -> int:
 
 
 def highest(changes: Iterable[tuple[int, int]]) -> int:
-    """The highest sum of changes, (nanoseconds, bytes) each, in the order of their times.
+    """The maximum of the running sum of changes, (nanoseconds, bytes), in time order.
 
     >>> highest([(3, -5), (1, 5), (2, 4)])
     9

@@ -1,13 +1,13 @@
-"""What a pass needs at least, by its plan: operations, bytes, and the time that the measured rates leave for them.
+"""A lower bound for a pass, from its plan: operations, bytes, and the time for them at the measured rates.
 
-operations   2 for each multiply-add of the plan; with a backward three times as many: each product has two
-             gradients. What a kernel computes again is not counted, nor are elementwise operations, nor pairs of
-             positions that causal attention does not look at
-bytes        inputs, weights and output once; with a backward inputs and weights are read again, the gradient of the
-             output is read, and theirs are written
-floor        the longer of operations at the rate of the matrix product and bytes at that of the copy
+operations   2 per multiply-add of the plan; three times as many with a backward, because each product has two
+             gradients. Recomputation in kernels, elementwise operations and pairs of positions that causal attention
+             hides are not counted
+bytes        inputs, weights and output once; with a backward, inputs and weights are read again, the gradient of the
+             output is read, and the gradients of inputs and weights are written
+floor        the longer of operations at the rate of a matrix product and bytes at the rate of a copy
 
-And what memory its tensors over pairs of positions are predicted to take.
+The module also predicts the memory of tensors over pairs of positions.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tensornet_attn.graph import Graph
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.target import target_from
 
-SAVED = 4  # copies of a pair tensor that autograd keeps where every box is written out
-AT_ONCE = 3  # copies alive while one is made: operand, mask applied, result
+SAVED = 4  # copies of a pair tensor that autograd saves without fused operations
+AT_ONCE = 3  # copies alive during a step: operand, masked operand, result
 
 
 @dataclass(frozen=True)
 class Model:
-    """FLOPs, bytes, and seconds that they take at the measured rates; None where none were measured."""
+    """FLOPs, bytes, and their minimum seconds at the measured rates (None if rates were not measured)."""
 
     flops: int
     bytes: int
@@ -40,35 +40,37 @@ class Model:
 
 
 def model_of(case: Case, kind: str, backend: str, rates: Rates | None) -> Model:
-    """The model of a pass as our backend plans it."""
+    """The model of a pass in the plan of our backend."""
     plan = compiler.plan_of(case.graph, backend, target_from(**case.wanted(kind)))
     flops, moved = flops_of(plan.schedule, case, kind), bytes_of(case, kind)
     return Model(flops, moved, rates and rates.floor(flops, moved))
 
 
 def flops_of(schedule: Graph, case: Case, kind: str) -> int:
-    """Operations of the multiply-adds of a schedule, over the whole batch."""
+    """The FLOPs of the products of a schedule, over the whole batch."""
     graph = split_products(schedule)
     scene = Scene(graph, sizes_at(graph, case.lengths), case.batch)
     total = 0
     for step in graph.steps:
         times = 3 if kind != FORWARD and step.name in scene.learned else 1
         batch = scene.batch if step.name in scene.batched else 1
-        total += 2 * times * batch * sum(count * seen(scene, legs) for legs, count in products(scene, step).items())
+        total += (
+            2 * times * batch * sum(count * visible_size(scene, legs) for legs, count in products(scene, step).items())
+        )
     return total
 
 
-def seen(scene: Scene, legs: Iterable[str]) -> int:
-    """The size of a product over these legs; of causal pairs, those that are not hidden."""
+def visible_size(scene: Scene, legs: Iterable[str]) -> int:
+    """The size of a product over these legs, without the pairs that causal attention hides."""
     graph, size = scene.graph, scene.size(legs)
     if not (graph.causal and {graph.query, graph.key} <= {*legs}):
         return size
-    n = scene.sizes[graph.query]  # as many keys: a case has one length
+    n = scene.sizes[graph.query]  # the number of keys is the same, because a case has one length
     return size // (n * n) * (n * (n + 1) // 2)
 
 
 def bytes_of(case: Case, kind: str) -> int:
-    """Bytes that have to be read and written, whatever computes the pass."""
+    """The minimum of bytes that any implementation of the pass reads and writes."""
     graph = case.graph
     scene = Scene(graph, sizes_at(graph, case.lengths), case.batch)
     given, weights = [x for x in graph.of_role("input") if x.default is None], graph.of_role("weight")
@@ -82,7 +84,7 @@ def bytes_of(case: Case, kind: str) -> int:
 
 
 def pair_elements(graph: Graph, lengths: dict[str, int]) -> list[int]:
-    """Elements of one sequence's tensors over both a query and a key, step by step.
+    """The elements of each tensor with a query and a key leg, for one sequence.
 
     >>> from tensornet_attn import build, load
     >>> pair_elements(build(load("mhsa")), {"n": 4, "m": 4})  # A.of and A: 8 heads, 16 pairs
@@ -93,12 +95,12 @@ def pair_elements(graph: Graph, lengths: dict[str, int]) -> list[int]:
 
 
 def pair_bytes(graph: Graph, case: Case, kept: bool) -> int:
-    """What the pair tensors of a graph take where each step is made by itself; `kept`: until the last is made."""
+    """The bytes of the pair tensors of a graph without fused steps; `kept` if all of them stay alive."""
     found = pair_elements(graph, case.lengths)
     elements = AT_ONCE * max(found, default=0) + (sum(found) if kept else 0)
     return case.batch * dtype_bytes(case.dtype) * elements
 
 
 def reference_bytes(case: Case) -> int:
-    """What the comparison with the reference takes: one sequence, float64, everything kept."""
+    """The bytes of the comparison with the reference: one sequence, in float64, with all tensors alive."""
     return SAVED * dtype_bytes("float64") * sum(pair_elements(case.graph, case.lengths))

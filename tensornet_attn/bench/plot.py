@@ -1,4 +1,4 @@
-"""Results as a picture: time of both passes and peak memory, a row a design."""
+"""Plots results: times and peak memory of both passes, one row per design."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#2563a8", "#d1495b", "#e9a23b", "#3c8d5a", "#7b5ea7", "#4fb0c6", "#8a6d3b", "#52606d")
-MEASURES = (("seconds", "ms a call"), ("peak_bytes", "MB at the peak"))
+MEASURES = (("seconds", "ms per call"), ("peak_bytes", "peak memory, MB"))
 
 
 def figure(results: Sequence[Result]) -> Figure:
-    """A row a design; for each pass a panel of times, then one of memory.
+    """One row per design, with panels of times and then of memory for each pass.
 
-    Over lengths, lines with quartiles; at one length, bars. Raises InputError where nothing was measured,
-    MissingPartError without matplotlib.
+    Several lengths are drawn as lines with quartiles, a single length as bars. Raises InputError if nothing was
+    measured, and MissingPartError without matplotlib.
     """
     found = [result for result in results if any(entry.measured for entry in result.entries)]
     if not found:
@@ -79,7 +79,7 @@ def _bars(axis: Axes, results: Sequence[Result], names: Sequence[str], measure: 
 
 
 def _value(entry: Entry, measure: str) -> tuple[float, float, float]:
-    """The value, and how far the quartiles are below and above it."""
+    """The value, and the distances of the quartiles below and above it."""
     if measure == "peak_bytes":
         return (entry.peak_bytes or 0) / 1e6, 0.0, 0.0
     assert entry.seconds is not None

@@ -1,4 +1,4 @@
-"""Results as text: a block for each design, length and pass; the targets, what was reached of them, and the rates."""
+"""Results as text: a table for each design, length and pass; the targets and their outcomes; the measured rates."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tensornet_attn.report.words import aligned, in_bytes
 
 HEAD = ("", "median", "quartiles", "ratio", "quartiles", "peak", "error")
 UNITS = (
-    "median and quartiles of one call; ratio: how many times as long as {ours}, of medians, with quartiles round by\n"
-    "round; peak: memory beyond inputs and weights; error: root mean square, of the reference's size."
+    "median and quartiles of one call; ratio: time over that of {ours}, from medians, with quartiles over rounds;\n"
+    "peak: memory beyond inputs and weights; error: root mean square, relative to the reference."
 )
 STEP_UNITS = (
-    "a step: one more position behind so many, median of one call, its quartiles; growth: over the step behind the\n"
-    "fewest; hand: written by hand with room made before; softmax: mhsa of the same width written so. Ratios say how\n"
-    "many times as long as {ours}, of medians; all of a design and batch took turns."
+    "step: the next position after this many, median and quartiles of one call; growth: over the step after the\n"
+    "fewest; hand: handwritten, with a preallocated cache; softmax: handwritten mhsa of the same width; ratio: time\n"
+    "over that of {ours}, from medians. All contestants of a design and batch are interleaved."
 )
 CRITERIA = ("design", "n", "against", "target", "reached", "quartiles")
 MODEL = ("design", "n", "pass", "operations", "bytes", "floor", "ours", "achieved")
 TARGET_UNITS = (
-    "ours: {ours}. A ratio says how many times as long the other took; best: the fastest of all that could run. Share:"
-    "\nforward, of the measured rate of matrix products; growth: time over that at half the length. operations, bytes:"
-    "\nwhat the pass needs at least; floor: the time for them at the measured rates; achieved: floor over ours."
+    "ours: {ours}. ratio: the other's time over ours; best: the fastest contestant; share: of the measured rate of"
+    "\nmatrix products, in the forward; growth: time over that at half the length. operations, bytes: lower bounds of"
+    "\nthe pass; floor: the time for them at the measured rates; achieved: floor over our time."
 )
-DRIFT = 0.05  # of a rate, from before a run to after it, that is told
+DRIFT = 0.05  # relative change of a rate during a run that is reported
 
 
 def text(results: Sequence[Result]) -> str:
-    """All blocks, and what the columns mean."""
+    """All tables, and the meaning of the columns."""
     return "\n\n".join([*map(block, results), UNITS.format(ours=results[0].ours if results else "torch")])
 
 
@@ -55,15 +55,15 @@ def block(result: Result) -> str:
     if model is not None and model.floor is not None:
         took = "" if result.share is None else f"; {result.ours} achieves {result.share:.0%} of it"
         figures = f"{human(model.flops)} operations, {in_bytes(model.bytes)}"
-        lines.append(f"at least {figures}: {seconds(model.floor)}{took}")
+        lines.append(f"lower bound {figures}: {seconds(model.floor)}{took}")
     return "\n".join([f"{', '.join(facts)}: {result.kind}", *(f"  {line}" for line in lines)])
 
 
 def step_text(results: Sequence[Result]) -> str:
-    """The table of steps of decoding, a line a design, batch and length; who was left out and why; the columns."""
+    """The table of decoding steps with a line per design, batch size and length, skipped contestants, and columns."""
     ours = results[0].ours if results else "torch"
     others = list(dict.fromkeys(entry.name for result in results for entry in result.entries if entry.name != ours))
-    head = ("design", "batch", "behind", ours, "quartiles", "growth", *(x for o in others for x in (o, "ratio")), "")
+    head = ("design", "batch", "after", ours, "quartiles", "growth", *(x for o in others for x in (o, "ratio")), "")
     first: dict[tuple[str, int], Result] = {}
     rows = [step_row(one, first.setdefault((one.design, one.batch), one), others) for one in results]
     table = "\n".join(line.rstrip() for line in aligned([head, *rows]))
@@ -71,14 +71,14 @@ def step_text(results: Sequence[Result]) -> str:
 
 
 def step_row(result: Result, first: Result, others: Sequence[str]) -> list[str]:
-    """design, batch, positions, the step, its quartiles, its growth; the step and the ratio of each other; a note.
+    """The cells: design, batch, positions; our time, quartiles and growth; time and ratio of each other; a note.
 
     >>> from tensornet_attn.bench.results import Spread
-    >>> mine = Entry("torch", seconds=Spread(0.002, 0.0019, 0.0022), note="keeps 16.8 MB")
+    >>> mine = Entry("torch", seconds=Spread(0.002, 0.0019, 0.0022), note="cache 16.8 MB")
     >>> fixed = ("mhsa", "decoding", 4096, 1, "float32", "cpu", True, {}, {}, "torch")
     >>> result = Result(*fixed, [mine, Entry("hand", "skipped")])
     >>> step_row(result, result, ["hand"])
-    ['mhsa', '1', '4,096', '2.00 ms', '1.90 to 2.20', '', '-', '', 'keeps 16.8 MB']
+    ['mhsa', '1', '4,096', '2.00 ms', '1.90 to 2.20', '', '-', '', 'cache 16.8 MB']
     """
     mine, before = result.entry(result.ours), first.entry(first.ours)
     cells = [result.design, str(result.batch), f"{result.n:,}"]
@@ -95,7 +95,7 @@ def step_row(result: Result, first: Result, others: Sequence[str]) -> list[str]:
 
 
 def row(entry: Entry, n: int) -> list[str]:
-    """name, median, quartiles, ratio, its quartiles, peak, error; or name and what is the matter."""
+    """The cells: name, median, quartiles, ratio, its quartiles, peak, error; or name, status and reason."""
     if not entry.measured or entry.seconds is None or entry.peak_bytes is None:
         return [entry.name, f"{entry.status}: {entry.reason}"]
     unit, factor = ("ms", 1e3) if entry.seconds.median < 1 else ("s", 1.0)
@@ -121,7 +121,7 @@ def seconds(x: float) -> str:
 
 
 def three(x: float) -> str:
-    """Three digits.
+    """A number with three significant digits.
 
     >>> [three(x) for x in (0.0123, 1.234, 12.34, 123.4, 1234.0)]
     ['0.0123', '1.23', '12.3', '123', '1234']
@@ -130,7 +130,7 @@ def three(x: float) -> str:
 
 
 def target_text(pairs: Sequence[tuple[Target, Result]], found: Iterable[Outcome], rates: Sequence[Rates]) -> str:
-    """All of it, as a run on a GPU prints it: targets, the model beside them, who was left out and why, the rates."""
+    """The report of a GPU run: targets, lower bounds, remarks, skipped contestants, measured rates."""
     ours = pairs[0][1].ours if pairs else ""
     results = [result for _, result in pairs]
     models = aligned([MODEL, *(_model_row(target, result) for target, result in pairs)])
@@ -139,9 +139,9 @@ def target_text(pairs: Sequence[tuple[Target, Result]], found: Iterable[Outcome]
 
 
 def target_table(found: Iterable[Outcome], peaks: bool = False) -> str:
-    """A line a criterion: what it asks for, what was reached, the quartiles of that.
+    """A line per criterion: target, result, quartiles.
 
-    With `peaks` of memory; reasons are then in short, as those of `left_out` stand below.
+    With `peaks`, the table has peak memory, and reasons are short because `left_out` lists them.
     """
     more = ("peak, ours", "peak, other") if peaks else ()
     return "\n".join(aligned([(*CRITERIA, *more, ""), *(target_row(outcome, peaks) for outcome in found)]))
@@ -159,7 +159,7 @@ def target_row(outcome: Outcome, peaks: bool = False) -> tuple[str, ...]:
 
 
 def figure(outcome: Outcome, value: float | None = None) -> str:
-    """A value in the unit of a criterion, by default what is wanted.
+    """A value in the unit of a criterion, by default the target.
 
     >>> figure(Outcome("thsa", 2048, "share", 0.4, "")), figure(Outcome("thsa", 2048, "ratio", 2, ""), 2.125)
     ('40.0 %', '2.12')
@@ -169,7 +169,7 @@ def figure(outcome: Outcome, value: float | None = None) -> str:
 
 
 def _model_row(target: Target, result: Result) -> tuple[str, ...]:
-    """Operations, bytes, floor, the time of ours, and what of the floor it achieves."""
+    """The cells: target, length, pass, operations, bytes, floor, our time, and floor over our time."""
     mine, model = result.entry(result.ours), result.model
     flops, moved, floor = ("-",) * 3
     if model is not None:
@@ -181,7 +181,7 @@ def _model_row(target: Target, result: Result) -> tuple[str, ...]:
 
 
 def left_out(results: Iterable[Result]) -> str:
-    """A line for each reason why a contestant was not measured, with the designs."""
+    """A line for each reason why contestants were not measured, with the designs."""
     found: dict[str, dict[str, None]] = {}
     for result in results:
         for entry in result.entries:
@@ -191,7 +191,7 @@ def left_out(results: Iterable[Result]) -> str:
 
 
 def remarks(results: Iterable[Result]) -> str:
-    """What is to be known of those that were measured: what they are, and shorter lengths they were compared at."""
+    """Notes on measured contestants, such as shorter lengths of the comparison with the reference."""
     found: dict[str, dict[str, None]] = {}
     for result in results:
         for entry in result.entries:
@@ -201,14 +201,14 @@ def remarks(results: Iterable[Result]) -> str:
 
 
 def rates_text(rates: Sequence[Rates]) -> str:
-    """What the machine reached, and how far that had moved when the run was over."""
+    """The measured rates of the machine, and their change during the run."""
     if not rates:
         return ""
     first, last = rates[0], rates[-1]
-    told = (
-        f"measured rates: {human(int(first.flops))} operations a second in a product of {first.side} x {first.side} "
-        f"numbers, {first.dtype}; {human(int(first.bandwidth))}B a second in a copy of {human(first.copied)}B"
+    before = (
+        f"measured rates: {human(int(first.flops))}FLOP/s in a product of {first.side} x {first.side} matrices in "
+        f"{first.dtype}; {human(int(first.bandwidth))}B/s in a copy of {human(first.copied)}B"
     )
     moved = [last.flops / first.flops - 1, last.bandwidth / first.bandwidth - 1]
     drift = f"; after the run {moved[0]:+.0%} and {moved[1]:+.0%}" if max(map(abs, moved)) > DRIFT else ""
-    return f"{told}{drift}."
+    return f"{before}{drift}."

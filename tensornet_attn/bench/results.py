@@ -1,4 +1,4 @@
-"""What was measured, as data: a contestant's entry, the entries of one pass of one case, and the whole run."""
+"""Results as data: the entry of a contestant, the result of a pass, and a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION = 2  # of the JSON form
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some numbers and the quarters on either side."""
+    """Median and quartiles."""
 
     median: float
     low: float
@@ -24,7 +24,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and quartiles; between two values the quartile is interpolated.
+    """Median and quartiles, with linear interpolation.
 
     >>> spread([4.0, 1.0, 3.0, 2.0, 5.0])
     Spread(median=3.0, low=2.0, high=4.0)
@@ -36,9 +36,9 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratio(other: Sequence[float], ours: Sequence[float]) -> Spread:
-    """How many times as long the other took: the ratio of medians, and quartiles of the ratios round by round.
+    """The other's time over ours: the ratio of medians, and quartiles of the ratios in each round.
 
-    Both of a pair stand in one round, moments apart, so that what slows the machine down slows both.
+    Both times of a round are measured within moments, so that a slow machine affects both.
 
     >>> ratio([4.0, 8.0, 6.0], [2.0, 2.0, 3.0])
     Spread(median=3.0, low=2.0, high=3.0)
@@ -49,10 +49,10 @@ def ratio(other: Sequence[float], ours: Sequence[float]) -> Spread:
 
 @dataclass
 class Entry:
-    """One contestant. `status`: measured, skipped (it cannot run this), failed (it raised), wrong (other numbers).
+    """One contestant. `status`: measured, skipped (unsupported), failed (an exception) or wrong (incorrect results).
 
-    `seconds` of one call, over `rounds` samples of `calls` calls. `ratio`: how many times as long as ours it took.
-    `peak_bytes` beyond inputs and weights. `error`: of the comparison with the reference, at length `checked_n`.
+    `seconds`: time of one call, from `rounds` samples of `calls` calls. `ratio`: its time over ours. `peak_bytes`:
+    memory beyond inputs and weights. `error`: relative error to the reference, at length `checked_n`.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Entry:
 
 @dataclass
 class Result:
-    """One pass of one design at one length. `ours` names the entry that ratios are over, and that `model` is of."""
+    """One pass of one design at one length. `ours` names the entry of `model`, which is the denominator of ratios."""
 
     design: str
     kind: str
@@ -91,7 +91,7 @@ class Result:
 
     @property
     def share(self) -> float | None:
-        """What ours achieves: the floor over its median time; None where one of them is missing."""
+        """The floor over our median time, or None if one of them is missing."""
         mine = next((entry.seconds for entry in self.entries if entry.name == self.ours), None)
         floor = self.model.floor if self.model is not None else None
         return floor / mine.median if mine is not None and floor is not None else None
@@ -110,9 +110,9 @@ class Result:
 
 @dataclass
 class Run:
-    """A whole run: the command, the machine, how it was measured, and the results so far.
+    """A run: the command, the machine, the options, and the results so far.
 
-    `rates` of the machine before and after, where they were measured; `criteria`: what was aimed at, and reached.
+    `rates`: measured rates of the machine before and after. `criteria`: outcomes of the targets.
     """
 
     command: str
@@ -131,7 +131,7 @@ class Run:
 
     @property
     def wrong(self) -> list[str]:
-        """A sentence for each contestant whose numbers are not the design's."""
+        """A sentence for each contestant with incorrect results."""
         return [
             f"'{entry.name}' of '{result.design}', n {result.n}, {result.kind}: {entry.reason}"
             for result in self.results

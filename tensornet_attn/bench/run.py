@@ -1,6 +1,6 @@
-"""The benchmark: every contestant of every case, compared with the reference, timed in turns, then its memory.
+"""Runs benchmarks: compares each contestant with the reference, times all of them interleaved, measures peak memory.
 
-A run of the command: the rates of the machine, results as they are made, criteria reached, the rates again.
+A run measures the rates of the machine, yields results as they are ready, and measures the rates again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ COMPILED = {"inductor", "compile", "flex", "fla"}
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure. `seconds`: of timing for each pass of each case; `memory`: GiB of tensors over pairs."""
+    """Options of a benchmark.
+
+    `seconds`: time limit for each pass of each case. `memory`: limit in GiB of tensors over pairs of positions.
+    """
 
     against: Sequence[str] = ("eager", "compile", "sdpa")
     backends: Sequence[str] = ("torch",)
@@ -52,15 +55,15 @@ class Options:
 
     @property
     def names(self) -> list[str]:
-        """Every contestant once, ours first."""
+        """All contestants without duplicates, ours first."""
         return list(dict.fromkeys((*self.backends, *self.against)))
 
 
 @dataclass
 class Bench:
-    """Measures cases; what the reference computes is kept while a case and its passes last.
+    """Measures cases. Results of the reference are cached for all passes of a case.
 
-    `rates` of the machine, over which the floor of each result stands; None: it has none.
+    `rates`: measured rates of the machine, for the floor of each result. If they are None, results have no floor.
     """
 
     options: Options
@@ -69,14 +72,14 @@ class Bench:
     oracles: dict[object, Oracle] = field(default_factory=dict)
 
     def results(self, cases: Sequence[Case]) -> Iterator[Result]:
-        """A result for each pass of each case, as it is made. Raises InputError before the first, see `Case.check`."""
+        """Yields a result for each pass of each case. Raises InputError before the first, see `Case.check`."""
         for case in cases:
             case.check()
         for case in cases:
             self.oracles.clear()
             tidy(case.device)
             if COMPILED & set(self.options.names):
-                torch.compiler.reset()  # or a second length would be compiled as a length that varies
+                torch.compiler.reset()  # otherwise, torch compiles a second length as dynamic
             for kind in self.options.passes:
                 yield self.measured(case, kind)
 
@@ -94,7 +97,7 @@ class Bench:
         return result
 
     def checked(self, name: str, case: Case, kind: str) -> tuple[Entry, Contestant | None]:
-        """The contestant where its numbers are right, else an entry that says what is the matter."""
+        """The entry of a contestant, and the contestant if its results are correct. The entry has the reason if not."""
         entry = Entry(name)
         try:
             found = contestant(name, case, kind, self.options.memory * GIB)
@@ -105,7 +108,7 @@ class Bench:
             entry.status, entry.reason = SKIPPED, str(reason)
         except WrongError as reason:
             entry.status, entry.reason = WRONG, f"{reason}.{hint(case)}"
-        except Exception as error:  # a contestant that breaks is a finding, not the end
+        except Exception as error:  # report a failing contestant and continue
             entry.status, entry.reason = FAILED, sentence(error)
         return entry, found if not entry.reason else None
 
@@ -115,7 +118,7 @@ class Bench:
         return self.oracles[case.key]
 
     def time(self, result: Result, ready: dict[str, Contestant], kind: str) -> None:
-        """Times and peaks of memory, into the entries."""
+        """Measures times and peak memory, and sets them in the entries."""
         calls = {name: runner(c.module, c.case, c.case.inputs(), kind) for name, c in ready.items()}
         warm = WARM if is_gpu(result.device) else 0.0
         timed = interleaved(
@@ -143,9 +146,9 @@ class Bench:
 
 
 def hint(case: Case) -> str:
-    """What else may explain other numbers than the reference's."""
+    """Another possible reason for differences from the reference."""
     if any(step.box is not None and OPS[step.box.kind].selects for step in case.graph.steps):
-        return " A topk may choose otherwise where gates are nearly equal: try another --seed."
+        return " A topk may select differently if gates are nearly equal; try another --seed."
     return ""
 
 
@@ -158,7 +161,7 @@ def blank(case: Case, kind: str, ours: str) -> Result:
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong, in one line."""
+    """An error in one line."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [""]
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return f"out of memory: {lines[0][:200]}"
@@ -167,10 +170,11 @@ def sentence(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a run measures. `costs`: what ours is planned for, `measured`, or a device of the cost table; None: the
-    former where rates are measured, as on a GPU. `memory` in GiB; None: 8, and half of a GPU's.
+    """The setting of a run.
 
-    Of targets, `n` replaces their own lengths; criteria are of the first backend. `planned`: the device of `costs`.
+    `costs`: the device that our modules are planned for: `measured`, or a device of the cost table; by default
+    `measured` if rates are measured, as on a GPU. `memory`: limit in GiB; by default 8, or half of a GPU's memory. `n`
+    replaces the lengths of targets. Criteria apply to the first of `backends`. `planned`: the device of `costs`.
     """
 
     device: str = "cpu"
@@ -187,9 +191,9 @@ class Setting:
     planned: Device | None = None
 
     def ready(self, options: Options, always: bool) -> tuple[Run, Options, Setting]:
-        """What a run begins with: itself, its options, and this with what ours is planned for.
+        """Starts a run. Returns it with its options, and this setting with `planned`.
 
-        Rates are measured where something is over them. Raises InputError for a device that the cost table lacks.
+        Rates are measured if `always`, on a GPU, or if `costs` is `measured`. Raises InputError for an unknown device.
         """
         select(self.device)
         limit = memory_limit(self.device, MEMORY) if self.memory is None else self.memory
@@ -199,13 +203,13 @@ class Setting:
         planned = rates[0].device if rates else None
         if self.costs not in (None, MEASURED):
             planned = device_named(str(self.costs))
-        told = {"seed": self.seed, "costs": self.costs or (MEASURED if rates else None), "tune": self.tune}
-        run = Run("", machine(self.device), asdict(options) | told, load=[load()], rates=rates)
+        own = {"seed": self.seed, "costs": self.costs or (MEASURED if rates else None), "tune": self.tune}
+        run = Run("", machine(self.device), asdict(options) | own, load=[load()], rates=rates)
         return run, options, replace(self, planned=planned)
 
 
 def cases_of(target: Target, setting: Setting) -> list[Case]:
-    """The case of a target, and that of half its length where growth counts. Raises InputError where one cannot be."""
+    """The case of a target, and one at half the length for a growth criterion. Raises InputError for invalid cases."""
     design = compiler.load(target.design, legs=target.legs, settings=target.settings)
     shared = {name: getattr(setting, name) for name in ("batch", "dtype", "device", "seed", "tune")}
     case = Case(design, setting.n or target.n, costs=setting.planned, **shared)
@@ -216,7 +220,7 @@ def cases_of(target: Target, setting: Setting) -> list[Case]:
 
 
 def options_of(target: Target, options: Options, setting: Setting) -> Options:
-    """Who is measured for a target: our backends, those among the peers as well, and the others."""
+    """The options of a target, with its contestants: our backends, and the peers of the target."""
     backends = dict.fromkeys([*setting.backends, *(name for name in target.against if name in OURS)])
     against = [name for name in target.against if name not in OURS]
     return replace(options, against=against, backends=tuple(backends), passes=target.passes)
@@ -224,7 +228,7 @@ def options_of(target: Target, options: Options, setting: Setting) -> Options:
 
 @dataclass
 class Session:
-    """The run so far. `pairs`: its results with their targets, where these are measured; `gpu`: those of a GPU."""
+    """The run so far. `pairs`: targets with their results, if targets are measured. `gpu`: they are GPU targets."""
 
     run: Run
     results: Iterable[Result]
@@ -233,7 +237,7 @@ class Session:
     gpu: bool = False
 
     def measured(self) -> Iterator[None]:
-        """Adds result after result to the run, and what of the criteria is known by then."""
+        """Adds results and outcomes to the run, one result per iteration."""
         for result in self.results:
             self.run.results.append(result)
             self.run.criteria = [outcome.as_dict() for outcome in self.outcomes()]
@@ -247,7 +251,7 @@ class Session:
         return outcomes(self.pairs or (), self.run.rate)
 
     def text(self) -> str:
-        """The tables that are printed."""
+        """The report as text."""
         if self.pairs is None and all(result.kind == DECODING for result in self.run.results):
             return step_text(self.run.results)
         if self.pairs is None:
@@ -257,7 +261,7 @@ class Session:
 
 
 def of_cases(cases: Sequence[Case], options: Options, setting: Setting, say: Say) -> Session:
-    """A run of designs at lengths. Raises InputError for what cannot be measured, before anything is."""
+    """A run that measures cases. Raises InputError for an invalid case, before any measurement."""
     for case in cases:
         case.check()
     run, options, setting = setting.ready(options, always=False)
@@ -266,7 +270,7 @@ def of_cases(cases: Sequence[Case], options: Options, setting: Setting, say: Say
 
 
 def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool) -> Session:
-    """A run of targets; those of a `gpu` have figures over the machine's rates. Raises InputError as `of_cases`."""
+    """A run that measures targets; for a `gpu` it also measures rates. Raises InputError as `of_cases` does."""
     for target in targets:
         cases_of(target, setting)
     names = dict.fromkeys(name for target in targets for name in target.against if name not in OURS)
@@ -277,7 +281,7 @@ def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool)
     pairs: list[tuple[Target, Result]] = []
 
     def results() -> Iterator[Result]:
-        """Those of each target in turn, as they are made, also into `pairs`."""
+        """Yields the results of each target, and adds them to `pairs`."""
         for target in targets:
             case, *half = cases_of(target, ready)
             for who, cases in ((options_of(target, options, ready), [case]), (alone, half)):

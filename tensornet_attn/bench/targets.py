@@ -1,4 +1,4 @@
-"""The speed that is aimed at, on two CPU cores in float32 and on a GPU in bfloat16, and what was reached of it."""
+"""Speed targets on two CPU cores in float32 and on a GPU in bfloat16, and their outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensornet_attn.bench.results import Entry, Result, Spread
 from tensornet_attn.errors import InputError, nearest
 
 BATCH = 4
-SHARE, GROWTH, BEST = "the matmul rate", "half of n", "best"  # what an outcome is over
+SHARE, GROWTH, BEST = "the matmul rate", "half of n", "best"  # denominators of outcomes
 NOT_YET = "not measured yet."
 
 
@@ -26,14 +26,14 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Share:
-    """Forward, ours makes the operations of its plan at this part of the measured rate of matrix products."""
+    """In the forward, our FLOP/s are at least this share of the measured rate of matrix products."""
 
     least: float
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Ours takes at most so many times as long as at half the length."""
+    """Our time is at most this multiple of that at half the length."""
 
     most: float
 
@@ -43,7 +43,7 @@ Criterion = Ratio | Share | Growth
 
 @dataclass(frozen=True)
 class Target:
-    """What is aimed at for one design, at length n and batch 4. `peers`: also measured."""
+    """The targets of a design at length n and batch 4. `peers` are measured too."""
 
     design: str
     criteria: tuple[Criterion, ...]
@@ -62,7 +62,7 @@ class Target:
 
     @property
     def against(self) -> tuple[str, ...]:
-        """Who is measured beside ours, each once."""
+        """The other contestants, without duplicates."""
         named = [name for criterion in self.criteria if isinstance(criterion, Ratio) for name in criterion.against]
         return tuple(dict.fromkeys([*named, *self.peers]))
 
@@ -72,11 +72,11 @@ class Target:
 
     @property
     def grows(self) -> bool:
-        """Whether half the length is measured too."""
+        """Whether half the length is also measured."""
         return any(isinstance(criterion, Growth) for criterion in self.criteria)
 
 
-WIDTH = {"f": 256, "h": 8}  # h is what most designs call their heads
+WIDTH = {"f": 256, "h": 8}
 
 
 def _one(design: str, against: str, ratio: float, *sizes: Mapping[str, int], **options: Any) -> Target:
@@ -97,7 +97,7 @@ TARGETS = (
 
 HEADS = {"f": 512, "h": 8}  # of width 64
 LONG = 65536
-PEERS = ("eager", "compile", "sdpa", "flex", "fused", "torch")  # the best of these is who a ratio is over, never one
+PEERS = ("eager", "compile", "sdpa", "flex", "fused", "torch")  # a ratio is to the fastest of these
 FAST = ("eager", "compile", "torch")
 GPU_TARGETS = (
     Target("mhsa", (Ratio(0.98, ("sdpa",)),), HEADS, n=4096, peers=PEERS),
@@ -106,19 +106,19 @@ GPU_TARGETS = (
     Target("mgk", (Ratio(1.25, PEERS),), HEADS | {"r": 2}, n=4096),
     Target("thsa", (Ratio(2.0, PEERS), Share(0.4)), {"f": 512, "r": 256, "s": 256}, n=2048),
     Target("talking_heads", (Ratio(1.5, PEERS),), {"f": 512, "g": 8, "h": 8, "e": 8}, n=4096),
-    # 128 positions on either side
+    # 128 positions on each side
     Target("band", (Ratio(1.0, ("flex",)),), HEADS, {"k": 257}, n=32768, peers=("compile", "torch")),
     Target("linear", (Ratio(20.0, ("softmax",)), Growth(2.2)), HEADS, n=LONG, peers=FAST),
     Target("fmm2", (Ratio(20.0, ("softmax",)), Growth(2.2)), HEADS, {"k": 5}, n=LONG, peers=FAST),
-    # the delta rule; the layer by hand takes a step a position, which is left out and torch.compile would unroll
+    # without 'eager' and 'compile': the handwritten layer loops over positions, and torch.compile would unroll it
     Target("fmm_fast_weight1", (Ratio(0.8, ("fla",)),), HEADS, {"k": 5}, n=4096, peers=("torch",)),
-    # d is the largest multiple of 16 with no more parameters than mhsa of 8 heads of width 64, as in the paper
+    # as in the paper, d is the largest multiple of 16 with at most the parameters of mhsa with 8 heads of width 64
     Target("epa", (Ratio(1.6, ("dense",)),), {"f": 512, "h": 2, "e": 5, "d": 80}, {"k": 2}, n=4096, peers=PEERS),
 )
 
 
 def targets_of(designs: Sequence[str] = (), gpu: bool = False) -> tuple[Target, ...]:
-    """The targets of these designs, of all without any. Raises InputError for a design that has none.
+    """The targets of these designs, or of all designs. Raises InputError for a design without targets.
 
     >>> [target.design for target in targets_of(["linear", "mhsa"])]
     ['mhsa', 'linear']
@@ -133,10 +133,10 @@ def targets_of(designs: Sequence[str] = (), gpu: bool = False) -> tuple[Target, 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One criterion of one target. `kind`: ratio, share or growth; `wanted` the least of it, of a growth the most.
+    """The outcome of one criterion. `kind`: ratio, share or growth; `wanted`: its minimum, or the maximum of a growth.
 
-    `over`: whose time, or what, the figure is over. `reached` None: there is no figure, and `reason` says why.
-    Peaks are bytes of ours and of whom the ratio is over.
+    `over`: the denominator of the figure. If `reached` is None, `reason` explains why. `peak_ours` and `peak_other` are
+    bytes; the latter is that of the contestant in `over`.
     """
 
     target: str
@@ -160,7 +160,7 @@ class Outcome:
 
 
 def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> list[Outcome]:
-    """The outcome of every criterion of the targets whose results are there, all of a target's results together."""
+    """The outcomes of all criteria of the targets with results."""
     found: dict[int, tuple[Target, list[Result]]] = {}
     for target, result in pairs:
         found.setdefault(id(target), (target, []))[1].append(result)
@@ -173,14 +173,14 @@ def outcomes(pairs: Iterable[tuple[Target, Result]], rates: Rates | None) -> lis
 
 def outcome(criterion: Criterion, target: Target, results: Sequence[Result], rates: Rates | None) -> Outcome:
     longest = max(result.n for result in results)
-    there = {(result.n, result.kind): result for result in results}
-    training = there.get((longest, TRAINING))
+    by_pass = {(result.n, result.kind): result for result in results}
+    training = by_pass.get((longest, TRAINING))
     if isinstance(criterion, Share):
         empty = Outcome(target.label, longest, "share", criterion.least, SHARE)
-        return _share(empty, there.get((longest, FORWARD)), rates)
+        return _share(empty, by_pass.get((longest, FORWARD)), rates)
     if isinstance(criterion, Growth):
         empty = Outcome(target.label, longest, "growth", criterion.most, GROWTH)
-        return _growth(empty, training, there.get((longest // 2, TRAINING)))
+        return _growth(empty, training, by_pass.get((longest // 2, TRAINING)))
     over = criterion.against[0] if len(criterion.against) == 1 else BEST
     return _ratio(Outcome(target.label, longest, "ratio", criterion.least, over), criterion, training)
 
@@ -205,13 +205,13 @@ def _share(empty: Outcome, result: Result | None, rates: Rates | None) -> Outcom
     if mine.seconds is None:
         return _without(empty, mine)
     if rates is None or result.model is None:
-        return replace(empty, reason="the rates of the machine were not measured.")
+        return replace(empty, reason="rates of the machine were not measured.")
     part = [result.model.flops / rates.flops / x for x in (mine.seconds.median, mine.seconds.high, mine.seconds.low)]
     return replace(empty, reached=Spread(*part), peak_ours=mine.peak_bytes)
 
 
 def _growth(empty: Outcome, whole: Result | None, half: Result | None) -> Outcome:
-    """The quartiles are of the two times, which were measured apart: the low one over the high one, and so on."""
+    """The two times were not interleaved, so the quartiles are bounds: low over high, and high over low."""
     if whole is None or half is None:
         return replace(empty, reason=NOT_YET)
     long, short = whole.entry(whole.ours), half.entry(half.ours)
@@ -224,4 +224,4 @@ def _growth(empty: Outcome, whole: Result | None, half: Result | None) -> Outcom
 
 def _without(empty: Outcome, *entries: Entry) -> Outcome:
     reasons = [f"{entry.name} {entry.status}: {entry.reason}" for entry in entries if not entry.measured]
-    return replace(empty, reason=" ".join(reasons) or "there is nobody to compare with.")
+    return replace(empty, reason=" ".join(reasons) or "there is no contestant to compare with.")

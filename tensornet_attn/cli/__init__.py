@@ -1,6 +1,6 @@
-"""The command line `tensornet-attn`: data on stdout, messages on stderr.
+"""The command line `tensornet-attn`. It prints data on stdout and messages on stderr.
 
-Exit codes: 0 fine, 1 the input is wrong, 2 usage, 3 an optional part is missing.
+Exit codes: 0 success, 1 invalid input, 2 invalid command line, 3 missing optional dependency, 130 interrupted.
 """
 
 from __future__ import annotations

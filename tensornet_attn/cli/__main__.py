@@ -1,4 +1,4 @@
-"""`python -m tensornet_attn.cli` is `tensornet-attn`."""
+"""Runs `tensornet-attn` as `python -m tensornet_attn.cli`."""
 
 import sys
 

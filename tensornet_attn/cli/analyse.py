@@ -1,4 +1,4 @@
-"""`analyse`: a report on the attention of a design or checkpoint that looks at a text, or of a trained run."""
+"""The command `analyse`: a report on the attention of a design or checkpoint on a text, or of a training run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 def analyse(
     subject: Annotated[
         str,
-        typer.Argument(
-            metavar="SUBJECT", help="A design, a file that ta.save wrote, or the folder of a run that 'train' wrote."
-        ),
+        typer.Argument(metavar="SUBJECT", help="A design, a checkpoint from ta.save, or a run folder from 'train'."),
     ],
-    text: Annotated[Text, option("UTF-8 text; its bytes are what a design sees.", "FILE")] = None,
+    text: Annotated[Text, option("UTF-8 text; its bytes are the input of a design or checkpoint.", "FILE")] = None,
     output: Output = "-",
     causal: Causal = None,
     legs: Legs = None,
@@ -33,21 +31,26 @@ def analyse(
     length: Annotated[
         Number,
         length_option(
-            "Bytes of a window; 128, or the design's largest. Of a language model's run: tokens of a sample; all.",
+            "Bytes per window of the text [default: 128, or the design's maximum], or tokens per sample of a language "
+            "model's run [default: all].",
             least=1,
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Windows of the text, or samples of a run's task, at most.")] = 8,
-    band: Annotated[int, typer.Option(min=1, help="Diagonals removed before a rank is counted.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of random bytes and tokens, and of the weights of a design.")] = 0,
-    split: Annotated[Text, option("Of a run's task: train, validation or test; validation.")] = None,
-    checkpoint: Annotated[Text, option("Of a run: a step or a folder; the last.", "STEP")] = None,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Maximum number of windows of the text, or of samples of a run's task.")
+    ] = 8,
+    band: Annotated[int, typer.Option(min=1, help="Diagonals to remove before ranks are computed.")] = 5,
+    seed: Annotated[int, typer.Option(help="Seed of random bytes and tokens, and of a design's weights.")] = 0,
+    split: Annotated[Text, option("For a run: train, validation or test. [default: validation]")] = None,
+    checkpoint: Annotated[
+        Text, option("For a run: a step, or the folder of a checkpoint. [default: the last]", "STEP")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a report on attention maps, heads, cores, induction heads and experts.
+    """Write a report on attention maps, heads, cores and experts.
 
-    A design or checkpoint looks at a text, the layers of a run at samples of its task. One HTML file with plots, on
-    standard output unless -o names a file; it needs matplotlib. With --json the figures as data.
+    The input of a design or checkpoint is a text; that of a run is samples of its task. The report is one HTML file
+    with plots and needs matplotlib; --json writes its figures as data.
     """
     from tensornet_attn.analyse.plots import need_matplotlib
     from tensornet_attn.analyse.report import report, report_data
@@ -56,13 +59,13 @@ def analyse(
         need_matplotlib()
     if Path(subject).is_dir():
         given = {"--text": text, "--causal": causal, "--legs": legs, "--set": settings}
-        _refuse(given, "a run has its task and sizes.")
+        _refuse(given, "a run defines its own task and sizes.")
         found = _run(subject, checkpoint, split or "validation", batch, seed, length)
     else:
-        _refuse({"--split": split, "--checkpoint": checkpoint}, "these are of a run, the folder that 'train' wrote.")
+        _refuse({"--split": split, "--checkpoint": checkpoint}, "this is for a run folder, which 'train' writes.")
         if text is None:
-            told = f"there is no folder '{subject}' of a run, and a design or checkpoint looks at a text: name a file."
-            raise typer.BadParameter(told, param_hint="'--text'")
+            missing = f"there is no run folder '{subject}', and a design or checkpoint needs a text; name a file."
+            raise typer.BadParameter(missing, param_hint="'--text'")
         found = _layer(subject, text, causal, legs, settings, length, batch, seed)
     sections, title, notes = found
     if as_json:
@@ -72,21 +75,21 @@ def analyse(
 
 
 def _refuse(given: Mapping[str, object], reason: str) -> None:
-    """A usage error for options that do not go with the subject."""
+    """Raises a usage error for options that do not apply to the subject."""
     wrong = [option for option, value in given.items() if value is not None]
     if wrong:
         raise typer.BadParameter(reason, param_hint=" and ".join(f"'{option}'" for option in wrong))
 
 
 def _run(subject: str, checkpoint: str | None, split: str, samples: int, seed: int, length: int | None) -> Subjects:
-    """All layers of a run. Raises InputError."""
+    """The report on all layers of a run. Raises InputError."""
     from tensornet_attn.train.trained import open_run, sections_of
 
     trained = open_run(subject, checkpoint, "cpu")
     sections = sections_of(trained, split, samples, seed, length)
     task = trained.task
     notes = [
-        f"Weights: those after step {trained.saved.step} of the run {Path(subject).name}.",
+        f"Weights: from step {trained.saved.step} of the run {Path(subject).name}.",
         f"Inputs: the first {len(sections[0].inputs[0])} samples of the {split} split of {task.name}, "
         f"{length or task.length} tokens each.",
     ]
@@ -103,27 +106,27 @@ def _layer(
     batch: int,
     seed: int,
 ) -> Subjects:
-    """One design, or the one in a checkpoint. Raises InputError, DesignError, OSError."""
+    """The report on a design, or on the design in a checkpoint. Raises InputError, DesignError and OSError."""
     from tensornet_attn.analyse.section import Call, Section, repeated_inputs, text_inputs
     from tensornet_attn.checkpoint import is_checkpoint, read_checkpoint, restored
 
-    weights = f"as initialised with seed {seed}; nothing here is trained."
-    embedded = f"numbers drawn from N(0, 1) with seed {seed}: an embedding that was not trained."
+    weights = f"initialised with seed {seed}, not trained."
+    embedded = f"a random, untrained embedding from N(0, 1) with seed {seed}."
     embedding = None
     if is_checkpoint(subject):
         if legs or settings:
-            raise typer.BadParameter("a checkpoint has its sizes and settings.", param_hint="'--legs' and '--set'")
+            raise typer.BadParameter("a checkpoint has its own sizes and settings.", param_hint="'--legs' and '--set'")
         found = read_checkpoint(subject)
         if found.model is not None:
             raise InputError(
-                f"'{subject}' holds the model '{found.model.name}'; analyse takes a checkpoint of one design, or the "
-                "folder of a run. In Python, ta.report(ta.model_sections(model, tokens)) takes any model."
+                f"'{subject}' is a checkpoint of the model '{found.model.name}'; analyse takes a checkpoint of one "
+                "design, or a run folder. In Python, use ta.report(ta.model_sections(model, tokens)) for any model."
             )
         module, embedding = restored(found, causal, subject), found.extra.get("embedding")
-        weights = f"those of the checkpoint {Path(subject).name}."
+        weights = f"from the checkpoint {Path(subject).name}."
     else:
         if Path(subject).is_file() and Path(subject).suffix.lower() not in (".yaml", ".yml"):
-            wrong = "is neither a checkpoint that ta.save wrote nor a design, which ends in .yaml."
+            wrong = "is neither a checkpoint from ta.save nor a design file, which ends in .yaml."
             raise InputError(f"'{subject}' {wrong}")
         import torch
 
@@ -144,4 +147,4 @@ def _layer(
     ]
     name = module.design.name
     section = Section(name, module, inputs, repeated=Call(repeated) if repeated else None)
-    return [section], f"Report on {name}, looking at {Path(text).name}", notes
+    return [section], f"Report on {name} with input {Path(text).name}", notes

@@ -1,4 +1,4 @@
-"""The commands by name. Each command imports what it needs when it runs, so that starting costs little."""
+"""The Typer application with all commands. Commands import their dependencies when they run, for a short start-up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from tensornet_attn.cli import analyse, bench, check, cost, designs, doctor, playground, search, train
 
-# Plain help: rich's costs 70 ms at every start and breaks lines at boxes where it is piped.
+# Rich's help costs 70 ms at every start, and its boxes break lines in pipes.
 app = typer.Typer(
     name="tensornet-attn",
     help="Compile YAML tensor diagrams of attention layers to PyTorch modules.",

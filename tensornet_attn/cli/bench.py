@@ -1,4 +1,4 @@
-"""`bench`: designs measured beside hand-written PyTorch, or the speed that is aimed at."""
+"""The command `bench`: measures designs and handwritten PyTorch, or the speed targets."""
 
 from __future__ import annotations
 
@@ -36,64 +36,69 @@ if TYPE_CHECKING:
     from tensornet_attn.spec.read import Source
 
 OF_CASES = ("against", "legs", "settings", "causal")
-OF_CALLS = ("against", "causal", "plot", "targets", "rehearse", "costs", "tune")  # what a step has no use for
+OF_CALLS = ("against", "causal", "plot", "targets", "rehearse", "costs", "tune")  # not for --decoding
 OF_LENGTHS = ("n", "backend", "batch", "dtype")
-GPU_BACKENDS, GPU_DTYPE = ("auto", "triton", "torch"), "bfloat16"  # on a CPU torch comes first, in float32
+GPU_BACKENDS, GPU_DTYPE = ("auto", "triton", "torch"), "bfloat16"  # on a CPU: torch first, in float32
 
 
 def bench(
     context: typer.Context,
     designs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="DESIGN", help="Shipped names or patterns such as 'epa*', or YAML files."),
+        typer.Argument(metavar="DESIGN", help="Shipped names, patterns such as 'epa*', or YAML files."),
     ] = None,
-    n: Annotated[str, typer.Option(metavar="N,...", help="Lengths.")] = "512",
+    n: Annotated[str, typer.Option(metavar="N,...", help="Lengths of the query and key legs.")] = "512",
     against: Annotated[
-        str, typer.Option(metavar="NAME,...", help="reference, eager, compile, sdpa, softmax, flex, fused, dense, fla.")
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="Baselines: reference, eager, compile, sdpa, softmax, flex, fused, dense, fla.",
+        ),
     ] = "eager,compile,sdpa",
     backend: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Ours: auto, torch, inductor, triton, or several.")
+        str, typer.Option(metavar="NAME,...", help="Backends of our modules: auto, torch, inductor, triton.")
     ] = "torch",
     output: Annotated[Text, typer.Option("-o", "--output", metavar="FILE", help="Write the results as JSON.")] = None,
-    plot: Annotated[Text, option("Draw the results: svg, png or pdf.", "FILE")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences of one call.")] = 1,
+    plot: Annotated[Text, option("Plot the results as svg, png or pdf.", "FILE")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences per call.")] = 1,
     legs: Legs = None,
     settings: Settings = None,
     causal: Causal = None,
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    threads: Annotated[Number, option("Threads of torch; as torch has them.", min=1)] = None,
-    repeats: Annotated[int, typer.Option(min=3, help="Rounds at most.")] = 20,
+    threads: Annotated[Number, option("Torch threads. [default: torch's, or 1 with --decoding]", min=1)] = None,
+    repeats: Annotated[int, typer.Option(min=3, help="Maximum number of rounds.")] = 20,
     seconds: Annotated[
-        float, typer.Option(min=0, help="Of timing for each pass at each length; three rounds at least.")
+        float, typer.Option(min=0, help="Time limit per pass and length; at least three rounds run.")
     ] = 10.0,
     memory: Annotated[
-        Real, option("Leave out what is predicted to need more: 8, half of a GPU's.", "GIB", min=0)
+        Real,
+        option("Skip contestants that may need more memory. [default: 8, or half of the GPU's memory]", "GIB", min=0),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and inputs.")] = 0,
     targets: Annotated[
         bool,
-        flag("--targets", "Measure the speed that is aimed at, of these designs or of all that have one."),
+        flag("--targets", "Measure the speed targets of these designs, or of all designs."),
     ] = False,
     rehearse: Annotated[
         bool,
-        flag("--rehearse", "The targets of a GPU on this CPU, at a small --n: whether they run, not how fast."),
+        flag("--rehearse", "Run the GPU targets on this CPU at a small --n, only to check that they work."),
     ] = False,
     costs: Annotated[
-        Text, option("What ours is planned for: measured (on a GPU), or a device of the cost table.", "NAME")
+        Text, option("Device that our modules are planned for: measured (on a GPU), or one of the cost table.", "NAME")
     ] = None,
-    tune: Annotated[bool, flag("--tune", "Tune our Triton kernels before they are measured; needs a GPU.")] = False,
+    tune: Annotated[bool, flag("--tune", "Tune our Triton kernels before measuring; needs a GPU.")] = False,
     decoding: Annotated[
         bool,
-        flag("--decoding", "Measure the next position behind --n of them, beside steps written by hand."),
+        flag("--decoding", "Measure a decoding step after --n positions, against handwritten steps."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure designs beside hand-written PyTorch.
+    """Measure designs against handwritten PyTorch.
 
-    Forward, and forward with backward: medians, ratios and peak memory, contestants taking turns in one process. Each
-    is compared with the reference before it is timed. With --device cuda and no design: all that is aimed at on a GPU.
-    With --decoding, a step with a cache: on one thread, unless --threads says otherwise.
+    Prints median times, ratios and peak memory of a forward, and of a forward with backward. Contestants are
+    interleaved in one process, after a comparison of each with the reference. With --device cuda and no design, bench
+    measures all GPU targets; with --decoding, a step with a cache.
     """
     on_gpu = device.partition(":")[0] == "cuda"
     aimed = targets or rehearse or (on_gpu and not designs and not decoding)
@@ -131,7 +136,7 @@ def bench(
         cases = [Case(design, length, batch, causal, dtype, device, seed) for design in loaded for length in given]
         made = of_cases(cases, names, setting, _say)
     made.run.command = command_line(context)
-    for _ in made.measured():  # what was measured outlives an interruption
+    for _ in made.measured():  # save after each result, so that an interruption loses none
         if output is not None:
             write(output, as_json_text(made.run.as_dict()))
     if plot is not None:
@@ -145,7 +150,7 @@ def bench(
     else:
         print(made.text())
     if made.run.wrong:
-        raise TensornetError("\n".join(["numbers that are not the reference's, so not timed:", *made.run.wrong]))
+        raise TensornetError("\n".join(["results that differ from the reference were not timed:", *made.run.wrong]))
 
 
 def _steps(
@@ -155,7 +160,7 @@ def _steps(
     batch: int,
     make: Callable[[Source, int, int], Case],
 ) -> list[Case]:
-    """The steps to measure: of these designs or the usual ones, at the lengths and batch given or the usual."""
+    """The decoding steps to measure: given or default designs, lengths and batch sizes."""
     from tensornet_attn.bench.decoding import BATCHES, LENGTHS, usual_cases
 
     batches = [batch] if _given(context, "batch") else BATCHES
@@ -183,16 +188,16 @@ def _usage(context: typer.Context, designs: list[str] | None, aimed: bool, gpu: 
         names = ", ".join(f"--{'set' if name == 'settings' else name}" for name in given)
         raise typer.BadParameter(f"--targets has its own sizes and contestants; leave out {names}.")
     if idle:
-        raise typer.BadParameter("kernels are tuned on a GPU alone: --device cuda.", param_hint="'--tune'")
+        raise typer.BadParameter("tuning needs a GPU; add --device cuda.", param_hint="'--tune'")
 
 
 def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, batch: int) -> Setting:
-    """What the targets of a GPU are measured under: as they say, but for the options that were given."""
+    """The setting of GPU targets: their own, overridden by the options on the command line."""
     from dataclasses import replace
 
     given = lengths(n) if _given(context, "n") else [None]
     if len(given) > 1:
-        raise typer.BadParameter("the targets take one length, in the place of their own.", param_hint="'--n'")
+        raise typer.BadParameter("targets take a single length, which replaces their own.", param_hint="'--n'")
     usual: tuple[tuple[str, ...], str] = (GPU_BACKENDS, GPU_DTYPE)
     if setting.device.partition(":")[0] != "cuda":
         usual = ("torch", "triton"), setting.dtype
@@ -211,7 +216,7 @@ def _given(context: typer.Context, name: str) -> bool:
 
 
 def command_line(context: typer.Context) -> str:
-    """The command that gives these results, with the options that were given."""
+    """The command line that reproduces these results."""
     words = ["tensornet-attn", "bench"]
     for one in context.command.params:
         if one.name is None or not _given(context, one.name):
@@ -228,12 +233,12 @@ def command_line(context: typer.Context) -> str:
 
 
 def listed(text: str) -> list[str]:
-    """The names of `a,b`, each once."""
+    """Splits `a,b` into names, without duplicates."""
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def lengths(text: str) -> list[int]:
-    """The numbers of `512,4k`."""
+    """Parses lengths such as `512,4k`. Raises BadParameter."""
     words = listed(text)
     if not words:
         raise typer.BadParameter("give a length, e.g. --n 512,2048.", param_hint="'--n'")
@@ -244,7 +249,7 @@ def lengths(text: str) -> list[int]:
 
 
 def spelled_out(names: list[str]) -> list[str]:
-    """Patterns as the shipped names that match. Raises InputError where none does."""
+    """Expands patterns to matching shipped names. Raises InputError if a pattern matches none."""
     from tensornet_attn.errors import InputError
     from tensornet_attn.spec import library
 
@@ -252,13 +257,13 @@ def spelled_out(names: list[str]) -> list[str]:
     for name in names:
         several = library.names(name) if any(sign in name for sign in "*?[") else [name]
         if not several:
-            raise InputError(f"no shipped design matches '{name}'; 'tensornet-attn list' shows them all.")
+            raise InputError(f"no shipped design matches '{name}'; 'tensornet-attn list' lists all of them.")
         found += several
     return list(dict.fromkeys(found))
 
 
 def _writable(output: str | None, plot: str | None) -> None:
-    """Fails before an hour of measuring, not after: a missing folder, a missing plot library, an unknown ending."""
+    """Checks before the measurement that the output files can be written: folder, plot library, file extension."""
     from tensornet_attn.files import write_whole
 
     if plot is not None:
@@ -276,6 +281,6 @@ def _writable(output: str | None, plot: str | None) -> None:
 
 
 def _say(text: str) -> None:
-    """Tells whoever waits at a terminal what is being done."""
+    """Prints progress, on a terminal only."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`check`: every file is read, every problem of each is told, and the exit code says whether all are good."""
+"""The command `check`: reads all files and reports all problems. The exit code is 1 if any file fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Files = Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML files,
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one file: the graph of a design or a model, neither where it has errors."""
+    """The result for one file: its problems, and the graph of a design or the model, which are None on errors."""
 
     file: str
     problems: Sequence[Problem]
@@ -35,7 +35,7 @@ class Finding:
         return not any(strict or problem.severity == "error" for problem in self.problems)
 
     def facts(self) -> dict[str, Any]:
-        """What it is, as data; nothing where it has errors. Steps are as the file names them: none inside of a box."""
+        """Name, size and parameter count; empty on errors. Steps inside a box are not counted."""
         if self.model is not None:
             cost, layers = self.model.cost(), {stack: len(blocks) for stack, blocks in self.model.stacks.items()}
             own = {"name": self.model.name, "kind": self.model.kind, **layers}
@@ -61,13 +61,13 @@ class Finding:
 
 def check(
     files: Files,
-    strict: Annotated[bool, flag("--strict", "Warnings fail as well.")] = False,
+    strict: Annotated[bool, flag("--strict", "Treat warnings as errors.")] = False,
     design: Mixer = None,
     legs: Legs = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Check designs, or models of designs, and tell all that is wrong with them."""
+    """Check designs and models, and report all problems."""
     sizes, numbers = overrides(legs, "--legs"), overrides(settings, "--set")
     findings = []
     for file in files:
@@ -76,7 +76,7 @@ def check(
         for problem in () if as_json else finding.problems:
             print(problem, file=sys.stderr)
         if not as_json and finding.good(strict):
-            print(finding.ok_line(), flush=True)  # flushed, so that lines of both streams keep their order
+            print(finding.ok_line(), flush=True)  # flush, so that lines of both streams keep their order
     if as_json:
         print_json([finding.as_dict(strict) for finding in findings])
     if not all(finding.good(strict) for finding in findings):
@@ -84,7 +84,7 @@ def check(
 
 
 def examine(file: str, legs: Numbers, settings: Numbers, mixer: str | None = None) -> Finding:
-    """Reads one file and checks its diagram, or every diagram of a model, with what is to be otherwise in it."""
+    """Reads a file, applies the overrides, and checks its diagram, or every diagram of a model."""
     from tensornet_attn import graph
     from tensornet_attn.spec.read import read_document
     from tensornet_attn.spec.sources import document_of, text_document

@@ -1,4 +1,4 @@
-"""The command `cost`: a design step by step, a model, designs over sizes, or a paper's table."""
+"""The command `cost`: costs of a design step by step, of a model, of designs over sizes, or of a paper's table."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ def cost(
     designs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DESIGN]...", help="Shipped names, YAML files, or - for stdin; or one model.", show_default=False
+            metavar="[DESIGN]...",
+            help="Designs: shipped names, YAML files, or - for stdin; or one model.",
+            show_default=False,
         ),
     ] = None,
-    n: Annotated[Number, length_option("Length of the query leg; 1024, or a model's length, if absent.")] = None,
-    m: Annotated[Number, length_option("Length of the key leg; n if absent.")] = None,
+    n: Annotated[Number, length_option("Length of the query leg. [default: 1024, or the model's length]")] = None,
+    m: Annotated[Number, length_option("Length of the key leg. [default: n]")] = None,
     batch: Batch = 1,
     dtype: Annotated[str, typer.Option(help="float64, float32, bfloat16 or float16.")] = "float32",
     causal: Causal = None,
@@ -46,16 +48,30 @@ def cost(
     legs: Legs = None,
     settings: Settings = None,
     as_json: Json = False,
-    table: Annotated[Text, option("A paper's table beside our counts: epa, fish, mgk, ..., or all.", "NAME")] = None,
-    against: Annotated[Text, option("Divide by the costs of another design.", "DESIGN")] = None,
-    against_legs: Annotated[Pairs, option("Its own sizes, which may be arithmetic: h=2*h.", "LEG=SIZE,...")] = None,
-    beside: Annotated[list[str] | None, option("Add this design to both, e.g. mlp; repeatable.", "DESIGN")] = None,
-    over: Annotated[list[str] | None, option("Sizes of a leg, or lengths n or m; repeatable.", "LEG=SIZE,...")] = None,
+    table: Annotated[
+        Text, option("Compare a paper's table with our counts: epa, fish, mgk, tuformer, fmm, swin or all.", "NAME")
+    ] = None,
+    against: Annotated[Text, option("Print ratios to the costs of this design.", "DESIGN")] = None,
+    against_legs: Annotated[
+        Pairs, option("Leg sizes of the --against design; arithmetic is possible, e.g. h=2*h.", "LEG=SIZE,...")
+    ] = None,
+    beside: Annotated[
+        list[str] | None, option("Add the costs of this design to both sides, e.g. mlp; repeatable.", "DESIGN")
+    ] = None,
+    over: Annotated[
+        list[str] | None, option("Vary a leg size or a length, e.g. n=128,4k; repeatable.", "LEG=SIZE,...")
+    ] = None,
     measure: Annotated[Text, option("macs, routed, training, parameters, saved, peak.", "NAME,...")] = None,
-    order: Annotated[Text, option("Of products: planned, written or fewest (FLOPs).", "NAME")] = None,
-    plot: Annotated[Text, option("Draw it, as SVG; - is stdout.", "FILE")] = None,
+    order: Annotated[
+        Text, option("Order of products: planned, written or fewest (FLOPs). [default: planned]", "NAME")
+    ] = None,
+    plot: Annotated[Text, option("Plot the costs of --over as SVG; - is stdout.", "FILE")] = None,
 ) -> None:
-    """Price a design step by step, or a model; designs over sizes and against another; or those of a paper's table."""
+    """Print the costs of designs, a model, or a paper's table.
+
+    For one design: the costs of each step. For a model: the costs of each design in it. With several designs, --over or
+    --against: a table of costs or ratios.
+    """
     from tensornet_attn import compiler
 
     given = (against, against_legs, beside, over, measure, order, plot)
@@ -63,18 +79,18 @@ def cost(
     if table is not None:
         own = (designs, n, m, batch, dtype, causal, design, legs, settings)
         if several or own != (None, None, None, 1, "float32", None, None, None, None):
-            raise typer.BadParameter("a table has its own designs and sizes; besides it only --json is possible.")
+            raise typer.BadParameter("--table has its own designs and sizes; combine it only with --json.")
         _show_table(table, as_json)
         return
     if not designs:
         raise typer.BadParameter("name a design, or a table with --table.")
     if several or len(designs) > 1:
         if design is not None:
-            raise typer.BadParameter("it is for one model, by itself.", param_hint="'--design'")
+            raise typer.BadParameter("this option is for a single model.", param_hint="'--design'")
         if plot is not None and plot != "-" and not plot.endswith(".svg"):
-            raise typer.BadParameter(f"'{plot}' must end in .svg, or be - for stdout.", param_hint="'--plot'")
+            raise typer.BadParameter(f"'{plot}' does not end in .svg; - is stdout.", param_hint="'--plot'")
         if plot is not None and not over:
-            raise typer.BadParameter("a plot needs sizes to vary: give them with --over.", param_hint="'--plot'")
+            raise typer.BadParameter("a plot needs sizes to vary; give them with --over.", param_hint="'--plot'")
         from tensornet_attn.cost.sizes import LENGTH
         from tensornet_attn.cost.sweep import Sweep
         from tensornet_attn.draw.sweep import sweep_svg
@@ -99,7 +115,7 @@ def cost(
     source = source_of(designs[0])
     model = model_of(source, design, legs, settings)
     if model is not None and causal is not None:
-        raise typer.BadParameter("a model says itself what is causal in it.", param_hint="'--causal'")
+        raise typer.BadParameter("a model file defines which layers are causal.", param_hint="'--causal'")
     if model is not None:
         show(model.cost(n, batch, m, dtype), as_json)
     else:
@@ -108,7 +124,7 @@ def cost(
 
 
 def axes_of(items: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """`n=128,256` and `f=64`, each given once: sizes of a leg, in their order."""
+    """Parses `n=128,256` and `f=64`: sizes by leg, in ascending order. Raises BadParameter."""
     found: dict[str, tuple[int, ...]] = {}
     for item in items or ():
         name, sign, text = (piece.strip() for piece in item.partition("="))
@@ -120,7 +136,7 @@ def axes_of(items: list[str] | None) -> dict[str, tuple[int, ...]]:
         if not sizes:
             raise typer.BadParameter(f"'{item}' is not LEG=SIZE,..., e.g. n=128,256,4k.", param_hint="'--over'")
         if name in found:
-            raise typer.BadParameter(f"'{name}' is given twice: give all its sizes at once.", param_hint="'--over'")
+            raise typer.BadParameter(f"'{name}' is given twice; give all its sizes at once.", param_hint="'--over'")
         if list(sizes) != sorted(set(sizes)):
             raise typer.BadParameter(f"the sizes of '{name}' must ascend.", param_hint="'--over'")
         found[name] = sizes
@@ -128,7 +144,7 @@ def axes_of(items: list[str] | None) -> dict[str, tuple[int, ...]]:
 
 
 def sweep(asked: Sweep, causal: bool | None = None) -> Swept:
-    """The costs that are asked for. Raises InputError and DesignError."""
+    """Computes the costs of a sweep. Raises InputError and DesignError."""
     from tensornet_attn import compiler
     from tensornet_attn.cost import device_named, sizes_at
     from tensornet_attn.cost.sweep import Priced, swept
@@ -148,9 +164,9 @@ def sweep(asked: Sweep, causal: bool | None = None) -> Swept:
 
 
 def _show_table(name: str, as_json: bool) -> None:
-    """Prints a paper's table beside our counts, products in the order of the fewest FLOPs. Raises InputError.
+    """Prints a paper's table and our counts, with products in the order of fewest FLOPs. Raises InputError.
 
-    Of `all`, text has the tables one after the other, and JSON a list of them.
+    For `all`, text output has all tables in sequence, and JSON output a list of tables.
     """
     from tensornet_attn.cost.devices import device_named
     from tensornet_attn.cost.paper import ALL, compare, tables_named

@@ -1,4 +1,4 @@
-"""Runs the design thsa forward and backward on the CPU and says what it did: the last step of `make demo`."""
+"""The last step of `make demo`: runs the design thsa forward and backward on the CPU and prints a summary."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def main() -> None:
     weights = dict(module.named_parameters())
     for name, weight in weights.items():
         if weight.grad is None or not weight.grad.isfinite().all():
-            raise SystemExit(f"error: '{name}' got no finite gradient.")
+            raise SystemExit(f"error: '{name}' has no finite gradient.")
     print(f"forward:  x [{' '.join(map(str, x.shape))}] -> y [{' '.join(map(str, y.shape))}]")
     print(f"backward: loss {loss.item():.4f}, gradients of x and of {', '.join(weights)}")
-    print(f"on the CPU, in {seconds:.2f} s")
-    print("left behind: demo/thsa.svg (the picture), demo/thsa.py (the generated module)")
+    print(f"time:     {seconds:.2f} s on the CPU")
+    print("files:    demo/thsa.svg (the picture), demo/thsa.py (the generated module)")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The commands on designs: list, show, draw, compile, explain, schema and lattice."""
+"""The commands list, show, draw, compile, explain, schema and lattice."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ KERNEL_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def list_designs(
-    pattern: Annotated[str, typer.Argument(help="Names that match, e.g. 'fish*'.")] = "*",
-    models: Annotated[bool, flag("--models", "List the models made of designs.")] = False,
+    pattern: Annotated[str, typer.Argument(help="Only names that match the pattern, e.g. 'fish*'.")] = "*",
+    models: Annotated[bool, flag("--models", "List models instead of designs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the shipped designs, or the shipped models."""
+    """List the shipped designs or models."""
     from tensornet_attn.errors import InputError
     from tensornet_attn.spec import library
 
     names = library.names(pattern, "model" if models else "design")
-    what, command = ("model", "list --models") if models else ("design", "list")
+    kind, command = ("model", "list --models") if models else ("design", "list")
     if not names:
-        raise InputError(f"no shipped {what} matches '{pattern}'; 'tensornet-attn {command}' shows them all.")
+        raise InputError(f"no shipped {kind} matches '{pattern}'; 'tensornet-attn {command}' lists all of them.")
     if models:
         paths = {name: library.path_of(name, "model") for name in names}
         column, rows = "kind", [(name, value_of(path, "kind"), value_of(path, "about")) for name, path in paths.items()]
@@ -55,11 +55,11 @@ def list_designs(
     if as_json:
         print_json([dict(zip(("name", column, "about"), row, strict=True)) for row in rows])
     else:
-        print_table((what, column, "about"), rows)
+        print_table((kind, column, "about"), rows)
 
 
 def value_of(path: Path, key: str) -> str:
-    """What a shipped file says under a key that stands once, on one line: far faster than reading the whole file."""
+    """The value of a one-line key that occurs once in a shipped file. Much faster than parsing the file."""
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.strip().startswith(f"{key}:"):
             return line.strip().removeprefix(f"{key}:").strip().strip("\"'")
@@ -68,14 +68,14 @@ def value_of(path: Path, key: str) -> str:
 
 def show(
     name: options.Named,
-    text: Annotated[bool, flag("--text", "Show the diagram as text.")] = False,
-    graph: Annotated[bool, flag("--graph", "Show the graph in its text form.")] = False,
-    resolved: Annotated[bool, flag("--resolved", "Show the YAML with what it extends merged in.")] = False,
+    text: Annotated[bool, flag("--text", "Print the diagram as text.")] = False,
+    graph: Annotated[bool, flag("--graph", "Print the checked graph.")] = False,
+    resolved: Annotated[bool, flag("--resolved", "Print the YAML with all parents merged in.")] = False,
     design: options.Mixer = None,
     legs: Legs = None,
     settings: Settings = None,
 ) -> None:
-    """Print a design or a model: its file, or another form of it."""
+    """Print the file of a design or model, or another form of it."""
     from tensornet_attn import compiler
     from tensornet_attn.graph import build
     from tensornet_attn.spec import library
@@ -83,38 +83,40 @@ def show(
     if sum((text, graph, resolved)) > 1:
         raise typer.BadParameter("choose one of --text, --graph and --resolved.")
     source = options.source_of(name)
-    model = options.model_of(source, design, legs, settings)  # a name or file that is neither is refused here
+    model = options.model_of(source, design, legs, settings)  # raises an error for any other name or file
     if model is not None and (text or graph):
-        raise typer.BadParameter(f"'{name}' is a model; --text and --graph show designs.")
-    told = "" if model is None else model.to_yaml(whole=resolved)
+        raise typer.BadParameter(f"'{name}' is a model; --text and --graph are for designs.")
+    content = "" if model is None else model.to_yaml(whole=resolved)
     if model is None:
         loaded = compiler.load(source, options.overrides(legs, "--legs"), options.overrides(settings, "--set"))
         if text:
             from tensornet_attn.draw import to_text as diagram_text
 
-            told = diagram_text(build(loaded), title=loaded.name, about=loaded.about or None)
+            content = diagram_text(build(loaded), title=loaded.name, about=loaded.about or None)
         else:
-            told = build(loaded).to_text() if graph else loaded.to_yaml()
+            content = build(loaded).to_text() if graph else loaded.to_yaml()
     if not (text or graph or resolved or design or legs or settings or name == "-"):
         path = library.file_of(name)
         write("-", (Path(name) if path is None or Path(name).is_file() else path).read_bytes())
     else:
-        write("-", told)
+        write("-", content)
 
 
 def draw(
     design: DesignName,
     output: Output = "-",
     form: Annotated[
-        Text, typer.Option("--format", help=f"{', '.join(PICTURES)}; by default the file's ending.")
+        Text, typer.Option("--format", help=f"{', '.join(PICTURES)}. [default: the file's extension]")
     ] = None,
     causal: Causal = None,
-    cache: Annotated[bool, flag("--cache", "Mark what a decoding cache keeps.")] = False,
+    cache: Annotated[bool, flag("--cache", "Mark the tensors in the decoding cache.")] = False,
     theme: Annotated[str, typer.Option(help="light, dark or print (no colours, no background).")] = "light",
-    plan: Annotated[bool, flag("--plan", "Colour the regions of the plan by their implementation.")] = False,
-    cost: Annotated[bool, flag("--cost", "Colour steps by their share of the work; wires are wide as legs.")] = False,
-    n: Annotated[Number, length_option("Of --plan and --cost: length of the query leg; 1024.")] = None,
-    m: Annotated[Number, length_option("Of --plan and --cost: length of the key leg; n.")] = None,
+    plan: Annotated[bool, flag("--plan", "Colour the regions of the plan by implementation.")] = False,
+    cost: Annotated[
+        bool, flag("--cost", "Colour steps by their share of the work, and scale wires with leg sizes.")
+    ] = False,
+    n: Annotated[Number, length_option("For --plan and --cost: length of the query leg. [default: 1024]")] = None,
+    m: Annotated[Number, length_option("For --plan and --cost: length of the key leg. [default: n]")] = None,
     legs: Legs = None,
     settings: Settings = None,
 ) -> None:
@@ -124,18 +126,18 @@ def draw(
     if plan and cost:
         raise typer.BadParameter("choose one of --plan and --cost.")
     if not (plan or cost) and (n, m) != (None, None):
-        raise typer.BadParameter("lengths are for --plan and --cost.", param_hint="'--n'")
-    suffix = _format(output, form, PICTURES, f"'{output}' has no ending that names a format")
+        raise typer.BadParameter("lengths are for --plan and --cost.", param_hint="'--n' and '--m'")
+    suffix = _format(output, form, PICTURES, f"'{output}' has no extension")
     overlay = "plan" if plan else "cost" if cost else None
     write(output, compiler.picture(options.load(design, legs, settings), suffix, causal, cache, theme, overlay, n, m))
 
 
 def _format(output: str, form: str | None, known: Sequence[str], unnamed: str = "'' is no format") -> str:
-    """What is asked for, else the file's ending; text on standard output."""
+    """The format: `form` if given, else the file's extension, and txt on standard output. Raises BadParameter."""
     suffix = form or (Path(output).suffix.lstrip(".") if output != "-" else "txt")
     if suffix not in known:
         wrong, hint = f"'{suffix}' is no format" if suffix else unnamed, "'--format'" if form else "'--output'"
-        raise typer.BadParameter(f"{wrong}; one of {', '.join(known)}.", param_hint=hint)
+        raise typer.BadParameter(f"{wrong}; choose one of {', '.join(known)}.", param_hint=hint)
     return suffix
 
 
@@ -154,13 +156,13 @@ def compile_design(
     linear_memory: options.Linear = False,
     legs: Legs = None,
     settings: Settings = None,
-    package: Annotated[bool, flag("--package", "Import what is called from tensornet_attn.runtime.")] = False,
+    package: Annotated[bool, flag("--package", "Import runtime functions from tensornet_attn.runtime.")] = False,
 ) -> None:
-    """Write the PyTorch module a design compiles to.
+    """Write the PyTorch module of a design.
 
-    One file that needs torch alone, or triton too with --backend triton, on standard output unless -o names a file;
-    with --package the shorter text that runs where tensornet_attn is installed. It is right for every length, whatever
-    it is planned for.
+    The module is one file that needs only torch, or torch and triton with --backend triton. With --package it is
+    shorter and needs tensornet_attn. The module is correct for all lengths; the options only select what its plan is
+    optimised for.
     """
     from tensornet_attn import compiler
     from tensornet_attn.plan.target import TargetOptions
@@ -173,8 +175,8 @@ def compile_design(
 def explain(
     design: DesignName,
     backend: options.Backend = "auto",
-    rewrites: Annotated[bool, flag("--rewrites", "Show the rewrites step by step.")] = False,
-    decoding: Annotated[bool, flag("--decoding", "Show what a decoding cache keeps.")] = False,
+    rewrites: Annotated[bool, flag("--rewrites", "List the rewrites that apply, step by step.")] = False,
+    decoding: Annotated[bool, flag("--decoding", "List the content of the decoding cache.")] = False,
     workload: options.Workload = "training",
     bucket: options.Bucket = None,
     device: options.Costs = "generic",
@@ -183,17 +185,20 @@ def explain(
     batch: options.Batch = 1,
     memory: options.Memory = None,
     linear_memory: options.Linear = False,
-    strict: Annotated[bool, flag("--strict", "Refuse regions on another backend.")] = False,
+    strict: Annotated[bool, flag("--strict", "Fail if a region runs on another backend.")] = False,
     kernels: Annotated[
-        bool, flag("--kernels", "Compile the Triton kernels, without a GPU: what they use of one.")
+        bool, flag("--kernels", "Compile the Triton kernels, without a GPU, and list the resources they use.")
     ] = False,
-    dtype: Annotated[str, typer.Option(help="Of the kernels: bfloat16, float16 or float32.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="For --kernels: bfloat16, float16 or float32.")] = "bfloat16",
     causal: Causal = None,
     legs: Legs = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Say what the compiler chose, what it refused, and why; or what its Triton kernels use of a GPU."""
+    """Print the compiler's choices and reasons.
+
+    For each region of the plan: its implementation, and the reasons against the others.
+    """
     from tensornet_attn import compiler
     from tensornet_attn.graph import build
     from tensornet_attn.plan.decoding import decoding_of
@@ -204,33 +209,33 @@ def explain(
     loaded = options.load(design, legs, settings)
     if kernels:
         used = _kernels(loaded, dtype, causal)
-        told, data = _kernels_text(loaded.name, used), [asdict(one) for one in used] if as_json else None
+        text, data = _kernels_text(loaded.name, used), [asdict(one) for one in used] if as_json else None
     elif rewrites:
         graph = build(loaded, causal)
-        told, data = ("", [one.as_dict() for one in firings(graph)]) if as_json else (shown(graph), None)
+        text, data = ("", [one.as_dict() for one in firings(graph)]) if as_json else (shown(graph), None)
     elif decoding:
         found = decoding_of(build(loaded, causal))
-        told, data = found.to_text(), found.as_dict()
+        text, data = found.to_text(), found.as_dict()
     else:
         sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory, strict=strict)
         wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
         plan = compiler.plan_for(loaded, backend, causal, **wanted)
-        told, data = plan.explain(), plan.as_dict()
+        text, data = plan.explain(), plan.as_dict()
     if as_json:
         print_json(data)
     else:
-        write("-", f"{told}\n")
+        write("-", f"{text}\n")
 
 
 def _kernels(design: Design, dtype: str, causal: bool | None) -> list[Used]:
-    """What each Triton kernel of a design uses, forward and backward, for both targets."""
+    """The resources of each Triton kernel of a design, forward and backward, on both GPU targets."""
     import torch
 
     from tensornet_attn import compiler
     from tensornet_attn.errors import InputError, nearest
 
     if dtype not in KERNEL_DTYPES:
-        raise InputError(f"there are no kernels in '{dtype}'; {nearest(dtype, KERNEL_DTYPES)}")
+        raise InputError(f"there are no kernels for dtype '{dtype}'; {nearest(dtype, KERNEL_DTYPES)}")
     compiler.need_triton()
     from tensornet_attn.runtime.triton.survey import TARGETS
 
@@ -238,30 +243,38 @@ def _kernels(design: Design, dtype: str, causal: bool | None) -> list[Used]:
 
 
 def _kernels_text(name: str, used: list[Used]) -> str:
-    """The same as Markdown."""
+    """The resources as a Markdown table."""
     from tensornet_attn.runtime.triton.survey import head, table
 
     if not used:
-        return f"{name} has no Triton kernels; 'tensornet-attn explain {name} --backend triton' says why."
+        return f"{name} has no Triton kernels; 'tensornet-attn explain {name} --backend triton' prints the reasons."
     against = [f"{one.kernel}, sm_{one.target}: {reason}." for one in used for reason in one.reasons_against]
     return "\n".join([*head(), "", *table(used), *(["", *against] if against else [])])
 
 
-def schema(output: Output = "-", model: Annotated[bool, flag("--model", "That of model files.")] = False) -> None:
-    """Write the JSON schema of design files, for editors."""
+def schema(output: Output = "-", model: Annotated[bool, flag("--model", "The schema of model files.")] = False) -> None:
+    """Write the JSON schema of design files."""
     from tensornet_attn import models, spec
 
     write(output, as_json_text((models if model else spec).json_schema()))
 
 
 def lattice(
-    design: Annotated[Text, typer.Argument(metavar="[DESIGN]", help="Only what contains it, or it contains.")] = None,
+    design: Annotated[
+        Text,
+        typer.Argument(metavar="[DESIGN]", help="Only designs that contain this design, and designs that it contains."),
+    ] = None,
     output: Output = "-",
-    form: Annotated[str | None, typer.Option("--format", help=f"{', '.join(LATTICES)}; by default the ending.")] = None,
-    equal_sizes: Annotated[bool, flag("--equal-sizes", "Only what holds with the same sizes in both designs.")] = False,
+    form: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(LATTICES)}. [default: the file's extension]")
+    ] = None,
+    equal_sizes: Annotated[bool, flag("--equal-sizes", "Only relations between designs of the same sizes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show which shipped designs contain which others, at some sizes and weights."""
+    """Show which shipped designs contain which others.
+
+    A design contains another if it equals the other at some sizes and weights.
+    """
     from tensornet_attn.draw.lattice import lattice_picture
     from tensornet_attn.special import special_cases
 

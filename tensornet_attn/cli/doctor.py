@@ -1,4 +1,4 @@
-"""`doctor`: what is installed, what it can do, and what each optional part lacks."""
+"""The command `doctor`: versions, devices and missing optional dependencies."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def doctor(
     as_json: Json = False,
     calibrate: Annotated[bool, flag("--calibrate", "Measure this CPU, for '--device this' of other commands.")] = False,
     kernels: Annotated[
-        bool, flag("--kernels", "Compile the Triton kernels written by hand: a table of what they use.")
+        bool, flag("--kernels", "Compile the handwritten Triton kernels and list the resources they use.")
     ] = False,
 ) -> None:
-    """Report versions, devices and what optional parts lack."""
-    if kernels:  # minutes of work, for which no GPU is needed
+    """Report versions, devices and missing dependencies."""
+    if kernels:  # takes minutes, and needs no GPU
         from tensornet_attn.compiler import need_triton
 
         need_triton()
@@ -35,7 +35,7 @@ def doctor(
         try:
             from tensornet_attn.nn.calibrate import calibrate as measured
         except (ImportError, OSError) as error:
-            raise MissingPartError(f"torch does not import: {str(error).splitlines()[0]}") from None
+            raise MissingPartError(f"torch cannot be imported: {str(error).splitlines()[0]}") from None
         remember(measured())
     report = examine()
     if as_json:
@@ -49,19 +49,19 @@ def doctor(
 
 
 def examine() -> dict[str, dict[str, str]]:
-    """The whole report: sections of name and finding."""
+    """The report: by section, the findings by name."""
     import platform
 
     from tensornet_attn.version import __version__
 
     devices = _devices() | {"rates": _rates()}
     own = {"tensornet-attn": __version__, "python": platform.python_version(), "platform": platform.platform()}
-    packages = {name: _version(name) or "missing: install tensornet-attn again" for name in REQUIRED}
+    packages = {name: _version(name) or "missing: reinstall tensornet-attn" for name in REQUIRED}
     return {"versions": own | packages, "devices": devices, "optional parts": _optional()}
 
 
 def _version(name: str) -> str | None:
-    from importlib import metadata  # 14 ms that no other command should wait for
+    from importlib import metadata  # imported here because it takes 14 ms
 
     try:
         return metadata.version(name)
@@ -70,11 +70,11 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> dict[str, str]:
-    """What torch can compute on here; the only import of torch in this command."""
+    """The devices of torch. This is the only part of the report that imports torch."""
     try:
         import torch
-    except (ImportError, OSError) as error:  # OSError: a shared library of torch's does not load
-        return {"torch": f"does not import: {str(error).splitlines()[0]}"}
+    except (ImportError, OSError) as error:  # OSError: a shared library of torch does not load
+        return {"torch": f"cannot be imported: {str(error).splitlines()[0]}"}
     found = {"cpu": f"{torch.get_num_threads()} threads"}
     for place in range(torch.cuda.device_count()):
         device: Any = torch.cuda.get_device_properties(place)
@@ -86,7 +86,7 @@ def _devices() -> dict[str, str]:
 
 
 def _rates() -> str:
-    """What was measured of this machine, for plans that are priced on it."""
+    """The measured rates of this machine, which price plans for `--device this`."""
     from tensornet_attn.cost.devices import THIS, device_named
     from tensornet_attn.cost.sizes import human
 
@@ -94,7 +94,7 @@ def _rates() -> str:
         this = device_named(THIS)
     except InputError as error:
         return str(error)
-    return f"{human(this.rate)}FLOPs and {human(this.bandwidth or 0)}B a second, as measured"
+    return f"{human(this.rate)}FLOPs and {human(this.bandwidth or 0)}B per second, measured"
 
 
 def _optional() -> dict[str, str]:
@@ -106,19 +106,19 @@ def _optional() -> dict[str, str]:
 
     lacking = [name for name in ("lightning-fabric", "safetensors", "tensorboard") if not _version(name)]
     dot = shutil.which("dot")
-    drawing = f"lacks a renderer: install Graphviz, or {extra('draw', 'dot and mmd files need none')}"
-    if dot or _version("pygraphviz"):  # pictures go through dot where it is on the PATH
-        drawing = f"ready, by {'dot' if dot else 'pygraphviz'}"
-    needed = extra("train", "train, evaluate and sample need it")
+    drawing = f"no renderer: install Graphviz, or {extra('draw', 'dot and mmd files need none')}"
+    if dot or _version("pygraphviz"):  # dot is preferred
+        drawing = f"ready, with {'dot' if dot else 'pygraphviz'}"
+    needed = extra("train", "for train, evaluate and sample")
     return {
-        "triton": version("triton", "'pip install triton' on Linux; GPU kernels alone need it"),
+        "triton": version("triton", "'pip install triton' on Linux; for GPU kernels"),
         "svg and png": drawing,
         "dot": _dot(dot) if dot else "not on the PATH",
         "pygraphviz": version("pygraphviz"),
-        "transformers": version("transformers", extra("hf", "Hugging Face models alone need it")),
-        "training": f"lacks {', '.join(lacking)}: {needed}" if lacking else "ready, by lightning-fabric",
-        "sacrebleu": version("sacrebleu", extra("bleu", "BLEU of translations alone needs it")),
-        "matplotlib": version("matplotlib", extra("plot", "plots and the report of analyse need it")),
+        "transformers": version("transformers", extra("hf", "for Hugging Face models")),
+        "training": f"missing {', '.join(lacking)}: {needed}" if lacking else "ready, with lightning-fabric",
+        "sacrebleu": version("sacrebleu", extra("bleu", "for BLEU of translations")),
+        "matplotlib": version("matplotlib", extra("plot", "for plots and the report of analyse")),
     }
 
 

@@ -1,4 +1,4 @@
-"""What commands print and write: JSON, tables, and files that appear whole or not at all."""
+"""Output of commands: JSON, tables, and files that are written atomically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def as_json_text(value: object) -> str:
 
 
 def show(value: Any, as_json: bool, page: str | None = None, drawn: Callable[[], str] | None = None) -> None:
-    """Prints a finding as text or JSON, and writes its page; a page on standard output stands alone."""
+    """Prints a result as text or JSON, and writes its page. If the page goes to standard output, nothing else does."""
     if page is not None and drawn is not None:
         write(page, drawn())
     if page == "-":
@@ -30,7 +30,7 @@ def show(value: Any, as_json: bool, page: str | None = None, drawn: Callable[[],
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table for people on a terminal; aligned columns without a header where another program reads."""
+    """Prints a table on a terminal, and aligned columns without a header in a pipe or file."""
     if not sys.stdout.isatty():
         from tensornet_attn.report.words import aligned
 
@@ -43,15 +43,15 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     table = Table(*header, box=None, header_style="bold", pad_edge=False)
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a cell are no markup
+        table.add_row(*(Text(cell) for cell in row))  # Text: rich must not read brackets as markup
     Console().print(table)
 
 
 def write(path: str, content: str | bytes) -> None:
-    """Writes a file, whole or not at all; `-` is standard output."""
+    """Writes a file atomically; `-` is standard output."""
     data = content.encode() if isinstance(content, str) else content
     if path != "-":
-        from tensornet_attn.files import write_whole  # what it needs takes milliseconds
+        from tensornet_attn.files import write_whole  # its imports take milliseconds
 
         write_whole(Path(path), data)
         return

@@ -1,4 +1,4 @@
-"""A server of a folder of files for this machine alone."""
+"""A file server for a folder, on the loopback interface only."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ HOST = "127.0.0.1"
 
 
 def server(folder: Path, port: int) -> ThreadingHTTPServer:
-    """A server of a folder that is bound and does not run yet; port 0 is any free one. Raises OSError."""
+    """A server that is bound to a port but not started; port 0 selects a free port. Raises OSError."""
     return ThreadingHTTPServer((HOST, port), partial(_Handler, directory=str(folder)))
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    """Files with the types that browsers ask of scripts and WebAssembly; it logs nothing."""
+    """Serves files without logging, with the content types that browsers require for scripts and WebAssembly."""
 
     extensions_map = SimpleHTTPRequestHandler.extensions_map | {
         ".js": "text/javascript",
@@ -24,7 +24,7 @@ class _Handler(SimpleHTTPRequestHandler):
     }
 
     def end_headers(self) -> None:
-        self.send_header("Cache-Control", "no-cache")  # a page that is built again is seen at once
+        self.send_header("Cache-Control", "no-cache")  # reload a rebuilt page
         super().end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""Runs side by side: means and intervals over seeds, costs, learning curves, pictures; as a page, a table or JSON."""
+"""Comparison of runs: means and intervals over seeds, costs, learning curves, and pictures, as page, table or JSON."""
 
 from __future__ import annotations
 

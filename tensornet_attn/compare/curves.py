@@ -1,4 +1,4 @@
-"""Learning curves as SVG inside a page: a line a row, the mean over seeds, in a band from the least to the greatest."""
+"""Learning curves as inline SVG: for each row, the mean over seeds in a band from the smallest to the largest value."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tensornet_attn.compare.section import Row, Section, words
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Dashes = str | tuple[int, tuple[float, ...]]  # as matplotlib takes them
+Dashes = str | tuple[int, tuple[float, ...]]  # matplotlib's line styles
 COLOURS = ("#3b82c4", "#d9534f", "#d98e04", "#3f9c62", "#8f6bc4", "#2aa5b5", "#c05a9d", "#8a7a3d")
-DASHES: tuple[Dashes, ...] = ("solid", (0, (4, 2)), (0, (1, 1.5)))  # where there are more rows than colours
-INK, GRID = "#010203", "#010204"  # stand for the page's own colours
-POINTS = 80  # of a line; more are averaged
-Line = tuple[list[float], list[float], list[float], list[float]]  # steps, mean, least, greatest
+DASHES: tuple[Dashes, ...] = ("solid", (0, (4, 2)), (0, (1, 1.5)))  # for more rows than colours
+INK, GRID = "#010203", "#010204"  # placeholders for the page's colours
+POINTS = 80  # maximum points of a line; more points are averaged
+Line = tuple[list[float], list[float], list[float], list[float]]  # steps, mean, smallest, largest
 
 
 def style(place: int) -> tuple[str, Dashes]:
-    """(colour, dashes) of the row at a place."""
+    """(colour, dashes) of a row by its index."""
     return COLOURS[place % len(COLOURS)], DASHES[place // len(COLOURS) % len(DASHES)]
 
 
 def curves(section: Section) -> str:
-    """The training loss and the validations of all rows over steps, as SVG. Raises MissingPartError."""
+    """The training loss and validations of all rows over steps, as SVG. Raises MissingPartError without matplotlib."""
     figure = blank(10.6, 3.7)
     figure.patch.set_alpha(0)
     panels = figure.subplots(1, 2)
@@ -39,7 +39,7 @@ def curves(section: Section) -> str:
 
 
 def line(row: Row, key: str) -> Line | None:
-    """The curve of a row at the steps that all its runs have; None where there are none."""
+    """The curve of a row at the common steps of its runs; None if there are none."""
     runs = [record.curve(key) for record in row.records]
     steps = sorted(set.intersection(*(set(run) for run in runs)))
     size = math.ceil(len(steps) / POINTS)
@@ -75,15 +75,15 @@ def _panel(axis: Axes, rows: Sequence[Row], key: str, title: str) -> None:
 
 
 def _svg(figure: object, name: str) -> str:
-    """The figure as an element of a page, in the page's own ink and letters."""
+    """The figure as an SVG element with the colours and font of the page."""
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
-    salt = sha256(name.encode()).hexdigest()[:8]  # ids are those of this figure alone
+    salt = sha256(name.encode()).hexdigest()[:8]  # makes ids unique in the page
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt, "svg.id": f"curves-{salt}"}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})  # type: ignore[attr-defined]
     text = buffer.getvalue().decode()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)  # matplotlib counts these anew in each figure
+    text = re.sub(r'<g id="[^"]*"', "<g", text)  # matplotlib repeats these in each figure
     text = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--letters)", text)
     return text.replace(INK, "var(--ink)").replace(GRID, "var(--line)")

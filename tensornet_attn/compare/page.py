@@ -1,4 +1,4 @@
-"""The comparison as a page of HTML in one file: tables, learning curves, a picture of each design, how it was made."""
+"""The comparison as a self-contained HTML page: tables, learning curves, pictures of the designs, and commands."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tensornet_attn.report.page import Table
 from tensornet_attn.report.words import counted
 from tensornet_attn.spec import Design
 
-WIDE = 180  # of the column of intervals, in pixels
+WIDE = 180  # width of the column of intervals in pixels
 
 
 def page(sections: Sequence[Section], title: str) -> str:
-    """The whole page. Raises MissingPartError without matplotlib."""
+    """The page. Raises MissingPartError without matplotlib."""
     need_matplotlib()
     designs = []
     for design, labels in designs_of(sections):
@@ -36,7 +36,7 @@ def page(sections: Sequence[Section], title: str) -> str:
 
 
 def designs_of(sections: Iterable[Section]) -> list[tuple[Design, list[str]]]:
-    """Each design once, by name and sizes, and the labels of the rows and unfinished runs that have it."""
+    """The different designs, with the labels of the rows and unfinished runs that have them."""
     found: dict[str, tuple[Design, list[str]]] = {}
     for section in sections:
         for label, record in [*((row.label, row.records[0]) for row in section.rows), *section.unfinished]:
@@ -47,24 +47,24 @@ def designs_of(sections: Iterable[Section]) -> list[tuple[Design, list[str]]]:
 
 
 def _task(section: Section) -> dict[str, Any]:
-    """What the template shows of a task."""
+    """The data of a task for the template."""
     ends = [end for row in section.rows for end in (row.score.low, row.score.high)]
     records = [record for row in section.rows for record in row.records] + [record for _, record in section.unfinished]
-    rows = []  # with how a row's line looks in the plots, and what its interval says
+    rows = []  # (row, style and tooltip of its line, cells)
     for place, row in enumerate(section.rows):
         colour, dashes = style(place)
         pattern = "" if isinstance(dashes, str) else " ".join(str(2 * length) for length in dashes[1])
         seeds = ", ".join(f"{value:.4g}" for value in row.score.values)
         line = {"colour": colour, "dashes": pattern, "words": f"{row.label}: {row.score.to_text()}; seeds: {seeds}"}
         rows.append((row, line, cells(section, row)))
-    commands = []  # how each run was made
+    commands = []
     for record in records:
-        command = (record.summary or {}).get("command") or "not finished"  # as text, or as its words
+        command = (record.summary or {}).get("command") or "not finished"  # text, or a list of arguments
         words = shlex.join(map(str, command)) if isinstance(command, list) else str(command)
         commands.append(f"# {record.path}\n{words}")
 
     def at(value: float) -> float:
-        """Places of intervals: one scale for all rows."""
+        """The position of a value on the common scale of all intervals."""
         return 6 + (WIDE - 12) * (value - min(ends)) / ((max(ends) - min(ends)) or 1.0)
 
     return {
@@ -81,15 +81,15 @@ def _task(section: Section) -> dict[str, Any]:
 
 
 def _tables(section: Section) -> Iterator[Table]:
-    """Scores by groups of samples, and the runs that have not finished, where there are any."""
+    """The tables of scores by groups of samples and of unfinished runs, if any."""
     if section.groups:
         names = ["", *(key.partition("/")[2] for key in section.groups)]
         rows = [[row.label, *(row.mean(key).to_text() for key in section.groups)] for row in section.rows]
-        yield Table(names, rows, "By groups of validation samples.")
+        yield Table(names, rows, "Scores by groups of validation samples.")
     if section.unfinished:
         rows = []
         for label, record in section.unfinished:
             curve = record.curve("loss")
             loss = f"{curve[max(curve)]:.4g}" if curve else "none yet"
             rows.append([label, str(record.seed), f"{record.last_step:,} of {record.run.steps:,}", loss, record.path])
-        yield Table(["unfinished", "seed", "step", "loss there", "folder"], rows, "Runs that are not in the table.")
+        yield Table(["unfinished", "seed", "step", "last loss", "folder"], rows, "Runs that are not in the table.")

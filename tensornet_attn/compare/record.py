@@ -1,4 +1,4 @@
-"""A run folder as it was read: what was asked for, what was measured, and the summary of a run that has finished."""
+"""Reads the folder of a run: configuration, metrics, and the summary if the run is finished."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from tensornet_attn.spec import Design
 from tensornet_attn.train.config import MACHINE, SIZES, Run, read
 
 CONFIG, METRICS, SUMMARY = "run.yaml", "metrics.jsonl", "summary.json"
-NEEDED = ("eval", "macs_per_token", "parameters", "peak_memory_bytes", "tokens_per_second")  # of a summary
+NEEDED = ("eval", "macs_per_token", "parameters", "peak_memory_bytes", "tokens_per_second")  # keys of a summary
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One run.
+    """A run.
 
-    `lines`: optimiser steps (`step`, `loss`) and validations (`step`, `eval_...`). `summary`: None before the run has
-    finished.
+    `lines`: optimiser steps (`step`, `loss`) and validations (`step`, `eval_...`). `summary`: None if not finished.
     """
 
     path: str
@@ -45,7 +44,7 @@ class Record:
 
     @cached_property
     def recipe(self) -> dict[str, Any]:
-        """All that was asked for but the seed, and but where and how it is computed."""
+        """The configuration without the seed and the keys of the machine."""
         asked = self.run.model_dump(exclude={"seed", "model", "design", *SIZES, *MACHINE})
         config = self.spec.config.model_dump(exclude=set(STACKS))
         blocks = [
@@ -58,7 +57,7 @@ class Record:
 
     @cached_property
     def designs(self) -> dict[str, Design]:
-        """The designs of the model by name, in the order of its layers; the first of each name."""
+        """The designs of the model by name, in the order of layers; the first design of each name."""
         found: dict[str, Design] = {}
         for block in chain.from_iterable(self.spec.stacks.values()):
             for part in block.values():
@@ -66,51 +65,52 @@ class Record:
         return found
 
     def curve(self, key: str) -> dict[int, float]:
-        """The values of a metric by step; what was not finite is left out."""
+        """The finite values of a metric by step."""
         pairs = ((line["step"], line.get(key)) for line in self.lines)
         return {step: float(value) for step, value in pairs if value is not None and math.isfinite(value)}
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """The last validation: `eval_loss` in nats, perplexity or bits, `eval_accuracy`, and that of groups."""
+        """The last validation: `eval_loss` in nats, perplexity or bits, `eval_accuracy`, and accuracies of groups."""
         return dict(self.summary["eval"]) if self.summary else {}
 
 
 def record(path: str | Path) -> Record:
-    """The run in a folder. Raises InputError where it is none, or cannot be read; DesignError for its configuration."""
+    """Reads the run in a folder.
+
+    Raises InputError if the folder has no run or cannot be read, and DesignError for problems of its configuration.
+    """
     folder = Path(path)
     if not folder.is_dir():
-        raise InputError(f"'{path}' is no folder; give folders that 'tensornet-attn train --out' has written.")
+        raise InputError(f"'{path}' is not a folder; give folders that 'tensornet-attn train --out' has written.")
     if not (folder / CONFIG).is_file():
-        raise InputError(
-            f"'{path}' is no run, it has no {CONFIG}; give folders that 'tensornet-attn train' has written."
-        )
+        raise InputError(f"'{path}' has no {CONFIG}; give folders that 'tensornet-attn train --out' has written.")
     run = read(folder / CONFIG, {})
     if run.model is None:
-        raise InputError(f"'{folder / CONFIG}' has no model, so that this is no run that was started.")
+        raise InputError(f"'{folder / CONFIG}' has no model; give a folder that 'tensornet-attn train' has written.")
     return Record(str(path), run, load(run.model), tuple(_lines(folder / METRICS)), _summary(folder / SUMMARY))
 
 
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The whole lines of a file; the last one may be torn, since a run may be killed at any moment."""
+    """The lines of a file; the last line may be incomplete, because runs can be killed at any time."""
     texts = _text(path).split("\n") if path.exists() else [""]
     for number, text in enumerate(texts[:-1], 1):
         line = _json(text)
         if not isinstance(line, dict) or not isinstance(line.get("step"), int):
             if number < len(texts) - 1:
-                raise InputError(f"'{path}', line {number}: a JSON object with a 'step' is wanted here.")
+                raise InputError(f"'{path}', line {number}: not a JSON object with a 'step'; remove the line.")
             return
         yield line
 
 
 def _summary(path: Path) -> Mapping[str, Any] | None:
-    """The summary of a finished run. Raises InputError for one that is damaged."""
+    """The summary of a run; None if it is not finished. Raises InputError for a damaged summary."""
     if not path.exists():
         return None
     found = _json(_text(path))
     missing = [key for key in NEEDED if key not in found] if isinstance(found, dict) else list(NEEDED)
     if missing or not isinstance(found["eval"], dict):
-        raise InputError(f"'{path}' is no summary of a run: it says nothing of '{(missing or ['eval'])[0]}'.")
+        raise InputError(f"'{path}' is damaged: it has no '{(missing or ['eval'])[0]}'; remove it and finish the run.")
     return found
 
 
@@ -118,7 +118,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise InputError(f"'{path}' is not UTF-8 text.") from None
+        raise InputError(f"'{path}' is not UTF-8 text; restore the file.") from None
 
 
 def _json(text: str) -> Any:

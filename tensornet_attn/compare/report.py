@@ -1,4 +1,4 @@
-"""Runs in folders, compared: a section a task, in it a row for all runs that differ in their seed alone."""
+"""`compare`: groups runs into a section per task, and a row for runs that differ only in their seed."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from tensornet_attn.compare.section import DEFAULT, NOTE, UNITS, Mean, Row, Sect
 from tensornet_attn.cost.sizes import columns
 from tensornet_attn.errors import InputError, nearest
 
-SMALLER = ("loss", *UNITS)  # measures of which less is better, by how their names end
+SMALLER = ("loss", *UNITS)  # endings of measures for which smaller is better
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs by task; see `compare`."""
+    """A comparison of runs, with a section per task; see `compare`."""
 
     sections: tuple[Section, ...]
 
     def to_text(self) -> str:
-        """A table a task, one after another, and what the columns mean."""
+        """A table per task, and the meaning of the columns."""
         blocks = ["\n".join(_lines(section)) for section in self.sections]
         return "\n\n".join([*blocks, NOTE] if any(section.rows for section in self.sections) else blocks)
 
     def as_dict(self) -> dict[str, Any]:
-        """All numbers as data, scores with the ends of their intervals and the values of each seed."""
+        """The comparison as data for JSON, with the ends of intervals and the values of each seed."""
         return {"tensornet_attn_compare": 1, "tasks": [section.as_dict() for section in self.sections]}
 
     def to_html(self, title: str = "Runs compared") -> str:
-        """A page in one file, with curves and pictures of the designs. Raises MissingPartError without matplotlib."""
+        """A self-contained HTML page with curves and pictures. Raises MissingPartError without matplotlib."""
         from tensornet_attn.compare.page import page
 
         return page(self.sections, title)
 
 
 def _lines(section: Section) -> Iterator[str]:
-    """The lines of one task."""
+    """The lines of a section."""
     yield section.task
     if section.rows:
         table = columns([head(section), *(cells(section, row) for row in section.rows)])
@@ -52,10 +52,11 @@ def _lines(section: Section) -> Iterator[str]:
 
 
 def compare(runs: Iterable[str | Path], by: str | None = None) -> Comparison:
-    """The comparison of the runs in some folders, which `tensornet-attn train --out FOLDER` writes.
+    """Compares runs, given the folders that `tensornet-attn train --out FOLDER` has written.
 
-    Runs that differ in their seed alone are one row; `by` is the measure that rows are sorted by, if not given
-    perplexity or bits where the task has them, else `eval_accuracy`, else `eval_loss`. Raises InputError, DesignError.
+    Runs that differ only in their seed form one row. Rows are sorted by the measure `by`; the default is perplexity or
+    bits if the task has them, otherwise `eval_accuracy`, otherwise `eval_loss`. Raises InputError for a folder without
+    a valid run, two runs with one seed in a row, or an unknown measure; DesignError for problems of a configuration.
     """
     paths = list(dict.fromkeys(Path(path) for path in runs))
     if not paths:
@@ -64,7 +65,7 @@ def compare(runs: Iterable[str | Path], by: str | None = None) -> Comparison:
 
 
 def sections(records: Iterable[Record], by: str | None = None) -> tuple[Section, ...]:
-    """The runs by task, in the order given. Raises InputError for two runs of one seed, and for an unknown measure."""
+    """The sections of the runs, in the given order. Raises InputError; see `compare`."""
     tasks: dict[str, list[Record]] = {}
     for record in records:
         tasks.setdefault(repr((record.run.task, sorted(record.run.options.items()))), []).append(record)
@@ -87,7 +88,7 @@ def _section(task: str, records: Sequence[Record], by: str | None) -> Section:
         for one, other in pairwise(done):
             if one.seed == other.seed:
                 raise InputError(
-                    f"'{one.path}' and '{other.path}' are one run twice: {label} with seed {one.seed}; leave one out."
+                    f"'{one.path}' and '{other.path}' are the same run, {label} with seed {one.seed}; leave one out."
                 )
         if done:
             rows.append(Row(label, tuple(done), measure))
@@ -97,7 +98,7 @@ def _section(task: str, records: Sequence[Record], by: str | None) -> Section:
 
 
 def labelled(names: Sequence[str], facts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names; where several are alike, with the facts that tell them apart.
+    """Names, extended by the facts that distinguish equal names.
 
     >>> labelled(["a", "a", "b"], [{"lr": 1, "h": 2}, {"lr": 3, "h": 2}, {"lr": 3, "h": 4}])
     ['a (lr 1)', 'a (lr 3)', 'b']
@@ -111,19 +112,19 @@ def labelled(names: Sequence[str], facts: Sequence[Mapping[str, Any]]) -> list[s
 
 
 def _measure(records: Sequence[Record], by: str | None) -> str:
-    """What to sort by. Raises InputError where a run was not judged by it."""
+    """The measure to sort by. Raises InputError if a run does not have it."""
     if by is None:
         fine = (key for key in DEFAULT if all(record.scores.get(key) is not None for record in records))
         by = next(fine, DEFAULT[-1])
     for record in records:
         if record.scores.get(by) is None:
             known = [key for key, value in record.scores.items() if value is not None]
-            raise InputError(f"'{record.path}' has no number '{by}' in its last validation; {nearest(by, known)}")
+            raise InputError(f"'{record.path}' has no value of '{by}' in its last validation; {nearest(by, known)}")
     return by
 
 
 def _difference(row: Row, first: Row) -> Mean | None:
-    """The differences from the first row, seed by seed; None where they share none."""
+    """The mean of the differences from the first row, paired by seed; None if they share no seed."""
     theirs = {record.seed: record.scores[row.by] for record in first.records}
     pairs = [(record.scores[row.by], theirs.get(record.seed)) for record in row.records]
     found = [float(own) - float(other) for own, other in pairs if own is not None and other is not None]
@@ -131,7 +132,7 @@ def _difference(row: Row, first: Row) -> Mean | None:
 
 
 def _facts(record: Record) -> dict[str, str]:
-    """What distinguishes models of one name: their sizes, those of their designs, and the recipe."""
+    """The facts that can distinguish models of one name: sizes of model and designs, and the recipe."""
     model = record.recipe["model"] | {stack: len(blocks) for stack, blocks in record.spec.stacks.items()}
     parts: dict[str, Any] = {}
     for design in record.designs.values():

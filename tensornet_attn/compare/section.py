@@ -1,6 +1,6 @@
-"""What a comparison is made of: means over seeds, a row for runs that differ in their seed alone, a section a task.
+"""The parts of a comparison: means over seeds, rows of runs that differ only in their seed, and a section per task.
 
-How sure a mean is: Student's interval, which holds the true mean in 95 of 100 repetitions.
+The 95 % intervals of means are Student's.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tensornet_attn.errors import MissingPartError
 from tensornet_attn.report.words import in_bytes, joined
 from tensornet_attn.tasks.recipe import Measure
 
-UNITS = tuple(f"eval_{measure}" for measure in get_args(Measure))  # of a language model's loss: less is better
+UNITS = tuple(f"eval_{measure}" for measure in get_args(Measure))  # units of loss; smaller is better
 LEVEL = 0.95  # of intervals
-DEFAULT = (*UNITS, "eval_accuracy", "eval_loss")  # what rows are sorted by: the first that all runs of a section have
+DEFAULT = (*UNITS, "eval_accuracy", "eval_loss")  # rows are sorted by the first that all runs of a section have
 
 COSTS = {"macs_per_token": "MACs/token", "parameters": "parameters", "peak_memory_bytes": "peak memory",
          "tokens_per_second": "tokens/s"}  # fmt: skip
 NOTE = (
-    "mean ± half the 95 % interval (Student's t) over seeds; difference: from the first row, seed by seed; "
+    "mean ± half the 95 % interval (Student's t) over seeds; difference: to the first row, paired by seed; "
     "costs: medians"
 )
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of some values, and half the width of its 95 % interval; None where one value gives none.
+    """The mean of values and half the width of its 95 % interval; None for a single value.
 
     >>> mean_of([0.75, 0.5, 1.0]).to_text()
     '0.75 ± 0.62'
@@ -52,12 +52,12 @@ class Mean:
         return self.value + (self.half or 0.0)
 
     def apart(self, other: Mean) -> bool:
-        """Whether both have intervals, and these do not meet."""
+        """Whether both have intervals that do not overlap."""
         sure = self.half is not None and other.half is not None
         return sure and (self.low > other.high or self.high < other.low)
 
     def to_text(self, sign: bool = False) -> str:
-        """The mean to the digits that its interval leaves.
+        """The mean, rounded to the precision of its interval.
 
         >>> [mean.to_text() for mean in (mean_of([0.9, 0.8]), mean_of([0.98712]), mean_of([1.0, 1.0]))]
         ['0.85 ± 0.64', '0.9871', '1 ± 0']
@@ -65,7 +65,7 @@ class Mean:
         plus = "+" if sign else ""
         if self.half is None:
             return f"{self.value:{plus}.4g}"
-        if self.half < 1e-9 * max(1.0, abs(self.value)):  # all values alike, to rounding
+        if self.half < 1e-9 * max(1.0, abs(self.value)):  # all values equal up to rounding
             return f"{self.value:{plus}.6g} ± 0"
         digits = max(0, 1 - math.floor(math.log10(self.half)))
         return f"{self.value:{plus}.{digits}f} ± {self.half:.{digits}f}"
@@ -76,7 +76,7 @@ class Mean:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """The mean of one or more values. Raises MissingPartError for an interval without SciPy."""
+    """The mean of one or more values. Raises MissingPartError for several values without SciPy."""
     count, mean = len(values), math.fsum(values) / len(values)
     if count == 1:
         return Mean(mean, None, tuple(values))
@@ -85,9 +85,7 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 
 def quantile(freedom: int, level: float = LEVEL) -> float:
-    """The t that a variable of Student's distribution stays within, in size, with this probability.
-
-    Raises MissingPartError.
+    """The t with P(|T| <= t) = level for Student's distribution. Raises MissingPartError without SciPy.
 
     >>> [round(quantile(freedom), 3) for freedom in (1, 2, 9, 100)]
     [12.706, 4.303, 2.262, 1.984]
@@ -101,7 +99,7 @@ def quantile(freedom: int, level: float = LEVEL) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Finished runs that differ in their seed alone. `difference`: from the first row, over the seeds of both."""
+    """Finished runs that differ only in their seed. `difference`: from the first row, over common seeds."""
 
     label: str
     records: tuple[Record, ...]
@@ -117,14 +115,14 @@ class Row:
         return self.mean(self.by)
 
     def mean(self, key: str) -> Mean:
-        """The mean of a measure of the last validation."""
+        """The mean of a measure in the last validations."""
         return mean_of([float(record.scores[key]) for record in self.records])  # type: ignore[arg-type]
 
     def has(self, key: str) -> bool:
         return all(record.scores.get(key) is not None for record in self.records)
 
     def cost(self, key: str) -> float | None:
-        """What a run costs, from the summary; of several runs the median. None where it was not measured."""
+        """The median over runs of a cost in their summaries; None if it was not measured."""
         values = [(record.summary or {}).get(key) for record in self.records]
         found = [value for value in values if value is not None and math.isfinite(value)]
         return median(found) if found else None
@@ -144,7 +142,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """The runs of one task. `tied`: the rows that the first one cannot be told from, itself among them."""
+    """The runs of one task. `tied`: the first row and the rows whose intervals overlap its interval."""
 
     task: str
     options: Mapping[str, Any]
@@ -158,32 +156,32 @@ class Section:
 
     @property
     def best(self) -> Row | None:
-        """The row that is better than all others: their intervals do not meet its own."""
+        """The row whose interval overlaps no other; None if there is none."""
         return self.rows[0] if len(self.rows) > 1 and len(self.tied) == 1 else None
 
     @property
     def measures(self) -> list[str]:
-        """What all rows were judged by, the one they are sorted by first, groups left out."""
+        """The measures that all rows have, without groups; the measure of sorting comes first."""
         known = dict.fromkeys([self.by, *DEFAULT])
         return [key for key in known if self.rows and all(row.has(key) for row in self.rows)]
 
     @property
     def groups(self) -> list[str]:
-        """Measures of groups of samples that all rows have, such as `eval_accuracy/MAX`."""
+        """The measures of groups of samples that all rows have, such as `eval_accuracy/MAX`."""
         keys = dict.fromkeys(key for row in self.rows for record in row.records for key in record.scores if "/" in key)
         return [key for key in keys if all(row.has(key) for row in self.rows)]
 
     def verdict(self) -> str:
-        """Which row is the best, or why none is, in one sentence."""
+        """A sentence with the best row, or with the reason why there is none."""
         if len(self.rows) < 2:
             return ""
         if self.best is not None:
-            return f"{self.best.label} is the best: its interval does not meet that of any other."
+            return f"{self.best.label} is the best: its interval overlaps no other."
         meeting = [row.label for row in self.tied if row.score.half is not None]
         if self.rows[0].score.half is not None and len(meeting) > 1:
-            return f"A tie: the interval of {meeting[0]} meets that of {joined(meeting[1:])}."
+            return f"A tie: the interval of {meeting[0]} overlaps that of {joined(meeting[1:])}."
         alone = [row.label for row in self.tied if row.score.half is None]
-        return f"No best: one seed gives no interval ({joined(alone)})."
+        return f"No best: a single seed has no interval ({joined(alone)})."
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -202,17 +200,17 @@ class Section:
 
 
 def head(section: Section) -> list[str]:
-    """The columns of a task."""
+    """The column headers of a task."""
     return ["", *map(words, section.measures), "difference", "seeds", *COSTS.values()]
 
 
 def words(key: str) -> str:
-    """A measure of a validation as text: `eval_bits_per_character` is bits per character."""
+    """The name of a measure as text; `eval_bits_per_character` becomes `bits per character`."""
     return key.removeprefix("eval_").replace("_", " ")
 
 
 def cells(section: Section, row: Row) -> list[str]:
-    """A row as text, costs with their units."""
+    """The cells of a row as text; costs have units."""
     means = [row.mean(key).to_text() for key in section.measures]
     difference = row.difference.to_text(sign=True) if row.difference else ""
     costs = []

@@ -1,4 +1,4 @@
-"""What attentions of other libraries take and give beside the output: masks of floats, attention maps, and more."""
+"""Arguments and results that attentions of other libraries have besides the output: float masks, maps and others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensornet_attn.graph.weighing import map_of
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops import OPS
 
-# What a call may not ask for: argument -> what is wrong with it.
+# Unsupported arguments of a call, and the reasons.
 REFUSED = {
     "position_bias": "it takes no position_bias",
     "softcap": "it does not cap its scores",
@@ -26,17 +26,17 @@ REFUSED = {
 
 
 def refuse(where: str, given: Mapping[str, object], taken: Container[str] = ()) -> None:
-    """Raises InputError for what a call asks and no design does; `taken`: arguments that this one knows."""
+    """Raises InputError for an argument in REFUSED that is not None and not in `taken`."""
     for name, reason in REFUSED.items():
         if given.get(name) is not None and name not in taken:
             raise InputError(f"{where}: {reason}.")
 
 
 def split_float_mask(design: CompiledDesign, name: str, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Where a float mask lets one look, and the numbers that it adds there; None where they are known to be zeros.
+    """Splits a float mask into visible pairs and the values to add. The values are None if they are known to be zeros.
 
-    Raises InputError for numbers in a design that adds none;
-    while torch compiles, which cannot read them, they are compared when the program runs.
+    Raises InputError if there are other values and the design cannot add them. While torch compiles, values are
+    unknown; the compiled program then asserts that they are zeros.
     """
     visible = shown(mask)
     numbers, compiling = torch.where(visible, mask, 0), torch.compiler.is_compiling()
@@ -44,7 +44,7 @@ def split_float_mask(design: CompiledDesign, name: str, mask: Tensor) -> tuple[T
         return visible, None
     if adds(design):
         return visible, numbers
-    sentence = f"{design.design.name}: numbers of {name} cannot be added in this design; give zeros and minus infinity."
+    sentence = f"{design.design.name}: this design cannot add the values of {name}; give only zeros and minus infinity."
     if not compiling:
         raise InputError(sentence)
     torch._assert_async(~numbers.any(), sentence)
@@ -52,7 +52,7 @@ def split_float_mask(design: CompiledDesign, name: str, mask: Tensor) -> tuple[T
 
 
 def adds(design: CompiledDesign) -> bool:
-    """Whether the numbers of a float mask can be added wherever masks act in a design."""
+    """Whether all boxes of a design that take masks can add a float mask."""
     masks = design.mask_places
     return not masks.maps and all(OPS[kind].takes_float_mask for _, kind, _ in masks.places)
 
@@ -60,10 +60,10 @@ def adds(design: CompiledDesign) -> bool:
 def maps(
     design: CompiledDesign, inputs: tuple[Tensor, ...], masks: Mapping[str, Tensor], heads: Sequence[str] | None = None
 ) -> Tensor:
-    """The attention map of a call, [batch..., heads, n, m], as the diagram is written and without dropout.
+    """The attention map of a call, [batch..., heads, n, m], computed as the diagram is written and without dropout.
 
-    `heads`: the legs of the map beside queries and keys in the order in which they are counted; as written if absent.
-    Raises InputError for a design without one.
+    `heads`: the order of the map's other legs, which are flattened; by default, the order in the diagram. Raises
+    InputError if the design has no attention map.
     """
     graph = design.plan.graph
     reader = map_of(graph)

@@ -1,4 +1,4 @@
-"""The layer of a Hugging Face cache that a converted attention keeps its past in."""
+"""The layer of a converted attention in a Hugging Face cache."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tensornet_attn.hf.cache import DesignCacheLayer
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
 
-Replay = Callable[[Cache, int], object]  # computes the first positions of a call once more, into a cache
+Replay = Callable[[Cache, int], object]  # computes the first positions of a call again, into a cache
 REPLACED = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer", "StaticSlidingWindowLayer")
 
 
 class ConvertedLayer(DesignCacheLayer):
-    """What a design keeps, and how far the positions of the call were from those that it counts, [batch, 1 or m].
+    """The decoding cache of a design, and the offsets of the call's positions from its own, [batch, 1 or m].
 
-    Where `generate` asks for it, as it does of windows that have an assistant, it goes back further than what is kept
-    allows: to the cache as it was before a call, and over the positions of the call that stay, computed again.
+    If `generate` requests recording, as for windows with assisted decoding, `crop` can remove positions that the cache
+    itself cannot: it restores the cache from before a call, and computes the remaining positions of the call again.
     """
 
     def __init__(self, cache: Cache, records: bool = False):
@@ -35,7 +35,7 @@ class ConvertedLayer(DesignCacheLayer):
         self.records = True
 
     def record(self, replay: Replay) -> None:
-        """Remembers the cache before a call, and how to compute the first positions of the call once more."""
+        """Records the cache before a call, and a function that computes the first positions of the call again."""
         if self.records:
             self._calls.append((copy.deepcopy(self.cache), replay))
 
@@ -72,30 +72,28 @@ class ConvertedLayer(DesignCacheLayer):
         self._change(lambda shifts: shifts[indices.to(shifts.device)])
 
     def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Of the batch: calls before it are of another one."""
+        """Changes the batch of the offsets, and drops recorded calls, which have the old batch."""
         self._calls = []
         if self.shifts is not None and len(self.shifts) > 1:
             self.shifts = change(self.shifts)
 
 
 class TrainedLayer(ConvertedLayer):
-    """The layer of a call in training, which keeps nothing: a later call with this cache raises InputError."""
+    """The layer of a training call, which stores nothing. A later call with this cache raises InputError."""
 
     def __init__(self, cache: Cache, where: str):
         super().__init__(cache)
         self.where = where
 
     def get_seq_length(self) -> int:
-        raise InputError(
-            f"{self.where}: a call in training with gradients keeps no cache; call model.eval() before it."
-        )
+        raise InputError(f"{self.where}: a training call with gradients fills no cache; call model.eval() before it.")
 
 
 def layer_of(past: Any, index: int, design: CompiledDesign, where: str, training: bool) -> ConvertedLayer | None:
-    """The layer of a cache that a design keeps its past in; it takes the place of an empty one of the model's own kind.
+    """The cache layer of a design. It replaces an empty layer of the model's own class.
 
-    None in training with gradients, where a model makes a cache that nobody reads: nothing is kept then. Raises
-    InputError where the cache is of a kind that a design cannot serve, or holds keys and values of others.
+    Returns None in training with gradients, because a model then creates a cache that is never read. Raises InputError
+    if the class of the cache is not supported, or if it already contains keys and values of another attention.
     """
     past = getattr(past, "self_attention_cache", past)
     while len(past.layers) <= index and past.layer_class_to_replicate is not None:
@@ -106,9 +104,9 @@ def layer_of(past: Any, index: int, design: CompiledDesign, where: str, training
         return held
     if type(held).__name__ not in REPLACED or past.offloading:
         kind = f"offloaded {type(past).__name__}" if past.offloading else type(held).__name__
-        raise InputError(f"{where}: a design keeps its past in no {kind}; leave out cache_implementation.")
+        raise InputError(f"{where}: {kind} is not supported with a design; leave out cache_implementation.")
     if int(held.get_seq_length()):
-        raise InputError(f"{where}: the cache holds keys and values of another model; give an empty one.")
+        raise InputError(f"{where}: the cache contains keys and values of another model; give an empty cache.")
     if training and torch.is_grad_enabled():
         past.layers[index] = TrainedLayer(design.new_cache(), where)
         return None

@@ -1,4 +1,4 @@
-"""How a layer of another package is called alone, outside its model: with a mask and rotary positions of its own."""
+"""Calls a layer of another package outside its model, with a mask and rotary positions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 
 def alone(module: nn.Module, x: Tensor) -> Tensor:
-    """What an attention or feed-forward layer gives for [batch, n, f], every position seen by those that may.
+    """The output of an attention or feed-forward layer for [batch, n, f], without padding.
 
-    Hugging Face's attention runs as `eager`: the plain one, in the dtype of its weights.
+    A Hugging Face attention runs its `eager` implementation, in the dtype of its weights.
     """
     given: dict[str, Any] = {}
     names = inspect.signature(type(module).forward).parameters
@@ -29,16 +29,16 @@ def alone(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def output(result: Any) -> Tensor:
-    """The first of what a layer gives."""
+    """The first result of a layer."""
     found = result[0] if isinstance(result, tuple) else result
     assert isinstance(found, Tensor)
     return found
 
 
 def added_mask(module: Any, x: Tensor) -> Tensor | None:
-    """Minus infinity for what its attention hides, [1, 1, n, n]: later positions, and those outside a window."""
+    """The float mask [1, 1, n, n] of a causal or windowed attention, or None if it hides nothing."""
     n, causal, window = x.shape[1], is_causal(module), getattr(module, "sliding_window", 0)
-    if window == 0:  # Mistral's stands in the config, for all layers
+    if window == 0:  # in Mistral it is in the config, for all layers
         window = getattr(getattr(module, "config", None), "sliding_window", None)
     distance = torch.arange(n)[:, None] - torch.arange(n)
     hidden = distance < 0 if causal else torch.zeros(n, n, dtype=torch.bool)
@@ -52,7 +52,7 @@ def is_causal(module: Any) -> bool:
 
 
 def turns(module: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Cosines and sines of positions 0, 1, 2, ..., by the class that a Hugging Face model makes them with."""
+    """Cosines and sines of positions 0, 1, 2, ..., from the rotary embedding class of a Hugging Face model."""
     kind = type(module).__name__.replace("SelfAttention", "Attention").removesuffix("Attention")
     made = getattr(sys.modules[type(module).__module__], f"{kind}RotaryEmbedding", None)
     if made is None:

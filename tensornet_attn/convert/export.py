@@ -1,4 +1,4 @@
-"""Writes the weights of a compiled design back into a layer of the kind that it was read from."""
+"""Writes the weights of a compiled design back into a layer of the class that it was converted from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.compiler import list_designs
+from tensornet_attn.convert.export_model import exported
 from tensornet_attn.convert.known import reading_of
 from tensornet_attn.convert.make import values_of
 from tensornet_attn.convert.read import place_of, read_traced
@@ -20,12 +21,16 @@ from tensornet_attn.spec.read import Source
 Values = Mapping[str, Tensor]
 
 
-def export_to(layer: CompiledDesign, module: nn.Module, design: Source | None = None) -> nn.Module:
-    """The module, with the weights of a layer that `convert` made of it, or of another of its class and sizes.
+def export_to(layer: nn.Module, module: nn.Module | None = None, design: Source | None = None) -> nn.Module:
+    """Writes the weights of `layer` into `module` and returns `module`. The inverse of `convert`.
 
-    What `convert` does not read, such as a LayerNorm behind the attention, stays. `design`: the one that was given to
-    `convert`, where it is not a shipped one. Raises InputError, and then the module is as it was, where training gave
-    the design weights that no module of this kind can hold, such as maps that several heads mix.
+    `layer` was converted from `module`, or from another module of its class and sizes. Parameters that `convert` does
+    not read, such as those of a LayerNorm after the attention, do not change. `design` is the design that was passed to
+    `convert`; it is needed if the design is not a shipped one. Raises InputError if the module cannot represent the
+    weights, for instance because training mixed the maps of heads; the module is then unchanged.
+
+    `layer` may also be a model that `convert_model` has converted; `module` is then a model of its original class, and
+    if it is left out, a new one is made from the config of a model of transformers.
 
     >>> from tensornet_attn.convert.make import convert
     >>> theirs, back = nn.MultiheadAttention(16, 4), nn.MultiheadAttention(16, 4)
@@ -33,18 +38,26 @@ def export_to(layer: CompiledDesign, module: nn.Module, design: Source | None = 
     >>> bool(torch.equal(export_to(ours, back).in_proj_weight, theirs.in_proj_weight))
     True
     """
+    if isinstance(layer, CompiledDesign):
+        if module is None:
+            raise InputError("give the module to write into, of the kind that convert was given.")
+        return _one(layer, module, design, "")
+    return exported(layer, module, lambda swapped, own, path: _one(swapped.design, own, design, path))
+
+
+def _one(layer: CompiledDesign, module: nn.Module, design: Source | None, path: str) -> nn.Module:
     name = layer.design.name
     if design is None:
         if name not in list_designs():
-            raise InputError(f"'{name}' is no shipped design: give design=..., the one that convert was given.")
+            raise InputError(f"'{name}' is not a shipped design; give the design of the conversion as design=...")
         design = name
-    return written(layer, module, reader_of(module, design, layer), place_of(module, ""))
+    return written(layer, module, reader_of(module, design, layer), place_of(module, path))
 
 
 def reader_of(
     module: nn.Module, design: Source, layer: CompiledDesign, reading: Reading | None = None
 ) -> Callable[[nn.Module], Values]:
-    """What reads the weights of a design out of a module of this kind, through which gradients flow back."""
+    """A differentiable function from a module of this class to the weights of the design."""
     known = reading or reading_of(module, design)
     if known is not None:
         return lambda own: known.values(own, layer.plan.graph)
@@ -52,10 +65,9 @@ def reader_of(
 
 
 def written(layer: CompiledDesign, module: nn.Module, read: Callable[[nn.Module], Values], where: str) -> nn.Module:
-    """The module with the weights at which `read` gives those of the layer. Raises InputError where there are none.
+    """Sets the module's weights so that `read` returns those of the layer. Raises InputError if this is impossible.
 
-    Each number that is read is a number of the module, times a factor and plus another. So the reading is solved as
-    it stands, backwards: its derivatives say which number came from where.
+    `read` is an affine function with one module parameter per result, so its derivatives give the inverse.
     """
     like = next(module.parameters())
     target = {name: value.detach().cpu().double() for name, value in layer.state_dict().items()}
@@ -76,7 +88,7 @@ def written(layer: CompiledDesign, module: nn.Module, read: Callable[[nn.Module]
         for name in names:
             apart = float((found[name] - target[name]).abs().max()) if target[name].numel() else 0.0
             if not apart <= 1e-5 * max(1.0, float(target[name].abs().max())):
-                reason = f"its '{name}' has values that no {kind} holds, by {apart:.1e}"
+                reason = f"a {kind} cannot represent its '{name}' (difference {apart:.1e})"
                 raise InputError(f"{where} cannot take '{layer.design.name}': {reason}.")
         for parameter, value in zip(numbers_of(module), parameters, strict=True):
             parameter.copy_(value.to(like.device, parameter.dtype))
@@ -84,23 +96,23 @@ def written(layer: CompiledDesign, module: nn.Module, read: Callable[[nn.Module]
 
 
 def numbers_of(module: nn.Module) -> list[Tensor]:
-    """The parameters of a module and its buffers, such as the biases of a router."""
+    """The parameters and floating-point buffers of a module. Buffers are, for instance, the biases of a router."""
     return [*module.parameters(), *(one for one in module.buffers() if one.is_floating_point())]
 
 
 def _misfit(target: Values, values: Values, kind: str) -> str:
-    """Why the weights of a design are not those that a module of a kind has; empty where they are."""
+    """The reason why names or shapes of the weights do not match those of a module, or an empty string."""
     for name, value in target.items():
         if name not in values:
-            return f"a {kind} has nothing for its '{name}'"
+            return f"a {kind} has no weight for its '{name}'"
         if values[name].shape != value.shape:
-            return f"its '{name}' is {list(value.shape)}, and that of a {kind} {list(values[name].shape)}"
+            return f"its '{name}' is {list(value.shape)}, but that of a {kind} is {list(values[name].shape)}"
     missing = next((name for name in values if name not in target), "")
     return f"it has no '{missing}', which a {kind} has" if missing else ""
 
 
 def _solved(flat: Tensor, wanted: Tensor, parameters: list[Tensor]) -> list[Tensor]:
-    """Parameters p at which a p + b, which is what was read, is what is wanted; those that are not read as they are."""
+    """Solves `flat` = `wanted` for the parameters. Parameters that `flat` does not depend on do not change."""
 
     def pull(weights: Tensor, graph: bool = False) -> list[Tensor]:
         given = torch.autograd.grad(flat, parameters, weights, retain_graph=True, create_graph=graph, allow_unused=True)

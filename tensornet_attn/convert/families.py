@@ -1,4 +1,4 @@
-"""The families of attentions that can be read: a row for each, of what its modules call things and what they do."""
+"""The supported families of attention modules, one row per family: attribute names and properties."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-# Attributes of attention modules that change what is computed, and what they mean. A family that applies one in a way
-# that a design can carry lists it in its layout; in all others it is refused.
+# Attributes of attention modules that change the computation, with the reason to refuse them. A family whose designs
+# support an attribute lists it in `Layout.features`.
 FEATURES = {
     "distance_embedding": "its positions are learned distances between queries and keys (position_embedding_type)",
-    "sliding_window": "it sees a sliding window only",
+    "sliding_window": "it has a sliding window",
     "q_norm": "it normalises queries",
     "k_norm": "it normalises keys",
     "sinks": "it has attention sinks",
@@ -22,16 +22,17 @@ FEATURES = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the modules of a family keep their weights, and what their forward does beside plain attention.
+    """The weights of a family's modules, and the properties of their forward.
 
-    `projections`: the layers of queries, keys, values and output, or the one layer of the first three and that of the
-    output; an empty output means that the heads, one after another, are it. `fused`: how one layer holds the three,
-    "qkv" one after another, or "heads", the three of a head side by side. `inside`: the attribute with the heads,
-    empty for the module itself. `rope`: "whole" where all of a head turns, "partial" where the config says how much.
-    `interleaved`: neighbours are turned together, not the halves of a head. `features`: those of FEATURES that it
-    applies. `causal`: None where the module says so. `alibi`: the argument of its forward with ALiBi's biases;
-    `hides`: its masks are true where a key is hidden. `buckets`: biases of distances in buckets, which the first
-    attention of a stack has for all, as those of T5; one that is no other's self-attention attends to another sequence.
+    `projections`: the layers of queries, keys, values and output, or a fused layer and that of the output. If the
+    output is empty, the concatenated heads are the output. `fused`: the order in a fused layer: "qkv" has all queries
+    before all keys, "heads" groups them by head. `inside`: the attribute of the module with the heads; empty for the
+    module itself. `rope`: "whole" if rotary positions act on all of a head, "partial" if the config has a fraction.
+    `interleaved`: rotary pairs are neighbours, not half a head apart. `features`: supported entries of FEATURES.
+    `causal`: None if it is an attribute of the module. `alibi`: the argument of forward with ALiBi biases. `hides`:
+    masks are true for hidden keys. `buckets`: relative position biases as in T5, which the first attention of a stack
+    owns; decoder attentions that are not causal are cross-attentions. `once`: the model has each rotary angle once, not
+    for both entries of a pair.
     """
 
     projections: str = "q_proj k_proj v_proj o_proj"
@@ -44,13 +45,15 @@ class Layout:
     alibi: str = ""
     hides: bool = False
     buckets: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True)
 class Family:
-    """Classes of one kind by name, so that no other package is imported; a subclass that keeps `forward` counts too.
+    """Attention classes with one layout. They are given by name, so that their package need not be imported.
 
-    `behind`: where a module has what lies behind its attention and stays, dropout and LayerNorm.
+    A subclass with the same `forward` belongs to the family. `behind`: attributes of the dropout and the LayerNorm
+    after the attention, which conversion keeps.
     """
 
     classes: tuple[str, ...]
@@ -59,13 +62,17 @@ class Family:
 
 
 def named(stems: str, end: str = "Attention") -> tuple[str, ...]:
-    """Class names, by what stands before their end."""
+    """Class names from their stems.
+
+    >>> named("Bert ViT")
+    ('BertAttention', 'ViTAttention')
+    """
     return tuple(f"{stem}{end}" for stem in stems.split())
 
 
-# Families whose modules have one forward stand in one row.
+# Families with the same forward share a row.
 BERT = "Bert Roberta BertGeneration Camembert Data2VecText Electra Ernie XLMRoberta"
-BEFORE = "RobertaPreLayerNorm RoCBert XLMRobertaXL Xmod"  # whose LayerNorm stands before, or elsewhere
+BEFORE = "RobertaPreLayerNorm RoCBert XLMRobertaXL Xmod"  # with LayerNorm before the attention or elsewhere
 LLAMA = "Llama Arcee Csm Emu3 EuroBert Gemma Granite GraniteMoe GraniteMoeShared HyperCLOVAX Jais2 Phimoe Qwen2Moe"
 NORMS, WINDOW = ("q_norm", "k_norm"), ("sliding_window",)
 FAMILIES = (
@@ -88,6 +95,7 @@ FAMILIES = (
     Family(named("Qwen3 Qwen3Moe Dots1 Gemma3 Mellum"), Layout(rope="whole", features=(*NORMS, *WINDOW))),
     Family(named("Gemma2 VaultGemma"), Layout(rope="whole", features=(*WINDOW, "attn_logit_softcapping"))),
     Family(named("Olmo2 FlexOlmo"), Layout(rope="whole", features=NORMS)),
+    Family(named("GptOss"), Layout(rope="whole", once=True, features=(*WINDOW, "sinks"))),
     Family(named("Cohere"), Layout(rope="whole", interleaved=True, features=NORMS)),
     Family(named("Phi3"), Layout("qkv_proj o_proj", "qkv", rope="partial", features=WINDOW)),
     Family(named("GPTNeoX"), Layout("query_key_value dense", "heads", rope="partial")),
@@ -99,7 +107,7 @@ FAMILIES = (
 
 
 def family_of(module: nn.Module) -> Family | None:
-    """The row of a module's class, or of the nearest class it inherits from; others of the same name are others."""
+    """The family of a module's class or of its nearest base class. The class must be from torch or transformers."""
     for kin in type(module).__mro__:
         for family in FAMILIES:
             theirs = kin is nn.MultiheadAttention or kin.__module__.startswith("transformers.models.")

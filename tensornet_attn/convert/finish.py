@@ -1,4 +1,4 @@
-"""What else of a model changes with its attentions."""
+"""Adapts the rest of a model to its converted attentions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from tensornet_attn.errors import InputError
 
 
 def finish_conversion(model: nn.Module, new: list[Swapped]) -> None:
-    """Turns off what would go around the new modules: nested tensors, maps collected by class, caches where a design
-    cannot keep one; and saves what they are with the model."""
-    asked = [one for one in new if one.place.causal or one.place.cross or not one.place.biased]  # no encoder's beside
+    """Disables features that would bypass the new modules, and replaces `save_pretrained`.
+
+    These are nested tensors, attention maps that are collected by class, and the cache if a design supports none.
+    """
+    asked = [one for one in new if one.place.causal or one.place.cross or not one.place.biased]  # no T5 encoder
     decoding = bool(asked) and all(map(decodes, asked))
     for module in model.modules():
         if not any(inner in new for inner in module.modules()):
@@ -31,7 +33,7 @@ def finish_conversion(model: nn.Module, new: list[Swapped]) -> None:
 
 
 def decodes(swapped: Swapped) -> bool:
-    """Whether a design can keep a cache."""
+    """Whether the design supports a decoding cache."""
     try:
         swapped.design.new_cache()
     except InputError:
@@ -40,10 +42,10 @@ def decodes(swapped: Swapped) -> bool:
 
 
 def refuse_maps(model: Any, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-    """A forward pre-hook: Hugging Face collects attention maps by class, and would find none in silence."""
+    """A forward pre-hook. Hugging Face collects attention maps by class, and would silently return none."""
     wanted = given.get("output_attentions")
     if wanted if wanted is not None else getattr(model.config, "output_attentions", False):
         raise InputError(
-            f"{type(model).__name__}: output_attentions is not answered after convert_model; "
-            "ask a swapped attention, as in module.design.capture(x, 'A')."
+            f"{type(model).__name__}: output_attentions is not supported after convert_model; "
+            "capture the maps of a converted attention, as in module.design.capture(x, 'A')."
         )

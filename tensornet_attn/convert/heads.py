@@ -1,4 +1,4 @@
-"""How a design stands in for nn.MultiheadAttention: its legs at an embed_dim and num_heads, and its attention map."""
+"""Fits a design to the arguments of nn.MultiheadAttention: leg sizes from embed_dim and num_heads."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.weighing import map_of, summing
 from tensornet_attn.ir.arithmetic import Number
 
-WANTED = "MultiheadAttention takes an input of queries, as 'x: n f', and none, one or two more, as 'memory: m f'"
+WANTED = "MultiheadAttention needs an input of queries, e.g. 'x: n f', and at most two more, e.g. 'memory: m f'"
 Size = int | float | str
 
 
 def sizes_for(
     graph: Graph, embed_dim: int, num_heads: int, kdim: int | None, vdim: int | None, legs: Mapping[str, Size]
 ) -> dict[str, Size]:
-    """Sizes of legs, as `load` takes them, `legs` among them. Raises InputError for a design that does not fit.
+    """Leg sizes for `load`, including those of `legs`. Raises InputError if the design does not fit.
 
-    embed_dim is put on the features of the queries, kdim and vdim on those of the other inputs. num_heads is put on
-    the legs of kind head that are declared as large as the number of maps; where each head has one component and there
-    are as many as features, as in thsa, embed_dim is.
+    embed_dim is the size of the feature leg of the queries, kdim and vdim of those of the other inputs. num_heads is
+    the size of head legs that are declared with the number of maps. If a design has one head per feature, as thsa does,
+    the size of its head legs is embed_dim.
     """
     found = _features(graph, embed_dim, kdim, vdim)
     for leg, size in found.items():
         if legs.get(leg, size) != size:
-            raise InputError(f"{graph.name}: leg '{leg}' has the features of an input, {size}; leave it out of 'legs'.")
+            raise InputError(f"{graph.name}: leg '{leg}' is the feature leg of an input, {size}; omit it from 'legs'.")
     return {**_heads(graph, embed_dim, num_heads, legs), **found, **legs}
 
 
 def check_output(graph: Graph, embed_dim: int) -> None:
-    """Raises InputError for an output that is not [batch..., queries, embed_dim]."""
+    """Raises InputError if the output is not [batch..., queries, embed_dim]."""
     legs = graph.legs_of(graph.output)
     if len(legs) != 2 or legs[0] != graph.query or graph.leg[legs[1]].size != embed_dim:
         shape, wanted = ", ".join(str(graph.leg[leg].size or leg) for leg in legs), f"[{graph.query}, {embed_dim}]"
-        raise InputError(f"{graph.name}: its output is [{shape}]; MultiheadAttention gives {wanted}.")
+        raise InputError(f"{graph.name}: its output is [{shape}], but MultiheadAttention returns {wanted}.")
 
 
 def projections(graph: Graph) -> dict[str, int]:
-    """The weights that take an input, each with its axis that the input's features are summed over."""
+    """The weights that multiply an input, each with its axis of input features."""
     found: dict[str, int] = {}
     inputs = {tensor.name for tensor in graph.of_role("input")}
     weights = {tensor.name for tensor in graph.of_role("weight")}
@@ -54,9 +54,9 @@ def projections(graph: Graph) -> dict[str, int]:
 
 
 def _features(graph: Graph, embed_dim: int, kdim: int | None, vdim: int | None) -> dict[str, Size]:
-    """The legs of the inputs that run along no sequence."""
+    """The sizes of the feature legs of the inputs. Raises InputError."""
     if not summing(graph):
-        raise InputError(f"{graph.name}: its output sums over no keys, so that it attends to nothing.")
+        raise InputError(f"{graph.name}: its output contains no sum over keys, so it is not an attention.")
     inputs = graph.of_role("input")
     shapes = [tensor.legs for tensor in inputs]
     sequences = [legs[0] if len(legs) == 2 else None for legs in shapes]
@@ -75,23 +75,23 @@ def _features(graph: Graph, embed_dim: int, kdim: int | None, vdim: int | None) 
 
 
 def _heads(graph: Graph, embed_dim: int, num_heads: int, legs: Mapping[str, Size]) -> dict[str, Size]:
-    """The legs of heads that are declared with a number, but for those of `legs`. Raises InputError."""
+    """The sizes of head legs that are declared with a number and not in `legs`. Raises InputError."""
     heads = {leg.name: int(leg.size or 1) for leg in graph.legs if leg.kind == "head" and isinstance(leg.text, Number)}
     width, reader = graph.leg[graph.of_role("input")[0].legs[1]].size, map_of(graph)
     beside = [leg for leg in reader.use.legs if leg not in (graph.query, graph.key)] if reader else []
     values = {leg for use in reader.values for leg in use.legs} - {graph.key} if reader else set()
     on_map = {leg: heads[leg] for leg in beside if leg in heads}
     many = prod(on_map.values()) if on_map else max(heads.values(), default=1)
-    if reader is not None and many == width and values <= {*beside}:  # a head for each feature
+    if reader is not None and many == width and values <= {*beside}:  # one head per feature
         return {leg: embed_dim for leg, size in heads.items() if size == width and leg not in legs}
     found: dict[str, Size] = {leg: num_heads for leg, size in heads.items() if size == many and leg not in legs}
     sizes = {leg: legs.get(leg, found.get(leg, size)) for leg, size in on_map.items()}
-    free = [leg for leg in on_map if leg not in values and leg not in legs]  # of queries alone, as within a group
+    free = [leg for leg in on_map if leg not in values and leg not in legs]  # on queries only, as within a group
     if not found and len(free) == 1:
         others = prod(int(size) for leg, size in sizes.items() if leg not in free)
         found[free[0]] = sizes[free[0]] = max(1, num_heads // others)
     if len(on_map) == len(beside) and reader is not None and prod(int(size) for size in sizes.values()) != num_heads:
         held = ", ".join(f"{leg} {size}" for leg, size in sizes.items()) or "none"
-        sentence = f"num_heads is {num_heads}, and the legs of its heads are {held}"
-        raise InputError(f"{graph.name}: {sentence}: choose them by legs={{...}}.")
+        sentence = f"num_heads is {num_heads}, but its head legs are {held}"
+        raise InputError(f"{graph.name}: {sentence}; set them with legs={{...}}.")
     return found

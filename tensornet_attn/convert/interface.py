@@ -1,4 +1,4 @@
-"""Designs as `attn_implementation` of Hugging Face models, between the queries, keys and values that these make."""
+"""Designs as `attn_implementation` of Hugging Face models, which compute queries, keys and values themselves."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ PREFIX = "tensornet:"
 def register_attention(
     design: Source, name: str | None = None, settings: Mapping[str, int | float | str] | None = None
 ) -> str:
-    """Registers a design with transformers, and returns its name there: `tensornet:` and the design's, or `name`.
+    """Registers a design with transformers, and returns its name for `attn_implementation`.
 
-    The design weighs values by scores and no more: its projections are left to the model, which has its own, and it
-    has no other weights. `settings` are those of `load`. Registered again, the later design takes the place of the
-    first. Raises InputError for a design that has more, DesignError, and MissingPartError without transformers.
+    The name is `tensornet:` followed by `name`, or by the name of the design. The model's projections replace those of
+    the design; the design must have no other weights. `settings` is as in `load`. A second registration of a name
+    replaces the first. Raises InputError if the design has other weights, DesignError if it is invalid, and
+    MissingPartError without transformers.
 
     >>> register_attention("band", settings={"k": 255})
     'tensornet:band'
@@ -38,9 +39,7 @@ def register_attention(
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError:
-        raise MissingPartError(
-            "attn_implementation is that of transformers: pip install 'tensornet-attn[hf]'."
-        ) from None
+        raise MissingPartError("register_attention needs transformers: pip install 'tensornet-attn[hf]'.") from None
     made = between(compiler.load(design, settings=settings))
     known, attention = f"{PREFIX}{name or made.graph.name}", DesignAttention(made)
     AttentionInterface.register(known, attention.forward)
@@ -49,7 +48,7 @@ def register_attention(
 
 
 class DesignAttention:
-    """A design between given queries, keys and values, compiled for each kind of call that a model makes."""
+    """A design without projections, compiled for each combination of sizes, dtype and mode that a model calls."""
 
     def __init__(self, made: AttentionCore):
         self.made, self.name, self.fixed = made, made.graph.name, placed(made.graph)
@@ -68,10 +67,10 @@ class DesignAttention:
         is_causal: bool | None = None,
         **given: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """query [batch, heads, n, d], key and value [batch, as many or fewer heads, m, d]: [batch, n, heads, d].
+        """Returns the output [batch, n, heads, d], and the maps [batch, heads, n, m] with `output_attentions`.
 
-        A mask is that of `mask`, or [batch, heads or 1, n, m], boolean (true = may look) or added. Second come maps,
-        [batch, heads, n, m], with `output_attentions`.
+        query: [batch, heads, n, d]; key and value: [batch, groups, m, d], where groups divides heads. `attention_mask`
+        is a result of `mask`, or [batch, heads or 1, n, m], boolean (true = visible) or added to scores.
         """
         refuse(self.name, given)
         n, made = query.shape[2], self.made
@@ -83,8 +82,8 @@ class DesignAttention:
         if scaling is not None and not isclose(factor := scaling * query.shape[-1] ** 0.5, 1):
             if not self.scalable:
                 raise InputError(
-                    f"{self.name}: the model scales its scores by {scaling:g}, not by d ** -0.5, and those of this "
-                    "design are not linear in its queries; give a design whose are, such as mhsa."
+                    f"{self.name}: the model scales its scores by {scaling:g}, not by d ** -0.5, and the scores of "
+                    "this design are not linear in its queries; use a design whose scores are, e.g. mhsa."
                 )
             query = query * factor
         inputs = tuple([self._laid(side, x, sizes) for side, x in enumerate((query, key, value))])
@@ -104,12 +103,10 @@ class DesignAttention:
         attention_mask: Tensor | None = None,
         **given: Any,
     ) -> Tensor | None:
-        """The mask that `forward` receives.
+        """The mask that `forward` receives, boolean with true = visible.
 
-        A key mask if only keys (and, in a causal call, later keys) are hidden, else one per query and key.
-
-        [batch, m] of a causal call, [batch, 1, n, m] the same for each query of another, and None where no key is
-        hidden; else [batch, 1, n, m]. All are boolean, true = may look.
+        It is None if only later keys of a causal call are hidden, [batch, m] if only padding is hidden as well, and
+        otherwise [batch, 1, n, m].
         """
         from transformers.masking_utils import causal_mask_function, sdpa_mask
 
@@ -117,8 +114,8 @@ class DesignAttention:
         last = not isinstance(q_offset, Tensor) and q_offset + q_length == kv_offset + kv_length
         if not last and self.fixed:
             raise InputError(
-                f"{self.name}: its last query stands at the last key, which is not so here: in attention to another "
-                "sequence, or with a cache that has room left; use one that grows, such as DynamicCache."
+                f"{self.name}: it needs its last query at the last key, unlike here: in cross-attention, or with a "
+                "cache of fixed size; use a cache that grows, e.g. DynamicCache."
             )
         if last and function is causal_mask_function:
             keys = None if attention_mask is None else attention_mask[:, kv_offset : kv_offset + kv_length]
@@ -131,7 +128,7 @@ class DesignAttention:
     def _compiled(
         self, sizes: dict[str, int], causal: bool, dropout: float, training: bool, like: Tensor
     ) -> CompiledDesign:
-        """The design at these sizes, causal where the call is, in a model's mode."""
+        """The design at these sizes, causal if the call is, in the model's training mode."""
         kind = (*sizes.items(), causal, dropout, training, like.device, like.dtype)
         if kind not in self.compiled:
             design = self.made.sized(sizes)
@@ -142,10 +139,10 @@ class DesignAttention:
         return self.compiled[kind]
 
     def _sizes(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, int]:
-        """The sizes of the legs of heads and of the entries of a head. Raises InputError."""
+        """The sizes of the head legs and of the legs within a head. Raises InputError."""
         heads, groups = query.shape[1], key.shape[1]
         own, shared = self.made.heads[:2]
-        rest = tuple(leg for leg in own if leg not in shared)  # of queries alone: several share a key
+        rest = tuple(leg for leg in own if leg not in shared)  # on queries only: several query heads share a key head
         wanted = ((shared, groups), (rest, heads // groups)) if rest else ((shared, heads),)
         if any(len(legs) > 1 or (not legs and number != 1) for legs, number in wanted):
             raise InputError(
@@ -160,7 +157,7 @@ class DesignAttention:
         return sizes
 
     def _laid(self, side: int, x: Tensor, sizes: Mapping[str, int]) -> Tensor:
-        """[batch, heads, positions, entries] with the legs of an input, in their order; heads repeated as needed."""
+        """Permutes [batch, heads, positions, entries] to the legs of an input, and repeats heads as needed."""
         made, legs = self.made, self.made.heads[side]
         many = prod([sizes[leg] for leg in legs])
         if many != x.shape[1]:
@@ -170,11 +167,11 @@ class DesignAttention:
         return x.permute(0, *(named.index(leg) + 1 for leg in made.rows[side]))
 
     def _masks(self, design: CompiledDesign, mask: Tensor | None, causal: bool, n: int) -> dict[str, Tensor]:
-        """A call's mask in the terms of the design."""
+        """The mask arguments of the design. Raises InputError if a causal design would see later keys."""
         if self.made.graph.causal and n > 1 and not causal:
             visible = None if mask is None else shown(mask)
             if visible is None or bool(visible.triu(1 + visible.shape[-1] - n).any()):
-                raise InputError(f"{self.name}: it is causal, and this attention looks at later keys.")
+                raise InputError(f"{self.name}: it is causal, but this attention sees later keys.")
         if mask is None:
             return {}
         if mask.dim() == 2:
@@ -190,7 +187,7 @@ class DesignAttention:
 
 
 def placed(graph: Graph) -> bool:
-    """Whether it counts where positions stand: by masks, constants along a sequence, or boxes such as rope."""
+    """Whether the design depends on positions: by masks, constants along a sequence, or boxes such as rope."""
     pair = (graph.query, graph.key)
     boxes = [step.box for step in graph.steps if step.box is not None]
     constants = [tensor for tensor in graph.of_role("constant") if any(not graph.leg[leg].size for leg in tensor.legs)]

@@ -1,4 +1,4 @@
-"""The layers of transformers that are shipped designs: a row for each, of its classes, sizes and weights."""
+"""Layers of transformers that equal a shipped design, one row per design: classes, sizes and weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.convert.calls import output, turns
 from tensornet_attn.convert.reading import Numbers, Reading
+from tensornet_attn.convert.rotary import rope_of
 
 GROUPED = {
     "Wq": "q_proj.weight: (g j d) f",
@@ -34,18 +35,15 @@ FUSED_HEADS = {
 
 
 def grouped(module: Any) -> Numbers:
-    """Sizes of grouped queries, by the projections, and what rotary positions and norms need of the config."""
+    """Sizes of grouped-query attention from its projections, and the base of its rotary positions."""
     d, q, k = int(module.head_dim), module.q_proj, module.k_proj
     g = k.out_features // d
     return {"f": q.in_features, "g": g, "j": q.out_features // d // g, "d": d} | rope(module)
 
 
 def rope(module: Any, part: str = "") -> Numbers:
-    """The base of rotary positions, and the part of a head that turns where the design has one."""
-    config = module.config
-    found = config.rope_parameters
-    kinds = getattr(config, "layer_types", None)
-    found = found.get(kinds[module.layer_idx] if kinds else "", found)  # some have one for each kind of layer
+    """The base of rotary positions. With `part`, also the fraction of a head that they act on, as this setting."""
+    found = rope_of(module)
     numbers: Numbers = {"base": plain(found["rope_theta"])}
     return numbers | ({part: float(found.get("partial_rotary_factor", 1.0))} if part else {})
 
@@ -64,7 +62,7 @@ def normed(module: Any) -> Numbers:
 
 
 def scalar(module: Any) -> Numbers:
-    """Of Gemma, whose scores are scaled by query_pre_attn_scalar ** -0.5."""
+    """Gemma's setting: it scales scores by query_pre_attn_scalar ** -0.5."""
     return {"scalar": module.config.query_pre_attn_scalar}
 
 
@@ -73,7 +71,7 @@ def local(module: Any) -> Numbers:
 
 
 def fused(module: Any) -> Numbers:
-    """Sizes where one layer makes queries, keys and values by heads."""
+    """Sizes of an attention with a fused projection, grouped by head."""
     layer, d = module.query_key_value, int(getattr(module, "head_dim", 0) or module.head_size)
     return {"f": layer.in_features, "h": layer.out_features // (3 * d), "d": d}
 
@@ -112,7 +110,7 @@ def latent(module: Any) -> Numbers:
 
 
 def split(layer: str, first: str, second: str, take: int) -> Any:
-    """One of two parts of what a layer gives by heads: [input, heads, entries]."""
+    """A reader of one of two parts of each head of a layer's weight: [input, heads, entries]."""
 
     def read(module: Any, numbers: Numbers) -> Tensor:
         weight = getattr(module, layer).weight.unflatten(0, (numbers["h"], -1))  # heads, both parts, input
@@ -122,7 +120,7 @@ def split(layer: str, first: str, second: str, take: int) -> Any:
 
 
 def interleaved(weight: str) -> Any:
-    """A weight of DeepSeek's whose last leg turns, by neighbours if not otherwise said by the config."""
+    """A reader of a DeepSeek weight with rotary positions on its last leg; pairs are neighbours in the result."""
 
     def read(module: Any, numbers: Numbers) -> Tensor:
         if weight == "Wkr":
@@ -142,7 +140,7 @@ def differential(module: Any) -> Numbers:
 
 
 def values_of_pairs(module: Any, numbers: Numbers) -> Tensor:
-    """DiffLlama's values: heads i and i + g of them are one, side by side: [f, g, e]."""
+    """DiffLlama's values [f, g, e]: heads i and i + g are concatenated."""
     return module.v_proj.weight.unflatten(0, (2, numbers["g"], numbers["d"])).permute(3, 1, 0, 2).flatten(2)
 
 
@@ -158,7 +156,7 @@ def rwkv(module: Any) -> Numbers:
 
 def minimax(module: Any) -> Numbers:
     h, d = module.num_attention_heads, module.head_dim
-    speed = float(module.slope_rate.detach().flatten()[0]) * 2 ** (8 / h)  # the first slope is 2 ** (-8 / h) times this
+    speed = float(module.slope_rate.detach().flatten()[0]) * 2 ** (8 / h)  # the first slope is speed * 2 ** (-8 / h)
     return {"f": module.qkv_proj.in_features, "h": h, "d": d, "speed": speed, "eps": module.norm.variance_epsilon}
 
 
@@ -202,18 +200,18 @@ def causal(x: Tensor) -> Tensor:
 
 
 def turned_call(module: Any, x: Tensor) -> Tensor:
-    """Of classes that do not say that they are causal."""
+    """The call of causal classes without an `is_causal` attribute."""
     module.config._attn_implementation = "eager"
     return output(module(x, attention_mask=causal(x), position_embeddings=turns(module, x)))
 
 
 def perceiver_call(module: Any, x: Tensor) -> Tensor:
-    """Its latents are looked at themselves, without the residual connection."""
+    """The output without the residual connection; the latents are queries and the inputs."""
     return module.output.dense(output(module.self(x, inputs=x)))  # type: ignore[no-any-return]
 
 
 def xlnet_call(module: Any, x: Tensor) -> Tensor:
-    """Its heads' output before LayerNorm and the residual connection; time comes first there."""
+    """The output before LayerNorm and the residual connection. XLNet puts the sequence before the batch."""
     h, n = x.transpose(0, 1), x.shape[1]
     places = torch.arange(n, -n, -1.0, dtype=x.dtype)
     angles = places[:, None] / 10000 ** (torch.arange(0, module.d_model, 2, dtype=x.dtype) / module.d_model)
@@ -352,7 +350,7 @@ READINGS: tuple[Reading, ...] = (
             "Wq": "q",
             "Wk": "k",
             "Wv": "v",
-            "Wr": lambda m, _: m.r.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1),  # sines first there
+            "Wr": lambda m, _: m.r.unflatten(0, (2, -1)).transpose(0, 1).flatten(0, 1),  # XLNet: sines first
             "u": "r_w_bias",
             "v": "r_r_bias",
             "Wo": "o: f h d",
@@ -493,7 +491,7 @@ READINGS: tuple[Reading, ...] = (
 
 
 def readings_of(module: nn.Module) -> list[Reading]:
-    """How a module of transformers is read, a row for each design that it is as it stands."""
+    """The rows for a module of transformers, one for each design that it can equal."""
     if not type(module).__module__.startswith("transformers.models.") or "forward" in vars(module):
         return []
     own = type(module).forward
@@ -502,5 +500,5 @@ def readings_of(module: nn.Module) -> list[Reading]:
 
 
 def reading_of(module: nn.Module, design: Any) -> Reading | None:
-    """How it is read as a shipped design, by the design's name; None where it is not that one."""
+    """The row of a module for the named design, or None if there is none."""
     return next((row for row in readings_of(module) if row.design == design), None)

@@ -1,4 +1,4 @@
-"""Reads back what `save_pretrained` of a converted Hugging Face model wrote."""
+"""Loads a converted Hugging Face model from the files of `save_pretrained`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from torch import nn
 from tensornet_attn.convert.saving import KEY
 from tensornet_attn.errors import InputError, MissingPartError
 
-# Where and how transformers looks for a file.
+# Options of from_pretrained that select a file.
 HUB = ("revision", "token", "cache_dir", "subfolder", "local_files_only", "force_download", "proxies")
 
 
 def load_converted(path: str | Path, **options: Any) -> nn.Module:
-    """The converted model that `save_pretrained` wrote to a folder or a repository, in evaluation.
+    """Loads a converted model that `save_pretrained` wrote to a folder or repository, in evaluation mode.
 
-    `options` are those of `from_pretrained` of the model's own class, which reads it as well from then on. Raises
-    InputError where it was not written by a converted model.
+    `options` are those of `from_pretrained`. After the first call, `from_pretrained` of the model's class loads
+    converted models too. Raises InputError if the folder contains no converted model, and MissingPartError without
+    transformers.
 
     >>> load_converted(".")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -29,7 +30,7 @@ def load_converted(path: str | Path, **options: Any) -> nn.Module:
         import transformers
     except ImportError:
         raise MissingPartError("Hugging Face models need transformers: pip install 'tensornet-attn[hf]'.") from None
-    import tensornet_attn.convert.pretrained  # noqa: F401  # from_pretrained then knows converted models
+    import tensornet_attn.convert.pretrained  # noqa: F401  # registers converted models with from_pretrained
 
     hub = {name: options[name] for name in HUB if name in options}
     try:
@@ -37,6 +38,6 @@ def load_converted(path: str | Path, **options: Any) -> nn.Module:
     except (OSError, ValueError) as error:
         raise InputError(f"'{path}': its config.json cannot be read: {error}") from error
     if (getattr(config, "quantization_config", None) or {}).get("quant_method") != KEY:
-        raise InputError(f"'{path}' holds no converted model: there is no config.json that names designs.")
+        raise InputError(f"'{path}' contains no converted model: its config.json lists no designs.")
     model: nn.Module = getattr(transformers, config.architectures[0]).from_pretrained(path, **options)
     return model

@@ -1,4 +1,4 @@
-"""From a trained attention to a design that contains it: the design at the right sizes, and weights that agree."""
+"""Converts a trained attention to a design that contains it, with matching sizes and weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
 from tensornet_attn.special import contains, embed, gain, route
 
-TOLERANCE = 1e-6  # of the check, relative, in float64
+TOLERANCE = 1e-6  # relative, of the comparison in float64
 
 
 def convert(
@@ -36,16 +36,17 @@ def convert(
     jitter: float = 0.0,
     where: str = "",
 ) -> CompiledDesign:
-    """A compiled design that computes what a trained attention computes, to start from.
+    """Converts a trained attention to a compiled design that computes the same.
 
-    `module`: an attention listed in docs/convert.md. `design` says under `contains` how it holds multi-head attention;
-    it gains the biases, rotary positions and dropout of the module. `legs` and `settings` choose sizes that the module
-    leaves open (ranks, experts). `memory`: with a second input, for keys and values. `jitter`: Gaussian noise on every
-    weight, relative to its root mean square: what starts equal, such as experts and mixture components, else gets equal
-    gradients and stays so. The result is [batch..., n, f], on the module's device and in its dtype, and was compared
-    with the trained weights on random input, before the jitter.
+    `module` is an attention listed in docs/convert.md. `design` contains multi-head attention (`contains` in its file);
+    biases, rotary positions and dropout of the module are added to it. `legs` and `settings` set sizes that the module
+    does not determine, such as ranks and numbers of experts. `memory` adds a second input for keys and values. `jitter`
+    adds Gaussian noise to every weight, relative to its root mean square: without it, equal experts or mixture
+    components get equal gradients and stay equal. `where` is the module's path, for errors.
 
-    Raises InputError, naming `where`, for what cannot be converted and why.
+    The result maps [batch..., n, f] to [batch..., n, f], with the module's device and dtype. Before the jitter, its
+    outputs are compared with those of the trained weights on random input. Raises InputError if the module cannot be
+    converted.
 
     >>> layer, x = nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 5, 16)
     >>> new = convert(layer, "thsa")
@@ -68,7 +69,7 @@ def made_of(
     memory: bool = False,
     where: str = "",
 ) -> CompiledDesign:
-    """A module as the design that it is, where it is one that ships, or as one that contains its attention."""
+    """Converts a module to the shipped design that equals it, or to a design that contains its attention."""
     reading = reading_of(module, design)
     if reading is None:
         return start_from(read_trained(module, where), design, backend, legs, settings, memory)
@@ -77,7 +78,7 @@ def made_of(
         if made.plan.graph.values.get(name) != asked:
             held = made.plan.graph.values.get(name)
             raise InputError(
-                f"{place} cannot become {name_of(design)}: '{name}' was asked to be {asked}, and is {held}."
+                f"{place} cannot become {name_of(design)}: '{name}' must be {held}, as in the module, not {asked}."
             )
     if memory and len(made.plan.graph.of_role("input")) < 2:
         raise InputError(f"{place} cannot become {name_of(design)}: it takes no second input.")
@@ -85,7 +86,7 @@ def made_of(
 
 
 def start_from(trained: Trained, design: Source, *options: Any) -> CompiledDesign:
-    """As `made_from`; an error names what was trained and the design."""
+    """Calls `made_from`, and adds the module and the design to its errors."""
     try:
         return made_from(trained, design, *options)
     except InputError as error:
@@ -99,10 +100,10 @@ def fresh(
     legs: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> CompiledDesign:
-    """The design with weights of its own, where a module of these widths stood.
+    """The design with newly initialised weights, in place of a module of these widths.
 
-    The leg that its input has beside the positions takes the module's width, unless `legs` says it. Raises InputError
-    where it cannot take the module's place.
+    The feature leg of its input gets the module's width, unless `legs` sets it. Raises InputError if the design cannot
+    replace the module.
     """
     graph = build(compiler.load(design))
     message = f"{outside.where} cannot become '{graph.name}': "
@@ -110,16 +111,16 @@ def fresh(
     features = [leg for leg in x.legs if not graph.leg[leg].sequence]
     if len(features) != 1 or len(x.legs) != 2:
         raise InputError(
-            f"{message}'{x.name}' has the legs {' '.join(x.legs)}, and is given [batch, n, {outside.width}]."
+            f"{message}'{x.name}' has the legs {' '.join(x.legs)}, but its input is [batch, n, {outside.width}]."
         )
     found = compiler.load(design, legs={features[0]: outside.width, **(legs or {})}, settings=settings)
     graph = build(found)
     if (size := graph.leg[features[0]].size) != outside.width:
-        raise InputError(f"{message}leg '{features[0]}' is {size}, and its input is {outside.width} wide.")
+        raise InputError(f"{message}leg '{features[0]}' is {size}, but its input has width {outside.width}.")
     result = graph.step[graph.output].legs
     if len(result) != 2 or graph.leg[result[-1]].size != outside.output:
         sizes = " ".join(f"{leg} {graph.leg[leg].size or ''}".strip() for leg in result)
-        raise InputError(f"{message}its output has the legs {sizes}, and [batch, n, {outside.output}] is wanted.")
+        raise InputError(f"{message}its output has the legs {sizes}, but must be [batch, n, {outside.output}].")
     like = outside.like
     return compiler.compile(found, backend, outside.causal or None, like.device, like.dtype)
 
@@ -132,22 +133,23 @@ def made_from(
     settings: Mapping[str, Any] | None = None,
     memory: bool = False,
 ) -> CompiledDesign:
-    """The design with the weights of a trained attention, checked against them. Raises InputError."""
+    """The design with the weights of a trained attention. Raises InputError if its outputs differ."""
     like = trained.weights["Wq"]
-    # in float64, so that scales and mixtures of weights are rounded once, at the end
+    # float64, so that scaled and mixed weights are rounded only at the end
     weights, biases = (
         {key: value.cpu().double() for key, value in held.items()} for held in (trained.weights, trained.biases)
     )
     norms = {key: replace(norm, weight=norm.weight.cpu().double()) for key, norm in trained.norms.items()}
     buckets = trained.buckets and replace(trained.buckets, weight=trained.buckets.weight.cpu().double())
-    trained = replace(trained, weights=weights, biases=biases, norms=norms, buckets=buckets)
+    sinks = None if trained.sinks is None else trained.sinks.cpu().double()
+    trained = replace(trained, weights=weights, biases=biases, norms=norms, buckets=buckets, sinks=sinks)
     general = compiler.load(design, legs=legs, settings=settings)
     source, below = base_of(trained, general)
     wanted, above = carried(general, source, below, trained.causal)
     have, must = build(general).values, build(wanted).values
     for name in [*(legs or {}), *(settings or {})]:
         if have.get(name) != must.get(name):
-            asked = f"'{name}' was asked to be {have[name]}, and must be {must[name]} to hold the trained weights."
+            asked = f"the requested '{name}' is {have[name]}, but the trained weights need {must[name]}."
             raise InputError(asked)
     final, values, table = gained(wanted, above, trained, memory)
     plain, plain_values, _ = gained(source, below, trained, False)
@@ -161,16 +163,16 @@ def made_from(
 
 
 def values_of(trained: Trained, design: Source) -> dict[str, Tensor]:
-    """The values of the design that holds these weights, not detached from them."""
+    """The values of the design's weights, as differentiable functions of the trained weights."""
     source, below = base_of(trained, compiler.load(design))
     return gained(*carried(compiler.load(design), source, below, trained.causal), trained, False)[1]
 
 
 def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
-    """What was trained as a shipped design that the general one contains, and its weights.
+    """The trained attention as a shipped design that the general design contains, and its weights.
 
-    mhsa, or gqa where several query heads share a key head; with rotary positions mhsa_rope or gqa_rope, if the general
-    design has them of its own, else mhsa or gqa with positions to be gained.
+    The shipped design is mhsa, or gqa if several query heads share a key head. If the general design has rotary
+    positions, it is mhsa_rope or gqa_rope; otherwise, rotary positions are added later.
     """
     g = trained.weights["Wk"].shape[1]
     plain = "mhsa" if g == trained.weights["Wq"].shape[1] else "gqa"
@@ -194,7 +196,7 @@ def base_of(trained: Trained, general: Design) -> tuple[Design, Weights]:
 
 
 def carried(general: Design, source: Design, below: Weights, causal: bool) -> tuple[Design, Weights]:
-    """The general design, sized to contain the source, and its weights, along the shortest chain of special cases."""
+    """The general design at sizes that contain the source, and its weights, by the shortest chain of special cases."""
     names = route(general, source.name)
     if len(names) == 1:
         return source, below
@@ -202,17 +204,19 @@ def carried(general: Design, source: Design, below: Weights, causal: bool) -> tu
     for name, bigger in zip(reversed(names[1:]), reversed(chain), strict=True):
         step = embed(bigger, name, design)
         if step.causal and not causal:
-            raise InputError(f"'{bigger.name}' contains '{name}' only where both are causal.")
+            raise InputError(f"'{bigger.name}' contains '{name}' only if both are causal.")
         above = lifted(step, below)
         if homeless := lost(step, below, above):
-            raise InputError(f"the bias, norm or rotary positions of '{homeless[0]}' have no place in '{bigger.name}'.")
+            raise InputError(f"'{bigger.name}' cannot hold the bias, norm or rotary positions of '{homeless[0]}'.")
         design, below = step.general, above
     return design, below
 
 
 def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> tuple[Design, dict[str, Tensor], str]:
-    """The design with what the trained layer has beside its weights, all its values, and its weight of biases by
-    distance, if it has one."""
+    """Adds the other parts of the trained layer to the design: biases, positions, norms, window, dropout and others.
+
+    Returns the design, all its values, and the name of the weight of relative position biases, or an empty string.
+    """
     data, graph, values = design.as_dict(), build(design), dict(weights.values)
     data.pop("contains", None)
     table = ""
@@ -232,6 +236,9 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
         values[name] = norm.weight.reshape(sizes)
     if trained.window:
         data = gain.with_window(data, graph, *trained.window)
+    if trained.sinks is not None:
+        data, name, sizes = gain.with_sinks(data, graph, len(trained.sinks))
+        values[name] = trained.sinks.reshape(sizes)
     if trained.softcap:
         data = gain.with_softcap(data, graph, trained.softcap)
     if trained.alibi:
@@ -257,7 +264,7 @@ def agree(
     causal: bool,
     window: tuple[int, int] | None = None,
 ) -> None:
-    """Compares two designs on random input in float64. Raises InputError where they differ."""
+    """Compares two designs on random input in float64. Raises InputError if they differ."""
     outputs, n = [], 4 if window is None else min(window[0] + 3, 64)
     for design, values in ((one, mine), (other, theirs)):
         module = compiler.reference(design, causal, device="cpu", dtype=torch.float64).eval()

@@ -1,4 +1,4 @@
-"""Masks and positions of an attention call in a design's own terms: which keys a query sees, and where it stands."""
+"""Converts masks and positions of attention calls to the arguments of a design."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.ops.rope import scaling_of as numbers_of
 from tensornet_attn.runtime.positions import alibi_slopes, scaled_rates
 
-Window = tuple[int, int] | None  # how far a query sees, keys before it and after
+Window = tuple[int, int] | None  # number of keys that a query sees before and after its position
 
 
 def arguments(
     mask: Tensor | None, causal: bool, where: str, seen: int = 0, window: Window = None, packs: bool = False
 ) -> dict[str, Tensor]:
-    """What a causal or bidirectional design is called with for a mask of [n, m] or [batch, n, m].
+    """The arguments of a causal or bidirectional design for a mask of [n, m] or [batch, n, m].
 
-    `mask`: boolean (true = may look) or a float that is added. Where it does no more than hide keys, beside what
-    `causal` and the design's window hide, it becomes a `key_mask`, which acts in every design; a float mask of zeros
-    and of hidden places becomes boolean. `seen`: positions before the n queries, the first of the m keys. `packs`: a
-    mask of documents that do not see each other becomes `cu_seqlens`, which acts in every design too. Raises InputError
-    where a design would have to look ahead, or beyond its window.
+    `mask` is boolean (true = visible) or a float that is added to scores. A mask that hides only whole keys, besides
+    the keys that `causal` and the design's window hide, becomes a `key_mask`, which every design supports. With
+    `packs`, a mask of separate documents becomes `cu_seqlens`, which every design supports too. A float mask of zeros
+    and minus infinity becomes boolean. `seen` is the number of keys before the n queries. Raises InputError if the mask
+    makes later keys visible to a causal design, or keys beyond its window.
     """
     if mask is None:
         return {}
@@ -35,14 +35,14 @@ def arguments(
     visible = shown(mask)
     own = None if window is None else _pairs(torch.ones_like(visible), causal, seen, window)
     if causal and bool(visible.triu(seen + 1).any()):
-        raise InputError(f"{where}: the mask shows later keys, but the design that stands here now is causal.")
+        raise InputError(f"{where}: the mask makes later keys visible, but the design is causal.")
     if own is not None and bool((visible & ~own).any()):
-        raise InputError(f"{where}: the mask shows keys beyond the window of the design that stands here now.")
+        raise InputError(f"{where}: the mask makes keys visible beyond the window of the design.")
     if mask.dtype != torch.bool and bool((visible & (mask != 0)).any()):
         return {"mask": mask}
     keys = visible.any(-2)
     if own is not None:
-        keys = keys | ~own.any(-2)  # keys that no query of the call reaches are not hidden
+        keys = keys | ~own.any(-2)  # keys outside the windows of all queries need no mask
     if not torch.equal(visible, _pairs(keys[..., None, :].expand_as(visible), causal, seen, window)):
         offsets = _offsets(visible, causal, window) if packs and seen == 0 else None
         return {"mask": visible} if offsets is None else {"cu_seqlens": offsets}
@@ -50,13 +50,13 @@ def arguments(
 
 
 def _offsets(visible: Tensor, causal: bool, window: Window) -> Tensor | None:
-    """Where documents of one row begin, if positions see all of their own and nothing else: int32 [documents + 1]."""
+    """The `cu_seqlens` int32 [documents + 1] of one row, or None if the mask is not one of separate documents."""
     n = visible.shape[-1]
     if visible.shape[:-2].numel() != 1 or visible.shape[-2] != n:
         return None
     visible = visible.reshape(n, n)
     first = torch.ones(n, dtype=torch.bool, device=visible.device)
-    first[1:] = ~visible.diagonal(-1)  # a position that does not see the one before it
+    first[1:] = ~visible.diagonal(-1)  # a document starts where a position does not see the previous position
     same = _same_document(first.cumsum(0))
     if not torch.equal(visible, _pairs(same, causal, 0, window)):
         return None
@@ -65,14 +65,14 @@ def _offsets(visible: Tensor, causal: bool, window: Window) -> Tensor | None:
 
 
 def _same_document(numbers: Tensor) -> Tensor:
-    """Which positions are of one document, [n, n]."""
+    """Whether two positions are in the same document, [n, n]."""
     return numbers[:, None] == numbers
 
 
 def shown(mask: Tensor) -> Tensor:
-    """Where a mask, boolean (true = may look) or added, lets one look; minus infinity and the least number hide.
+    """The visible pairs of a mask that is boolean (true = visible) or added to scores.
 
-    NaN does not: the output then says that something is wrong.
+    In an added mask, minus infinity and the minimum of the dtype hide a pair. NaN does not, and reaches the output.
     """
     return mask if mask.dtype == torch.bool else ~(mask <= torch.finfo(mask.dtype).min)
 
@@ -80,7 +80,7 @@ def shown(mask: Tensor) -> Tensor:
 def visible_pairs(
     given: dict[str, Tensor], n: int, causal: bool, device: torch.device, seen: int = 0, window: Window = None
 ) -> Tensor:
-    """Which of the keys each of n queries behind `seen` positions sees, [n, m] or [batch, n, m]."""
+    """The visible keys of each of n queries after `seen` positions, [n, m] or [batch, n, m]."""
     if "mask" in given:
         return _pairs(shown(given["mask"]), causal, seen, window)
     if "cu_seqlens" in given:
@@ -94,8 +94,7 @@ def visible_pairs(
 def of_hugging_face(
     mask: Any, n: int, causal: bool, where: str, seen: int = 0, window: Window = None, packs: bool = False
 ) -> dict[str, Tensor]:
-    """`arguments` for an `attention_mask` of n queries, [batch, m], 1 = may look, or [batch, heads, n, m], boolean or
-    added."""
+    """`arguments` for an `attention_mask` of n queries: [batch, m] with 1 = visible, or [batch, heads, n, m]."""
     if mask is None:
         return {}
     if not isinstance(mask, Tensor):
@@ -114,11 +113,11 @@ def of_hugging_face(
 
 
 def of_memory(mask: Any, where: str) -> dict[str, Tensor]:
-    """What a design is called with for a mask of another sequence, [batch, heads, n or 1, m], boolean or added."""
+    """The arguments of a design for a mask of another sequence, [batch, heads, n or 1, m], boolean or added."""
     if mask is None:
         return {}
     if not isinstance(mask, Tensor) or mask.dim() != 4:
-        raise InputError(f"{where}: the mask of the other sequence is no tensor [batch, 1, n, m].")
+        raise InputError(f"{where}: the mask of the other sequence is not a tensor [batch, 1, n, m].")
     mask = same_for_all_heads(mask, where)
     visible = shown(mask)
     if mask.dtype != torch.bool and bool((visible & (mask != 0)).any()):
@@ -129,14 +128,14 @@ def of_memory(mask: Any, where: str) -> dict[str, Tensor]:
 
 
 def same_for_all_heads(mask: Tensor, where: str) -> Tensor:
-    """[batch, heads, n, m] as [batch, n, m]. Raises InputError where heads differ: a design's heads may be others."""
+    """[batch, heads, n, m] as [batch, n, m]. Raises InputError if heads differ: a design may have other heads."""
     if mask.shape[1] > 1 and not torch.equal(mask, mask[:, :1].expand_as(mask)):
         raise InputError(f"{where}: the mask differs between heads; give one mask for all of them.")
     return mask[:, 0]
 
 
 def of_torch(attn_mask: Tensor | None, padding: Tensor | None, heads: int, where: str) -> Tensor | None:
-    """Masks of nn.MultiheadAttention, true = hidden, or added, as one of [n, m] or [batch, n, m], true = may look."""
+    """Joins the masks of nn.MultiheadAttention, where true = hidden, to a mask of [n, m] or [batch, n, m]."""
     if attn_mask is not None and attn_mask.dim() == 3:
         attn_mask = same_for_all_heads(attn_mask.unflatten(0, (-1, heads)), where)
     given = [mask for mask in (attn_mask, None if padding is None else _rows(padding)) if mask is not None]
@@ -150,10 +149,10 @@ def of_torch(attn_mask: Tensor | None, padding: Tensor | None, heads: int, where
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions that a design has: their base, whether the model's angles stand for neighbours, their scaling.
+    """The rotary positions of a design.
 
-    `once`: the model gives the angle of a pair once, not for each of its two entries. `scaling`: as
-    `runtime.positions.scaled_rates` takes it.
+    `interleaved`: the model rotates neighbouring entries as pairs. `once`: the model passes one angle per pair, not one
+    per entry. `scaling`: the arguments of `runtime.positions.scaled_rates`.
     """
 
     base: float
@@ -162,28 +161,28 @@ class Rope:
     scaling: tuple[str | float, ...] | None = None
 
     def check(self, where: str, turns: tuple[Tensor, Tensor] | None, ids: Tensor, length: int) -> None:
-        """Raises InputError unless cosines and sines, [batch, n, width], are those of positions [batch, n].
+        """Raises InputError if cosines and sines [batch, n, width] do not match the positions `ids` [batch, n].
 
-        `length`: how many positions the design counts, which some angles depend on.
+        `length` is the number of positions so far; some scalings depend on it.
         """
         if turns is None:
-            raise InputError(f"{where}: position_embeddings are not given; they are compared with the design's own.")
+            raise InputError(f"{where}: position_embeddings are missing; they are compared with the design's own.")
         if self.once:
             turns = torch.cat((turns[0], turns[0]), -1), torch.cat((turns[1], turns[1]), -1)
         angles = ids[..., None].float() * self.rates(turns[0].shape[-1], length, ids.device)  # batch n pairs
         factor = float(self.scaling[3]) if self.scaling and self.scaling[0] == "yarn" else 1.0
         tolerance = torch.full_like(angles, 1e-4 if turns[0].dtype in (torch.float32, torch.float64) else 2e-2)
-        tolerance += angles.abs() * 1e-6 if self.scaling else 0.0  # scaled ones are rounded in another order
+        tolerance += angles.abs() * 1e-6 if self.scaling else 0.0  # scaled angles are rounded in a different order
         pairs, one = ((-1, 2), -1) if self.interleaved else ((2, -1), -2)
         for got, wanted in zip(turns, (angles.cos() * factor, angles.sin() * factor), strict=True):
             apart = (got.float().unflatten(-1, pairs) - wanted.unsqueeze(one)).abs()
             if apart.numel() and not bool((apart <= tolerance.unsqueeze(one)).all()):  # NaN is refused too
                 kind = f" and rope_type '{self.scaling[0]}'" if self.scaling else ""
-                message = f"position_embeddings are not those of position_ids with base {self.base:g}{kind}."
+                message = f"position_embeddings do not match position_ids with base {self.base:g}{kind}."
                 raise InputError(f"{where}: {message}")
 
     def rates(self, width: int, length: int, device: torch.device) -> Tensor:
-        """Radians of a position, for each pair: [width / 2]."""
+        """The angle per position of each pair, in radians: [width / 2]."""
         if self.scaling is None:
             return _frequencies(self.base, width, device)
         pairs = torch.arange(width // 2, device=device, dtype=torch.float)
@@ -191,25 +190,25 @@ class Rope:
 
 
 def scaling_of(keys: Mapping[str, Any]) -> tuple[str | float, ...] | None:
-    """The keys of a box `rope` that scale its positions, as `Rope` has them."""
+    """`Rope.scaling` from the keys of a box `rope`. Returns None if they do not scale positions."""
     numbers = {name: float(value) for name, value in keys.items() if name != "rope_type"}
     return numbers_of(str(keys["rope_type"]), numbers) if keys else None
 
 
 @dataclass(frozen=True)
 class Alibi:
-    """ALiBi that a design has: the argument of the call with its biases, and the number of heads."""
+    """The ALiBi biases of a design: the argument of the call that contains them, and the number of heads."""
 
     argument: str
     heads: int
 
     def check(self, where: str, bias: Tensor | None, keys: Tensor) -> None:
-        """Raises InputError unless the biases, [batch * heads or heads, 1, m or more], are the design's.
+        """Raises InputError if the biases [batch * heads or heads, 1, m or more] do not match the design's.
 
-        Row by row they may differ by a number, which no softmax sees. keys: [m] or [batch, m], those that count.
+        A constant difference per row is allowed, because softmax removes it. `keys`: visible keys, [m] or [batch, m].
         """
         if bias is None:
-            raise InputError(f"{where}: '{self.argument}' is not given; it is compared with the design's own biases.")
+            raise InputError(f"{where}: '{self.argument}' is missing; it is compared with the design's own biases.")
         m, slopes = keys.shape[-1], alibi_slopes(self.heads, bias.device, torch.float32)
         own = slopes[:, None] * torch.arange(m, device=bias.device)  # heads m
         apart = bias[:, 0, :m].float().unflatten(0, (-1, self.heads)) - own  # batch heads m
@@ -217,22 +216,22 @@ class Alibi:
         spread = most.amax(-1) - least.amin(-1)
         tolerance = 1e-4 if bias.dtype in (torch.float32, torch.float64) else 1e-2
         if not bool((spread <= tolerance * max(1, m)).all()):
-            raise InputError(f"{where}: '{self.argument}' are not the biases of consecutive positions.")
+            raise InputError(f"{where}: '{self.argument}' does not contain the biases of consecutive positions.")
 
 
 @lru_cache(16)
 def _frequencies(base: float, width: int, device: torch.device) -> Tensor:
-    """In float32 like the model's own, so that both round alike: [width / 2]."""
+    """The frequencies [width / 2], in float32 as in the model, for equal rounding."""
     return 1.0 / (base ** (torch.arange(0, width, 2, dtype=torch.float, device=device) / width))
 
 
 def shifts_of(where: str, ids: Tensor, before: Tensor | None, visible: Callable[[], Tensor], seen: int) -> Tensor:
-    """How far the positions of a call are from those that a design counts itself, 0, 1, 2, ... along the keys.
+    """The offsets of a call's positions from those of the design, which are 0, 1, 2, ... along the keys.
 
-    ids: [batch, n]; before: the shifts of the `seen` keys before them, [batch, 1] where one serves all; so is the
-    result, of all keys. Rotary positions act by their differences alone, so ids may be shifted, as they are after
-    padding on the left. `visible`: which keys each query sees. Raises InputError where a query and a key that it sees
-    are another distance apart than they stand in the sequence.
+    `ids`: [batch, n]. `before`: the offsets of the `seen` earlier keys, [batch, seen], or [batch, 1] if they are equal.
+    Returns the offsets of all keys in the same form. Offsets are allowed, as after left padding, because rotary
+    positions depend only on differences. `visible` returns the visible keys of each query. Raises InputError if the
+    distance between a query and a visible key differs from their distance in the sequence.
     """
     n = ids.shape[-1]
     shift = ids - torch.arange(seen, seen + n, device=ids.device)
@@ -245,15 +244,15 @@ def shifts_of(where: str, ids: Tensor, before: Tensor | None, visible: Callable[
     apart = shift[:, -n:, None] != shift[:, None, :]
     if bool((apart & visible()).any()):
         raise InputError(
-            f"{where}: position_ids are not consecutive where a query sees a key; a design counts positions itself."
+            f"{where}: position_ids are not consecutive between a query and a visible key, as the design assumes."
         )
     return shift
 
 
 def _of_keys(mask: Tensor, m: int, where: str) -> Tensor:
-    """A mask of at least m keys, of the first m: a static cache has room for more. Raises InputError."""
+    """The first m keys of a mask, which is longer for a static cache. Raises InputError if it has fewer than m keys."""
     if mask.shape[-1] < m:
-        raise InputError(f"{where}: the mask is of {mask.shape[-1]} keys; there are {m}, with those that are kept.")
+        raise InputError(f"{where}: the mask has {mask.shape[-1]} keys, but there are {m}, cached keys included.")
     return mask[..., :m]
 
 
@@ -262,7 +261,7 @@ def _of_visible_keys(keys: Tensor) -> dict[str, Tensor]:
 
 
 def _rows(keys: Tensor) -> Tensor:
-    """[..., m], the same for each of m queries: [..., m, m]."""
+    """Repeats [..., m] for m queries: [..., m, m]."""
     return keys[..., None, :].expand(*keys.shape, keys.shape[-1])
 
 
@@ -273,7 +272,7 @@ def _added(mask: Tensor) -> Tensor:
 
 
 def _pairs(visible: Tensor, causal: bool, seen: int = 0, window: Window = None) -> Tensor:
-    """What of it the design shows: queries behind `seen` keys, that see none later, and none beyond their window."""
+    """Removes the pairs that `causal` and the window hide, for queries after `seen` keys."""
     if causal:
         visible = visible.tril(seen)
     return visible if window is None else visible.triu(seen - window[0]).tril(seen + window[1])

@@ -1,4 +1,4 @@
-"""Swaps every attention of a model for a design that computes the same: all of them, or none."""
+"""Replaces every attention of a model with a design that computes the same. On an error, the model is unchanged."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from tensornet_attn.convert import rotary
 from tensornet_attn.convert.families import Family, family_of
 from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.known import reading_of, readings_of
@@ -37,12 +38,13 @@ def convert_model(
     settings: Mapping[str, int | float | str] | None = None,
     init: str = "trained",
 ) -> nn.Module:
-    """The same model, every attention of it swapped for a design that computes the same; options as in `convert`.
+    """Replaces every attention of a model in place with a design that computes the same, and returns the model.
 
-    A Hugging Face model whose attention is in the table of docs/convert.md, or any module with nn.MultiheadAttention
-    inside. Outputs, dtype, device and train or eval mode stay; `generate` keeps a cache. With `init="fresh"` the
-    design has weights of its own instead, and may be any that takes the widths of the attention. Raises InputError,
-    naming the module's path, and then the model is as it was.
+    `model` is a Hugging Face model with an attention from the table of docs/convert.md, or any module that contains
+    nn.MultiheadAttention. Outputs, dtype, device and training mode do not change, and `generate` still uses a cache.
+    With `init="fresh"` the design has newly initialised weights; it can be any design with the widths of the attention.
+    `backend`, `legs` and `settings` are as in `convert`. Raises InputError with the module's path if an attention
+    cannot be converted; the model is then unchanged.
 
     >>> from torch import nn
     >>> encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
@@ -64,7 +66,7 @@ def convert_model(
 
 @dataclass
 class Found:
-    """An attention of a model and every place that holds it: (parent, attribute)."""
+    """An attention of a model, with the parents and attributes that refer to it."""
 
     module: nn.Module
     path: str
@@ -72,17 +74,17 @@ class Found:
 
 
 def attentions(model: nn.Module) -> list[Found]:
-    """The attentions of a model, each once. Raises InputError where there are none, or one that cannot be taken out."""
+    """The attentions of a model, without duplicates. Raises InputError if there are none or one cannot be replaced."""
     if not isinstance(model, nn.Module):
-        raise InputError(f"a {type(model).__name__} is no model: give an nn.Module.")
+        raise InputError(f"a {type(model).__name__} is not a model; give an nn.Module.")
     if swappable(model):
-        raise InputError(f"{place_of(model, '')} is itself an attention; ta.convert makes a design of it.")
+        raise InputError(f"{place_of(model, '')} is itself an attention; convert it with ta.convert.")
     found: dict[int, Found] = {}
     for path, parent, name, module in _candidates(model, ""):
         if isinstance(parent, nn.TransformerDecoderLayer) and name == "multihead_attn":
             raise refusal(place_of(module, path), CROSS)
         if not swappable(module):
-            read_trained(module, path)  # refuses it by name
+            read_trained(module, path)  # raises an error with the reason
         found.setdefault(id(module), Found(module, path)).places.append((parent, name))
     if not found:
         raise InputError(f"no attention found in {type(model).__name__}.")
@@ -92,13 +94,13 @@ def attentions(model: nn.Module) -> list[Found]:
 
 
 def swappable(module: nn.Module) -> bool:
-    """Whether a design can stand in its place: one that contains its attention, or one that it is."""
+    """Whether a design can replace it: a design that contains its attention, or a shipped design that equals it."""
     return family_of(module) is not None or any(row.in_models for row in readings_of(module))
 
 
 def _candidates(parent: nn.Module, path: str) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
-    """(path, parent, attribute, module) of each attention, known or by its name alone."""
-    for name, module in parent._modules.items():  # named_children leaves out what is there twice
+    """(path, parent, attribute, module) of each module that is a known attention or has "Attention" in its name."""
+    for name, module in parent._modules.items():  # named_children skips shared modules
         here = f"{path}.{name}" if path else name
         if module is None or any(isinstance(one, CompiledDesign) for one in (module, getattr(module, "design", None))):
             continue
@@ -114,21 +116,21 @@ def _check_alone(one: Found, model: nn.Module) -> None:
     """Refuses an attention with hooks, and one that shares a weight with another module. Raises InputError."""
     own = {id(module): module for module in one.module.modules()}
     hooks = [hook for inner in own.values() for kind in HOOKS for hook in getattr(inner, kind).values()]
-    # what transformers itself leaves after a call with output_attentions or output_hidden_states
+    # transformers leaves these hooks after a call with output_attentions or output_hidden_states
     if any("output_capturing_hook" not in getattr(hook, "__qualname__", "") for hook in hooks):
         raise refusal(place_of(one.module, one.path), "hooks are registered on it, which would be lost")
     others = (module for module in model.modules() if id(module) not in own)
     outside = {id(parameter) for module in others for parameter in module._parameters.values()}
     for name, parameter in one.module.named_parameters():
         if id(parameter) in outside:
-            reason = f"its '{name}' is a weight of another module too, and would no longer be"
+            reason = f"its '{name}' is shared with another module, and the conversion would end the sharing"
             raise refusal(place_of(one.module, one.path), reason)
 
 
 def _swapped(
     one: Found, every: list[Found], design: Source, init: str, options: tuple[Any, ...], shared: Shared
 ) -> Swapped:
-    """The new module, on the old one's device, in its dtype and mode, trainable where that was."""
+    """The new module, with the device, dtype, training mode and `requires_grad` of the old module."""
     family, reading = family_of(one.module) or Family(()), reading_of(one.module, design)
     if init == "fresh":
         outside = outside_of(one.module, known(one.module, one.path)[1], family.layout)
@@ -138,7 +140,8 @@ def _swapped(
         compiled = made_of(one.module, design, *options, where=one.path)
         place = _place(one.module, family, place_of(one.module, one.path), bool(compiled.plan.graph.causal))
         base = reading.numbers(one.module).get("base")
-        rope = None if base is None else Rope(base, family.layout.interleaved, reading.once)
+        scaling = None if base is None else scaling_of(rotary.scaling_of(place.where, one.module))
+        rope = None if base is None else Rope(base, family.layout.interleaved, reading.once, scaling)
         place = replace(place, rope=rope, window=window_of(one.module))
     else:
         trained = read_trained(one.module, one.path)
@@ -148,7 +151,8 @@ def _swapped(
         place = _place(one.module, family, trained.where, trained.causal)
         if trained.rope_base is not None:
             scaling = scaling_of(trained.rope_scaling)
-            place = replace(place, rope=Rope(trained.rope_base, family.layout.interleaved, scaling=scaling))
+            rope = Rope(trained.rope_base, family.layout.interleaved, family.layout.once, scaling)
+            place = replace(place, rope=rope)
         if trained.alibi:
             place = replace(place, alibi=Alibi(family.layout.alibi, trained.weights["Wq"].shape[1]))
         place = replace(place, window=trained.window, cross=trained.cross)
@@ -165,17 +169,17 @@ def _swapped(
     if first.default is not None or any(one.default is None and one.name not in given for one in rest):
         needed = ", ".join(one.name for one in (first, *rest) if one.default is None)
         raise InputError(
-            f"{place.where} cannot become '{compiled.design.name}': it takes {needed}, and is called with one input."
+            f"{place.where} cannot become '{compiled.design.name}': it needs {needed}, but is called with one input."
         )
     if not any(parameter.requires_grad for parameter in one.module.parameters()):
         compiled.requires_grad_(False)
     new = swap_of(one.module, place)(compiled.train(one.module.training), place, one.module, shared)
-    new.training = one.module.training  # not train(): what it takes over keeps its own mode
+    new.training = one.module.training  # not train(): dropout and LayerNorm keep their own mode
     return new
 
 
 def _of_the_first(one: Found, every: list[Found]) -> Buckets | None:
-    """The biases by distance that the first attention of a stack has for this one."""
+    """The relative position biases that the first attention of the stack passes to this attention."""
     stack = one.path.rpartition(".block.")[0]
     for other in every:
         held = buckets_of(other.path, other.module) if other.path.rpartition(".block.")[0] == stack else None

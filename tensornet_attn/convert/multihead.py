@@ -1,4 +1,4 @@
-"""nn.MultiheadAttention for any design of queries, keys and values: the same call, masks and maps."""
+"""A drop-in replacement of nn.MultiheadAttention that computes a design."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Overrides = Mapping[str, int | float | str]
 
 
 class NotPacked:
-    """In the place of packed weights: to torch's encoders a tensor of a kind that their fast path does not take."""
+    """Replaces the packed weights. The fast path of torch's encoders rejects this class of tensor."""
 
     weight = bias = None
 
@@ -33,13 +33,13 @@ class NotPacked:
 
 
 class MultiheadAttention(nn.Module):
-    """A design in the place of nn.MultiheadAttention, also in nn.TransformerEncoderLayer and DecoderLayer.
+    """A design in place of nn.MultiheadAttention, also in nn.TransformerEncoderLayer and nn.TransformerDecoderLayer.
 
-    `design` computes [batch, n, embed_dim] from an input of queries and none, one or two more, of keys and values. The
-    other arguments are those of nn.MultiheadAttention: `bias` adds one to each weight that takes an input, and to the
-    output; `dropout` acts in every softmax over the keys. `legs` and `settings` choose sizes that are left open;
-    `backend` and `causal` are those of `ta.compile`. The compiled design is `.design`. Raises DesignError, and
-    InputError for a design that does not fit.
+    `design` computes [batch, n, embed_dim] from an input of queries, and at most two more inputs, of keys and values.
+    Positional arguments are those of nn.MultiheadAttention: `bias` adds a bias to each weight that multiplies an input,
+    and to the output; `dropout` acts in every softmax over keys. `legs` and `settings` set sizes that these arguments
+    do not determine; `backend` and `causal` are as in `ta.compile`. The attribute `design` is the compiled design.
+    Raises DesignError if the design is invalid, and InputError if it does not fit.
 
     >>> layer, x = MultiheadAttention("thsa", 16, 4, batch_first=True), torch.randn(2, 5, 16)
     >>> y, weights = layer(x, x, x)
@@ -73,7 +73,7 @@ class MultiheadAttention(nn.Module):
         super().__init__()
         for name, given in (("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
             if given:
-                raise InputError(f"{name} is not supported: a design says itself what its keys are.")
+                raise InputError(f"{name} is not supported; a design defines its own keys.")
         loaded = compiler.load(design, settings=settings)
         sizes = sizes_for(build(loaded), embed_dim, num_heads, kdim, vdim, legs or {})
         made = fitted(compiler.load(design, sizes, settings), dropout, bias)
@@ -83,7 +83,7 @@ class MultiheadAttention(nn.Module):
         self.design = compiler.compile(made, backend, causal, device, dtype)
 
     def reset_parameters(self) -> None:
-        """Draws the weights again, as the design says."""
+        """Initialises the weights again, as the design defines."""
         self.design.reset_parameters()
 
     def forward(
@@ -97,20 +97,19 @@ class MultiheadAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The output, as nn.MultiheadAttention gives it, and maps [batch, n, m], or [batch, heads, n, m] not averaged.
+        """Returns the output and the maps: [batch, n, m], or [batch, heads, n, m] with average_attn_weights=False.
 
-        query [n, batch, embed_dim], [batch, n, embed_dim] with batch_first, or [n, embed_dim]; key and value alike.
-        Masks are true, or minus infinity, where a query may not look; a `key_padding_mask` of integers is the
-        attention_mask of Hugging Face, 1 where it may. A row that sees nothing gives zeros. With `is_causal`,
-        `attn_mask` has to be causal; a design that is causal itself then leaves it out. Maps are those of evaluation,
-        without dropout, computed as the diagram is written: give need_weights=False where they are not wanted. Raises
-        InputError.
+        query: [n, batch, embed_dim], [batch, n, embed_dim] with batch_first, or [n, embed_dim]; key and value likewise.
+        Masks are true or minus infinity for hidden keys. An integer `key_padding_mask` is an attention_mask of Hugging
+        Face, 1 = visible. The output of a query without visible keys is zero. With `is_causal`, `attn_mask` must be
+        causal; a causal design then ignores it. Maps are computed as the diagram is written, without dropout; set
+        need_weights=False if they are not needed. Raises InputError if arguments do not fit the design.
         """
         inputs = self._inputs(query, key, value)
         if is_causal and self.design.plan.graph.causal:
             attn_mask = None
         elif is_causal and attn_mask is None:
-            raise InputError(f"{self._name}: is_causal is only a hint about attn_mask, which is not given.")
+            raise InputError(f"{self._name}: is_causal is only a hint about attn_mask; give attn_mask too.")
         turned = query.dim() == 3 and not self.batch_first
         if turned:
             inputs = tuple(x.transpose(0, 1) for x in inputs)
@@ -126,26 +125,26 @@ class MultiheadAttention(nn.Module):
         return self.design.design.name
 
     def _inputs(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """The tensors that the design is called with."""
+        """The inputs of the design. Raises InputError if they do not fit."""
         if any(x.is_nested for x in (query, key, value)):
-            raise InputError(f"{self._name}: nested tensors are not taken; give padded ones and a key_padding_mask.")
+            raise InputError(f"{self._name}: nested tensors are not supported; give padding and a key_padding_mask.")
         if not query.dim() == key.dim() == value.dim() or query.dim() not in (2, 3):
-            raise InputError(f"{self._name}: query, key and value have 2 dimensions, or 3 with a batch.")
+            raise InputError(f"{self._name}: query, key and value must have 2 dimensions, or 3 with a batch.")
         inputs = self.design.plan.graph.of_role("input")
         if len(inputs) == 3:
             return query, key, value
         if key is not value:
             raise InputError(
-                f"{self._name}: it makes keys and values of one input, '{inputs[-1].name}'; give one tensor as both."
+                f"{self._name}: keys and values have one input, '{inputs[-1].name}'; pass the same tensor for both."
             )
         if key is query and (len(inputs) == 1 or inputs[1].default is not None):
             return (query,)
         if len(inputs) == 1:
-            raise InputError(f"{self._name}: it attends to its one input '{inputs[0].name}'; give one tensor as all.")
+            raise InputError(f"{self._name}: it has one input, '{inputs[0].name}'; pass the same tensor for all three.")
         return query, key
 
     def _masks(self, attn_mask: Tensor | None, padding: Tensor | None, inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        """Masks in the design's terms: true = may look; floats only where numbers are added."""
+        """The mask arguments of the design: boolean with true = visible, or float if values are added."""
         masks: dict[str, Tensor] = {}
         added = []
         if padding is not None:
@@ -164,7 +163,7 @@ class MultiheadAttention(nn.Module):
         return masks
 
     def _split(self, name: str, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Where one may look, and the numbers that are added there; None where they are known to be zeros."""
+        """The visible pairs of a mask, and the values to add, which are None if they are known to be zeros."""
         if mask.dtype == torch.bool:
             return ~mask, None
         if not mask.is_floating_point():
@@ -174,7 +173,10 @@ class MultiheadAttention(nn.Module):
         return split_float_mask(self.design, name, mask)
 
     def _by_heads(self, mask: Tensor, batched: bool) -> Tensor:
-        """[n, m] as it is; [batch * heads, n, m] with the design's legs of heads, or without where it has others."""
+        """Splits [batch * heads, n, m] into batch and head legs, or drops heads if those of the design differ.
+
+        A mask [n, m] is returned unchanged. Raises InputError if a mask differs between heads that the design lacks.
+        """
         if mask.dim() != 3:
             return mask
         if mask.shape[0] % self.num_heads:
@@ -194,14 +196,14 @@ class MultiheadAttention(nn.Module):
 
 
 def fitted(design: Design, dropout: float, bias: bool) -> Design:
-    """The design with dropout in each softmax over its keys, a bias on what each input gives, and one on the output."""
+    """The design with dropout in each softmax over keys, and biases on input projections and on the output."""
     data, graph = design.as_dict(), build(design)
     data.pop("contains", None)
     if bias:
         try:
             data, _ = gain.with_biases(data, graph, projections(graph))
         except InputError as error:
-            raise InputError(f"{error} Give bias=False.") from None
+            raise InputError(f"{error} Use bias=False.") from None
         data, _ = gain.with_output_bias(data, graph, graph.legs_of(graph.output)[-1])
     if dropout:
         data = gain.with_dropout(data, graph, dropout)

@@ -1,7 +1,7 @@
-"""Lets `from_pretrained` of transformers read converted models, once this module is imported.
+"""Lets `from_pretrained` of transformers load converted models. Importing this module is enough.
 
-What is registered is a quantisation method of this package's name: the one thing in `config.json` that may change the
-modules of a model before its weights are read. Nothing is quantised, and the model that comes out says so.
+It registers a quantisation method, because only a quantisation method in `config.json` can replace modules of a model
+before its weights are loaded. Nothing is quantised, and the loaded model is not marked as quantised.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tensornet_attn.errors import InputError
 
 @register_quantization_config(KEY)
 class ConvertedConfig(QuantizationConfigMixin):  # type: ignore[misc]
-    """What `saving.described` says of a model, as `config.json` has it."""
+    """The result of `saving.described` in `config.json`."""
 
     def __init__(self, quant_method: str = KEY, designs: Any = (), attentions: Any = ()):
         self.quant_method, self.designs, self.attentions = quant_method, designs, attentions
@@ -33,7 +33,7 @@ class ConvertedConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
 @register_quantizer(KEY)
 class ConvertedLoader(HfQuantizer):  # type: ignore[misc]
-    """Puts the designs in their places before weights are read, and leaves no trace of itself."""
+    """Replaces the attentions with designs before weights are loaded, and removes itself from the model."""
 
     is_trainable = True
 
@@ -41,15 +41,15 @@ class ConvertedLoader(HfQuantizer):  # type: ignore[misc]
         return True
 
     def update_attn_implementation(self, config: Any) -> Any:
-        """The first that is asked with the config: the weights are read from their usual file."""
+        """Resets the file name of the weights. This is the first method that transformers calls with the config."""
         del config.transformers_weights
         return config
 
     def _process_model_before_weight_loading(self, model: Any, **given: Any) -> None:
         try:
             found = read(model, self.quantization_config.designs, self.quantization_config.attentions)
-        except (AttributeError, IndexError, KeyError, StopIteration, TypeError):  # a file that somebody else wrote
-            raise InputError("config.json does not say what each attention of the converted model became.") from None
+        except (AttributeError, IndexError, KeyError, StopIteration, TypeError):  # not a file of `save_pretrained`
+            raise InputError("config.json does not describe the converted attentions of the model.") from None
         put(model, found)
 
     def _process_model_after_weight_loading(self, model: Any, **given: Any) -> Any:
@@ -61,15 +61,15 @@ class ConvertedLoader(HfQuantizer):  # type: ignore[misc]
         for module in swapped:
             weight = next(module.design.parameters(), None)
             if weight is not None:
-                module.design.to(weight.device)  # the plan may be another one there
+                module.design.to(weight.device)  # the plan may depend on the device
         finish_conversion(model, swapped)
         return model
 
 
 def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) -> list[tuple[str, Place, list[str]]]:
-    """The design of each attention, what it takes over, and where it stands in a model.
+    """For each converted attention its design, its `Place` and its paths in the model.
 
-    That one may be the inside of the saved model, or around it.
+    The model may be the base model of the saved model, or have it as its base model.
     """
     inside, found = f"{model.base_model_prefix}.", []
     known = dict(model.named_modules(remove_duplicate=False))
@@ -86,12 +86,12 @@ def read(model: Any, designs: list[str], attentions: list[Mapping[str, Any]]) ->
 
 
 def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON has lists of."""
+    """Converts the lists of JSON to tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
 def put(model: Any, found: list[tuple[str, Place, list[str]]]) -> None:
-    """Puts designs in the places of a model's attentions."""
+    """Replaces the attentions of a model with the designs."""
     shared = Shared()
     for design, place, paths in found:
         module = model.get_submodule(paths[0])

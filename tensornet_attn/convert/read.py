@@ -1,4 +1,4 @@
-"""Reads a trained attention out of its module; what no design can carry is refused by name."""
+"""Reads the weights of a trained attention from its module, and refuses features that no design supports."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, Layout, family_of
 from tensornet_attn.convert.known import readings_of
+from tensornet_attn.convert.rotary import rope_of, scaling_of
 from tensornet_attn.convert.trained import Buckets, Norm, Trained, Widths, refusal
 from tensornet_attn.errors import InputError
-from tensornet_attn.ops.rope import ORIGINAL, SCALINGS
 
 Projection = tuple[Tensor, Tensor | None]  # weight [in, out], bias [out]
 WORDS = {"q": "query", "k": "key", "v": "value"}  # of a projection's letter
@@ -22,9 +22,9 @@ CROSS = "it attends to another sequence (cross-attention)"
 
 
 def read_trained(module: nn.Module, where: str = "") -> Trained:
-    """Weights by the letters of the diagrams, copied; `where` is the module's path in its model, for errors.
+    """Copies of the weights by their names in the designs. `where` is the module's path in its model, for errors.
 
-    Raises InputError, naming path and class, for a module of no known kind and for what no design can carry.
+    Raises InputError with path and class if the module is not supported, or has a feature that no design supports.
 
     >>> trained = read_trained(nn.MultiheadAttention(12, 3), "encoder.self_attn")
     >>> trained.where
@@ -37,7 +37,7 @@ def read_trained(module: nn.Module, where: str = "") -> Trained:
 
 
 def read_traced(module: nn.Module, where: str = "") -> Trained:
-    """The same, copies through which gradients flow back to the module."""
+    """As `read_trained`, but the copies are differentiable functions of the module's weights."""
     family, place = known(module, where)
     if isinstance(module, nn.MultiheadAttention):
         return read_multihead(module, place)
@@ -45,34 +45,36 @@ def read_traced(module: nn.Module, where: str = "") -> Trained:
 
 
 def known(module: nn.Module, where: str = "") -> tuple[Family, str]:
-    """The row of a module that can be taken out of its model, and its path and class. Raises InputError."""
+    """The family of a supported module, and its path and class. Raises InputError."""
     if not isinstance(module, nn.Module):
-        raise InputError(f"a {type(module).__name__} is no attention: give an nn.Module.")
+        raise InputError(f"a {type(module).__name__} is not an attention; give an nn.Module.")
     place, family = place_of(module, where), family_of(module)
     if family is None:
         kinds = [name for row in FAMILIES for name in row.classes if "Cross" not in name]
         near = get_close_matches(type(module).__name__, kinds, 3)
-        hint = f"the nearest that can: {', '.join(near)}" if near else "docs/convert.md lists those that can"
+        hint = (
+            f"similar supported classes: {', '.join(near)}" if near else "docs/convert.md lists the supported classes"
+        )
         if designs := [row.design for row in readings_of(module)]:
             words = " or ".join(f"'{design}'" for design in designs)
-            raise InputError(f"{place} is no multi-head attention that others contain; it can become {words}.")
-        raise InputError(f"{place} is no attention that can be read; {hint}.")
+            raise InputError(f"{place} is not a multi-head attention; convert it to {words}.")
+        raise InputError(f"{place} is not a supported attention; {hint}.")
     if "forward" in vars(module):
         raise refusal(place, "its forward was replaced on this instance, by a hook or a patch")
     base: Any = next(kin for kin in type(module).__mro__ if kin.__name__ in family.classes)
     if type(module).forward is not base.forward:
-        raise refusal(place, "its class overrides forward, so it computes something of its own")
+        raise refusal(place, "its class overrides forward, and may compute something else")
     return family, place
 
 
 def place_of(module: nn.Module, where: str) -> str:
-    """`encoder.layer.0.attention (BertAttention)`, the class alone without a path."""
+    """`encoder.layer.0.attention (BertAttention)`, or only the class if the path is empty."""
     name = type(module).__name__
     return f"{where} ({name})" if where else name
 
 
 def outside_of(module: Any, where: str, layout: Layout) -> Widths:
-    """Of a module of a known family, whatever is computed in it. Raises InputError."""
+    """The widths of a module of a known family, whatever its features. Raises InputError."""
     if isinstance(module, nn.MultiheadAttention):
         return Widths(where, module.embed_dim, module.embed_dim, False, module.out_proj.weight)
     inner, (first, *_, last) = _inner(where, module, layout), layout.projections.split(" ")
@@ -84,9 +86,9 @@ def outside_of(module: Any, where: str, layout: Layout) -> Widths:
 
 
 def read_multihead(module: Any, where: str) -> Trained:
-    """nn.MultiheadAttention, its projections packed or separate."""
+    """Reads an nn.MultiheadAttention with packed or separate projections. Raises InputError."""
     if type(module).forward is not nn.MultiheadAttention.forward:
-        raise refusal(where, "it computes something of its own (its class overrides forward)")
+        raise refusal(where, "its class overrides forward, and may compute something else")
     if module.bias_k is not None or module.bias_v is not None:
         raise refusal(where, "it adds a learned key and value to every sequence (add_bias_kv=True)")
     if module.add_zero_attn:
@@ -108,7 +110,7 @@ def read_multihead(module: Any, where: str) -> Trained:
 
 
 def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
-    """An attention of Hugging Face's models, of whatever family: `layout` says what its modules call things."""
+    """Reads an attention of a Hugging Face model, with the attribute names of `layout`. Raises InputError."""
     inner = _inner(where, module, layout)
     for one in {id(one): one for one in (module, inner)}.values():
         _check_features(where, one, layout.features)
@@ -124,7 +126,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
     weights, biases = _by_heads(where, projections, d, count, norms)
     window = getattr(inner, "sliding_window", getattr(config, "sliding_window", None))
     causal = _causal(where, inner, layout)
-    base, fraction, scaling = _rope(where, inner, config, layout) if layout.rope else (None, 1.0, {})
+    base, fraction, scaling = _rope(where, inner, layout) if layout.rope else (None, 1.0, {})
     trained = Trained(
         where,
         weights,
@@ -140,6 +142,7 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
         scaling,
         buckets_of(where, inner) if layout.buckets else None,
         crosses(inner, layout),
+        _copy(_real(where, "sinks", inner.sinks, None)[0]) if "sinks" in layout.features else None,
     )
     if layout.interleaved:
         _pair_halves(trained)
@@ -149,12 +152,12 @@ def read_hugging_face(module: Any, where: str, layout: Layout) -> Trained:
 
 
 def crosses(inner: Any, layout: Layout) -> bool:
-    """Whether an attention of a stack with biases by distance attends to another sequence: in decoders, not causal."""
+    """Whether an attention of a T5 stack is a cross-attention: one in the decoder that is not causal."""
     return layout.buckets and bool(inner.is_decoder) and not inner.is_causal
 
 
 def buckets_of(where: str, inner: Any) -> Buckets | None:
-    """Biases of distances in buckets, where a module has them. Raises InputError."""
+    """The relative position biases of a module, or None if it has none. Raises InputError."""
     if not _part(where, inner, "has_relative_attention_bias"):
         return None
     weight = _copy(_real(where, "relative_attention_bias", inner.relative_attention_bias.weight, None)[0])
@@ -163,12 +166,12 @@ def buckets_of(where: str, inner: Any) -> Buckets | None:
 
 
 def _inner(where: str, module: Any, layout: Layout) -> Any:
-    """The module with the heads. Raises InputError where it attends to another sequence, or is another module."""
+    """The module with the heads. Raises InputError if it is a cross-attention or of an unexpected class."""
     inner = _part(where, module, layout.inside) if layout.inside else module
     if any("Cross" in type(one).__name__ or getattr(one, "is_cross_attention", False) for one in (module, inner)):
         raise refusal(where, CROSS)
     if layout.inside and not type(inner).__name__.endswith("SelfAttention"):
-        raise refusal(where, f"its '{layout.inside}' is a {type(inner).__name__}, which computes something of its own")
+        raise refusal(where, f"its '{layout.inside}' is a {type(inner).__name__}, which may compute something else")
     return inner
 
 
@@ -177,7 +180,7 @@ def _causal(where: str, inner: Any, layout: Layout) -> bool:
 
 
 def _projections(where: str, module: Any, layout: Layout, d: int, count: int, groups: int) -> dict[str, Projection]:
-    """The layers of a family by letter; one that holds three is taken apart."""
+    """The projections by letter. A fused projection is split."""
     *names, output = layout.projections.split(" ")
     found = {"o": _linear(where, module, output)} if output else {}
     if not layout.fused:
@@ -197,35 +200,20 @@ def _projections(where: str, module: Any, layout: Layout, d: int, count: int, gr
     return found | dict(zip("qkv", zip(parts(weight), biases, strict=True), strict=True))
 
 
-def _rope(where: str, module: Any, config: Any, layout: Layout) -> tuple[float, float, dict[str, Any]]:
-    """Base, fraction and scaling of the rotary positions, of the kinds that a design has. Raises InputError."""
-    rope = _part(where, config, "rope_parameters")
-    kinds = getattr(config, "layer_types", None)
-    rope = rope.get(kinds[module.layer_idx] if kinds else "", rope)  # some models have one for each kind of layer
-    kind, fraction = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
-    if kind != "default" and kind not in SCALINGS:
-        known = ", ".join(("default", *SCALINGS))
-        raise refusal(where, f"its rotary positions are scaled (rope_type '{kind}'); a design has {known} ones")
+def _rope(where: str, module: Any, layout: Layout) -> tuple[float, float, dict[str, Any]]:
+    """Base, fraction and scaling of the rotary positions. Raises InputError if no design supports them."""
+    _part(where, module, "config.rope_parameters")
+    rope, scaling = rope_of(module), scaling_of(where, module)
+    fraction = rope.get("partial_rotary_factor", 1.0)
     if fraction != 1.0 and layout.rope == "whole":
         raise refusal(where, f"partial_rotary_factor is {fraction}, which {type(module).__name__} does not apply")
-    return float(rope["rope_theta"]), float(fraction), _scaling(kind, rope, config)
-
-
-def _scaling(kind: str, rope: Mapping[str, Any], config: Any) -> dict[str, Any]:
-    """The keys of a box `rope` for the scaling of a model; empty where it has none."""
-    needed, more = SCALINGS.get(kind, ((), ()))
-    found = {name: rope[name] for name in (*needed, *more) if rope.get(name) is not None}
-    if kind == "dynamic" or (ORIGINAL in needed and ORIGINAL not in found):
-        found[ORIGINAL] = config.max_position_embeddings
-    if kind == "yarn" and "factor" not in found:
-        found["factor"] = config.max_position_embeddings / found[ORIGINAL]
-    return {"rope_type": kind, **found} if needed else {}
+    return float(rope["rope_theta"]), float(fraction), scaling
 
 
 def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
-    """A norm of queries or keys, found by what it does to a probe: its weight may be stored less 1.
+    """A norm of queries or keys. Its kind is found with a probe input, because some classes store the weight minus 1.
 
-    Raises InputError where it is neither an RMSNorm nor a LayerNorm without bias.
+    Raises InputError if it is neither an RMSNorm nor a LayerNorm without bias.
     """
     weight, eps = _part(where, module, "weight"), float(_first(where, module, "variance_epsilon", "eps"))
     _real(where, name, weight, None)
@@ -245,28 +233,28 @@ def _norm(where: str, module: nn.Module, name: str, d: int) -> Norm:
 
 
 def _check_features(where: str, module: nn.Module, carried: tuple[str, ...]) -> None:
-    """Refuses a module with something that no design has. Raises InputError."""
+    """Raises InputError if the module has a feature that no design supports."""
     for name, reason in FEATURES.items():
         held = None if name in carried else getattr(module, name, None)
         if isinstance(held, (nn.Module, Tensor)) or (held is not None and held is not False and held != set()):
             raise refusal(where, reason)
     kind = getattr(getattr(module, "config", None), "position_embedding_type", "absolute")
     if kind not in (None, "absolute"):
-        raise refusal(where, f"config.position_embedding_type is '{kind}'; only 'absolute' positions stay outside it")
+        raise refusal(where, f"config.position_embedding_type is '{kind}'; only 'absolute' is supported")
 
 
 def _part(where: str, module: Any, name: str) -> Any:
-    """What a module of this family has under a name, which may be dotted. Raises InputError where it lacks it."""
+    """The attribute with a possibly dotted name. Raises InputError if the module lacks it."""
     found: Any = module
     for piece in name.split("."):
         if not hasattr(found, piece):
-            raise refusal(where, f"it has no '{name}', so it is not the module that this class name promises")
+            raise refusal(where, f"it has no '{name}', unlike the known class of this name")
         found = getattr(found, piece)
     return found
 
 
 def _first(where: str, module: Any, *names: str) -> Any:
-    """What a module has under the first of these names that it has. Raises InputError where it has none."""
+    """The first of these attributes that is not None. Raises InputError if there is none."""
     for name in names:
         held = module
         for piece in name.split("."):
@@ -277,12 +265,12 @@ def _first(where: str, module: Any, *names: str) -> Any:
 
 
 def _dropout(held: Any) -> float:
-    """Of a layer or a number."""
+    """The probability of a dropout layer or a number."""
     return float(held.p if isinstance(held, nn.Dropout) else held)
 
 
 def _linear(where: str, module: nn.Module, name: str) -> Projection:
-    """A linear layer as (weight [in, out], bias [out] or None). Raises InputError for any other layer in its place."""
+    """A linear layer as (weight [in, out], bias [out] or None). Raises InputError for any other layer."""
     layer = _part(where, module, name)
     kind = type(layer)
     if kind in (nn.Linear, NonDynamicallyQuantizableLinear):
@@ -293,22 +281,22 @@ def _linear(where: str, module: nn.Module, name: str) -> Projection:
 
 
 def _real(where: str, name: str, weight: Tensor, bias: Tensor | None) -> Projection:
-    """The pair, once it is sure that there are numbers to read."""
+    """Returns the pair, or raises InputError if the weight has no floating-point values."""
     if weight.is_meta:
         raise refusal(where, f"its '{name}' is on the meta device and has no values")
     if not weight.is_floating_point():
-        raise refusal(where, f"its '{name}' holds {weight.dtype}, not floating point numbers")
+        raise refusal(where, f"its '{name}' is {weight.dtype}, not floating point")
     return weight, bias
 
 
 def _by_heads(
     where: str,
-    projections: Mapping[str, Projection],  # q, k, v, o; without o the output is the heads, one after another
+    projections: Mapping[str, Projection],  # q, k, v, o; without o, the output is the concatenated heads
     d: int,
     h: int,
     norms: Mapping[str, Norm],
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights and biases by heads, copied. Raises InputError where the sizes do not agree."""
+    """Copies of weights and biases, with separate head legs. Raises InputError if sizes do not match."""
     g = max(1, projections["k"][0].shape[1] // d)
     weights, biases = {}, {}
     for letter, count in {"q": h, "k": g, "v": g}.items():
@@ -317,7 +305,7 @@ def _by_heads(
             wide = f"{weight.shape[1]} wide, but {count} heads of {d} are {count * d}"
             raise refusal(where, f"its {WORDS[letter]} projection is {wide}")
         if letter in norms and norms[letter].weight.dim() == 2 and norms[letter].weight.shape[0] != count:
-            raise refusal(where, f"its '{letter}_norm' is of {norms[letter].weight.shape[0]} heads, not of {count}")
+            raise refusal(where, f"its '{letter}_norm' has {norms[letter].weight.shape[0]} heads, not {count}")
         weights[f"W{letter}"] = _copy(weight).reshape(-1, count, d)
         if bias is not None:
             biases[f"b{letter}"] = _copy(bias).reshape(count, d)
@@ -334,7 +322,7 @@ def _by_heads(
 
 
 def _pair_halves(trained: Trained) -> None:
-    """Puts the entries of a head that are turned together, neighbours, half a head apart, in queries and keys alike."""
+    """Moves the entries of a rotary pair from neighbours to half a head apart, in queries and keys."""
     for letter in "qk":
         norm = trained.norms.get(letter)
         for held in (
@@ -347,7 +335,7 @@ def _pair_halves(trained: Trained) -> None:
 
 
 def _absorb(trained: Trained, factor: float) -> None:
-    """Takes what the scale of the scores is, beside d ** -0.5, into the queries, or into what scales them last."""
+    """Multiplies the query weights, or the norm after them, by the factor of the score scale beyond d ** -0.5."""
     if abs(factor - 1) <= 1e-12:
         return
     if "q" in trained.norms:

@@ -1,4 +1,4 @@
-"""Layers of other packages that are a shipped design as they stand: how their weights are read, name by name."""
+"""Reads layers of other packages that equal a shipped design, weight by weight."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tensornet_attn import compiler
 from tensornet_attn.convert.calls import alone
+from tensornet_attn.convert.rotary import scaling_of
 from tensornet_attn.convert.values import fill
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
@@ -21,25 +22,22 @@ from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
 from tensornet_attn.special import gain
 
-DROPOUTS = ("attention_dropout", "attn_dropout", "attn_dropout_p")  # where a layer has that of its map
+DROPOUTS = ("attention_dropout", "attn_dropout", "attn_dropout_p")  # attributes with the dropout of the map
 Numbers = dict[str, Any]  # legs and settings by name
-CLOSE = (
-    1e-5  # of the check against the layer itself, relative: many turn and normalise in float32, whatever their dtype
-)
+CLOSE = 1e-5  # relative, of the comparison with the layer: many compute rotary positions and norms in float32
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a layer of some classes is read as one design, and is called alone.
+    """How to read layers of some classes as a design, and how to call such a layer by itself.
 
-    `numbers` gives the legs and settings. `weights` says where each weight of the design stands: a path and the shape
-    there in the legs of the design, "q_proj.weight: (g j d) f"; 1/3 in a shape is the second of three parts. Without a
-    shape the legs are the design's own; what no path says, a function gives, in the design's legs. `pairs`: weights
-    whose last leg has those entries beside each other that rotary positions turn together, and the design half the
-    turned part apart. `outside`: parameters that the layer's own output does not depend on, or that stay where they
-    are. `call`: its output for [batch, n, f]. `extra`: what of the design is written again.
-    `in_models`: its forward is called as that of an attention in Hugging Face's decoders, so that `convert_model` can
-    put the design in its place; `once`: these give the angle of a pair once.
+    `numbers` returns the legs and settings. `weights` maps each weight of the design to a path in the layer and the
+    shape there in legs of the design, such as "q_proj.weight: (g j d) f"; 1/3 in a shape selects the second of three
+    parts. Without a shape, the legs are those of the design. A function computes a weight that no path can describe.
+    `pairs`: weights whose rotary pairs are neighbours in the last leg; in the design they are half a head apart.
+    `outside`: parameters that do not affect the output, or that are not converted. `call` returns the output for
+    [batch, n, f]. `extra`: overridden keys of the design. `in_models`: its forward has the signature of an attention in
+    Hugging Face decoders, so `convert_model` can replace it. `once`: position embeddings have one angle per pair.
     """
 
     design: str
@@ -54,18 +52,21 @@ class Reading:
     once: bool = False
 
     def source(self) -> Source:
-        """The design, with what is written again."""
+        """The design with the overridden keys."""
         child = {"tensornet": 1, "name": f"{self.design}_read", "extends": self.design}
         return {**child, **self.extra} if self.extra else self.design
 
-    def sized(self, module: Any) -> Design:
-        """The design at the sizes of a module, with the window and the dropout that this has and the design has not."""
+    def sized(self, module: Any, where: str = "") -> Design:
+        """The design at the sizes of a module, with what this has and the design has not: a window, dropout, scaled
+        rotary positions. Raises InputError, naming `where`, for such as no design has."""
         plain, numbers = compiler.load(self.source()), self.numbers(module)
         legs = {name: number for name, number in numbers.items() if name in plain.legs}
         settings = {name: number for name, number in numbers.items() if name not in plain.legs}
         design = compiler.load(self.source(), legs=legs, settings=settings)
         graph, window, dropout = build(design), window_of(module), dropout_of(module)
         data = design.as_dict()
+        if scaling := scaling_of(where, module) if "base" in numbers else {}:
+            data = gain.with_scaling(data, scaling)
         if window is not None and "window" not in settings:
             data = gain.with_window(data, graph, *window)
         if dropout:
@@ -73,7 +74,7 @@ class Reading:
         return compiler.load(data) if data != design.as_dict() else design
 
     def values(self, module: Any, graph: Graph) -> dict[str, Tensor]:
-        """The weights of the design, not detached from those of the module."""
+        """The weights of the design, as differentiable functions of those of the module."""
         numbers = {**{leg.name: leg.size for leg in graph.legs}, **self.numbers(module)}
         found = {}
         for name, place in self.weights.items():
@@ -84,19 +85,19 @@ class Reading:
 
 
 def window_of(module: Any) -> tuple[int, int] | None:
-    """How many keys before and after it a query of a layer of transformers sees, its window's; None where all."""
+    """The window of a transformers layer: keys before and after a query. Returns None if it has no window."""
     window = getattr(module, "sliding_window", None)
     return (window - 1, 0 if module.is_causal else window - 1) if window else None
 
 
 def dropout_of(module: Any) -> float:
-    """On the attention map of a layer of transformers."""
+    """The dropout probability of the attention map of a transformers layer."""
     held = next((getattr(module, name) for name in DROPOUTS if getattr(module, name, None) is not None), 0.0)
     return float(getattr(held, "p", held))
 
 
 def laid(module: Any, text: str, legs: list[str], sizes: Mapping[str, Any]) -> Tensor:
-    """A tensor of a module with the legs of a design in their order.
+    """A tensor of a module, permuted to the leg order of the design.
 
     >>> layer = nn.Linear(2, 12)
     >>> list(laid(layer, "weight: (h 0/2 d) f", ["f", "h", "d"], {"f": 2, "h": 3, "d": 2}).shape)
@@ -116,14 +117,14 @@ def laid(module: Any, text: str, legs: list[str], sizes: Mapping[str, Any]) -> T
 
 
 def at(module: Any, path: str) -> Any:
-    """What stands at a dotted path."""
+    """The attribute at a dotted path."""
     for piece in path.split("."):
         module = module[int(piece)] if piece.isdigit() else getattr(module, piece)
     return module
 
 
 def halves(value: Tensor, part: float = 1.0) -> Tensor:
-    """Of the first part of the last axis, the entries at even places, then those at odd ones; the rest stays."""
+    """Moves the even entries before the odd entries, in the leading fraction `part` of the last axis."""
     turned = round(part * value.shape[-1])
     inside, rest = value[..., :turned], value[..., turned:]
     return torch.cat((inside[..., ::2], inside[..., 1::2], rest), -1)
@@ -132,32 +133,32 @@ def halves(value: Tensor, part: float = 1.0) -> Tensor:
 def read_as(
     reading: Reading, module: nn.Module, where: str, backend: str = "auto", causal: bool | None = None
 ) -> CompiledDesign:
-    """A compiled design with the weights of a module, compared with the module on random input. Raises InputError."""
+    """A compiled design with the weights of a module. Raises InputError if outputs differ on random input."""
     own = copy.deepcopy(module).cpu().double().eval()
-    design = reading.sized(own)
+    design = reading.sized(own, where)
     graph = build(design)
     values = reading.values(own, graph)
     unread = unread_parameters(own, values.values(), reading.outside)
     if unread:
-        raise InputError(f"{where} cannot become '{graph.name}': its '{unread[0]}' has no place there.")
+        raise InputError(f"{where} cannot become '{graph.name}': the design has no place for its '{unread[0]}'.")
     like = next(module.parameters())
     made = compiler.compile(design, backend, causal, like.device, like.dtype)
     for name, value in values.items():
         if tuple(value.shape) != tuple(getattr(made, name).shape):
-            shapes = f"{list(value.shape)}, and that of the design is {list(getattr(made, name).shape)}"
+            shapes = f"{list(value.shape)}, but that of the design is {list(getattr(made, name).shape)}"
             raise InputError(f"{where} cannot become '{graph.name}': its '{name}' is {shapes}.")
     fill(made, values)
     worst = difference(reading, own, values, causal)
     if not worst <= CLOSE:
         raise InputError(
-            f"{where} cannot become '{graph.name}': their outputs differ by {worst:.1e}, so that it computes something "
-            "of its own, as by an option of its config."
+            f"{where} cannot become '{graph.name}': their outputs differ by {worst:.1e}, for instance because of an "
+            "option in its config."
         )
     return made.train(module.training)
 
 
 def difference(reading: Reading, own: Any, values: Mapping[str, Tensor], causal: bool | None = None) -> float:
-    """Of the outputs of a layer in float64 and of the design, on random input, relative to the largest."""
+    """The maximum relative difference between a layer's and a design's outputs, on random input in float64."""
     made = compiler.reference(reading.sized(own), causal, device="cpu", dtype=torch.float64).eval()
     fill(made, values)
     width = made.plan.graph.leg[made.plan.graph.of_role("input")[0].legs[-1]].size or 1
@@ -168,12 +169,12 @@ def difference(reading: Reading, own: Any, values: Mapping[str, Tensor], causal:
 
 
 def needed(made: CompiledDesign) -> int:
-    """How many inputs a call has to give."""
+    """The number of inputs without a default."""
     return sum(tensor.default is None for tensor in made.plan.graph.of_role("input"))
 
 
 def unread_parameters(module: nn.Module, values: Iterable[Tensor], outside: tuple[str, ...]) -> list[str]:
-    """The parameters that reach none of the values, but for those that stay outside, by the first piece of a name."""
+    """Parameters that no value depends on. `outside` excludes parameters by the first part of their name."""
     named = {name: parameter for name, parameter in module.named_parameters() if name.split(".")[0] not in outside}
     for parameter in named.values():
         parameter.requires_grad_()

@@ -1,4 +1,4 @@
-"""What `save_pretrained` of a converted Hugging Face model writes: its weights, and what each attention became."""
+"""`save_pretrained` of a converted Hugging Face model: writes the weights, and the design of each attention."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
 
 KEY = "tensornet_attn"
-# What config.json names as the file of weights, which is not there: where this package is not asked, from_pretrained
-# says so and stops, in the place of a model with random attention.
+# A file name of weights in config.json that does not exist. Without this package, from_pretrained then raises an error,
+# instead of returning a model with random attention.
 INSTEAD = "these weights are read by tensornet_attn.load_converted.safetensors"
 
 
 class SavePretrained:
-    """In the place of a converted model's `save_pretrained`; `config.json` then says what each attention became.
+    """Replaces `save_pretrained` of a converted model, and adds the designs to `config.json`.
 
-    An object and no method, so that copies and pickles of the model save themselves.
+    It is an object, not a method, so that copies and pickles of the model save correctly.
     """
 
     def __init__(self, model: Any):
@@ -36,13 +36,11 @@ class SavePretrained:
         push_to_hub: bool = False,
         **options: Any,
     ) -> None:
-        """As the model's own. Raises InputError where it is to push: `push_to_hub` of the model does both."""
+        """As the model's own `save_pretrained`. Raises InputError for `push_to_hub=True`."""
         if push_to_hub:
             name = type(self.model).__name__
-            raise InputError(
-                f"{name}: a converted model is pushed by model.push_to_hub(repo_id), which saves it first."
-            )
-        if given or not is_main_process:  # some classes know nothing of it
+            raise InputError(f"{name}: push a converted model with model.push_to_hub(repo_id), which saves it first.")
+        if given or not is_main_process:  # some classes do not have this parameter
             given = (is_main_process, *given)
         type(self.model).save_pretrained(self.model, save_directory, *given, **options)
         path = Path(save_directory) / "config.json"
@@ -53,9 +51,9 @@ class SavePretrained:
 
 
 def described(model: nn.Module) -> dict[str, Any]:
-    """The designs of a model as texts, and each attention: where it stands, its design, what it took over.
+    """The designs of a model as YAML, and the path, design and `Place` of each attention.
 
-    As a quantisation method is described, which `pretrained.py` registers.
+    The format is that of the quantisation method that `pretrained.py` registers.
     """
     designs: list[str] = []
     found: dict[int, dict[str, Any]] = {}

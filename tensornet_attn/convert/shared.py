@@ -1,4 +1,4 @@
-"""What the layers of a model work out of a call's masks and positions: once, by the first of them."""
+"""A cache of converted masks and positions that the layers of a model share within a call."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-MOST = 8  # results of one call: masks and positions, for each kind of layer
+MOST = 8  # cached results: a call has one for each kind of layer
 
 
 class Shared:
-    """The last results, by what they were made of: the very tensors, unchanged since and still alive, and numbers."""
+    """Caches recent results by their arguments: identical tensors that were not modified, and equal other values."""
 
     def __init__(self) -> None:
         self._last: list[tuple[tuple[Any, ...], list[Any], Any]] = []
 
     def get(self, made: Callable[[], Any], tensors: tuple[Tensor | None, ...], others: tuple[Any, ...]) -> Any:
-        """made(), or what it gave before for the same tensors and equal others."""
+        """The cached result for these arguments, or that of `made()`."""
         given = [one for one in tensors if one is not None]
-        if torch.compiler.is_compiling() or any(one.is_inference() for one in given):  # these do not say when changed
+        if torch.compiler.is_compiling() or any(one.is_inference() for one in given):  # have no version counter
             return made()
         for held, refs, value in self._last:
             if held == others and all(map(_same, refs, tensors)):
@@ -35,7 +35,7 @@ class Shared:
         self._last = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy of a model begins anew."""
+        """A copy of a model has an empty cache."""
         return Shared, ()
 
 

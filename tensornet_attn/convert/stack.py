@@ -1,6 +1,7 @@
-"""Attentions of a stack that shares biases of distances, as T5's: the first one gives their weight to the others.
+"""Attentions of a stack with shared relative position biases, such as T5's.
 
-In the place of biases of all queries and keys the stack passes the weight on, and each design reads it by distance.
+The first attention returns the weight of the biases, instead of biases for all queries and keys, and the stack passes
+it to the other attentions. Each design reads it by distance.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from tensornet_attn.errors import InputError
 
 
 class SwappedBiased(Swapped):
-    """A design in the place of T5's attention, of itself or of another sequence."""
+    """A design in place of a self-attention or cross-attention of T5."""
 
     def forward(self, *given: Any, **named: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:  # type: ignore[override]
-        """The attention of hidden_states [batch, n, f]; the weight of the biases; maps where they are asked for."""
+        """Returns the output [batch, n, f], the weight of the biases, and maps with `output_attentions`."""
         place = self.place
         named |= zip(place.parameters, given, strict=False)
         refuse(place.where, named, taken={"position_bias"})
         x, memory, mask = named["hidden_states"], named.get("key_value_states"), named.get("mask")
         if (memory is None) == place.cross:
-            what = "key_value_states are needed" if place.cross else "key_value_states are of a second sequence"
-            raise InputError(f"{place.where}: {what}; it attends to {'another' if place.cross else 'its own'} one.")
+            what = "key_value_states are missing" if place.cross else "leave out key_value_states"
+            raise InputError(
+                f"{place.where}: {what}; it attends to {'another' if place.cross else 'its own'} sequence."
+            )
         kept = self._memory_of(named) if place.cross else self._own(named)
         cache = None if kept is None else kept.cache
         seen = 0 if cache is None or place.cross else cache.length
@@ -48,13 +51,13 @@ class SwappedBiased(Swapped):
         return y, table, found
 
     def _table(self, named: dict[str, Any]) -> Tensor | None:
-        """The weight of the biases. Raises InputError where the first attention should have given it."""
+        """The weight of the biases. Raises InputError if the call does not pass that of the first attention."""
         place = self.place
         if place.gives:
             table: Tensor = getattr(self.design, place.table)
             return table
         if place.table and named.get("position_bias") is None:
-            raise InputError(f"{place.where}: position_bias is not given; it is what the first attention returns.")
+            raise InputError(f"{place.where}: position_bias is missing; pass the one that the first attention returns.")
         return named.get("position_bias") if place.table else None
 
     def _own(self, named: dict[str, Any]) -> Any:
@@ -62,7 +65,7 @@ class SwappedBiased(Swapped):
         return None if past is None or not self.place.causal else self._kept(past)
 
     def _memory_of(self, named: dict[str, Any]) -> Any:
-        """The layer of a cache that keeps what is made of the other sequence."""
+        """The layer of a cache with the keys and values of the other sequence."""
         past, layer = named.get("past_key_values"), self.place.layer
         if past is None or not hasattr(past, "cross_attention_cache"):
             return None
@@ -73,12 +76,12 @@ class SwappedBiased(Swapped):
 
     def _maps(self, x: Tensor, inputs: dict[str, Tensor], masks: dict[str, Tensor], cache: Any) -> Tensor:
         if cache is not None:
-            raise InputError(f"{self.place.where}: maps are given without a cache; call with use_cache=False.")
+            raise InputError(f"{self.place.where}: maps cannot be returned with a cache; call with use_cache=False.")
         return maps(self.design, self.design._signature.ordered((x,), inputs), masks)
 
 
 def swap_of(module: nn.Module, place: Place) -> type[Swapped]:
-    """The class that stands in the place of a module."""
+    """The class that replaces a module."""
     if isinstance(module, nn.MultiheadAttention):
         return SwappedTorch
     return SwappedBiased if place.biased else Swapped

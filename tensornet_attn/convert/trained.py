@@ -1,4 +1,4 @@
-"""What a trained attention holds, whatever module held it."""
+"""The weights and properties of a trained attention, independent of its module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensornet_attn.errors import InputError
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm of queries or keys, times `weight`: [d], [heads, d], or, `whole`, over all heads at once, [heads, d]."""
+    """A norm of queries or keys with `weight` [d] or [heads, d]. With `whole`, it normalises all heads together."""
 
     kind: str  # rmsnorm or layernorm
     eps: float
@@ -22,9 +22,9 @@ class Norm:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Biases of distances in buckets, `weight` [buckets, heads], as the constant `bucket` of the language has them.
+    """Relative position biases with `weight` [buckets, heads], as in the constant `bucket` of the language.
 
-    `given`: another attention has the weight, and gives it at each call.
+    `given`: another attention owns the weight, and passes it in each call.
     """
 
     weight: Tensor
@@ -35,17 +35,16 @@ class Buckets:
 
 @dataclass(frozen=True)
 class Trained:
-    """The weights of one trained attention, read out of whatever module held them.
+    """The weights and properties of a trained attention.
 
-    `where` names it in errors: module path and class, "encoder.layer.0.attention (BertAttention)". `weights`: Wq [f h
-    d], Wk [f g d], Wv [f g d], Wo [h d f], where g, the key and value heads, divides h. They are detached copies, and
-    the scale of the scores is d ** -0.5: any other is absorbed into Wq and bq, or into the norm of the queries.
-    `biases`: those there are of bq [h d], bk [g d], bv [g d], bo [f]. `norms`: of "q" and "k", before their rotary
-    positions, which turn the first `rope_fraction` of queries and keys, halves paired. `window`: how far a query sees,
-    keys before it and after. `softcap`: c, where scores s become c tanh(s / c). `alibi`: scores fall with the distance.
-    `rope_scaling`: rope_type and its numbers, as a box `rope` has them.
-    `cross`: keys and values are of another sequence.
-    `dropout` is on the map.
+    `where`: module path and class for errors, e.g. "encoder.layer.0.attention (BertAttention)". `weights`: copies of
+    Wq [f h d], Wk [f g d], Wv [f g d], Wo [h d f], where g, the number of key and value heads, divides h. Scores are
+    scaled by d ** -0.5; any other scale is absorbed into Wq and bq, or into the norm of the queries. `biases`: any of
+    bq [h d], bk [g d], bv [g d], bo [f]. `norms`: by "q" and "k", applied before rotary positions. Rotary positions act
+    on the leading `rope_fraction` of queries and keys, whose halves are paired. `rope_scaling`: rope_type and its
+    parameters, as keys of a box `rope`. `dropout`: probability on the map. `window`: number of visible keys before and
+    after a query. `softcap`: c in c tanh(s / c) for scores s. `alibi`: scores have ALiBi biases. `cross`: keys and
+    values come from another sequence. `sinks` [h]: one more score in each row of the map.
     """
 
     where: str
@@ -62,11 +61,12 @@ class Trained:
     rope_scaling: dict[str, Any] = field(default_factory=dict)
     buckets: Buckets | None = None
     cross: bool = False
+    sinks: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Widths:
-    """What an attention is from outside: its widths in and out, whether it is causal, and a tensor like its own."""
+    """Input and output widths of an attention, whether it is causal, and a tensor with its device and dtype."""
 
     where: str
     width: int

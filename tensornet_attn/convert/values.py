@@ -1,4 +1,4 @@
-"""The values of `contains` as tensors: the weights of a general design from those of its special case."""
+"""Computes the weights of a general design from those of its special case, by the values in `contains`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tensornet_attn.spec.expression import SumText, TermText, UseText
 from tensornet_attn.special import Embedding
 from tensornet_attn.special.value import Shaped, Value, legs_of, matrix_shape, place_of, renamed_sizes, stored
 
-Factor = tuple[Tensor, list[str]]  # and the names of its legs
+Factor = tuple[Tensor, list[str]]  # a tensor and its leg names
 
 
 @dataclass(frozen=True)
 class Bias:
-    """What is added to a projection: the weight's values at an input that is always 1, [its legs but `axis`].
+    """The bias of a projection. Its legs are those of the weight without `axis`.
 
-    A weight with legs f h d that takes an input on f has a bias with legs h d: x[n f] W[f h d] + b[h d].
+    A weight with legs f h d and an input on f has a bias with legs h d: x[n f] W[f h d] + b[h d].
     """
 
     axis: int
@@ -32,16 +32,16 @@ class Bias:
 
 @dataclass(frozen=True)
 class Turn:
-    """Where rotary positions or a norm act on what a projection gives: blocks of `width` entries of its axis `axis`."""
+    """Rotary positions or a norm on the result of a projection: they act on blocks of `width` entries of `axis`."""
 
     axis: int
     width: int
-    letter: str  # q or k, whose they are
+    letter: str  # q or k
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Values of a design's weights and states, and what goes with them: biases, turned and normed legs, by weight."""
+    """Values of a design's weights and states, and by weight its bias, its rotary positions (`turns`) and its norm."""
 
     values: dict[str, Tensor]
     biases: dict[str, Bias]
@@ -50,10 +50,10 @@ class Weights:
 
 
 def lifted(made: Embedding, below: Weights) -> Weights:
-    """The weights of the general design at which it is the special case with weights `below`.
+    """The weights at which the general design equals the special case with the weights `below`.
 
-    A bias follows its weight: every value is linear in it, and the input leg goes through untouched. What of biases
-    and turned legs cannot be followed is left out; `lost` names it.
+    A bias is transformed like its weight, because values are linear and do not change the input leg. Biases, rotary
+    positions and norms that cannot be transformed are omitted; `lost` lists them.
     """
     values, biases, turns, norms = {}, {}, {}, {}
     for name, value in made.values.items():
@@ -68,7 +68,7 @@ def lifted(made: Embedding, below: Weights) -> Weights:
 
 
 def lost(made: Embedding, below: Weights, above: Weights) -> list[str]:
-    """Weights of the special case whose bias, turned or normed leg found no place in the general design."""
+    """Weights of the special case whose bias, rotary positions or norm the general design cannot hold."""
 
     def origins(kind: Mapping[str, object]) -> set[str]:
         return {factor for name in kind for factor, _ in _factors(made, made.values[name])}
@@ -78,7 +78,7 @@ def lost(made: Embedding, below: Weights, above: Weights) -> list[str]:
 
 
 def fill(module: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Copies the values into the module's weights and states; a state without one keeps its own."""
+    """Copies the values into the module's weights and states. A state without a value does not change."""
     with torch.no_grad():
         for name, value in values.items():
             getattr(module, name).copy_(value)
@@ -95,7 +95,7 @@ def _evaluated(made: Embedding, name: str, value: Value, tensors: Mapping[str, T
 
 
 def _start(function: Function, shape: list[int], numbers: Mapping[str, int | float]) -> Tensor:
-    """An initialiser's values, float64: those of the language, and matrices of given rows and columns."""
+    """The float64 values of an initialiser of the language, or of `row`, `column` or `kron`."""
     if function.name in ("row", "column"):
         entries = [arithmetic.evaluate(argument, numbers) for argument in function.arguments]  # type: ignore[arg-type]
         return torch.tensor(entries, dtype=torch.float64).reshape(shape)
@@ -114,7 +114,7 @@ def _factor(made: Embedding, text: SumText, tensors: Mapping[str, Tensor], use: 
 
 
 def _sum(made: Embedding, terms: Iterable[TermText], factor: Callable[[UseText], Factor], shaped: Shaped) -> Tensor:
-    """A sum of products over tensors of the special case; result legs that a term lacks are broadcast."""
+    """A sum of products of tensors of the special case. A term is broadcast along result legs that it lacks."""
     total, names = torch.zeros(shaped.sizes, dtype=torch.float64), [name for name, _ in shaped.legs or ()]
     for term in terms:
         factors = [factor(use) for use in term.factors]
@@ -130,7 +130,7 @@ def _sum(made: Embedding, terms: Iterable[TermText], factor: Callable[[UseText],
 
 
 def _tensor(made: Embedding, name: str, tensors: Mapping[str, Tensor]) -> Tensor:
-    """A weight or state by its given value, a constant by its own."""
+    """The given value of a weight or state, or the value of a constant."""
     if name in tensors:
         return tensors[name]
     graph = made.special_graph
@@ -138,7 +138,7 @@ def _tensor(made: Embedding, name: str, tensors: Mapping[str, Tensor]) -> Tensor
 
 
 def _factors(made: Embedding, value: Value) -> list[tuple[str, list[str]]]:
-    """The tensors of the special case in a value, with the names their legs have there."""
+    """The tensors of the special case in a value, with their leg names in it."""
     if isinstance(value.source, str):
         return [(value.source, list(made.special_graph.legs_of(value.source)))]
     if isinstance(value.source, Function):
@@ -147,7 +147,7 @@ def _factors(made: Embedding, value: Value) -> list[tuple[str, list[str]]]:
 
 
 def _leg(made: Embedding, value: Value, places: Mapping[str, int]) -> tuple[str, str] | None:
-    """(weight, leg as named in the value) of the one factor that has a place in `places`."""
+    """(weight, its leg in the value) of the only factor in `places`, or None if there is none or several."""
     found = {(name, legs[places[name]]) for name, legs in _factors(made, value) if name in places}
     return next(iter(found)) if len(found) == 1 else None
 
@@ -167,7 +167,7 @@ def _bias(made: Embedding, name: str, value: Value, below: Weights) -> Bias | No
     if isinstance(value.source, str):
         return Bias(axis, coefficient * given.reshape(rest))
     assert isinstance(value.source, SumText)
-    # a term without the weight adds nothing where the input is the constant 1
+    # only terms with the weight contribute to the bias
     terms = [term for term in value.source.terms if any(use.name == weight for use in term.factors)]
     if any(leg in legs_of(use) for term in terms for use in term.factors if use.name != weight):
         return None

@@ -1,4 +1,4 @@
-"""What stands in a model where an attention stood: the design, called the way the attention was."""
+"""Modules that replace an attention in a model: a design with the call signature of the attention."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from tensornet_attn.nn.module import CompiledDesign
 
 Output = tuple[Tensor, Tensor | None]
 
-PAST = ("past_key_values", "layer_past", "past_key_value")  # what families call the cache
+PAST = ("past_key_values", "layer_past", "past_key_value")  # names of the cache argument
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a design takes over from the attention in whose place it stands.
+    """Properties of the replaced attention.
 
-    `where`: its path and class, for errors; `parameters`: those of its forward, in order. `rope`, `alibi`: positions
-    that came from it, and are compared with those of each call. `hides`: masks are true for hidden keys. `behind`:
-    where a module has what lies behind its attention and stays, dropout, then LayerNorm over the sum with the input;
-    `layer`: its place in caches; `backend`: what the design was compiled for, as a saved model has to say. `biased`: of
-    a stack with biases of distances; `table`: their weight, which the first attention `gives` to the others, whose
-    input it is; `cross`: keys and values are of another sequence.
+    `where`: its path and class, for errors. `parameters`: the argument names of its forward, in order. `rope`, `alibi`:
+    its positions; each call is compared with them. `hides`: masks are true for hidden keys. `behind`: the attributes of
+    the dropout and the LayerNorm after the attention, which are kept. `layer`: its index in caches. `backend`: the
+    backend of the design, for saving. `biased`: it is in a stack with relative position biases, such as T5's; `table`
+    is their weight, and `gives` is true for the first attention, which passes it to the others. `cross`: keys and
+    values come from another sequence.
     """
 
     where: str
@@ -60,7 +60,7 @@ class Place:
 
 
 class Swapped(nn.Module):
-    """A design in the place of an attention, with what of the old module lay behind it; called the way that was."""
+    """A design in place of an attention, with its call signature, dropout and LayerNorm."""
 
     def __init__(self, design: CompiledDesign, place: Place, module: nn.Module, shared: Shared):
         super().__init__()
@@ -72,7 +72,7 @@ class Swapped(nn.Module):
             self.LayerNorm = module.get_submodule(norm)
 
     def forward(self, *given: Any, **named: Any) -> Output:
-        """The attention of hidden_states [batch, n, f], and its maps [batch, heads, n, n] where they are asked for."""
+        """Returns the output [batch, n, f], and maps [batch, heads, n, n] with `output_attentions`."""
         place = self.place
         named |= zip(place.parameters, given, strict=False)
         past = next((named[name] for name in PAST if named.get(name) is not None), None)
@@ -81,10 +81,10 @@ class Swapped(nn.Module):
         taken = {"position_bias"} & {*place.parameters} | ({"cu_seq_lens_q"} if offsets is not None else set())
         refuse(place.where, named, taken)
         if named.get("encoder_hidden_states") is not None:
-            raise InputError(f"{place.where}: it attends to one sequence; encoder_hidden_states are a second one.")
+            raise InputError(f"{place.where}: it attends to one sequence; leave out encoder_hidden_states.")
         if named.get("is_causal") not in (None, place.causal):
             raise InputError(
-                f"{place.where}: is_causal is {named['is_causal']}, and it was converted as {place.causal}."
+                f"{place.where}: is_causal is {named['is_causal']}, but was {place.causal} at the conversion."
             )
         x, mask = named["hidden_states"], named.get("attention_mask")
         kept = None if past is None else self._kept(past)
@@ -115,21 +115,21 @@ class Swapped(nn.Module):
 
     @torch.no_grad()
     def _replay(self, x: Tensor, masks: dict[str, Tensor], seen: int, cache: Cache, count: int) -> None:
-        """Computes the first positions of a call once more, behind those that were seen."""
+        """Computes the first positions of a call again, after the `seen` earlier positions."""
         m = seen + count
         cut = {name: mask[..., :m] if name == "key_mask" else mask[..., :count, :m] for name, mask in masks.items()}
         self.design(x[:, :count], **cut, cache=cache)
 
     def _kept(self, past: Any) -> Any:
-        """The layer of a cache of Hugging Face's that this attention keeps its past in."""
+        """The layer of this attention in a Hugging Face cache."""
         from tensornet_attn.convert.cache import layer_of
 
         if self.place.layer is None:
-            raise InputError(f"{self.place.where}: it has no layer_idx, and so no place in a cache; use_cache=False.")
+            raise InputError(f"{self.place.where}: it has no layer_idx for a cache; call with use_cache=False.")
         return layer_of(past, self.place.layer, self.design, self.place.where, self.training)
 
     def _shifts(self, x: Tensor, masks: dict[str, Tensor], turns: Any, ids: Any, before: Any, seen: int) -> Tensor:
-        """How far the call's positions are from the design's own, which they are compared with. Raises InputError."""
+        """The offset of the call's positions from the design's own. Raises InputError if they do not match."""
         place, n = self.place, x.shape[1]
         ids = torch.arange(seen, seen + n, device=x.device)[None] if ids is None else ids
         assert place.rope is not None
@@ -143,7 +143,7 @@ class Swapped(nn.Module):
     def _finish(self, x: Tensor, masks: dict[str, Tensor], named: dict[str, Any], cache: Any = None) -> Output:
         wanted = named.get("output_attentions")
         if wanted and cache is not None and cache.length:
-            raise InputError(f"{self.place.where}: maps are given without a cache; call with use_cache=False.")
+            raise InputError(f"{self.place.where}: maps cannot be returned with a cache; call with use_cache=False.")
         y = self.dropout(self.design(x, **masks, cache=cache))
         if named.get("residual") is not None:
             y = y + named["residual"]
@@ -153,7 +153,7 @@ class Swapped(nn.Module):
 
 
 class SwappedTorch(Swapped):
-    """In the place of nn.MultiheadAttention, whose attributes keep nn.TransformerEncoderLayer off its fast path."""
+    """In place of nn.MultiheadAttention. Its attributes disable the fast path of nn.TransformerEncoderLayer."""
 
     in_proj_bias = None
     _qkv_same_embed_dim = False
@@ -178,7 +178,7 @@ class SwappedTorch(Swapped):
                 f"{self.place.where}: query, key and value are not the same tensor; it attends to one sequence."
             )
         if is_causal and attn_mask is None:
-            raise InputError(f"{self.place.where}: is_causal is only a hint about attn_mask, which is not given.")
+            raise InputError(f"{self.place.where}: is_causal is only a hint about attn_mask; give attn_mask too.")
         turned = query.dim() == 3 and not self.batch_first
         x = query.transpose(0, 1) if turned else query
         where = self.place.where

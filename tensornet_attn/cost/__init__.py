@@ -1,4 +1,4 @@
-"""Prices graphs: work, traffic and memory of each step, as written and as planned; torch is not needed."""
+"""Predicted costs of graphs: work, memory traffic and memory of each step, as written and as planned; without torch."""
 
 from tensornet_attn.cost.devices import DEVICES, GENERIC, Device, device_named
 from tensornet_attn.cost.report import Cost, Report, StepCost, cost, cost_of

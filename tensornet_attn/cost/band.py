@@ -1,7 +1,7 @@
-"""Attention within a band: how far a query sees, the blocks it is computed in, and what these cost.
+"""Banded attention: how far a query sees, the blocks in which it is computed, and their cost.
 
-A block of B queries meets one span of keys, from `left` before its first query to `right` after its last: B + left +
-right keys for each query, however many keys there are.
+A block of B queries reads one span of keys, from `left` before its first query to `right` after its last: B + left +
+right keys per query, independent of the number of keys.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tensornet_attn.graph.visibility import visible_areas
 from tensornet_attn.ir.areas import Areas, distances, reach_and_prefix
 from tensornet_attn.ops import OPS
 
-BLOCKS = (32, 256)  # the least and the largest number of queries in a block
+BLOCKS = (32, 256)  # minimum and maximum number of queries in a block
 
 
 @dataclass(frozen=True)
 class Reach:
-    """A query sees keys at most `left` positions before it and `right` after it; below 0, not even its own.
+    """A query sees keys from `left` positions before it to `right` after it; negative: not even its own position.
 
-    And some of the first `prefix` keys, wherever it stands.
+    It also sees some of the first `prefix` keys, at any distance.
     """
 
     left: int
@@ -33,7 +33,7 @@ class Reach:
 
     @property
     def block(self) -> int:
-        """Queries in a block: the power of two below half the band, the fastest as measured on a CPU.
+        """Queries in a block: the largest power of two up to half the band, which is the fastest on a CPU.
 
         >>> Reach(9, 9).block, Reach(64, 64).block, Reach(4095, 0).block
         (32, 64, 256)
@@ -43,7 +43,7 @@ class Reach:
 
     @property
     def span(self) -> int:
-        """Keys that each block meets.
+        """Keys that each block reads.
 
         >>> Reach(9, 9).span
         50
@@ -57,7 +57,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Band:
-    """An attention whose masks let a query see no further than its reach."""
+    """An attention whose masks bound how far a query sees."""
 
     attention: FusedAttention
     reach: Reach
@@ -65,9 +65,9 @@ class Band:
 
 @dataclass(frozen=True)
 class Block:
-    """Steps that are computed for a block of queries at a time: those inside of it, and the one that others read.
+    """Steps that are computed for one block of queries at a time: the inner steps, and the one that others read.
 
-    `tiled`: in tiles of queries and keys, where those beyond a band are left out, and nothing stands in memory.
+    `tiled`: computed in tiles of queries and keys, skipping tiles beyond a band, without storing inner values.
     """
 
     inside: tuple[Step, ...]
@@ -76,7 +76,7 @@ class Block:
 
 
 def reach_of(graph: Graph, box: Step) -> Reach | None:
-    """How far the masks of a box let a query see; None where a side has no bound that is known before run time."""
+    """How far the masks of a box let a query see; None if a side has no bound that is known before run time."""
     return _reach(visible_areas(graph.masks(box), graph.values))
 
 
@@ -86,7 +86,7 @@ def _reach(areas: Areas) -> Reach | None:
 
 
 def keys_met(scene: Scene, step: Step) -> int | None:
-    """The keys that each query meets in a kernel that leaves out blocks beyond its bands; None where it meets all."""
+    """The keys that each query meets in a kernel that skips blocks beyond its bands; None if it meets all keys."""
     graph, form = scene.graph, step.form
     if isinstance(form, Band):
         reach: Reach | None = form.reach
@@ -101,9 +101,9 @@ def keys_met(scene: Scene, step: Step) -> int | None:
 
 
 def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
-    """How far a row of a block sees before and after itself, None where there is no bound, and how many first keys.
+    """How far a row of a block sees before and after itself, None if unbounded, and the number of visible first keys.
 
-    What is read by relative positions has all keys up to those nearby.
+    If values are read by relative position, all keys up to the nearby ones count as visible.
     """
     areas = areas_seen(graph)
     (near, far), prefix = reach_and_prefix(areas)
@@ -115,13 +115,13 @@ def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
 
 
 def band_of(step: Step) -> Band:
-    """The attention that a kernel 'band' computes, and its reach."""
+    """The attention and reach of a kernel 'band'."""
     assert isinstance(step.form, Band)
     return step.form
 
 
 def band_work(scene: Scene, step: Step) -> dict[tuple[str, ...], int]:
-    """Multiply-adds of one batch element: each query meets one span of keys, and reads their values."""
+    """MACs of one batch element: each query meets one span of keys, and reads their values."""
     op, reach = band_of(step).attention, band_of(step).reach
     found: Counter[tuple[str, ...]] = Counter()
     for use in (op.key, op.value):
@@ -131,7 +131,7 @@ def band_work(scene: Scene, step: Step) -> dict[tuple[str, ...], int]:
 
 
 def band_kept(scene: Scene, step: Step) -> dict[str, int]:
-    """Floats kept in addition to operands and result: keys and values stand in each span, not once; log-sum-exps."""
+    """Floats saved besides operands and result: keys and values repeated in overlapping spans; log-sum-exps."""
     op, reach = band_of(step).attention, band_of(step).reach
     batch = scene.batch if step.name in scene.batched else 1
     n, m = (scene.sizes[leg] for leg in (str(scene.graph.query), op.leg))

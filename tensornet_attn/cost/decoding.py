@@ -1,4 +1,4 @@
-"""The cheapest results from which others can be made again: what a decoding cache keeps of each position."""
+"""The cheapest results from which others can be recomputed: what a decoding cache stores per position."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from math import prod
 
 from tensornet_attn.graph.model import Graph
 
-LAST = 1 << 40  # floats that no cut takes while another is left
+LAST = 1 << 40  # the capacity of an edge that is cut only if no other cut exists
 
 
 def cheapest(graph: Graph, wanted: list[str], before: Callable[[str], list[str]]) -> list[str]:
-    """The results of fewest numbers a position from which all that is wanted can be made again: a minimum cut.
+    """The results with the fewest elements per position from which all of `wanted` can be recomputed: a minimum cut.
 
-    `before`: what a result is made of, position by position; empty for an input, and where only the whole past could
-    give it again. Inputs are kept where they are wanted themselves, and else what is made of them.
+    `before`: the operands of a result, position by position; empty for an input, and for a result that needs the whole
+    past. An input is stored only if it is wanted itself; otherwise results of it are stored.
     """
     import networkx
 

@@ -1,6 +1,6 @@
-"""Devices as two numbers each, the arithmetic rate and the memory bandwidth: what decides between two orders.
+"""Devices of the roofline model, each with an arithmetic rate and a memory bandwidth.
 
-`this` is the machine itself, as `tensornet-attn doctor --calibrate` has measured it; see `calibration_file`.
+`this` is the local machine, as measured by `tensornet-attn doctor --calibrate`; see `calibration_file`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tensornet_attn.files import write_whole
 
 @dataclass(frozen=True)
 class Device:
-    """Peak FLOPs a second and bytes a second, both integers, so that two costs compare exactly.
+    """Peak FLOPs per second and bytes per second, both integers, so that costs compare exactly.
 
-    `bandwidth` None: memory costs nothing, only FLOPs count. `width`: bytes of the numbers that the rate is for.
+    `bandwidth` None: memory is free, only FLOPs count. `width`: bytes of the elements for which the rate holds.
     """
 
     name: str
@@ -31,17 +31,17 @@ class Device:
         return flops if self.bandwidth is None else max(flops * self.bandwidth, moved * self.rate)
 
     def seconds(self, time: int) -> float:
-        """What `time` gives, in seconds."""
+        """Converts the result of `time` to seconds."""
         return time / (self.rate * (self.bandwidth or 1))
 
 
 DEVICES = {
     device.name: device
     for device in (
-        # Fixed for ever: committed plans and generated files follow from it. A middling accelerator, 20 FLOPs a byte.
+        # Never changes, because committed plans and generated files depend on it: 20 FLOPs per byte.
         Device("generic", rate=20 * 10**12, bandwidth=10**12),
-        Device("flops", rate=10**12),  # counts work alone
-        Device("cpu", rate=10**11, bandwidth=2 * 10**10),  # two cores or so; `this` is the one at hand
+        Device("flops", rate=10**12),  # counts only FLOPs
+        Device("cpu", rate=10**11, bandwidth=2 * 10**10),  # about two cores; `this` is the local machine
         # NVIDIA H200 datasheet, SXM: FP32 67 TFLOPS, BFLOAT16 1,979 with sparsity, twice the dense rate; 4.8 TB/s.
         Device("h200", rate=67 * 10**12, bandwidth=48 * 10**11),
         Device("h200-bfloat16", rate=989 * 10**12, bandwidth=48 * 10**11, width=2),
@@ -55,7 +55,7 @@ THIS = "this"
 
 
 def device_named(name: str) -> Device:
-    """The device of the table, or this machine as it was measured. Raises InputError, naming the nearest one.
+    """A device of the table, or `this` for the measured local machine. Raises InputError, with the most similar name.
 
     >>> device_named("generic").rate
     20000000000000
@@ -68,12 +68,12 @@ def device_named(name: str) -> Device:
 
 
 def calibration_file() -> Path:
-    """Where the rates of this machine stand: `tensornet-attn/device.json` under XDG_CACHE_HOME, or under ~/.cache."""
+    """The file with the rates of this machine: `tensornet-attn/device.json` in XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tensornet-attn" / "device.json"
 
 
 def remember(device: Device) -> Path:
-    """Writes the rates of this machine, whole or not at all, and returns the file."""
+    """Writes the rates of this machine to the calibration file, atomically, and returns its path."""
     path = calibration_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, (json.dumps(asdict(device), indent=2) + "\n").encode())
@@ -81,10 +81,10 @@ def remember(device: Device) -> Path:
 
 
 def _measured(path: Path) -> Device:
-    """The device of a file that `remember` wrote. Raises InputError where there is none, or where it is damaged."""
+    """The device in a file written by `remember`. Raises InputError if the file is missing or damaged."""
     if not path.is_file():
         raise InputError(
-            "this machine has not been measured: run 'tensornet-attn doctor --calibrate', a second's work."
+            "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about a second."
         )
     try:
         found = json.loads(path.read_bytes())
@@ -92,5 +92,5 @@ def _measured(path: Path) -> Device:
     except (ValueError, KeyError, TypeError):
         rates = []
     if not rates or not all(type(rate) is int and 0 < rate < 10**18 for rate in rates):
-        raise InputError(f"{path} is damaged: run 'tensornet-attn doctor --calibrate' again.")
+        raise InputError(f"{path} is damaged; run 'tensornet-attn doctor --calibrate' again.")
     return Device(THIS, *rates)

@@ -1,10 +1,10 @@
-"""Grouped experts: how a product with the weight of gated experts reads, and what it costs for the chosen ones alone.
+"""Grouped experts: products with the weights of gated experts, and their cost for the chosen experts only.
 
     y = sum over e of G[n h e] x[n h c] W[h e c o], G a topk along e    work n h k c o instead of n h e c o
 
-Multiply-adds: k times the legs of x and W without e for each product, and k for each number of a result that sums over
-the chosen. Kept for backward beside operands and result: gates and numbers of the chosen experts, and the rows between
-two products. Time on a `Device`: rows are gathered, multiplied, put back; a kernel gathers while it multiplies.
+MACs: k times the legs of x and W except e for each product, and k per element of a result that sums over the chosen
+experts. Saved for backward besides operands and result: gates and indices of the chosen experts, and the rows between
+two products. Time on a `Device`: rows are gathered, multiplied and scattered; the Triton kernel gathers on the fly.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ Legs = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Product:
-    """A product with the weight of experts: its operands, and its legs by what they do.
+    """A product with the weight of experts: its operands, and its legs by role.
 
-    `tokens`: rows are counted by them; `heads`: each has experts of its own; `summed`: on x and weight; `own`: on the
-    weight alone. `total`: the result has no heads. `gated` False: it keeps `expert`, the leg of the experts.
+    `tokens`: legs that count rows; `heads`: legs with experts of their own; `summed`: legs of both x and weight;
+    `own`: legs of the weight alone. `total`: the result sums over heads. `gated` False: the result keeps `expert`, the
+    leg of the experts.
     """
 
     step: Step
@@ -45,25 +46,25 @@ class Product:
 
     @property
     def slots(self) -> bool:
-        """Whether each chosen expert has a row of x for itself."""
+        """Whether x has a row for each chosen expert."""
         return self.expert in self.x.legs
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Products with the weights of chosen experts, in their order; without any, the choice alone."""
+    """Products with the weights of chosen experts, in order; without products, only the choice."""
 
     topk: Step
     products: tuple[Product, ...] = ()
 
 
 def held(graph: Graph) -> frozenset[str]:
-    """Tensors that belong to the module: what can be the weight of experts."""
+    """The tensors of the module, which can be weights of experts."""
     return frozenset(tensor.name for tensor in graph.tensors if tensor.role in HELD)
 
 
 def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) -> Product | str:
-    """The product of a step with one term, or why it is none; `gate`: the topk in the leg names of this step."""
+    """The product of a step with one term, or why it is not one; `gate`: the topk in the leg names of this step."""
     if step.contraction is not None and len(step.contraction.terms) > 1:
         return f"'{step.name}' sums {len(step.contraction.terms)} products"
     if [*step.op.uses].count(gate) > 1:
@@ -72,11 +73,9 @@ def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) ->
     found = [use for use in factors if expert in use.legs and use.name in weights]
     others = [use for use in factors if use not in found]
     if len(found) != 1:
-        return f"'{step.name}' has {len(found) or 'no'} weight{'s'[: len(found)]} on leg '{expert}' beside the gates"
+        return f"'{step.name}' has {len(found) or 'no'} weight{'s'[: len(found)]} on leg '{expert}' besides the gates"
     if len(others) != 1:
-        return (
-            f"'{step.name}' has {len(others) or 'no'} tensor{'s'[: len(others)]} beside the gates and '{found[0].name}'"
-        )
+        return f"'{step.name}' has {len(others) or 'no'} tensor{'s'[: len(others)]} besides gates and '{found[0].name}'"
     weight, x = found[0], others[0]
     tokens = tuple(leg for leg in gate.legs if leg not in weight.legs)
     heads = tuple(leg for leg in gate.legs if leg in weight.legs and leg != expert)
@@ -96,24 +95,24 @@ def _against(product: Product) -> Iterator[str]:
             yield f"leg '{leg}' of '{product.x.name}' is neither on the gates nor on {weight}"
     for leg in product.tokens:
         if leg not in x or leg not in legs:
-            yield f"{what} mixes the positions on leg '{leg}', at each of which experts are chosen"
+            yield f"{what} mixes the positions on leg '{leg}', but experts are chosen per position"
     if not product.summed or set(product.summed) & legs:
-        yield f"{what} is no matrix product with {weight}"
+        yield f"{what} is not a matrix product with {weight}"
     if (product.expert in legs) == product.gated:
         yield f"{what} {'keeps' if product.gated else 'sums'} leg '{product.expert}'"
     if any(0 < len(set(product.heads) & side) < len(product.heads) for side in (x, legs)):
-        yield f"{what} treats legs {', '.join(product.heads)} in different ways"
+        yield f"{what} treats legs {', '.join(product.heads)} differently"
 
 
 def topk_of(graph: Graph, name: str) -> Step | None:
-    """The topk that a step is: a box that leaves k numbers."""
+    """A step if it is a topk, a box that leaves k entries; otherwise None."""
     step = graph.step.get(name)
     box = step.box if step is not None else None
     return step if box is not None and OPS[box.kind].zeros_elsewhere(box) else None
 
 
 def chosen_of(topk: Step) -> tuple[str, Arith]:
-    """The leg that a topk chooses along, and how many."""
+    """The leg that a topk chooses along, and the number of chosen entries."""
     assert topk.box is not None
     return str(topk.box.leg), topk.box.number("k")
 
@@ -125,7 +124,7 @@ def experts_of(step: Step) -> Experts:
 
 
 def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
-    """Multiply-adds by legs: those of the chosen experts, with k in the place of their leg."""
+    """MACs by legs: those of the chosen experts, with k in place of their leg."""
     form, found = experts_of(step), Counter[Legs]()
     k = word(chosen_of(form.topk)[1])
     for product in form.products:
@@ -133,7 +132,7 @@ def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
         for legs in ((*result, *product.summed), *([result] if product.gated else [])):
             found[tuple(k if leg == product.expert else leg for leg in _ordered(scene, legs))] += 1
     for part in step.kernel.body if step.kernel is not None else ():
-        if part.attention is not None:  # of the chosen heads
+        if part.attention is not None:  # attention of the chosen heads
             op, expert = part.attention, form.products[-1].expert
             for legs in ((*op.query.legs, *op.key.legs), (*op.scores, *op.value.legs)):
                 found[tuple(k if leg == expert else leg for leg in _ordered(scene, legs))] += 1
@@ -141,7 +140,7 @@ def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
 
 
 def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
-    """Gates and numbers of the chosen experts; what stands between two products, for the chosen ones."""
+    """Gates and indices of the chosen experts; rows between two products, for the chosen experts."""
     topk, products = experts_of(step).topk, experts_of(step).products
     along, k = chosen_of(topk)
     rows = scene.size(leg for leg in topk.legs if leg != along) * int(scene.number(k))
@@ -162,10 +161,10 @@ def _ordered(scene: Scene, legs: Iterable[str]) -> Legs:
 def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Device, fused: bool = False) -> int:
     """The time of a product for the k chosen experts, in the device's units.
 
-    `fused`: by the Triton kernel, which reads rows where they stand and weighs them before it writes them.
+    `fused`: by the Triton kernel, which reads rows in place and multiplies them by the gates before writing them.
 
-    At the figures of the device 'generic' its ratio to the dense product came within a third of what a CPU measured,
-    for widths from 64 on: what a CPU has more in bandwidth, it loses in small products and in sorting.
+    On the device 'generic', the predicted ratio to the dense product is within a third of CPU measurements for widths
+    of 64 and more: a CPU's relatively higher bandwidth is offset by small products and sorting.
     """
 
     def size(legs: Iterable[str]) -> int:
@@ -174,7 +173,7 @@ def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Devi
     c, o, tokens, heads = (size(legs) for legs in (product.summed, product.own, product.tokens, product.heads))
     rows, weight = tokens * heads * k, heads * sizes[product.expert] * c * o
     put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
-    if fused:  # the rows that several experts read stay in the second cache
+    if fused:  # rows that several experts read stay in the L2 cache
         read = c * tokens * (heads if {*product.heads} <= {*product.x.legs} else 1) * (k if product.slots else 1)
         multiply = device.time(2 * rows * c * o, device.width * (read + weight + rows * o))
         return multiply + (device.time(rows * o, device.width * (rows * o + put)) if product.gated else 0)

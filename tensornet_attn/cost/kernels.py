@@ -1,6 +1,6 @@
-"""What an operation that the planner made of several steps costs: by default what its steps cost, kept as one.
+"""Costs of kernels, which the planner makes of several steps: by default the costs of these steps, stored as one.
 
-A kind of kernel that does less work, or keeps more, says so in `WORK` and `SAVED_BY_KERNELS`.
+A kind of kernel that does less work, or saves more, has an entry in `WORK` or `SAVED_BY_KERNELS`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ WORK: dict[str, Work] = {
     "linear": linear_work,
     "states": states_work,
     "sums": sums_work,
-}  # multiply-adds of one batch element by the legs they run over
+}  # MACs of one batch element, by the legs they run over
 SAVED_BY_KERNELS: dict[str, Saved] = {
     "band": band_kept,
     "experts": experts_kept,
     "linear": linear_kept,
     "states": states_kept,
     "sums": sums_kept,
-}  # floats kept for backward beside operands and result, by a name of their own
+}  # floats saved for backward besides operands and result, by name
 
 ELEMENTWISE: dict[str, Callable[[Scene, Step], int]] = {
     "states": states_elementwise,
@@ -40,7 +40,7 @@ ELEMENTWISE: dict[str, Callable[[Scene, Step], int]] = {
 
 
 def unfolded(graph: Graph) -> Graph:
-    """The same graph with each kernel written as the steps inside it."""
+    """The graph with each kernel replaced by the steps inside it."""
     steps = [part for step in graph.steps for part in (step.kernel.body if step.kernel else (step,))]
     return replace(graph, steps=tuple(dict.fromkeys(steps)))
 

@@ -1,14 +1,14 @@
-"""Linear attention as the planner makes it: how its legs fall into heads, features and values, and what it costs.
+"""Linear attention kernels: the roles of legs as heads, features and values, and the cost.
 
 # A.of = q k core + ...;  A = normalize over m of A.of;  A.o = A v
 
-Multiply-adds of a term, with F the features (legs that q and k share and the scores lack) and V the values' own legs
-and those that a core mixes:
+MACs of a term, with F the features (legs that q and k share and the scores lack) and V the values' own legs and those
+that a core mixes:
 
     k v and q (k v)              m heads F V and n heads F V
     row sums                     n heads F, or with a core n heads and the core's legs
-    what decays, chunks of C      n C heads, or n C heads F where features decay (scores inside a chunk)
-    causal, chunks of C          n C heads F (scores inside a chunk) and n C heads V (what they read)
+    with decay, chunks of C      n C heads, or n C heads F if features decay (scores inside a chunk)
+    causal, chunks of C          n C heads F (scores inside a chunk) and n C heads V (scores times values)
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tensornet_attn.graph.attention import Legs, Masked, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 
-CHUNKS = (16, 128)  # the least and the largest chunk of a causal scan
+CHUNKS = (16, 128)  # minimum and maximum chunk of a causal scan
 
 
 def sums_work(scene: Scene, step: Step) -> dict[Legs, int]:
-    """The multiply-adds of one batch element, by the legs they run over: those of the queries' parts with the sums."""
+    """MACs of one batch element, by the legs they run over: the products of the query parts with the sums."""
     parts, found = recurrence_of(step), Counter[Legs]()
     for term in parts.terms:
         found[(str(scene.graph.query), *_batches(parts, term)[1], *term.features)] += 1
@@ -34,7 +34,7 @@ def sums_work(scene: Scene, step: Step) -> dict[Legs, int]:
 
 
 def sums_elementwise(scene: Scene, step: Step) -> int:
-    """Operations over the whole batch: every number of the keys' parts is added up once, and terms are added."""
+    """Operations over the whole batch: one addition per element of the key parts, and additions of terms."""
     parts = recurrence_of(step)
     batch = scene.batch if step.name in scene.batched else 1
     rows = scene.sizes[str(scene.graph.key)]
@@ -43,7 +43,7 @@ def sums_elementwise(scene: Scene, step: Step) -> int:
 
 
 def sums_kept(scene: Scene, step: Step) -> dict[str, int]:
-    """Floats kept for backward beside operands and result: the cumulative sums, or one sum for all queries."""
+    """Floats saved for backward besides operands and result: the cumulative sums, or one sum for all queries."""
     parts, found = recurrence_of(step), dict[str, int]()
     batch = scene.batch if step.name in scene.batched else 1
     rows = scene.sizes[str(scene.graph.query)] if parts.causal(scene.graph) else 1
@@ -53,10 +53,10 @@ def sums_kept(scene: Scene, step: Step) -> dict[str, int]:
 
 
 def chunk_of(graph: Graph, parts: Recurrence, sizes: Mapping[str, int] | None = None) -> int:
-    """Keys of a chunk in a causal scan: a power of two near the root of features times values of a head.
+    """Keys per chunk of a causal scan: a power of two near the square root of features times values of a head.
 
-    There the scores inside a chunk and the states between chunks are as many numbers, and about as much work. Where
-    each feature decays in its own way, the scores inside a chunk are made feature by feature: few keys then.
+    With this size, scores inside chunks and states between chunks have similar size and cost. If each feature decays
+    separately, the scores inside a chunk are computed feature by feature, so chunks are short.
     """
     if any(term.decayed for term in parts.terms):
         return CHUNKS[0]
@@ -67,11 +67,11 @@ def chunk_of(graph: Graph, parts: Recurrence, sizes: Mapping[str, int] | None = 
 
 
 def linear_work(scene: Scene, step: Step) -> dict[Legs, int]:
-    """The multiply-adds of one batch element, by the legs they run over (a leg in two roles stands twice)."""
+    """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
     parts, found = recurrence_of(step), Counter[Legs]()
     chunk = chunk_of(scene.graph, parts, scene.sizes) if parts.causal(scene.graph) else 0
     key = str(scene.graph.key)
-    query = key if chunk else str(scene.graph.query)  # in a scan, queries are padded to the keys
+    query = key if chunk else str(scene.graph.query)  # a scan pads queries to the number of keys
     for term in parts.terms:
         stored, read = _batches(parts, term)
         found[(key, *stored, *term.features, *parts.result)] += 1
@@ -89,7 +89,7 @@ def linear_work(scene: Scene, step: Step) -> dict[Legs, int]:
 
 
 def _batches(parts: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
-    """The heads that keys and values are summed for, and those that queries read them for."""
+    """The heads for which keys and values are summed, and those for which queries read the sums."""
     values = () if parts.value is None else (parts.value,)
     stored = {leg for use in (*term.key, *term.core, *values, *(b for _, b in term.decays)) for leg in use.legs}
     read = stored.union(*(use.legs for use in (*term.query, *(a for a, _ in term.decays))))
@@ -101,7 +101,7 @@ def _normalized(parts: Recurrence) -> bool:
 
 
 def linear_kept(scene: Scene, step: Step) -> dict[str, int]:
-    """Floats kept for backward beside operands and result: states, row sums, and scores inside the chunks."""
+    """Floats saved for backward besides operands and result: states, row sums, and scores inside the chunks."""
     parts, found = recurrence_of(step), dict[str, int]()
     batch = scene.batch if step.name in scene.batched else 1
     rows, chunk = scene.sizes[str(scene.graph.query)], 0
@@ -116,7 +116,7 @@ def linear_kept(scene: Scene, step: Step) -> dict[str, int]:
                 term.core
             )
             found[f"{step.name}: scores {i}"] = batch * rows * chunk * own
-        if chunk and term.decays:  # the scores before they decay, and what they decay by
+        if chunk and term.decays:  # the scores before decay, and the decay factors
             found[f"{step.name}: decay {i}"] = 2 * batch * rows * chunk * scene.size((*read, *term.decayed))
     if _normalized(parts):
         found[f"{step.name}: row sums"] = batch * rows * scene.size((*parts.heads, *parts.mixed))

@@ -1,26 +1,26 @@
-"""Memory of a primitive graph: what each step moves, what lives while it runs, what backward keeps, and the peak.
+"""Memory of a primitive graph: data moved by each step, live tensors, tensors saved for backward, and the peak.
 
 Moved: each distinct operand is read once and the result written once; a view moves nothing. Noise and masks that are
-made on the way are not counted.
+created in a step are not counted.
 
-Live (forward, evaluation): the tensors of the module and the inputs throughout, each result from its step to its last
-reader, the output to the end; noise only where it is drawn in evaluation too. Scratch space of a step is not counted.
+Live (forward, evaluation): tensors of the module and inputs at all times, each result from its step to its last
+reader, the output to the end; noise only if it is drawn in evaluation too. Scratch memory of a step is not counted.
 
-Saved: the distinct tensors, weights, constants and states left out, that backward needs when inputs and trainable
-weights get gradients, as plain PyTorch keeps them:
+Saved: the distinct tensors, except weights, constants and states, that backward needs if inputs and trainable weights
+get gradients, as in plain PyTorch:
 
-    product of two               each factor, where the other one gets a gradient; a coefficient is no tensor
+    product of two               each factor, if the other one gets a gradient; coefficients are not tensors
     linear combination           nothing
-    fused attention              query, key, value, result, one log-sum-exp for each row of scores
-    other fused operations       operands and result, and what their kind adds
-    boxes                        what `ops` say: operands, the result, a number for each row, k positions for each row
+    fused attention              query, key, value, result, one log-sum-exp per row of scores
+    other fused operations       operands and result, and additions by kind
+    boxes                        by `ops`: operands, the result, one number per row, k positions per row
     softmax with dropout         also its result before dropout
 
-Boolean masks, also those of dropout, are no floats and are left out.
+Boolean masks, including those of dropout, are not floats and are not counted.
 
-Peak, as a plan is priced, forward: tensors of the module and inputs, results from their step to their last reader, what
-the backward keeps, scratch space of the running step. Backward: the same that is still kept, and the gradient of
-everything that stood while the step ran forward; gradients of weights stay to the end.
+Peak, for the price of a plan. Forward: tensors of the module and inputs, results from their step to their last reader,
+saved tensors, scratch memory of the running step. Backward: tensors that are still saved, and the gradients of all
+tensors that were live when the step ran forward; gradients of weights live to the end.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from tensornet_attn.cost.scene import HELD, Scene
 from tensornet_attn.graph.model import Box, Step, Use
 from tensornet_attn.ops import OPS
 
-Saved = dict[str, int]  # what is kept, by the name of its memory: numbers
-Scratch = Callable[[Scene, Step], tuple[int, int]]  # numbers beside operands and result: forward, backward
+Saved = dict[str, int]  # elements, by the name of the memory
+Scratch = Callable[[Scene, Step], tuple[int, int]]  # elements besides operands and result: forward, backward
 
 
 def moved(scene: Scene, step: Step) -> int:
-    """Numbers read and written by a step."""
+    """Elements read and written by a step."""
     if scene.view(step):
         return 0
     return scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.op.uses))
 
 
 def live(scene: Scene) -> dict[str, int]:
-    """Numbers that stand in memory while each step runs, by step."""
-    held = {scene.storage[t.name] for t in scene.graph.tensors if t.role != "noise" or t.always}
-    fixed = sum(scene.stored[name] for name in held)
+    """Elements in memory while each step runs, by step."""
+    own = {scene.storage[t.name] for t in scene.graph.tensors if t.role != "noise" or t.always}
+    fixed = sum(scene.stored[name] for name in own)
     last, found, standing = _last(scene), {}, set()
     for i, step in enumerate(scene.graph.steps):
         if scene.storage[step.name] == step.name:
@@ -58,7 +58,7 @@ def live(scene: Scene) -> dict[str, int]:
 
 
 def _last(scene: Scene) -> dict[str, int]:
-    """The place of the last reader of each memory."""
+    """The index of the last reader of each memory."""
     last = {scene.storage[use.name]: i for i, step in enumerate(scene.graph.steps) for use in step.op.uses}
     ends = (scene.graph.output, *scene.graph.also)
     return last | {scene.storage[name]: len(scene.graph.steps) for name in ends}
@@ -66,24 +66,24 @@ def _last(scene: Scene) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Peak:
-    """The most numbers that live at once, and the step that runs then."""
+    """The maximum number of live elements, and the step that runs at that time."""
 
     numbers: int
     step: str
 
 
 def peak(scene: Scene, backward: bool, scratch: Scratch) -> Peak:
-    """The peak of a scene whose graph is primitive, forward alone or with its backward."""
+    """The peak of a scene with a primitive graph, for forward alone or with backward."""
     storage, stored, last = scene.storage, scene.stored, _last(scene)
-    held = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
-    weights = sum(stored[name] for name in held)
-    trained = sum(stored[t.name] for t in scene.graph.of_role("weight") if not t.frozen)  # and so their gradients
+    module_tensors = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
+    weights = sum(stored[name] for name in module_tensors)
+    trained = sum(stored[t.name] for t in scene.graph.of_role("weight") if not t.frozen)  # size of their gradients
     drawn = {t.name for t in scene.graph.of_role("noise") if t.name in last and (backward or t.always)}
     inputs = {storage[tensor.name] for tensor in scene.graph.of_role("input")}
     kept: Saved = {}
-    found, standing = [Peak(weights, "the weights")], (inputs | drawn) - held
+    found, standing = [Peak(weights, "the weights")], (inputs | drawn) - module_tensors
     for i, step in enumerate(scene.graph.steps):
-        standing |= {storage[step.name]} - held
+        standing |= {storage[step.name]} - module_tensors
         own, own_backward = scratch(scene, step)
         if backward:
             kept |= saved(scene, step)
@@ -97,7 +97,7 @@ def peak(scene: Scene, backward: bool, scratch: Scratch) -> Peak:
 
 
 def saved(scene: Scene, step: Step) -> Saved:
-    """What the backward of a step needs; the same memory has the same name in every step."""
+    """The tensors that the backward of a step needs; the same memory has the same name in every step."""
     if step.name not in scene.learned:
         return {}
     if step.contraction is not None:
@@ -126,7 +126,7 @@ def _box(scene: Scene, step: Step, box: Box) -> Saved:
     for i, kind in enumerate(OPS[box.kind].saved(box)):
         if kind == "result":
             dropout = dict(box.numbers).get("dropout")
-            inside = dropout is not None and scene.number(dropout) != 0  # then the result before it is another tensor
+            inside = dropout is not None and scene.number(dropout) != 0  # the result before dropout is another tensor
             found[f"{step.name}: before dropout" if inside else step.name] = scene.stored[step.name]
         elif kind in ("row", "chosen"):
             each = int(scene.number(box.number("k"))) if kind == "chosen" else 1
@@ -137,6 +137,6 @@ def _box(scene: Scene, step: Step, box: Box) -> Saved:
 
 
 def _kept(scene: Scene, uses: tuple[Use, ...] | list[Use]) -> Saved:
-    held = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
+    module_tensors = {tensor.name for tensor in scene.graph.tensors if tensor.role in HELD}
     names = (scene.storage[use.name] for use in uses)
-    return {name: scene.stored[name] for name in names if name not in held}
+    return {name: scene.stored[name] for name in names if name not in module_tensors}

@@ -1,7 +1,7 @@
-"""What a design costs: work, traffic and memory of each step, in total, as written and as planned.
+"""The cost of a design: work, memory traffic and memory of each step and in total, as written and as planned.
 
-Units: MACs (multiply-adds of products that sum a leg), FLOPs = 2 MACs, elementwise operations apart, bytes, floats.
-How each is counted stands in `work.py` and `memory.py`.
+Units: MACs (multiply-adds of products that sum a leg), FLOPs = 2 MACs, elementwise operations (counted separately),
+bytes, floats. `work.py` and `memory.py` define how each is counted.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tensornet_attn.rewrite.duplicate import beside_output
 
 HEAD = ("MACs", "FLOPs", "elementwise", "moved", "live", "saved")
 UNITS = (
-    "FLOPs = 2 MACs; elementwise operations are counted apart; moved: read and written; live: in memory while the step",
-    "runs, in total the peak; saved: floats kept for backward, each once; k, M, G, T are powers of 1000.",
+    "FLOPs = 2 MACs, elementwise operations not included; moved: read and written; live: in memory while the step runs",
+    "(total: the peak); saved: floats stored for backward, each counted once; k, M, G, T are powers of 1000.",
 )
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """One step of the diagram, the products it is split into together. `fused`: what else it does at once.
+    """The cost of one step of the diagram, including all products it is split into. `fused`: steps fused with it.
 
-    `saved_floats` counts what no earlier step has saved. `live_bytes` stand in memory while it runs. `routed_macs` are
-    the MACs left where only the entries that a topk has chosen are computed: see `routing.py`. `training`: it serves
-    states or losses alone, and is left out in evaluation.
+    `saved_floats`: floats saved for backward that no earlier step has saved. `live_bytes`: bytes in memory while it
+    runs. `routed_macs`: the MACs if only the entries that a topk has chosen are computed (`routing.py`). `training`:
+    only states or losses need the step, so evaluation skips it.
     """
 
     step: str
@@ -48,7 +48,7 @@ class StepCost:
 
     @property
     def flops(self) -> int:
-        """Floating point operations of the multiply-adds: 2 MACs."""
+        """FLOPs of the multiply-adds: 2 MACs."""
         return 2 * self.macs
 
     def __add__(self, other: StepCost) -> StepCost:
@@ -72,9 +72,10 @@ class StepCost:
 class Cost:
     """The cost of one way to compute a design. `formula`: the MACs of one batch element as a polynomial in legs.
 
-    `routed_formula`: those left where only chosen entries are computed; settings stand for the legs they reduce.
-    `total` is that of a forward in training with all losses, `evaluation` that of one in evaluation.
-    `total.live_bytes` is the peak; `parameters` are trainable, `frozen` parameters are apart, states are neither.
+    `routed_formula`: `formula` if only chosen entries are computed; settings replace the legs that they reduce.
+    `total`: the cost of a forward in training, with all losses; `evaluation`: that of a forward in evaluation.
+    `total.live_bytes` is the peak. `parameters` are the trainable ones; `frozen` counts frozen ones; neither includes
+    states.
     """
 
     steps: tuple[StepCost, ...]
@@ -89,7 +90,7 @@ class Cost:
 
     @property
     def evaluation(self) -> StepCost:
-        """The total without what serves states or losses alone."""
+        """The total without the steps that only states or losses need."""
         return sum((step for step in self.steps if not step.training), StepCost("in evaluation"))
 
     @property
@@ -120,7 +121,7 @@ def _counts(total: StepCost) -> dict[str, object]:
 class Report:
     """A design's cost as written (products multiplied left to right, every box dense) and as planned.
 
-    `decoding_state`: floats that decoding keeps of as many tokens as there are keys, for one sequence; None where the
+    `decoding_state`: floats in the decoding cache of one sequence of as many tokens as there are keys; None if the
     design has no decoding cache.
     """
 
@@ -134,7 +135,7 @@ class Report:
 
     @property
     def best(self) -> Cost:
-        """As planned, where there is a plan."""
+        """The cost as planned if there is a plan, otherwise as written."""
         return self.planned or self.written
 
     @property
@@ -149,12 +150,12 @@ class Report:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds, as planned."""
+        """MACs, as planned."""
         return self.best.macs
 
     @property
     def flops(self) -> int:
-        """2 MACs, as planned."""
+        """FLOPs = 2 MACs, as planned."""
         return self.best.flops
 
     def as_dict(self) -> dict[str, object]:
@@ -169,7 +170,7 @@ class Report:
         }
 
     def to_text(self) -> str:
-        """The table people read; the totals of both ways stand below each other."""
+        """The cost as a table for humans; the totals as written and as planned are aligned."""
         lengths = (f"{leg} = {length}" for leg, length in self.lengths)
         ways = (("as written", self.written), ("as planned", self.planned))
         tables = [(cost, _table(word, cost)) for word, cost in ways if cost]
@@ -180,22 +181,22 @@ class Report:
             lines.append(f"  MACs of one batch element: {cost.formula}")
             if cost.routed_formula not in ("", cost.formula):
                 routed = f"{human(cost.total.routed_macs)} MACs: {cost.routed_formula}"
-                lines.append(f"  where only what topk chose is computed: {routed}")
+                lines.append(f"  if only the entries chosen by topk are computed: {routed}")
             lines.append("")
         frozen = f", and {human(self.written.frozen)} frozen" if self.written.frozen else ""
         lines.append(f"parameters: {human(self.parameters)}{frozen}")
         if self.decoding_state is None:
-            lines.append("no decoding cache: 'explain --causal --decoding' says why")
+            lines.append("no decoding cache: 'explain --causal --decoding' gives the reason")
         elif self.decoding_state:
             tokens = self.lengths[-1][1]
-            lines.append(f"decoding keeps {self.decoding_state:,} floats of {tokens:,} tokens, for one sequence")
+            lines.append(f"decoding cache: {self.decoding_state:,} floats for {tokens:,} tokens of one sequence")
         return "\n".join([*lines, *UNITS])
 
 
 def cost(graph: Graph, lengths: Mapping[str, int], batch: int = 1, dtype_bytes: int = 4) -> Cost:
-    """The cost of a graph at these lengths of its sequence legs; products of more than two go left to right.
+    """The cost of a graph at these lengths of its sequence legs; products of several factors go left to right.
 
-    Raises InputError where a length or the batch is no positive whole number, or a length is above a leg's maximum.
+    Raises InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
     scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
     live_at, before, monomials, chosen = live(scene), set[str](), Monomials(), Monomials()
@@ -233,9 +234,9 @@ def cost_of(
     batch: int = 1,
     dtype: object = "float32",
 ) -> Report:
-    """The report of a design at query length n and key length m; see `lengths_of` for what is not given.
+    """The report of a design at query length n and key length m; `lengths_of` defines the defaults.
 
-    A design without a key leg ignores m. Raises InputError, see `cost`.
+    m is ignored if a design has no key leg. Raises InputError as `cost` does.
     """
     lengths, width = lengths_of(written, n, m), bytes_of(dtype)
     costs = [cost(graph, lengths, batch, width) if graph else None for graph in (written, planned)]
@@ -245,7 +246,7 @@ def cost_of(
 
 
 def _fused(step: Step, row: str) -> tuple[str, ...]:
-    """What else of the diagram a fused operation does: the scores, and the product with the values."""
+    """The other steps that a fused operation computes: the scores, and the product with the values."""
     others = tuple(name for name in (step.fused.steps if step.fused else ()) if name != row)
     return (*others, f"{row} {step.attention.value.name}") if step.attention else others
 
@@ -258,7 +259,7 @@ def _row(step: Step) -> str:
 
 
 def _table(word: str, cost: Cost) -> list[tuple[str, ...]]:
-    """The steps, the total, and that in evaluation where it is another one."""
+    """The rows of the steps and the total, and the total in evaluation if it differs."""
     totals = [cost.total, cost.evaluation] if any(step.training for step in cost.steps) else [cost.total]
     labels = [*map(_label, cost.steps), *(row.step for row in totals)]
     found: list[tuple[str, ...]] = [(word, *HEAD)]

@@ -1,14 +1,14 @@
-"""Multiply-adds that routing saves: work whose result is multiplied by the zeros that topk leaves.
+"""MACs that routing saves: work whose result is multiplied by the zeros of a topk.
 
-`topk` along leg e leaves k entries at each position of its other legs and exact zeros elsewhere. A product of two with
-such a factor needs k entries along e, not all. What is multiplied by it later is needed at those entries alone, so the
-products before it need k as well, through boxes that do not mix the entries:
+`topk` along leg e keeps k entries at each position of its other legs and sets the others to zero. A product of two with
+such a factor needs k entries along e, not all. Tensors that are multiplied by it later are needed only at those
+entries, so the products that compute them need k as well, also through boxes that do not mix the entries:
 
     V: x[m f] Wv[h e f d] -> m h e d, then Gs[m h e]     m f h k d instead of m f h e d
     A: softmax over m of Q[n e d] K[m d], then G[n e]    n m k d instead of n m e d
 
-This is what a backend can save that gathers the chosen entries; dense products, in `macs`, compute them all. Where two
-choices are along one leg, the smaller k counts.
+A backend that gathers the chosen entries can save this work; dense products, counted in `macs`, compute all entries. If
+two choices are along one leg, the smaller k counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tensornet_attn.ops import OPS
 
 @dataclass(frozen=True)
 class Choice:
-    """Of a tensor, at most k entries along `leg` at each position of the legs `by`."""
+    """At most k entries of a tensor along `leg`, at each position of the legs `by`."""
 
     leg: str
     k: Arith
@@ -45,7 +45,7 @@ NONE: Choices = frozenset()
 
 @dataclass(frozen=True)
 class Routing:
-    """The choices of a primitive graph by step: entries that are not zero, and entries that anything needs."""
+    """The choices of a primitive graph by step: entries that may be nonzero, and entries that are needed."""
 
     graph: Graph
     nonzero: Mapping[str, Choices]
@@ -53,7 +53,7 @@ class Routing:
 
     @staticmethod
     def of(graph: Graph) -> Routing:
-        """Two passes: zeros from the first step on, needs from the last step back."""
+        """Two passes: nonzero entries from the first step on, needed entries from the last step back."""
         nonzero: dict[str, Choices] = {}
         needed: dict[str, Choices] = dict.fromkeys(graph.results, NONE)
         routing = Routing(graph, nonzero, needed)
@@ -65,7 +65,7 @@ class Routing:
         return routing
 
     def left_by(self, step: Step) -> Choices:
-        """Where the result of a step may be other than zero."""
+        """The entries where the result of a step may be nonzero."""
         box = step.box
         if box is not None and box.leg is not None and OPS[box.kind].zeros_elsewhere(box):
             return frozenset({Choice(box.leg, box.number("k"), frozenset(step.legs) - {box.leg})})
@@ -85,7 +85,7 @@ class Routing:
         return frozenset(choice.renamed(names) for choice in self.nonzero.get(use.name, NONE))
 
     def asked_by(self, step: Step) -> Iterable[tuple[Use, Choices]]:
-        """What a step needs of each of its operands, in the operand's own leg names."""
+        """The entries that a step needs of each operand, in the operand's own leg names."""
         box, attention, asked = step.box, step.attention, self.needed.get(step.name, NONE)
         if step.contraction is not None:
             parts = [
@@ -95,7 +95,7 @@ class Routing:
             ]
         elif attention is not None:
             parts = [(use, _apart(asked, (attention.leg,))) for use in attention.uses]
-        elif box is None or OPS[box.kind].selects or OPS[box.kind].recurrent:  # which need all entries
+        elif box is None or OPS[box.kind].selects or OPS[box.kind].recurrent:  # these need all entries
             parts = [(use, NONE) for use in step.op.uses]
         else:
             parts = [(use, _apart(asked, OPS[box.kind].legs_mixed(box))) for use in box.uses]
@@ -110,7 +110,7 @@ class Routing:
 
 
 def chosen_behind(graph: Graph, name: str) -> Step | None:
-    """The choice of entries outside of which a step, made of it by boxes, is zero; it itself too."""
+    """The choice whose zeros a step inherits through boxes, or the step itself if it is a choice; otherwise None."""
     step = graph.step.get(name)
     if step is None or step.box is None or len(step.box.uses) != (1 + OPS[step.box.kind].selects):
         return None
@@ -133,13 +133,13 @@ def plain(graph: Graph, tree: Arith) -> bool:
 
 
 def _with_zeros(step: Step) -> Step:
-    """A choice with zeros in place of minus infinity."""
+    """A choice with zeros instead of minus infinity."""
     assert step.box is not None
     return replace(step, op=replace(step.box, numbers=tuple(one for one in step.box.numbers if one[0] != "fill")))
 
 
 def routed_products(scene: Scene, step: Step, routing: Routing) -> tuple[Monomials, int]:
-    """The multiply-adds of a step with routing: by legs, chosen ones as their k, and in number over the batch."""
+    """The MACs of a step with routing: by legs, with k for chosen ones, and as a number over the batch."""
     batch = scene.batch if step.name in scene.batched else 1
     found: Monomials = Counter()
     total = 0
@@ -164,6 +164,6 @@ def _chosen(scene: Scene, legs: tuple[str, ...], choices: Choices) -> dict[str, 
 
 
 def _apart(choices: Choices, legs: Iterable[str | None]) -> Choices:
-    """The choices that have nothing to do with these legs."""
+    """The choices that do not involve these legs."""
     mixed = set(legs)
     return frozenset(choice for choice in choices if not {choice.leg, *choice.by} & mixed)

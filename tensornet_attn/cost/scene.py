@@ -1,4 +1,4 @@
-"""What stands in memory when a primitive graph runs: sizes, batch dimensions, views, and what gets a gradient."""
+"""The memory of a running primitive graph: sizes, batch dimensions, views, and which tensors get gradients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
 from tensornet_attn.ir.tokens import Refusal
 
-HELD = frozenset({"weight", "constant", "state"})  # roles of tensors that belong to the module, not to a call
+HELD = frozenset({"weight", "constant", "state"})  # roles of tensors that belong to the module
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A primitive graph at given sizes of its legs and a batch."""
+    """A primitive graph with the sizes of its legs and a batch size."""
 
     graph: Graph
     sizes: Mapping[str, int]
@@ -30,7 +30,7 @@ class Scene:
 
     @cached_property
     def learned(self) -> frozenset[str]:
-        """Names a gradient flows to: inputs, trainable weights, and all steps made from them."""
+        """Names of tensors that get gradients: inputs, trainable weights, and all steps computed from them."""
         found = {t.name for t in self.graph.tensors if t.role == "input" or (t.role == "weight" and not t.frozen)}
         for step in self.graph.steps:
             if any(use.name in found for use in step.op.uses):
@@ -39,9 +39,9 @@ class Scene:
 
     @cached_property
     def storage(self) -> dict[str, str]:
-        """The tensor or step whose memory a name is: itself, but for a step that is a view.
+        """The tensor or step whose memory a name uses: its own, except for views.
 
-        An input that may be left out is the one it defaults to, where both have one length.
+        An optional input uses the memory of its default if both have the same size.
         """
         found = {tensor.name: tensor.name for tensor in self.graph.tensors}
         for tensor in self.graph.of_role("input"):
@@ -60,7 +60,7 @@ class Scene:
         return self.number(product.terms[0].coefficient) == 1 and set(step.op.uses[0].legs) == set(step.legs)
 
     def number(self, value: Arith) -> int | float:
-        """What arithmetic comes to; a sequence leg stands for its length. Raises InputError where it has no value."""
+        """The value of arithmetic; a sequence leg counts as its length. Raises InputError if there is no value."""
         try:
             return evaluate(value, {**self.graph.values, **self.sizes})
         except Refusal as refusal:
@@ -68,21 +68,21 @@ class Scene:
             raise InputError(f"at {lengths or 'these sizes'}: {refusal.message}") from None
 
     def size(self, legs: Iterable[str]) -> int:
-        """Numbers on these legs, without batch dimensions; the `word` of a count stands for as many entries."""
+        """Elements on these legs, without batch dimensions; a `word` among them counts as its value."""
         return prod(self.sizes[leg] if leg in self.sizes else int(self.number(parse(leg))) for leg in legs)
 
     def elements(self, what: Step | Use, without: str | None = None) -> int:
-        """Numbers in a result or a use, batch included, optionally without one leg: its rows."""
+        """Elements of a result or use, including the batch; `without`: a leg to skip, to count rows."""
         legs = [leg for leg in what.legs if leg != without]
         return self.size(legs) * (self.batch if what.name in self.batched else 1)
 
     def distinct(self, uses: Iterable[Use]) -> list[Use]:
-        """The uses, one for each memory."""
+        """The uses, one per memory."""
         return list({self.storage[use.name]: use for use in uses}.values())
 
     @cached_property
     def stored(self) -> dict[str, int]:
-        """Numbers in the memory of each tensor and step; a tensor of the module has the shape it is stored in."""
+        """Elements in the memory of each tensor and step; tensors of the module count in their stored shape."""
         found = {step.name: self.elements(step) for step in self.graph.steps}
         for tensor in self.graph.tensors:
             if tensor.role in HELD:
@@ -92,7 +92,7 @@ class Scene:
         return found
 
     def shape(self, name: str) -> int:
-        """Elements of a weight, constant or state as stored; on a leg sized at run time alone, its length now."""
+        """Elements of a stored weight, constant or state; a leg without a fixed size counts with its current length."""
         if name in self.graph.tensor and self.graph.tensor[name].stored:
             return prod(size or 1 for size in self.graph.shape_of(name))
         legs = self.graph.legs_of(name)
@@ -100,7 +100,7 @@ class Scene:
 
 
 def word(count: Arith) -> str:
-    """A count as it stands among the legs of a monomial: a setting's name, or arithmetic in brackets.
+    """A count as a factor of a monomial: a setting's name, or arithmetic in parentheses.
 
     >>> word(parse("k")), word(parse(2))
     ('k', '(2)')

@@ -1,4 +1,4 @@
-"""The sizes a cost is asked for, checked; the size of a leg by the parameters wanted; counts and tables as text."""
+"""Checks of sizes; the largest size of a leg for a parameter budget; counts and tables as text."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from tensornet_attn import limits
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.model import Graph, Leg
 
-LENGTH = 1024  # where none is asked for
+LENGTH = 1024  # the default length
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def dtype_bytes(dtype: object) -> int:
-    """Bytes of one number; takes `float32` and what prints as `torch.float32`.
+    """Bytes per element of a dtype, given as `float32`, `torch.float32` or torch's dtype. Raises InputError.
 
     >>> dtype_bytes("bfloat16")
     2
     """
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPE_BYTES:
-        raise InputError(f"there is no dtype '{name}' to count bytes of: {nearest(name, DTYPE_BYTES)}")
+        raise InputError(f"there is no dtype '{name}' in the cost model: {nearest(name, DTYPE_BYTES)}")
     return DTYPE_BYTES[name]
 
 
 def lengths_of(graph: Graph, n: int | None = None, m: int | None = None) -> dict[str, int]:
-    """Length n of the query leg and m of the key leg, by name, for the legs there are.
+    """The lengths of the query leg (n) and the key leg (m), by leg name. Raises InputError.
 
-    Not given, n is 1024 and m as asked for n; each at most the maximum of its leg, equal under self-attention.
+    n defaults to 1024 and m to n; defaults are limited to the leg's maximum, and equal under self-attention.
     """
     longest = {leg.name: leg.maximum for leg in graph.legs if leg.sequence and leg.maximum is not None}
     asked = LENGTH if n is None else n
@@ -42,12 +42,12 @@ def lengths_of(graph: Graph, n: int | None = None, m: int | None = None) -> dict
 
 
 def sizes_at(graph: Graph, lengths: Mapping[str, int]) -> dict[str, int]:
-    """The size of every leg at these lengths of its sequence legs; a relative leg without a reach has n + m - 1."""
+    """The size of every leg at these lengths; a relative leg without a maximum distance has n + m - 1 entries."""
     sizes = {leg.name: leg.size for leg in graph.legs if leg.size is not None}
     for leg in graph.legs:
         if leg.sequence:
             if leg.name not in lengths:
-                raise InputError(f"the {leg.kind} leg '{leg.name}' has no length, e.g. lengths={{'{leg.name}': 1024}}.")
+                raise InputError(f"the {leg.kind} leg '{leg.name}' has no length; give lengths={{'{leg.name}': 1024}}.")
             sizes[leg.name] = _checked(leg.name, lengths[leg.name], leg)
     ends = [sizes[leg] for leg in (graph.query, graph.key) if leg is not None]
     relative = sum(ends) - 1 if len(ends) == 2 else 2 * sum(ends) - 1
@@ -55,9 +55,9 @@ def sizes_at(graph: Graph, lengths: Mapping[str, int]) -> dict[str, int]:
 
 
 def whole(name: str, value: int, most: int = limits.SIZE) -> int:
-    """The value, if it is a whole number from 1 to `most`. Raises InputError."""
+    """The value, if it is an integer from 1 to `most`. Raises InputError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise InputError(f"'{name}' is {value!r:.40}, and must be a whole number from 1 to {most}, e.g. {name}=1.")
+        raise InputError(f"'{name}' is {value!r:.40}; give an integer from 1 to {most}, e.g. {name}=1.")
     return value
 
 
@@ -65,14 +65,14 @@ def _checked(name: str, length: int, leg: Leg) -> int:
     whole(name, length)
     if leg.maximum is not None and length > leg.maximum:
         raise InputError(
-            f"'{name}' is {length}, and the {leg.kind} leg '{leg.name}' has a maximum of {leg.maximum}: "
-            f"ask for {name}={leg.maximum} or less."
+            f"'{name}' is {length}, but the {leg.kind} leg '{leg.name}' has a maximum of {leg.maximum}; "
+            f"use {name}={leg.maximum} or less."
         )
     return length
 
 
 def parameters(graph: Graph) -> int:
-    """Trainable parameters, as stored; gates of experts are among them."""
+    """The number of trainable parameters as stored, including gates of experts."""
     shapes = [graph.shape_of(tensor.name) for tensor in graph.of_role("weight") if not tensor.frozen]
     return sum(prod(size or 0 for size in shape) for shape in shapes)
 
@@ -80,7 +80,7 @@ def parameters(graph: Graph) -> int:
 def largest_size(parameters_at: Callable[[int], int], most: int, name: str, leg: str, multiple: int) -> int:
     """The largest multiple of `multiple` at which a design has at most `most` parameters (Few Heads Are Enough's rule).
 
-    `parameters_at` counts those of the design `name` at a size of `leg`, and must grow with it. Raises InputError.
+    `parameters_at`: the parameters of the design `name` by the size of `leg`; must grow with it. Raises InputError.
 
     >>> largest_size(lambda d: 10 * d + 3, 100, "mine", "d", multiple=4)
     8
@@ -88,9 +88,9 @@ def largest_size(parameters_at: Callable[[int], int], most: int, name: str, leg:
     whole("multiple", multiple)
     least = parameters_at(multiple)
     if parameters_at(2 * multiple) <= least:
-        raise InputError(f"the parameters of '{name}' do not grow with leg '{leg}': choose the size of another leg.")
+        raise InputError(f"the parameters of '{name}' do not grow with leg '{leg}'; choose another leg.")
     if least > most:
-        raise InputError(f"'{name}' has {least:,} parameters at {leg} = {multiple} already, more than {most:,}.")
+        raise InputError(f"'{name}' already has {least:,} parameters at {leg} = {multiple}, more than {most:,}.")
     fits, exceeds = 1, 2
     while parameters_at(exceeds * multiple) <= most:
         fits, exceeds = exceeds, 2 * exceeds
@@ -103,7 +103,7 @@ def largest_size(parameters_at: Callable[[int], int], most: int, name: str, leg:
 
 
 def human(number: int, digits: int = 3) -> str:
-    """A count: whole below 1000, else three digits, or so many, and a suffix.
+    """A count with an SI suffix: an integer below 1000, otherwise `digits` significant digits.
 
     >>> human(999), human(1024), human(537_000_000), human(123_456), human(1024, 4)
     ('999', '1.02 k', '537 M', '123 k', '1.024 k')
@@ -119,7 +119,7 @@ def human(number: int, digits: int = 3) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """The lines of a table: entries aligned right, those of columns `left` left.
+    """The lines of a table with right-aligned entries; columns in `left` are left-aligned.
 
     >>> columns([("", "MACs"), ("Q", "268 M")])
     ['    MACs', 'Q  268 M']

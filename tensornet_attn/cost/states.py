@@ -1,9 +1,9 @@
-"""Sums over the keys that are mixed over heads before queries read them: what the planner's kernel `states` costs.
+"""Costs of the kernel `states`: sums over the keys that are mixed over heads before queries read them.
 
 # S.of = k v;  S = sum over m of S.of;  O = q mix S
 
-With H the heads of queries, G those of keys and values, F the features (legs that q and k share and O lacks), V the
-values' own legs, in multiply-adds:
+MACs, with H the heads of queries, G those of keys and values, F the features (legs that q and k share and O lacks), V
+the values' own legs:
 
     k v                   m G F V
     mix                   H G F V, causal in chunks of C: m / C times
@@ -25,7 +25,7 @@ from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 
 
 def with_rows(graph: Graph, step: Step) -> Step | None:
-    """The kernel that goes into one call with this one: one sums keys and values, the other the same keys alone."""
+    """The kernel to compute in one call with this one: one sums keys and values, the other only the same keys."""
     at = next((place for place, other in enumerate(graph.steps) if other.name == step.name), None)
     if at is None:
         return None
@@ -48,18 +48,18 @@ def _masked_alike(graph: Graph, one: Recurrence, other: Recurrence) -> bool:
 
 
 def states_chunk(graph: Graph, parts: Recurrence, sizes: Mapping[str, int] | None = None) -> int:
-    """Keys of a chunk: fewer than in linear attention by the heads that are mixed, whose scores are made inside it."""
+    """Keys per chunk: fewer than in linear attention, by the number of mixed heads with scores inside a chunk."""
     known = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
     root: int = 2 ** round(log2(prod(known[leg] for leg in (*parts.features, *parts.own))) / 2)
     return min(max(root // prod(known[leg] for leg in parts.mixed), CHUNKS[0]), CHUNKS[1])
 
 
 def states_work(scene: Scene, step: Step) -> dict[Legs, int]:
-    """The multiply-adds of one batch element, by the legs they run over."""
+    """MACs of one batch element, by the legs they run over."""
     parts, found = recurrence_of(step), Counter[Legs]()
     key, width = str(scene.graph.key), (*parts.features, *parts.own)
     scan = parts.causal(scene.graph)
-    query = key if scan else str(scene.graph.query)  # in a scan, queries are padded to the keys
+    query = key if scan else str(scene.graph.query)  # a scan pads queries to the number of keys
     chunk, scored = _chunk(scene, step)
     if parts.value is not None:
         found[(key, *parts.mixed, *width)] += 1
@@ -74,8 +74,8 @@ def states_work(scene: Scene, step: Step) -> dict[Legs, int]:
 
 
 def states_elementwise(scene: Scene, step: Step) -> int:
-    """Operations over the whole batch: keys that are summed alone, and causal also the mask inside chunks, states added
-    up, and what the mixed heads read added up."""
+    """Operations over the whole batch: sums of keys without values; if causal also the mask inside chunks, and the
+    sums of states and of the values that mixed heads read."""
     parts = recurrence_of(step)
     batch = scene.batch if step.name in scene.batched else 1
     rows, (chunk, scored) = scene.sizes[str(scene.graph.key)], _chunk(scene, step)
@@ -87,7 +87,7 @@ def states_elementwise(scene: Scene, step: Step) -> int:
 
 
 def states_kept(scene: Scene, step: Step) -> dict[str, int]:
-    """Floats kept for backward beside operands and result: states, mixed states, and scores inside the chunks."""
+    """Floats saved for backward besides operands and result: states, mixed states, and scores inside the chunks."""
     parts = recurrence_of(step)
     batch = scene.batch if step.name in scene.batched else 1
     rows, width = scene.sizes[str(scene.graph.key)], (*parts.features, *parts.own)
@@ -101,7 +101,7 @@ def states_kept(scene: Scene, step: Step) -> dict[str, int]:
 
 
 def _chunk(scene: Scene, step: Step) -> tuple[int, bool]:
-    """Keys of a chunk, and whether scores are made: those of keys alone are made with their values, in one call."""
+    """Keys per chunk, and whether scores are computed; sums of keys alone use the scores of their keys and values."""
     parts, other = recurrence_of(step), with_rows(scene.graph, step)
     scored = parts.value is not None or other is None
     lead = parts if scored or other is None else recurrence_of(other)

@@ -1,7 +1,7 @@
-"""Costs of designs over the sizes of legs and lengths of sequences, alone or as ratios to another design.
+"""Costs of designs over sizes of legs and sequence lengths, as values or as ratios to another design.
 
-Each design is priced at every combination of the sizes; a size or setting reaches the designs that have it. Designs
-`beside` are added to both sides, e.g. the feed-forward layer of a Transformer. Counted are the designs alone: no
+Each design is priced at every combination of sizes; a size or setting applies to the designs that have it. Designs
+`beside` are added to both sides, e.g. the feed-forward layer of a Transformer. Only the designs are counted: no
 embedding, no norms, no output over a vocabulary.
 """
 
@@ -22,31 +22,31 @@ from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec import Design
 
 Sizes = Mapping[str, int | float | str]
-Load = Callable[[str | Design, Sizes, Sizes], Design]  # a design at leg sizes and settings
+Load = Callable[[str | Design, Sizes, Sizes], Design]  # loads a design with leg sizes and settings
 Price = Callable[[Design], "Priced"]
-LENGTHS = ("n", "m")  # names of the query and the key length, whatever their legs are called
-POINTS = 10_000  # prices of one sweep at most
+LENGTHS = ("n", "m")  # names of the query and key lengths, for any names of the legs
+POINTS = 10_000  # maximum number of prices in a sweep
 
 ORDERS = {
     "planned": "as planned",
     "written": "as written",
     "fewest": "in the order of the fewest FLOPs",
-}  # of these, only a plan fuses operations
+}  # only a plan fuses operations
 MEASURES = {
     "macs": "multiply-adds of a forward pass",
-    "routed": "multiply-adds where only what topk chose is computed",
+    "routed": "multiply-adds if only the entries chosen by topk are computed",
     "training": "multiply-adds of forward and backward",
     "parameters": "trainable parameters",
-    "saved": "floats kept for backward",
+    "saved": "floats saved for backward",
     "peak": "bytes, peak of a forward pass with weights",
 }
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is asked for: designs by their sources, and `axes`, the sizes of each leg or length that varies.
+    """A request: the sources of designs, and `axes`, the sizes of each leg or length that varies.
 
-    `against` has sizes of its own, which may be arithmetic over the sizes of a point and which no axis changes.
+    `against_legs`: sizes of the other design, fixed or arithmetic over the sizes of a point; no axis changes them.
     """
 
     designs: tuple[str, ...]
@@ -66,7 +66,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Priced:
-    """A design's graph, and the graph that is priced at these lengths of its sequence legs: see `ORDERS`."""
+    """A design's graph, and a function from lengths to the graph to price, by the sweep's `order`."""
 
     graph: Graph
     at: Callable[[Mapping[str, int]], Graph]
@@ -74,7 +74,7 @@ class Priced:
 
 @dataclass(frozen=True)
 class Point:
-    """A design at one combination of sizes: `values` by measure, and those of the other design where there is one."""
+    """A design at one combination of sizes: `values` by measure, and the other design's values, if there is one."""
 
     design: str
     sizes: Mapping[str, int]
@@ -82,13 +82,13 @@ class Point:
     against: Mapping[str, int] | None
 
     def ratio(self, measure: str) -> float | None:
-        """The value over the other design's; None without one, or where that is 0."""
+        """The value divided by the other design's; None if there is no other design or its value is 0."""
         if self.against is None or self.against[measure] == 0:
             return None
         return self.values[measure] / self.against[measure]
 
     def displayed(self, measure: str) -> float | int | None:
-        """The ratio where there is another design, else the value."""
+        """The ratio if there is another design, otherwise the value."""
         return self.values[measure] if self.against is None else self.ratio(measure)
 
     def as_dict(self) -> dict[str, object]:
@@ -100,7 +100,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Swept:
-    """The points of a sweep, designs first, then the axes in their order; `names` are the designs' own names."""
+    """The points of a sweep: designs first, then the axes in order; names are those in the designs."""
 
     sweep: Sweep
     points: tuple[Point, ...]
@@ -108,7 +108,7 @@ class Swept:
     beside: tuple[str, ...]
 
     def series(self) -> dict[str, list[Point]]:
-        """The points along the first axis, by what else varies: `gfish, g = 2`."""
+        """The points along the first axis, grouped by design and other axes: `gfish, g = 2`."""
         found: dict[str, list[Point]] = {}
         rest = [*self.sweep.axes][1:]
         several = len(self.sweep.designs) > 1
@@ -135,9 +135,9 @@ class Swept:
         }
 
     def to_text(self) -> str:
-        """A table a measure: ratios, or values where there is no other design.
+        """One table per measure, with ratios if there is another design, otherwise values.
 
-        The head says which sizes are fixed, and how everything is counted.
+        The header gives the fixed sizes and the way of counting.
         """
         lines = [head(self)]
         for measure in self.sweep.measures:
@@ -147,7 +147,7 @@ class Swept:
 
 
 def swept(sweep: Sweep, load: Load, price: Price) -> Swept:
-    """All points of a sweep. Raises InputError, and DesignError where a design does not fit a size."""
+    """All points of a sweep. Raises InputError, and DesignError if a design does not fit a size."""
     sources = dict.fromkeys([*sweep.designs, *([sweep.against] if sweep.against else []), *sweep.beside])
     designs = {source: load(source, {}, {}) for source in sources}
     _check(sweep, list(designs.values()))
@@ -159,7 +159,7 @@ def swept(sweep: Sweep, load: Load, price: Price) -> Swept:
 
 
 def _check(sweep: Sweep, designs: Sequence[Design]) -> None:
-    """Refuses what no design can use, with the nearest name."""
+    """Raises InputError for names that no design has, with the most similar name, and for too many points."""
     for measure in sweep.measures:
         if measure not in MEASURES:
             raise InputError(f"there is no measure '{measure}': {nearest(measure, MEASURES)}")
@@ -167,15 +167,15 @@ def _check(sweep: Sweep, designs: Sequence[Design]) -> None:
         raise InputError(f"there is no order '{sweep.order}': {nearest(sweep.order, ORDERS)}")
     amount = prod(len(sizes) for sizes in sweep.axes.values()) * len(sweep.designs)
     if amount > POINTS:
-        raise InputError(f"these sizes make {amount:,} points, more than {POINTS:,}: give fewer sizes.")
+        raise InputError(f"these sizes make {amount:,} points, more than {POINTS:,}; give fewer sizes.")
     legs = {leg for design in designs for leg in _legs(design)}
     _known([*sweep.legs, *sweep.axes], {*legs, *LENGTHS}, "no design here has a leg")
     _known(sweep.settings, {name for design in designs for name in design.settings}, "no design here has a setting")
     for name in sweep.axes:
         if name in sweep.legs or {"n": sweep.n, "m": sweep.m}.get(name) is not None:
-            raise InputError(f"'{name}' has one size and several: give it once, the several with --over.")
+            raise InputError(f"'{name}' has a fixed size and several sizes; give it only once, several with --over.")
     if sweep.against_legs and sweep.against is None:
-        raise InputError("sizes of another design are given, and no other design: name it with --against.")
+        raise InputError("sizes of another design are given, but no other design; name it with --against.")
 
 
 def _known(given: Iterable[str], known: set[str], what: str) -> None:
@@ -191,10 +191,10 @@ def _legs(design: Design) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Pricer:
-    """Prices each design at each combination of sizes once."""
+    """Prices each design once at each combination of sizes."""
 
     sweep: Sweep
-    designs: Mapping[str, Design]  # as loaded, by source
+    designs: Mapping[str, Design]  # by source
     load: Load
     price: Price
     graphs: dict[str, Priced] = field(default_factory=dict)
@@ -213,14 +213,14 @@ class _Pricer:
                 yield Point(self.designs[source].name, sizes, own, against)
 
     def total(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
-        """A design and those beside it, one after the other: all adds up, but at the peak only one of them runs."""
+        """A design and those beside it, run one after the other: values add up, except memory at the peak."""
         parts = [self.one(source, sizes, fixed), *(self.one(other, sizes, {}) for other in self.sweep.beside)]
         total = {name: sum(part[name] for part in parts) for name in MEASURES}
         total["peak"] = max(part["peak"] - part["weights"] for part in parts) + sum(part["weights"] for part in parts)
         return {name: total[name] for name in self.sweep.measures}
 
     def one(self, source: str, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Mapping[str, int]:
-        """A design at the sizes that it has, where `fixed` ones come first."""
+        """The measures of a design at the sizes that it has; `fixed` sizes take precedence."""
         design, given = self.designs[source], {**self.sweep.legs, **sizes, **fixed}
         legs = {leg: size for leg, size in given.items() if leg in design.legs and leg not in LENGTHS}
         settings = {name: value for name, value in self.sweep.settings.items() if name in design.settings}
@@ -261,7 +261,7 @@ def _arithmetic(leg: str, text: int | float | str, known: Mapping[str, int]) -> 
     except Refusal as refusal:
         raise InputError(f"{where}: {refusal.message}") from None
     if not isinstance(value, int):
-        raise InputError(f"{where}, is {value}, and must be a whole number.")
+        raise InputError(f"{where}, is {value}, but must be an integer.")
     return value
 
 

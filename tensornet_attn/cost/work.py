@@ -1,20 +1,20 @@
-"""Arithmetic of a primitive step: multiply-adds as monomials in legs, elementwise operations counted apart.
+"""Arithmetic of a primitive step: MACs as monomials in legs; elementwise operations are counted separately.
 
-Multiply-adds (MACs; FLOPs = 2 MACs), each the product of the sizes of a set of legs, times the batch:
+MACs (FLOPs = 2 MACs), each the product of the sizes of a set of legs, times the batch:
 
     product that sums a leg      all legs of the pair
     fused attention              legs of query and key; legs of scores and value. Masks do not reduce the count
-    a kernel within bands        of keys those that a block of queries meets
-    delta rule                   as it is defined, a key at a time; chunks of C keys take m C (2.5 d + 1.5 e) +
-                                 m (d d + 3 d e) + m / C d d e at n = m. m d e more where the state fades, and where
-                                 values are written by a key of their own
+    a kernel within bands        only the keys that a block of queries meets
+    delta rule                   by its definition, one key at a time; chunks of C keys take m C (2.5 d + 1.5 e) +
+                                 m (d d + 3 d e) + m / C d d e at n = m. m d e more if the state decays, and if values
+                                 are written by separate keys
 
-Elementwise operations, one for each number of the result unless a line says otherwise:
+Elementwise operations, one per element of the result unless stated otherwise:
 
     product that sums no leg     1
-    coefficient other than 1     1 for each number it multiplies
-    linear combination           1 for each term after the first
-    boxes                        as `ops` say: so many for each number of `of`; 1 more for mask, scale and dropout
+    coefficient other than 1     1 per element that it multiplies
+    linear combination           1 per term after the first
+    boxes                        by `ops`: a number per element of `of`; 1 more for each of mask, scale and dropout
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops import OPS
 
-Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs: how often
+Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs: number of occurrences
 
 
 def products(scene: Scene, step: Step) -> Monomials:
-    """The multiply-adds of a step for one batch element, by the legs they run over."""
+    """MACs of a step for one batch element, by the legs they run over."""
     found: Monomials = Counter()
     if step.kernel is not None:
         if step.kernel.kind in WORK:
             return Counter(WORK[step.kernel.kind](scene, step))
-        inner, held = inside(scene, step)
+        inner, parts = inside(scene, step)
         met = keys_met(scene, step)
-        for legs, count in sum((products(inner, part) for part in held), Counter()).items():
+        for legs, count in sum((products(inner, part) for part in parts), Counter()).items():
             if met is not None and _pairs(scene) <= {*legs}:
                 found[tuple(leg for leg in legs if leg != scene.graph.key)] += met * count
             else:
@@ -59,18 +59,17 @@ def products(scene: Scene, step: Step) -> Monomials:
 
 
 def macs(scene: Scene, step: Step) -> int:
-    """Multiply-adds of a step over the whole batch."""
+    """MACs of a step over the whole batch."""
     batch = scene.batch if step.name in scene.batched else 1
     return batch * sum(count * scene.size(legs) for legs, count in products(scene, step).items())
 
 
 def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> int:
-    """MACs of forward and backward at these lengths of the sequence legs, of all inputs and trainable weights.
+    """MACs of forward and backward at these lengths, with gradients of all inputs and trainable weights.
 
-    A product of two costs one product of the same size for each factor that gets a gradient: 3 times its forward where
-    both do. So do fused operations, whose operands all get one. What a kernel computes again in the backward is not
-    counted. Raises InputError where a length or the batch is no positive whole number, or a length is above a leg's
-    maximum.
+    A product of two costs one more product of the same size for each factor that gets a gradient: 3 times its forward
+    if both do. Fused operations cost 3 times their forward. Recomputation in the backward is not counted. Raises
+    InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
     scene = Scene(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
     total = 0
@@ -85,10 +84,10 @@ def elementwise(scene: Scene, step: Step) -> int:
     if step.kernel is not None and step.kernel.kind in ELEMENTWISE:
         return ELEMENTWISE[step.kernel.kind](scene, step)
     if step.kernel is not None:
-        inner, held = inside(scene, step)
+        inner, parts = inside(scene, step)
         met = keys_met(scene, step)
         few = inner if met is None else replace(inner, sizes={**inner.sizes, str(scene.graph.key): met})
-        return sum(elementwise(few if _pairs(scene) <= {*part.legs} else inner, part) for part in held)
+        return sum(elementwise(few if _pairs(scene) <= {*part.legs} else inner, part) for part in parts)
     if step.contraction is not None:
         return _contraction(scene, step, step.contraction)
     if step.box is not None:
@@ -101,7 +100,7 @@ def elementwise(scene: Scene, step: Step) -> int:
 
 
 def _pairs(scene: Scene) -> set[str]:
-    """The legs that scores have."""
+    """The query and key legs."""
     return {leg for leg in (scene.graph.query, scene.graph.key) if leg}
 
 
@@ -132,7 +131,7 @@ def _ordered(scene: Scene, legs: Iterable[str]) -> tuple[str, ...]:
 
 
 def polynomial(monomials: Monomials) -> str:
-    """The sum as text, in order of first appearance; legs stand in the order in which the design declares them.
+    """The sum as text, in order of first appearance, with legs in the order of their declaration.
 
     >>> polynomial(Counter({("n", "d"): 2, ("m",): 1}))
     '2 n d + m'

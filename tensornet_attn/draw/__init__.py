@@ -1,10 +1,10 @@
-"""Pictures of diagrams: DOT, SVG, PNG, TikZ, Mermaid and text, in the look of the Tuformer paper.
+"""Pictures of diagrams as DOT, SVG, PNG, TikZ, Mermaid and text, in the style of the Tuformer paper.
 
-Nodes are tensors, round where something changes them (filled: trainable weights, heavy outline: inputs, dashed: noise,
-doubled: state), square where nothing does (filled: frozen weights, white: constants); the core has a heavier outline.
-Wires are legs with their names and sizes, a frame is a step (dashed: softmax), the ball on a box's border marks the leg
-it acts along; what a state stores and losses say so. Queries stand on the left, keys on the right. The same graph gives
-the same bytes.
+Nodes are tensors. Tensors whose values change are round: trainable weights (filled), inputs (heavy outline), noise
+(dashed) and state (double outline). Fixed tensors are square: frozen weights (filled) and constants (white). Core
+tensors have a heavier outline. Wires are legs with their names and sizes. A frame is a step (dashed: softmax), and the
+ball on its border marks the leg that a box acts along. Titles of frames name states and losses. Queries are on the
+left, keys on the right. Output is deterministic.
 """
 
 from tensornet_attn.draw.dot import to_dot

@@ -12,14 +12,14 @@ _ROLES = ("weight", "constant", "state")
 
 
 def core(graph: Graph) -> frozenset[str]:
-    """Names of the core tensors: C of Tuformer's equation 2, P of FiSHformer; empty where scores are plain products.
+    """Names of the core tensors, e.g. C in Tuformer's equation 2 and P of FiSHformer; empty for plain dot products.
 
-    A core tensor is a factor of a product inside a softmax or normalize box over keys, the data of that product covers
-    the query and the key leg, and no leg of the tensor is a sequence leg or joins an input.
+    A core tensor is a factor of a product inside a softmax or normalize box over keys. The data factors of that product
+    have the query and the key leg. The core tensor has no sequence leg and no leg of an input.
     """
     if graph.query is None or graph.key is None:
         return frozenset()
-    data = {tensor.name for tensor in graph.of_role("input")}  # and the steps that some input reaches
+    data = {tensor.name for tensor in graph.of_role("input")}  # and the steps that depend on an input
     for step in graph.steps:
         data |= {step.name} if any(use.name in data for use in step.op.uses) else set()
     normalised = [found for found in attentions(graph).values() if not isinstance(found.weighting, Masked)]
@@ -35,7 +35,7 @@ def core(graph: Graph) -> frozenset[str]:
 
 
 def core_words(graph: Graph) -> list[str]:
-    """Each core tensor with what may change it: `C (trainable)`, `C (constant)`."""
+    """The core tensors with their kinds: `C (trainable)`, `C (constant)`."""
     return [f"{name} ({KINDS[look_of(graph.tensor[name])]})" for name in sorted(core(graph))]
 
 

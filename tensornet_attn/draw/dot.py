@@ -1,4 +1,4 @@
-"""A picture as DOT source with the place of everything in it, so that Graphviz draws and does not lay out."""
+"""Writes a picture as DOT source with all positions, so that Graphviz only draws it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tensornet_attn.errors import MissingPartError
 from tensornet_attn.graph.model import Graph
 
 _GRAPH = {
-    "layout": "nop2",  # Graphviz takes the places as they stand here
+    "layout": "nop2",  # Graphviz uses the positions in the source
     "outputorder": "edgesfirst",
-    "bgcolor": GROUND,  # pages may be dark
+    "bgcolor": GROUND,  # for dark pages
     "fontname": FONT,
     "fontsize": f"{NODE:g}",
 }
@@ -37,9 +37,9 @@ def to_dot(
     theme: Theme = LIGHT,
     overlay: Overlay = NONE,
 ) -> str:
-    """DOT source of a diagram; `kept`: marks of steps; `dots` per inch are set for pictures made of pixels.
+    """The DOT source of a diagram. Raises MissingPartError without the graphviz package.
 
-    `overlay`: the plan or the cost, shown besides. Raises MissingPartError where the graphviz package is not installed.
+    `kept`: marks of steps, from `kept_marks`. `dots`: dots per inch, for PNG. `overlay`: the plan or the cost.
     """
     graphviz = graphviz_module()
     picture = picture_of(graph, title, kept, overlay)
@@ -72,13 +72,13 @@ def graphviz_module() -> Any:
 
 
 class _Writer:
-    """Writes what has a place; in DOT, y grows upwards."""
+    """Writes frames, nodes and wires. In DOT, y grows upwards."""
 
     def __init__(self, dot: Any, picture: Picture, theme: Theme):
         self.dot, self.picture, self.theme = dot, picture, theme
         self.scene, self.layout = picture.scene, picture.layout
         self.escape = graphviz_module().escape
-        self.joined: dict[str, dict[str, None]] = defaultdict(dict)  # the names of what ends at each node
+        self.joined: dict[str, dict[str, None]] = defaultdict(dict)  # names of the wires that end at each node
         for curve in self.layout.curves:
             for end in (curve.tail, curve.head):
                 self.joined[end][self.name(curve.edge)] = None
@@ -87,7 +87,7 @@ class _Writer:
         return f"{x:.1f},{self.picture.height - y:.1f}"
 
     def name(self, edge: Edge) -> str:
-        """A name for all pieces of a wire, or of a bond."""
+        """The common name of all segments of a wire or a bond."""
         return f"w{edge.wire}" if edge.wire >= 0 else f"b{edge.tail}"
 
     def frames(self, parent: str | None, within: Any) -> None:
@@ -103,7 +103,7 @@ class _Writer:
                 cluster.attr(label=self.escape("\n".join(frame.words)), fontsize=f"{TITLE[frame.look]:g}")
                 cluster.attr(**{"class": f"frame {frame.look}"})
                 if frame.look == "term" and self.picture.overlay.fills:
-                    cluster.attr(bgcolor="transparent")  # else it is the ground
+                    cluster.attr(bgcolor="transparent")  # the default is the ground colour
                 if frame.id in self.layout.titles:
                     title = self.layout.titles[frame.id]
                     cluster.attr(lp=self.at(title.x, title.y), **_size(title.width, title.height, "l"))

@@ -1,4 +1,4 @@
-"""A graph as one picture: steps are drawn in place, each in a frame with its name, around what it is made from."""
+"""Flattens a graph to one picture: steps are drawn inline, in frames with their names around their operands."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Wires = dict[str, Wire]
 
 
 def flatten(graph: Graph, kept: Marks = NOTHING, overlay: Overlay = NONE) -> Scene:
-    """The picture of a whole design: its output, and each step that is drawn apart.
+    """The picture of a design: its output, and separate parts for steps that are not drawn inline.
 
     `kept` marks frames of steps, `overlay` fills them.
     """
     painter = _Painter(graph, kept, overlay)
-    shown = [step for step in graph.steps if step.name in painter.apart | graph.results]
-    for index, step in enumerate(shown):
+    parts = [step for step in graph.steps if step.name in painter.apart | graph.results]
+    for index, step in enumerate(parts):
         painter.root(step, index)
     return painter.scene()
 
 
 class _Painter:
-    """Collects nodes, frames and wires while it walks down from the results."""
+    """Collects nodes, frames and wires, starting from the results."""
 
     def __init__(self, graph: Graph, kept: Marks, overlay: Overlay):
         self.graph, self.kept, self.overlay = graph, kept, overlay
@@ -40,10 +40,10 @@ class _Painter:
         self.frames: list[Frame] = []
         self.wires: list[Wire] = []
         self.bonds: list[Bond] = []
-        self.scalars: list[list[Arith]] = []  # coefficients met so far, one list for each product around
+        self.scalars: list[list[Arith]] = []  # a stack of coefficients, one list per enclosing product
 
     def scene(self) -> Scene:
-        """The finished picture: a leg that ends nowhere else ends in a vector of ones."""
+        """The finished picture. A leg with one end is joined to a vector of ones."""
         homes = {node.id: node for node in self.nodes}
         self.quiet(homes)
         for wire in [wire for wire in self.wires if len(wire.ends) == 1]:
@@ -56,12 +56,12 @@ class _Painter:
         return Scene(self.graph.name, tuple(self.frames), tuple(self.nodes), wires, tuple(self.bonds), order, ends)
 
     def quiet(self, homes: dict[str, Node]) -> None:
-        """A leg with its name right before a border does not say it again right after, unless it is a result's."""
-        said = {end for wire in self.wires if wire.named for end in wire.ends if homes[end].frame == wire.frame}
+        """Removes the repeated name of a leg after a border, except at results."""
+        labelled = {end for wire in self.wires if wire.named for end in wire.ends if homes[end].frame == wire.frame}
         for wire in self.wires:
             ends = [homes[end] for end in wire.ends]
             passed = [end for end in ends if end.look == "pass" and end.frame != wire.frame]
-            if len(ends) == 2 and len(passed) == 1 and passed[0].id in said:
+            if len(ends) == 2 and len(passed) == 1 and passed[0].id in labelled:
                 wire.named = any(end.look == "open" for end in ends)
 
     def node(
@@ -72,28 +72,28 @@ class _Painter:
         return node
 
     def frame(self, look: str, words: Iterable[str], parent: str | None, step: str = "") -> str:
-        """A frame; `step`: the one that it stands for, whose mark it then has."""
-        kept, said = self.kept.get(step, ()), self.overlay.words.get(step, ())
+        """Adds a frame, with the marks of `step` if given."""
+        kept, notes = self.kept.get(step, ()), self.overlay.words.get(step, ())
         fill = self.overlay.fills.get(step, "")
-        frame = Frame(f"f{len(self.frames)}", parent, look, (*words, *said, *kept), bool(kept), fill)
+        frame = Frame(f"f{len(self.frames)}", parent, look, (*words, *notes, *kept), bool(kept), fill)
         self.frames.append(frame)
         return frame.id
 
     def wire(self, leg: str, frame: str | None, outer: Wires | None = None) -> Wire:
-        """A leg inside a frame; one that goes on outside has its name there."""
+        """Adds a wire inside a frame. If the leg continues outside, its name is there."""
         beyond = outer.get(leg) if outer else None
         wire = Wire(beyond.leg if beyond else self.graph.leg[leg], frame, named=beyond is None)
         self.wires.append(wire)
         return wire
 
     def root(self, step: Step, index: int) -> None:
-        """A result with open ends."""
+        """Draws a part of the picture: a result with open ends."""
         states = [state for state, name in self.graph.updates if name == step.name]
         title = f"{step.name}[{' '.join(step.legs)}]" + (f", kept in {', '.join(states)}" if states else "")
         for loss in (loss for loss in self.graph.losses if loss.step == step.name):
             name = "" if loss.name == loss.step else f" {loss.name}"
             title += f", loss{name}, times {to_text(loss.weight)}"
-        boxed = step.box is not None  # whose own frame has the mark
+        boxed = step.box is not None  # the frame of the box has the mark
         frame = self.frame("part", (title,), None, "" if boxed else step.name)
         wires = {leg: self.wire(leg, frame) for leg in step.legs}
         path: Path = ((0, index),)
@@ -104,7 +104,7 @@ class _Painter:
             wires[leg].join(self.node("open", "", frame, (*path, END), border=True))
 
     def use(self, use: Use, wires: Wires, frame: str | None, path: Path) -> None:
-        """A tensor, or a step drawn in place; `wires` by the legs of the use."""
+        """Draws a tensor, or a step inline; `wires` are by legs of the use."""
         step = self.graph.step.get(use.name)
         if step is not None and step.name not in self.apart:
             own = dict(zip(step.legs, (wires[leg] for leg in use.legs), strict=True))
@@ -116,7 +116,7 @@ class _Painter:
                 wires[leg].join(node)
 
     def step(self, step: Step, wires: Wires, frame: str | None, path: Path, named: bool = True) -> None:
-        """A step in place, with its name unless it is nested in a box or what is around it has the name."""
+        """Draws a step inline, with its name unless it is nested in a box or `named` is false."""
         named = named and (not step.nested or step.name in self.kept)
         if step.attention is not None:
             self.attention(step.attention, wires, frame, path)
@@ -130,7 +130,7 @@ class _Painter:
             self.contraction(step.contraction, wires, frame, path)
 
     def named(self, step: Step, op: Contraction, wires: Wires, frame: str | None, path: Path) -> None:
-        """A product or sum in a frame of its own, so that its name has a place."""
+        """Draws a product or sum in a frame with its name."""
         inside = self.frame("step", (step.name,), frame, step.name)
         inner = {leg: self.wire(leg, inside, wires) for leg in step.legs}
         self.scalars.append([])
@@ -153,12 +153,12 @@ class _Painter:
             self.scalars[-1].append(term.coefficient)
 
     def numbers(self, frame: str | None, path: Path) -> None:
-        """Coefficients that no sign of a sum takes in: tensors without legs."""
+        """Draws coefficients outside sums, as tensors without legs."""
         for value in self.scalars.pop():
             self.node("number", to_text(value), frame, (*path, (1, 0)))
 
     def sum(self, contraction: Contraction, wires: Wires, frame: str | None, path: Path) -> None:
-        """Terms side by side, each with its sign, bonded to one `+` that carries the legs of the result."""
+        """Draws terms with their signs side by side, bonded to a `+` node with the legs of the result."""
         plus = self.node("plus", "+", frame, (*path, LAST))
         for index, term in enumerate(contraction.terms):
             own = {leg: wire for leg, wire in wires.items() if leg in _legs(term.factors)}
@@ -166,7 +166,7 @@ class _Painter:
         self.source(plus, wires)
 
     def source(self, node: Node, wires: Wires) -> None:
-        """Legs that come out of a node that combines operands have their names there."""
+        """Joins the result wires to a node that combines operands, and labels them there."""
         for wire in wires.values():
             wire.join(node)
             wire.named = True
@@ -180,8 +180,8 @@ class _Painter:
         self.bonds.append(Bond(tap.id, plus.id, tuple(leg.name for leg in legs.values())))
 
     def operand(self, term: Term, legs: dict[str, Leg], frame: str | None, path: Path) -> Node:
-        """A product whose free legs are gathered in a tap; `legs`: what each of them is called around it."""
-        if len(term.factors) > 1 or (term.factors and not legs):  # else wires say what belongs to the tap
+        """Draws a product and joins its free legs in a tap; `legs` maps them to the outer legs."""
+        if len(term.factors) > 1 or (term.factors and not legs):  # otherwise, a wire joins the operand to the tap
             frame = self.frame("term", (), frame)
         tap = self.node("tap", "", frame, (*path, LAST))
         wires = {leg: self.wire(outer.name, frame) for leg, outer in legs.items()}
@@ -191,7 +191,7 @@ class _Painter:
         return tap
 
     def role(self, role: str, use: Use, into: Node, frame: str, path: Path) -> None:
-        """An operand that its role names, such as the key of a delta rule."""
+        """Draws an operand with its role, such as the key of a delta rule."""
         self.scalars.append([])
         tap = self.operand(Term(ONE, (use,)), {leg: self.graph.leg[leg] for leg in use.legs}, frame, path)
         numbers, step = [*map(factor_words, self.scalars.pop())], self.graph.step.get(use.name)
@@ -210,18 +210,18 @@ class _Painter:
             self.rule(box, wires, inside, path)
 
     def boxed(self, box: Box, of: Use, others: Mapping[str, Use], wires: Wires, frame: str, path: Path) -> None:
-        """A box's operand inside its frame; other tensors that it asks, by role, are bonded to the border's dot."""
+        """Draws a box's operand inside its frame. Its other operands are bonded to the dot on the border."""
         inner = {leg: self.wire(leg, frame, wires) for leg in of.legs}
         self.scalars.append([])
         self.use(of, inner, frame, (*path, (0, 0)))
         self.numbers(frame, path)
         port = self.border(box.leg, wires, inner, frame, path)
-        asked = [(role, use) for role, use in others.items() if port is not None and use != of]
-        for index, (role, use) in enumerate(asked, 1):
+        bonded = [(role, use) for role, use in others.items() if port is not None and use != of]
+        for index, (role, use) in enumerate(bonded, 1):
             self.role(role, use, port, frame, (*path, (0, index)))  # type: ignore[arg-type]
 
     def border(self, acts: str | None, outer: Wires, inner: Wires, frame: str, path: Path) -> Node | None:
-        """Legs leave a box at its border; a dot marks the one it acts along, which may end there or become another."""
+        """Draws legs through the border of a box. A dot marks the leg that it acts along, which can end or change."""
         for leg in outer:
             if leg in inner and leg != acts:
                 self.passage("pass", (inner[leg], outer[leg]), frame, path)
@@ -238,7 +238,7 @@ class _Painter:
         return node
 
     def rule(self, box: Box, wires: Wires, frame: str, path: Path) -> None:
-        """A box with operands by role, such as the delta rule."""
+        """Draws a box without an `of` operand, such as the delta rule."""
         rule = self.node("rule", box.kind, frame, (*path, (1, 0)))
         for index, (role, use) in enumerate(box.operands):
             self.role(role, use, rule, frame, (*path, (0, index)))
@@ -247,7 +247,7 @@ class _Painter:
         self.border(None, wires, inner, frame, path)
 
     def attention(self, op: FusedAttention, wires: Wires, frame: str | None, path: Path) -> None:
-        """A fused softmax attention, drawn as what it computes."""
+        """Draws a fused attention as its unfused computation."""
         scores = Contraction((Term(ONE, (op.query, op.key)),))
         numbers = (("scale", op.scale), ("dropout", op.dropout))
         box = Box("softmax", op.leg, (("of", Use("scores", op.scores)),), numbers, op.masks)
@@ -266,9 +266,9 @@ def _legs(uses: Iterable[Use]) -> list[str]:
 
 
 def _arranged(graph: Graph, factors: tuple[Use, ...], wires: Wires) -> list[tuple[int, Use]]:
-    """Factors by their distance from the data of the product: steps and inputs 0, what they touch 1, and so on.
+    """Factors with their distance from the data of the product: steps and inputs have 0, their neighbours 1, and so on.
 
-    Among those of one distance, what has the query leg comes first and what has the key leg last.
+    At equal distance, factors with the query leg come first and factors with the key leg last.
     """
     data = {*graph.step, *(tensor.name for tensor in graph.of_role("input"))}
     distance = [0 if use.name in data else None for use in factors]
@@ -284,7 +284,7 @@ def _arranged(graph: Graph, factors: tuple[Use, ...], wires: Wires) -> list[tupl
 
     def side(use: Use) -> int:
         legs = {wires[leg].leg.name for leg in use.legs}
-        return (graph.key in legs) - (graph.query in legs)  # -1 on the left, 1 on the right
+        return (graph.key in legs) - (graph.query in legs)  # -1: left, 1: right
 
     rows = [(len(factors) if d is None else d, use) for d, use in zip(distance, factors, strict=True)]
     return sorted(rows, key=lambda row: (row[0], side(row[1])))

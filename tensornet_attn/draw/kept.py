@@ -1,4 +1,4 @@
-"""What a decoding cache keeps, for pictures: a result by its step, a state by the box that carries it."""
+"""Marks of the decoding cache's content in pictures: cached results at their steps, states at their boxes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.parts import Decoding, Kept
 
-Marks = Mapping[str, tuple[str, ...]]  # by the name of a step, what its frame says of it
+Marks = Mapping[str, tuple[str, ...]]  # by step name, the lines in the title of its frame
 NOTHING: Marks = {}
-LEGEND = "kept by a cache"
+LEGEND = "in the decoding cache"
 
 
 def kept_marks(graph: Graph) -> Marks:
-    """The steps that are kept, or whose states are. Raises InputError where the design can have no cache.
+    """Marks of the steps whose results or states are in the cache. Raises InputError if the design supports no cache.
 
-    What is kept of a rewritten diagram and is no step of this one is said at the output.
+    Cached results of the rewritten diagram that are no steps of this one are marked at the output.
 
     >>> from tensornet_attn import build, load
     >>> kept_marks(build(load("mla"), causal=True))
-    {'C': ('kept: each position',)}
+    {'C': ('cached: all positions',)}
     >>> kept_marks(build(load("linear"), causal=True))
-    {'A': ('keeps state1[h d_ d]', 'keeps state2[h d]')}
+    {'A': ('cached: state1[h d_ d]', 'cached: state2[h d]')}
     """
     found, marks = decoding_of(graph), dict[str, tuple[str, ...]]()
     for one in found.kept:
@@ -32,7 +32,7 @@ def kept_marks(graph: Graph) -> Marks:
 
 
 def kept_lines(marks: Marks) -> list[str]:
-    """A line that says which steps are kept, if any are."""
+    """A line that lists the cached steps, or no line without marks."""
     steps = [f"{step} ({'; '.join(words)})" for step, words in marks.items()]
     return [f"cache: {', '.join(steps)}"] if steps else []
 
@@ -46,6 +46,6 @@ def _step(graph: Graph, name: str) -> str:
 
 def _words(found: Decoding, one: Kept, step: str) -> str:
     if one.name == step:
-        which = "each position" if one.reach is None else f"last {one.reach + 1:,} positions"
-        return f"kept: {which}{' of the memory' * found.memory}"
-    return f"keeps {one.name.removeprefix(f'{step}.')}[{' '.join(one.legs)}]"
+        which = "all positions" if one.reach is None else f"last {one.reach + 1:,} positions"
+        return f"cached: {which}{' of the memory' * found.memory}"
+    return f"cached: {one.name.removeprefix(f'{step}.')}[{' '.join(one.legs)}]"

@@ -1,7 +1,7 @@
-"""Which designs contain which others, as a picture: general on the left, special on the right (Tuformer, fig. 6).
+"""The picture of which designs contain which others, from general (left) to special (right), as in Tuformer's fig. 6.
 
-Designs that contain each other, at suitable sizes, share a box. An edge that others already say is left out; a dashed
-one holds for causal designs alone.
+Designs that contain each other at suitable sizes share a box. Edges that follow from other edges are omitted. Dashed
+edges hold only for causal designs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensornet_attn.draw.render import layout
 
 _NODE = {"shape": "box", "style": "rounded,filled", "fontname": FONT, "fontsize": "11", "margin": "0.12,0.06"}
 _GRAPH = {"fontname": FONT, "fontsize": "11", "nodesep": "0.1", "ranksep": "0.6", "rankdir": "LR"}
-_FILLS = ("#eeeeee", "#f9cb9c", "#cfe2f3", "#d9ead3", "#fff2cc", "#ead1dc")  # one a family, in order of appearance
+_FILLS = ("#eeeeee", "#f9cb9c", "#cfe2f3", "#d9ead3", "#fff2cc", "#ead1dc")  # one per family, in order of appearance
 FORMATS = ("svg", "png", "dot", "txt")
 
 
@@ -32,7 +32,7 @@ def lattice_picture(lattice: Any, form: str) -> bytes:
 
 
 def lattice_text(lattice: Any) -> str:
-    """One line a design: what it contains directly."""
+    """One line per design, with the designs that it contains directly."""
     names = [name for name in sorted(lattice) if lattice.out_degree(name)]
     wide, lines = max(map(len, names), default=0), []
     for name in names:
@@ -43,7 +43,7 @@ def lattice_text(lattice: Any) -> str:
 
 
 def lattice_source(lattice: Any, dots: int | None = None) -> str:
-    """DOT text; designs that neither contain nor are contained are left out."""
+    """DOT text without the designs that have no relations."""
     boxes = nx.condensation(lattice.subgraph([name for name in lattice if lattice.degree(name)]))
     kept = nx.transitive_reduction(boxes)
     dot = graphviz_module().Digraph("lattice", graph_attr=dict(_GRAPH), node_attr=dict(_NODE))
@@ -62,6 +62,6 @@ def lattice_source(lattice: Any, dots: int | None = None) -> str:
 
 
 def _causal(lattice: Any, boxes: Any, one: int, other: int) -> bool:
-    """Whether every way from one box to the other holds for causal designs alone."""
+    """Whether all edges from one box to the other hold only for causal designs."""
     pairs = [(a, b) for a in boxes.nodes[one]["members"] for b in boxes.nodes[other]["members"]]
     return all(lattice.edges[pair].get("causal") for pair in pairs if lattice.has_edge(*pair))

@@ -1,7 +1,7 @@
-"""Places for everything in a picture: each frame is laid out by itself, then stands as one block in what is around it.
+"""Layout of a picture. Each frame is laid out by itself, and is one block in the frame around it.
 
-Wires keep to the rows and channels of their frame, so no wire runs through a text, a node or a border: they are upright
-where they leave, arrive and pass a row, and bent only between rows. All is in points, and y grows downwards.
+Wires are vertical at their ends and at rows that they pass, and bend only between rows, so that they cross no text,
+node or border. Positions are in points, and y grows downwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Spot:
-    """A rectangle by its middle; y grows downwards."""
+    """A rectangle with its centre at x, y; y grows downwards."""
 
     x: float
     y: float
@@ -41,7 +41,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Curve:
-    """A piece of an edge as Bezier points, 3 n + 1 of them, from `tail` to `head` (nodes, or a label)."""
+    """A segment of an edge from `tail` to `head` (nodes or a label), as 3 n + 1 Bezier points."""
 
     edge: Edge
     tail: str
@@ -60,7 +60,7 @@ class Layout:
     curves: list[Curve] = field(default_factory=list)
 
     def take(self, other: Layout, x: float, y: float) -> None:
-        """Everything of another layout, moved."""
+        """Adds the content of another layout, moved by x and y."""
         self.nodes |= {name: spot.moved(x, y) for name, spot in other.nodes.items()}
         self.frames |= {name: spot.moved(x, y) for name, spot in other.frames.items()}
         self.titles |= {name: spot.moved(x, y) for name, spot in other.titles.items()}
@@ -68,15 +68,15 @@ class Layout:
         self.curves += [replace(curve, points=tuple((a + x, b + y) for a, b in curve.points)) for curve in other.curves]
 
 
-STUB = 12.0  # of open ends below their frame
-CHANNEL = 9.0  # between two rows whose wires are straight
-STEP = 6.0  # more for wires aslant, in steps, so that blocks alike have one height
-TALL = 40.0  # rows with blocks, in which other things stand at the top
+STUB = 12.0  # length of open ends below their frame
+CHANNEL = 9.0  # distance of rows with straight wires
+STEP = 6.0  # additional distance for slanted wires, in steps, so that equal blocks have equal heights
+TALL = 40.0  # minimum height of rows in which things are aligned at the top
 
 
 @dataclass
 class Placed:
-    """One level with the order of its rows and the place of each thing from the left: from it follow all others."""
+    """A level with the order of its rows and the horizontal position of each thing. Computes all other positions."""
 
     level: Level
     rows: list[list[str]]
@@ -95,11 +95,11 @@ class Placed:
             self.into[arrow.head].append(arrow)
 
     def layout(self) -> Layout:
-        """Places from the first row to the last, then the wires."""
+        """Places rows from top to bottom, then wires."""
         made, level, sizes, blocks, x = self.made, self.level, self.sizes, self.blocks, self.x
         y = 0.0
         for index, row in enumerate(self.rows):
-            if index:  # room above a row; more where wires run aslant
+            if index:  # distance to the previous row, larger for slanted wires
                 above = [arrow for arrow in level.arrows if arrow.tail in self.rows[index - 1]]
                 slants = [abs((made.nodes[a.port].x if a.port else x[a.tail]) - x[a.head]) for a in above]
                 y += CHANNEL + STEP * min(4, round(max(slants, default=0.0) / 26))
@@ -109,7 +109,7 @@ class Placed:
                 self.bands[thing] = (y, y + high)
                 wide, own = sizes[thing]
                 middle = y + (high / 2 if on_border or high < TALL else own / 2)
-                if thing not in self.into and not on_border:  # wires go down only
+                if thing not in self.into and not on_border:  # bottom-aligned, because all its wires go down
                     middle = y + high - own / 2
                 spot = Spot(x[thing], middle, wide, own)
                 if thing in blocks:
@@ -124,7 +124,7 @@ class Placed:
         return made
 
     def curve(self, chain: tuple[Arrow, ...]) -> Curve:
-        """The curve of a chain of arrows, from the node that it leaves to the one that it enters."""
+        """The curve of a chain of arrows, from its first to its last node."""
         x, bands = self.x, self.bands
         tail, head = chain[0].port or chain[0].tail, chain[-1].head
         beside = sorted(self.out[tail], key=lambda a: x[a.head])
@@ -146,9 +146,9 @@ class Placed:
         return Curve(chain[0].edge, tail, head, tuple(_joined(points)))
 
     def at(self, node: str, arrow: Arrow, beside: list[Arrow], way: int) -> Point:
-        """Where an arrow meets the outline of a node, below (1) or above (-1); `beside`: all that do, from the left.
+        """The point where an arrow meets the outline of a node, below (`way` 1) or above (-1).
 
-        Wires at one side of a node stand a little apart; those of a leg meet.
+        `beside` lists all arrows there from left to right. They are spaced, except at nodes of a leg, where they meet.
         """
         spot = self.made.nodes[node] if node in self.made.nodes else self.made.labels[node][0]
         look, count = self.home[node].look if node in self.home else "leg", len(beside)
@@ -161,13 +161,13 @@ class Placed:
 
 
 def _bend(one: Point, other: Point) -> list[Point]:
-    """A curve that leaves and arrives upright."""
+    """A curve with vertical ends."""
     middle = (one[1] + other[1]) / 2
     return [(one[0], middle), (other[0], middle), other]
 
 
 def _joined(points: list[Point]) -> list[Point]:
-    """The same curve with straight upright pieces that follow each other as one."""
+    """Merges consecutive vertical pieces of a curve."""
     found = points[:1]
     for place in range(1, len(points), 3):
         piece = points[place : place + 3]
@@ -183,7 +183,7 @@ def _line(one: Point, other: Point) -> list[Point]:
     return [(one[0] + third[0], one[1] + third[1]), (one[0] + 2 * third[0], one[1] + 2 * third[1]), other]
 
 
-MARGIN = 7.0  # between a frame and what it holds
+MARGIN = 7.0  # between a frame and its content
 
 
 class Places:
@@ -199,7 +199,7 @@ class Places:
             self.edges[edge.frame].append(edge)
 
     def part(self, frame: str, room: float) -> Layout:
-        """A frame with all that it holds, no wider than the room if that can be; its upper left corner is at 0, 0."""
+        """The layout of a frame and its content, with the upper left corner at 0, 0 and, if possible, within `room`."""
         room -= 2 * MARGIN
         blocks = {inner.id: self.part(inner.id, room) for inner in self.scene.inner[frame]}
         inside = self.inside(frame, blocks, room)
@@ -218,7 +218,7 @@ class Places:
         return made
 
     def inside(self, frame: str, blocks: dict[str, Layout], room: float) -> Layout:
-        """What a frame holds, without its border."""
+        """The layout of a frame's content, without the border."""
         nodes = self.scene.held[frame]
         border = sorted((n for n in nodes if n.border), key=lambda node: self.legs.get(node.id, 0))
         last = border or ([n for n in nodes if n.look == "tap"] if self.frames[frame].look == "term" else [])
@@ -232,14 +232,14 @@ class Places:
         return self.placed(level, sizes, blocks, bool(border))
 
     def thing(self, node: str, frame: str | None) -> str:
-        """A node of a frame itself, or the inner frame that it stands in."""
+        """The node itself if it is directly in the frame, or else the inner frame that contains it."""
         inside, here = node, self.home[node].frame
         while here is not None and here != frame:
             inside, here = here, self.frames[here].parent
         return inside
 
     def leaving(self) -> dict[str, int]:
-        """By node on a border, from left to right, the leg there; where it changes its name, the one outside."""
+        """The order of legs from left to right, by node. At a border where a leg changes its name, the outer counts."""
         found: dict[str, int] = {}
         for wire in self.scene.wires:
             for end in wire.ends:
@@ -248,7 +248,7 @@ class Places:
         return found
 
     def placed(self, level: Level, sizes: dict[str, Size], blocks: dict[str, Layout], bordered: bool) -> Layout:
-        """Every thing of a level in its row, and the wires between the rows."""
+        """Orders the rows of a level and places things and wires."""
         offsets = {n: spot.x - block.width / 2 for block in blocks.values() for n, spot in block.nodes.items()}
         ports = {n: spot.x / block.width for block in blocks.values() for n, spot in block.nodes.items()}
         legs: dict[str, set[str]] = defaultdict(set)
@@ -256,7 +256,7 @@ class Places:
             if arrow.edge.wire >= 0:
                 for end in (arrow.tail, arrow.head):
                     legs[end].add(self.scene.wires[arrow.edge.wire].leg.name)
-        query, key = self.scene.sequences  # what has them stands on the left and on the right
+        query, key = self.scene.sequences  # left and right
         sides = {thing: (key in legs[thing]) - (query in legs[thing]) for row in level.rows for thing in row}
         start = [sorted(row, key=lambda thing: sides[thing]) for row in level.rows]
         if bordered:
@@ -267,7 +267,7 @@ class Places:
 
 
 def layout_of(scene: Scene, edges: Iterable[Edge], width: float) -> Layout:
-    """The parts of a picture, in lines no longer than a width unless one part is."""
+    """The layout of all parts of a picture, wrapped to the width."""
     places = Places(scene, edges)
     made, x, y, high = Layout(), 0.0, 0.0, 0.0
     for frame in scene.inner[None]:

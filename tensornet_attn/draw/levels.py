@@ -1,4 +1,4 @@
-"""One frame's own content as rows from data to result: what stands in which row, in which order, and where."""
+"""Assigns the content of a frame to rows from data to result, orders the rows, and places things along them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from math import fsum
 
 from tensornet_attn.draw.scene import Edge
 
-LINES = 8  # one below the other, into which a row may be cut
+LINES = 8  # maximum number of lines that a row is wrapped to
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """A piece of an edge between two rows, one below the other. `port`: the node that it leaves a block by."""
+    """A segment of an edge between consecutive rows. `port`: the node in the block that it starts at."""
 
     tail: str
     head: str
@@ -26,16 +26,16 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Level:
-    """`rows` hold nodes, blocks (inner frames), labels, and the corners by which a long edge passes a row.
+    """Rows of nodes, blocks (inner frames), labels, and corners at which a long edge passes a row.
 
-    `chains`: the arrows of each edge from above to below; those of a labelled edge are two, cut at the label.
+    `chains`: the arrows of each edge from top to bottom. An edge with a label has two chains.
     """
 
     rows: tuple[tuple[str, ...], ...]
     chains: tuple[tuple[Arrow, ...], ...]
     labels: Mapping[str, Edge]
     corners: Mapping[str, Edge]
-    lines: Mapping[str, int]  # of things that one row has no room for
+    lines: Mapping[str, int]  # of things in a wrapped row
 
     @property
     def arrows(self) -> list[Arrow]:
@@ -48,9 +48,9 @@ def level_of(
     found: Iterable[tuple[Edge, str, str]],
     room: float,
 ) -> Level:
-    """The rows of things joined by edges, each given with the things at its ends; `last` make a row below all others.
+    """Assigns things to rows. `found` has edges with the things at their ends; `last` is the row below all others.
 
-    `things` have their widths; of those that nothing comes into, no more stand in one row than have `room`.
+    `things` maps things to widths. Things without incoming edges are wrapped to lines of width `room`.
     """
     labels: dict[str, Edge] = {}
     arrows: list[Arrow] = []
@@ -69,7 +69,7 @@ def level_of(
     floors = _floors({thing: wide for thing, wide in things.items() if thing in joined - into}, room)
     found_ranks = _ranks(placed, last, arrows, floors)
     rank = {thing: found_ranks[thing] for thing in (*placed, *last)}
-    for thing in (thing for thing in things if thing not in joined):  # where most room is left
+    for thing in (thing for thing in things if thing not in joined):  # in the row with the most room
         own = set(rank.values()) - {found_ranks[last[0]] if last else None} or {0}
         taken = {row: fsum(things.get(other, 0.0) for other, r in rank.items() if r == row) for row in own}
         rank[thing] = min(sorted(own), key=taken.__getitem__)
@@ -82,7 +82,7 @@ def level_of(
 
 
 def _chain(arrow: Arrow, rank: dict[str, int], corners: dict[str, Edge]) -> Iterable[Arrow]:
-    """An arrow cut at every row that it passes."""
+    """Splits an arrow at every row that it passes."""
     tail, port = arrow.tail, arrow.port
     for row in range(rank[arrow.tail] + 1, rank[arrow.head]):
         corner = f"c{len(corners)}"
@@ -93,7 +93,7 @@ def _chain(arrow: Arrow, rank: dict[str, int], corners: dict[str, Edge]) -> Iter
 
 
 def _floors(widths: Mapping[str, float], room: float) -> dict[str, int]:
-    """The lines that things take one after the other, where one line has not the room for all; no more than LINES."""
+    """Wraps things to at most LINES lines. Returns the line of each, or nothing if one line is enough."""
     room = max(room, fsum(widths.values()) / LINES)
     lines: dict[str, int] = {}
     line, taken = 0, 0.0
@@ -106,7 +106,7 @@ def _floors(widths: Mapping[str, float], room: float) -> dict[str, int]:
 
 
 def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors: Mapping[str, int]) -> dict[str, int]:
-    """As high as the arrows allow, then what nothing comes into as low as they allow; the last ones below all."""
+    """Ranks things as high as arrows allow, then moves sources down to their successors. `last` is below all."""
     heads, tails = defaultdict(list), defaultdict(list)
     for arrow in arrows:
         heads[arrow.tail].append(arrow.head)
@@ -125,7 +125,7 @@ def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors
 
 
 def _sorted(things: list[str], heads: Mapping[str, list[str]]) -> list[str]:
-    """Things with what is above before what is below, else as given."""
+    """A topological order that otherwise follows the given order."""
     done: dict[str, None] = {}
     for thing in reversed(things):
         stack = [(thing, iter(heads[thing]))]
@@ -145,10 +145,10 @@ Rows = list[list[str]]
 
 
 class Order:
-    """Rows given in an order to start from, to be put in another with fewer crossings.
+    """Reorders rows to reduce crossings, starting from the given order.
 
-    `ports`: where on its block, from 0 to 1, an arrow leaves it. `sides`: how far to the right a thing belongs; what
-    no arrow comes into keeps to it. `fixed`: the last row stays as it is.
+    `ports`: horizontal positions from 0 to 1 at which arrows leave their blocks. `sides`: preferred order from left to
+    right, which is strict for things without incoming arrows. `fixed`: the last row does not change.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Order:
     ):
         self.rows = [list(row) for row in rows]
         self.ports, self.sides = ports, sides
-        self.free = len(rows) - fixed  # rows that may change
+        self.free = len(rows) - fixed  # number of rows that can change
         self.up: dict[str, list[Arrow]] = defaultdict(list)
         self.down: dict[str, list[Arrow]] = defaultdict(list)
         for arrow in arrows:
@@ -170,7 +170,7 @@ class Order:
         self.place = {thing: place for row in rows for place, thing in enumerate(row)}
 
     def best(self) -> Rows:
-        """The rows with the fewest crossings that were found: queries on the left, keys on the right."""
+        """The order with the fewest crossings found, with queries on the left and keys on the right."""
         best, least = [row[:] for row in self.rows], self.cost()
         for sweep in range(SWEEPS):
             self.sweep(down=sweep % 2 == 0)
@@ -184,26 +184,26 @@ class Order:
         return sum(map(self.crossings, self.rows)), sum(map(self.turned, self.rows))
 
     def turned(self, row: list[str]) -> int:
-        """Neighbours that stand the other way round than their sides say."""
+        """The number of neighbours against the order of their sides."""
         return sum(self.sides[one] > self.sides[other] for one, other in pairwise(row))
 
     def crossings(self, row: list[str]) -> int:
-        """Crossings between a row and the next: pairs of arrows that end the other way round than they begin."""
+        """The number of crossings between a row and the next."""
         ends = sorted((self.above(arrow), self.place[arrow.head]) for thing in row for arrow in self.down[thing])
-        found, seen = 0, list[int]()
+        found, previous = 0, list[int]()
         for _, group in groupby(ends, key=lambda end: end[0]):
             heads = [head for _, head in group]
-            found += sum(len(seen) - bisect_right(seen, head) for head in heads)
+            found += sum(len(previous) - bisect_right(previous, head) for head in heads)
             for head in heads:
-                insort(seen, head)
+                insort(previous, head)
         return found
 
     def above(self, arrow: Arrow) -> float:
-        """Where an arrow leaves its row."""
+        """The horizontal position at which an arrow leaves its row."""
         return self.place[arrow.tail] + (self.ports.get(arrow.port, 0.5) if arrow.port else 0.5)
 
     def sweep(self, down: bool) -> None:
-        """Each thing to the mean place of what it is joined to in the row before."""
+        """Sorts each row by the mean position of neighbours in the previous row."""
         for index in range(1, self.free) if down else range(min(self.free, len(self.rows) - 1) - 1, -1, -1):
             row, other = self.rows[index], self.rows[index - 1 if down else index + 1]
             wanted = {thing: self.wanted(thing, spot / len(row) * len(other), down) for spot, thing in enumerate(row)}
@@ -217,12 +217,12 @@ class Order:
         return fsum(spots) / len(spots) if spots else place
 
     def kept(self, row: list[str]) -> list[str]:
-        """A row in which what nothing comes into stands in the order of its sides, in the same places."""
+        """Sorts the things without incoming arrows by side, within their positions."""
         sources = iter(sorted((thing for thing in row if not self.up[thing]), key=self.sides.__getitem__))
         return [thing if self.up[thing] else next(sources) for thing in row]
 
     def swap(self) -> None:
-        """Neighbours change places as long as that helps."""
+        """Swaps neighbours while this reduces crossings."""
         for _ in range(SWEEPS):
             helped = [self.swapped(row) for row in self.rows[: self.free]]
             if not any(helped):
@@ -242,7 +242,7 @@ class Order:
         return helped
 
     def crossed(self, left: str, right: str) -> int:
-        """Crossings of the arrows of two neighbours, if they stand like this."""
+        """The crossings of the arrows of two neighbours in this order."""
         above = sum(self.above(a) > self.above(b) for a in self.up[left] for b in self.up[right])
         below = [(self.place[a.head], self.place[b.head]) for a in self.down[left] for b in self.down[right]]
         return above + sum(a > b for a, b in below)
@@ -251,13 +251,13 @@ class Order:
 STRAIGHTENINGS = 80
 GAP = 10.0  # points between neighbours
 LOOSE, STIFF = 0.1, 3.0
-STILL = 0.02  # points that count as no move
+STILL = 0.02  # convergence threshold in points
 
 
 def spread(
     rows: Sequence[Sequence[str]], level: Level, widths: Mapping[str, float], offsets: Mapping[str, float]
 ) -> dict[str, float]:
-    """The middle of each thing; the leftmost edge of all is 0. `offsets`: of ports from the middles of their blocks."""
+    """The horizontal centre of each thing, with the left edge at 0. `offsets`: of ports from their block's centre."""
     joined: dict[str, list[tuple[str, float, float]]] = defaultdict(list)
 
     def join(one: str, other: str, offset: float, weight: float) -> None:
@@ -270,7 +270,7 @@ def spread(
         offset = offsets.get(arrow.port, 0.0) if arrow.port else 0.0
         join(arrow.tail, arrow.head, offset, LOOSE if arrow.tail in bundled else straight)
     first = [next(thing for thing in row if thing in bundled) for row in rows if bundled & set(row)]
-    for one, other in pairwise(first):  # lines of terms begin below each other
+    for one, other in pairwise(first):  # align wrapped lines of terms at the left
         join(one, other, (widths[other] - widths[one]) / 2, STIFF)
     at: dict[str, float] = {}
     gaps = [[(widths[a] + widths[b]) / 2 + GAP for a, b in pairwise(row)] for row in rows]
@@ -291,7 +291,7 @@ def spread(
 
 
 def _wanted(thing: str, joined: list[tuple[str, float, float]], at: dict[str, float]) -> tuple[float, float]:
-    """The place that would make a thing's wires straight, and how much that counts."""
+    """The position that straightens a thing's wires, and its weight."""
     total = fsum(weight for *_, weight in joined)
     if not total:
         return at[thing], 0.01
@@ -299,8 +299,8 @@ def _wanted(thing: str, joined: list[tuple[str, float, float]], at: dict[str, fl
 
 
 def _apart(wanted: list[tuple[float, float]], gaps: list[float]) -> list[float]:
-    """The places nearest to those wanted, by weighted squares, with at least the gaps between neighbours."""
-    pools: list[tuple[float, float, int]] = []  # mean, weight, count; pools that would overlap are merged
+    """The weighted least-squares positions that keep the gaps between neighbours (isotonic regression)."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, count; overlapping pools are merged
     shift, shifts = 0.0, []
     for (place, weight), gap in zip(wanted, [*gaps, 0.0], strict=True):
         shifts.append(shift)

@@ -1,8 +1,8 @@
-"""How each kind of node, frame and wire looks, and how large it is; kinds differ in shape and line, not just colour.
+"""Looks and sizes of each kind of node, frame and wire. Kinds differ in shape and line style, not only in colour.
 
-Round is what changes: inputs (heavy outline), trainable weights (grey), noise (dashed), state (doubled). Square is what
-does not: constants (white), frozen weights (grey). A core tensor has a heavier outline and bold letters as well. Sizes
-are in points; texts have the widths of Helvetica, with room for the fonts that stand in for it.
+Tensors whose values change are round: inputs (heavy outline), trainable weights (grey), noise (dashed), state (double
+outline). Fixed tensors are square: constants (white), frozen weights (grey). Core tensors have a heavier outline and
+bold labels. Sizes are in points; text widths are those of Helvetica, with a margin for substitute fonts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FRAMES: dict[str, dict[str, str]] = {
     "term": {"style": "dotted", "penwidth": "1.0", "color": PALE},
 }
 EDGES: dict[str, dict[str, str]] = {"wire": {}, "arm": {}, "bond": {"penwidth": "3", "color": "#777777"}}
-SWATCH = {"shape": "box", "style": "filled,rounded", "color": PALE}  # of a fill, in legends
+SWATCH = {"shape": "box", "style": "filled,rounded", "color": PALE}  # a fill, in legends
 
 
 def node_look(node: Node) -> dict[str, str]:
@@ -56,15 +56,15 @@ def node_look(node: Node) -> dict[str, str]:
 
 
 def frame_look(frame: Frame) -> dict[str, str]:
-    """The attributes of a frame; what a cache keeps has a heavier outline, an overlay fills it."""
+    """The attributes of a frame. Frames in the decoding cache have a heavier outline; overlays fill frames."""
     look = {**FRAMES[frame.look], **(KEPT if frame.kept else {})}
     return {**look, "style": f"filled,{look['style']}", "fillcolor": frame.fill} if frame.fill else look
 
 
 def kinds(nodes: Iterable[Node], frames: Iterable[Frame] = ()) -> list[tuple[str, Node]]:
-    """The kinds of tensors in a picture, each with what it is called and a node of its look, in a fixed order.
+    """The kinds of tensors in a picture, with a label and a sample node for each, in a fixed order.
 
-    Behind them, where frames are marked as kept, what that mark says.
+    If frames are marked as kept, the last entry explains the mark.
     """
     held = list(nodes)
     looks = {node.look for node in held}
@@ -76,9 +76,9 @@ def kinds(nodes: Iterable[Node], frames: Iterable[Frame] = ()) -> list[tuple[str
     return found
 
 
-ROOM = 1.12  # DejaVu Sans, which some machines show instead, is wider
-LINE = 1.2  # from one line of text to the next, by its size
-# Thousandths of the size, from the font's metrics file; texts in pictures are mostly of these characters.
+ROOM = 1.12  # DejaVu Sans, a common substitute, is wider
+LINE = 1.2  # line height, in font sizes
+# Character widths in thousandths of the font size, from Helvetica's metrics file.
 _WIDTHS = {
     191: "'",
     222: "ijl",
@@ -101,24 +101,24 @@ _WIDTHS = {
     1015: "@",
 }
 _WIDTH = {character: width for width, characters in _WIDTHS.items() for character in characters}
-_DIGIT = 556  # as digits and the other small letters
-_OTHER = 1000  # of another alphabet
+_DIGIT = 556  # digits and the other lower-case letters
+_OTHER = 1000  # other alphabets
 
 
 def text_width(text: str, size: float) -> float:
-    """Points that one line of text takes, at a size in points."""
+    """The width of a line of text in points, for a font size in points."""
     return sum(_WIDTH.get(c, _DIGIT if c.isascii() else _OTHER) for c in text) * size * ROOM / 1000
 
 
-NODE = 12.0  # sizes of texts
+NODE = 12.0  # font sizes
 LEG = 10.0
 TITLE = {"softmax": 11.0, "box": 11.0, "step": 11.0, "part": 11.0, "term": 11.0}
 ROUND = 30.0
 SQUARE = 26.0
 SMALL = {"plus": 20.0, "ones": 18.0, "point": 5.0, "port": 7.0, "pass": 0.0, "open": 0.0}
 FLAT = {"step": 20.0, "rule": 26.0, "tap": 17.0, "number": 20.0}
-DOUBLED = {"state": 8.0, "step": 8.0}  # the second outline stands outside the first
-FIXED = ("constant", "frozen")  # what no gradient changes is square
+DOUBLED = {"state": 8.0, "step": 8.0}  # added by the outer outline
+FIXED = ("constant", "frozen")  # square
 
 Size = tuple[float, float]
 

@@ -1,4 +1,4 @@
-"""A picture as Mermaid text, for pages that draw it themselves."""
+"""Writes a picture as Mermaid text, which web pages render."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHAPES = {
 }
 _SMALL = {"port": "#9679;", "point": "#8226;", "pass": " ", "open": " "}
 _LINKS = {"bond": "==="}
-_NODE = "fill:#ffffff,stroke:#000000,color:#000000"  # so that a dark page shows them as well
+_NODE = "fill:#ffffff,stroke:#000000,color:#000000"  # visible on dark pages
 _CLASSES = {
     "input": f"{_NODE},stroke-width:4px",
     "weight": f"{_NODE.replace('#ffffff', GREY)}",
@@ -49,7 +49,7 @@ _CLASSES = {
 
 
 def to_mermaid(graph: Graph, title: str | None = None, about: str | None = None, kept: Marks = NOTHING) -> str:
-    """Mermaid flowchart text of a diagram; `kept`: marks of steps."""
+    """The Mermaid flowchart of a diagram; `kept` has the marks of steps."""
     scene, wires = _joined(*edges(flatten(graph, kept)))
     name = _harmless(title or graph.name)
     lines = ["---", f"title: {json.dumps(name, ensure_ascii=False)}", "---", "flowchart TD", f"  accTitle: {name}"]
@@ -64,7 +64,7 @@ def to_mermaid(graph: Graph, title: str | None = None, about: str | None = None,
 
 
 def _joined(scene: Scene, wires: Iterable[Edge]) -> tuple[Scene, list[Edge]]:
-    """Without the nodes at which wires cross the borders of frames: here a wire crosses them as it is."""
+    """Removes the nodes at which wires cross borders of frames, because Mermaid edges can cross them."""
     found, crossed = list(wires), set()
     for node in [node for node in scene.nodes if node.look == "pass"]:
         ends = [edge for edge in found if node.id in (edge.tail, edge.head)]
@@ -77,12 +77,12 @@ def _joined(scene: Scene, wires: Iterable[Edge]) -> tuple[Scene, list[Edge]]:
 
 
 def _harmless(text: str) -> str:
-    """One line that opens no directive, comment or markup."""
+    """The text as one line without characters that start directives, comments or markup."""
     return plain(text.translate(str.maketrans("<>{}%;#`", "()()    ")))
 
 
 def _quoted(text: str) -> str:
-    """Text of a label: what Mermaid could read as its own syntax is written as an entity."""
+    """The text of a label, with the special characters of Mermaid as entities."""
     return "".join(f"#{ord(c)};" if c in '"#;<>&`%{}' else c for c in plain(text))
 
 
@@ -101,7 +101,7 @@ def _shape(node: Node, label: str) -> str:
 
 
 def _styles(scene: Scene, legend: list[Node]) -> list[str]:
-    """Class definitions, then who is of which class."""
+    """Class definitions, then the members of each class."""
     groups: dict[str, list[str]] = {}
     classes = []
     for node in (*scene.nodes, *legend):

@@ -1,4 +1,4 @@
-"""What a picture may show besides the diagram: the plan, or the cost; frames by colour, wires by width, a legend."""
+"""Overlays that show the plan or the cost in a picture, by frame colours, wire widths and a legend."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tensornet_attn.draw.themes import REGIONS, SHARES
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.model import Plan, Region
 
-BOUNDS = (0.01, 0.1, 0.3, 0.6)  # of the work, between one fill and the next
+BOUNDS = (0.01, 0.1, 0.3, 0.6)  # shares of the work between two fills
 
 
 @dataclass(frozen=True)
 class Overlay:
-    """By the name of a step, how its frame is filled and what it says; by a leg's name, the width of its wires."""
+    """By step name, the fill and additional title lines of its frame; by leg name, the width of its wires."""
 
     fills: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -30,7 +30,7 @@ NONE = Overlay()
 
 
 def plan_overlay(plan: Plan) -> Overlay:
-    """The regions of a plan: what is computed in one way has one colour, and the legend names the way."""
+    """Colours the regions of a plan by implementation, with a legend."""
     of = {step.name: region for step in plan.graph.steps if (region := _region(plan, step.name)) is not None}
     ways = list(dict.fromkeys(_way(region, plan.backend) for region in of.values()))
     fill = {way: REGIONS[index % len(REGIONS)] for index, way in enumerate(ways)}
@@ -39,9 +39,9 @@ def plan_overlay(plan: Plan) -> Overlay:
 
 
 def _region(plan: Plan, step: str) -> Region | None:
-    """The region that computes a step; of a step in several, the last, which makes its result.
+    """The region that computes a step: if there are several, the last, which returns the result.
 
-    What is nested in a box and has no region of its own is computed with the box.
+    A nested step without a region belongs to the region of its box.
     """
     own = [region for region in plan.regions if region.name == step]
     within = [region for region in plan.regions if step in region.steps]
@@ -52,15 +52,15 @@ def _region(plan: Plan, step: str) -> Region | None:
 
 
 def _way(region: Region, backend: str) -> str:
-    """The implementation, without its numbers and reasons."""
+    """The name of a region's implementation, without figures and reasons."""
     way = re.split("[:,;]", region.chosen)[0]
     return way if region.backend == backend else f"{way}, on {region.backend}"
 
 
 def cost_overlay(graph: Graph, cost: Cost, sizes: Mapping[str, int]) -> Overlay:
-    """The work of each step as written, as a share of all; wires are wider the larger their leg is.
+    """Colours steps by their share of the work as written, and scales wires with leg sizes.
 
-    Work is FLOPs of products and elementwise operations. A box has that of what stands in it without a frame.
+    Work is the FLOPs of products and elementwise operations. The work of steps without a frame counts for their box.
     """
     work: dict[str, int] = defaultdict(int)
     for row in cost.steps:
@@ -77,7 +77,7 @@ def cost_overlay(graph: Graph, cost: Cost, sizes: Mapping[str, int]) -> Overlay:
 
 
 def _framed(graph: Graph, name: str) -> str:
-    """The step whose frame shows a step: itself, or, nested in a box, the box that holds it."""
+    """The step whose frame contains a step: itself, or the box that a step without a frame is nested in."""
     while name in graph.step and graph.step[name].nested and graph.step[name].box is None:
         name = next(step.name for step in graph.steps if any(use.name == name for use in step.op.uses))
     return name

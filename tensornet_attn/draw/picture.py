@@ -1,4 +1,4 @@
-"""A picture with the place of everything in it, before it is written as DOT or TikZ."""
+"""A picture with all positions, from which DOT and TikZ are written."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tensornet_attn.draw.themes import GROUND
 from tensornet_attn.draw.words import plain
 from tensornet_attn.graph.model import Graph
 
-WIDTH = 520.0  # points that things may take side by side
-HEAD = 22.0  # for the title
-SAMPLE, GAP, LINE = 13.0, 12.0, 20.0  # of the legend: a sample, from one entry to the next, a line
+WIDTH = 520.0  # maximum width of a line of parts, in points
+HEAD = 22.0  # height of the title
+SAMPLE, GAP, LINE = 13.0, 12.0, 20.0  # of the legend: size of a sample, gap between entries, line height
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One sample of a legend, or its words: where it stands below the picture, and how it looks."""
+    """A sample of a legend, or its label, with position and look."""
 
     spot: Spot
     name: str
@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Picture:
-    """What to draw: y grows downwards from 0 below the title; `height` is that of all below the title."""
+    """A picture: y grows downwards from 0 below the title, and `height` excludes the title."""
 
     title: str
     scene: Scene
@@ -42,18 +42,18 @@ class Picture:
     overlay: Overlay = NONE
 
     def frame_look(self, frame: Frame) -> dict[str, str]:
-        """The attributes of a frame; in an overlay, a step that has no fill of its own has not that around it."""
+        """The attributes of a frame. In an overlay, a step without a fill has the ground colour, not that around it."""
         bare = self.overlay.fills and not frame.fill and frame.look != "term"
         return frame_look(replace(frame, fill=GROUND) if bare else frame)
 
     def edge_look(self, edge: Edge) -> dict[str, str]:
-        """The attributes of a wire; an overlay may say how wide those of its leg are."""
+        """The attributes of a wire; an overlay can set its width by leg."""
         width = self.overlay.widths.get(self.scene.wires[edge.wire].leg.name) if edge.wire >= 0 else None
         return EDGES[edge.look] | ({} if width is None else {"penwidth": f"{width:.2g}"})
 
 
 def picture_of(graph: Graph, title: str | None = None, kept: Marks = NOTHING, overlay: Overlay = NONE) -> Picture:
-    """The picture of a diagram; `kept`: marks of steps."""
+    """The picture of a diagram; `kept` has the marks of its steps."""
     scene, wires = edges(flatten(graph, kept, overlay))
     layout = layout_of(scene, wires, WIDTH)
     words = plain(title or graph.name)
@@ -65,7 +65,7 @@ def picture_of(graph: Graph, title: str | None = None, kept: Marks = NOTHING, ov
 
 
 def _legend(scene: Scene, overlay: Overlay, width: float) -> list[Entry]:
-    """Samples of the looks that occur and their words, from the upper left corner, in as many lines as they need."""
+    """The legend: samples of the looks in the picture with labels, wrapped to the width."""
     found, x, y = list[Entry](), 0.0, LINE
     samples = [(words, node.id, node_look(node)) for words, node in kinds(scene.nodes, scene.frames)]
     samples += [(plain(words), f"o{i}", SWATCH | {"fillcolor": fill}) for i, (words, fill) in enumerate(overlay.legend)]

@@ -1,6 +1,6 @@
-"""A picture as a file: its suffix says which kind, and nothing half-written is ever left.
+"""Writes pictures to files, atomically, in the format of the suffix.
 
-SVG and PNG are made by `dot` where it is on the PATH, else by the Graphviz in pygraphviz's wheels.
+`dot` on the PATH renders SVG and PNG; without it, the Graphviz in the wheels of pygraphviz does.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tensornet_attn.errors import InputError, MissingPartError, TensornetError, 
 from tensornet_attn.files import write_whole
 from tensornet_attn.graph.model import Graph
 
-SECONDS = 60  # for one layout
+SECONDS = 60  # time limit of Graphviz
 DESCRIPTION = 4_000  # characters of a picture's description
-# A process of its own: Graphviz reports on stderr and cannot be stopped from within.
+# A separate process, because Graphviz writes to stderr and cannot be interrupted.
 _CHILD = """
 import sys, pygraphviz
 graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode("utf-8"))
@@ -48,12 +48,12 @@ def to_svg(
     theme: Theme = LIGHT,
     overlay: Overlay = NONE,
 ) -> str:
-    """SVG of a diagram, with title and description for screen readers. Raises MissingPartError without Graphviz."""
+    """The SVG of a diagram, with title and description for screen readers. Raises MissingPartError without Graphviz."""
     source = to_dot(graph, title, kept=kept, theme=theme, overlay=overlay)
     drawn = layout(source, "svg").decode("utf-8")
     drawn = re.sub(r"<!--.*?-->|<title>[^<]*</title>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
     drawn = re.sub(r"\n\s*\n+", "\n", drawn)
-    own = _digest(source, about)  # one page may show several pictures
+    own = _digest(source, about)  # unique ids, because a page can contain several pictures
     head = f'<svg role="img" aria-labelledby="title-{own} desc-{own}"'
     words = f'<title id="title-{own}">{escape(plain(title or graph.name))}</title>\n'
     words += f'<desc id="desc-{own}">{escape(description(graph, about, kept))}</desc>\n'
@@ -62,7 +62,7 @@ def to_svg(
 
 
 def mark(graph: Graph, title: str | None = None, about: str | None = None) -> str:
-    """What the ids in a picture end in: a digest of all that it was drawn from."""
+    """The suffix of the ids in a picture: a digest of its sources."""
     return _digest(to_dot(graph, title), about)
 
 
@@ -78,12 +78,12 @@ def to_png(
     theme: Theme = LIGHT,
     overlay: Overlay = NONE,
 ) -> bytes:
-    """PNG of a diagram, at 144 dots per inch. Raises MissingPartError where no Graphviz is installed."""
+    """The PNG of a diagram, at 144 dots per inch. Raises MissingPartError without Graphviz."""
     return layout(to_dot(graph, title, kept=kept, dots=144, theme=theme, overlay=overlay), "png")
 
 
 def description(graph: Graph, about: str | None = None, kept: Marks = NOTHING) -> str:
-    """The picture in words: what it is about, its core, its steps, what a cache keeps."""
+    """A description of the picture: its `about`, core and steps, and the content of the cache."""
     heart = ", ".join(core_words(graph))
     parts = [
         plain(about or ""),
@@ -96,13 +96,13 @@ def description(graph: Graph, about: str | None = None, kept: Marks = NOTHING) -
 
 
 def layout(source: str, form: str) -> bytes:
-    """The bytes that Graphviz makes of DOT text. Raises MissingPartError and TensornetError."""
+    """Renders DOT text with Graphviz. Raises MissingPartError without it, and TensornetError if it fails."""
     program = shutil.which("dot")
     command = [program, f"-T{form}"] if program else [sys.executable, "-c", _CHILD, form]
     if program is None and find_spec("pygraphviz") is None:
         raise MissingPartError(
             "drawing SVG and PNG needs Graphviz: `pip install 'tensornet-attn[draw]'` (pygraphviz 2.0 and later "
-            "carry it), or install Graphviz so that `dot` is on the PATH."
+            "include it), or install Graphviz so that `dot` is on the PATH."
         )
     try:
         done = subprocess.run(command, input=source.encode("utf-8"), capture_output=True, timeout=SECONDS, check=False)
@@ -111,9 +111,9 @@ def layout(source: str, form: str) -> bytes:
             f"Graphviz found no layout within {SECONDS} s; draw to '.dot', '.mmd' or '.txt' instead."
         ) from None
     if done.returncode or not done.stdout:
-        said = plain(done.stderr.decode("utf-8", "replace"))[-300:]
+        message = plain(done.stderr.decode("utf-8", "replace"))[-300:]
         raise TensornetError(
-            f"Graphviz could not draw this diagram ({said}); draw to '.dot', '.mmd' or '.txt' instead."
+            f"Graphviz could not draw this diagram ({message}); draw to '.dot', '.mmd' or '.txt' instead."
         )
     return done.stdout
 
@@ -132,12 +132,12 @@ def draw(
     theme: str = "light",
     overlay: Overlay = NONE,
 ) -> Path:
-    """Writes a picture and returns its path. `kept`: what of it a cache keeps, by `kept_marks(graph)`.
+    """Writes a picture atomically and returns its path.
 
-    The suffix chooses svg, png, dot, tex (TikZ), mmd (Mermaid) or txt; `format` overrides it. `theme`: light, dark or
-    print. `overlay`: the plan or the cost. The file appears whole or not at all. Raises InputError for an unknown
-    format or theme and for a place that cannot be written, MissingPartError where SVG or PNG is asked for and no
-    Graphviz is installed.
+    The suffix selects svg, png, dot, tex (TikZ), mmd (Mermaid) or txt; `format` overrides it. `kept` marks the content
+    of the decoding cache, from `kept_marks(graph)`. `theme`: light, dark or print. `overlay`: from `plan_overlay` or
+    `cost_overlay`. Raises InputError for an unknown format or theme or if the file cannot be written, and
+    MissingPartError for SVG and PNG without Graphviz.
     """
     target = Path(path)
     name = (target.suffix.lower() if format is None else format).removeprefix(".")
@@ -163,7 +163,7 @@ def content(
     theme: str = "light",
     overlay: Overlay = NONE,
 ) -> bytes:
-    """The bytes of a picture in one of FORMATS. Raises InputError where it has no place for an overlay or a theme."""
+    """The bytes of a picture in one of FORMATS. Raises InputError if the format supports no theme or overlay."""
     looks = Looks(theme=theme_named(theme), overlay=overlay)
     if form == "txt":
         _plain(form, looks)
@@ -179,14 +179,14 @@ def content(
 
 
 class Looks(TypedDict):
-    """What pictures with colours take."""
+    """Options of formats with colours."""
 
     theme: Theme
     overlay: Overlay
 
 
 def _plain(form: str, looks: Looks) -> None:
-    """Raises InputError where colours are asked for that the format does not have."""
+    """Raises InputError if a theme or overlay is requested for a format without colours."""
     if looks["overlay"] is not NONE or looks["theme"] is not LIGHT:
         kind = "a theme" if looks["overlay"] is NONE else "the plan or the cost"
         raise InputError(f"'{form}' pictures do not show {kind}; draw to '.svg', '.png', '.dot' or '.tex'.")

@@ -1,7 +1,7 @@
-"""A picture before layout: nodes, nested frames, wires between nodes, bonds (bundles of legs); and what is above what.
+"""A picture before layout: nodes, nested frames, wires between nodes, and bonds (bundles of legs).
 
 Wires become directed edges, so that a layered layout flows from data to result. Steps that are used more than once are
-drawn apart, unless so small that each use gets a copy.
+drawn as separate parts; small steps are copied to each use.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from itertools import pairwise
 from tensornet_attn.draw.words import leg_words
 from tensornet_attn.graph.model import Graph, Leg
 
-COPY = 2  # nodes that may be drawn again at each use
-PICTURE = 64  # nodes of one connected picture
-DEPTH = 16  # steps drawn inside one another
-# Where a node stands in the diagram: at each product on the way, its distance from the data and its factor's place.
+COPY = 2  # maximum number of nodes of a step that is copied to each use
+PICTURE = 64  # maximum number of nodes of a part
+DEPTH = 16  # maximum nesting depth of inline steps
+# The position of a node in the diagram: at each enclosing product, the distance from the data and the factor's index.
 Path = tuple[tuple[int, int], ...]
 LAST = (1 << 20, 0)  # after every factor: the lower border of a frame
 END = (1 << 21, 0)  # after that: open ends
@@ -26,7 +26,7 @@ END = (1 << 21, 0)  # after that: open ends
 
 @dataclass(frozen=True)
 class Frame:
-    """A border around part of a picture; `look` is softmax, box, step (a named product or sum), term or part."""
+    """A border around part of a picture. `look`: softmax, box, step (a named product or sum), term or part."""
 
     id: str
     parent: str | None
@@ -38,8 +38,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class Node:
-    """`look` is a tensor's role or frozen; step, number, ones, plus, rule; or what wires need: port, pass, tap, open,
-    leg, point; of a legend, kept.
+    """A node. `look` is a tensor's role or frozen; step, number, ones, plus or rule; or a helper of wires: port, pass,
+    tap, open, leg or point; or kept, in legends.
     """
 
     id: str
@@ -47,17 +47,17 @@ class Node:
     label: str
     frame: str | None
     path: Path
-    border: bool = False  # stands on the lower border of its frame
+    border: bool = False  # on the lower border of its frame
     core: bool = False  # a tensor that mixes scores
 
 
 @dataclass
 class Wire:
-    """A leg in the picture and the nodes of one frame that it joins: two or more once the picture is finished."""
+    """A leg and the nodes of one frame that it joins: two or more in a finished picture."""
 
     leg: Leg
     frame: str | None
-    named: bool = True  # False where the leg goes on outside its frame and has its name there
+    named: bool = True  # False if the leg continues outside its frame, and has its name there
     ends: list[str] = field(default_factory=list)
 
     def join(self, node: Node) -> None:
@@ -66,7 +66,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Bond:
-    """All legs of an operand at once, into the node that combines operands."""
+    """The bundle of all legs of an operand to the node that combines operands."""
 
     tail: str
     head: str
@@ -85,7 +85,7 @@ class Scene:
 
     @cached_property
     def held(self) -> dict[str | None, list[Node]]:
-        """The nodes of each frame itself, None for those in no frame."""
+        """The nodes directly in each frame; None is the key of nodes outside frames."""
         held: dict[str | None, list[Node]] = {None: [], **{frame.id: [] for frame in self.frames}}
         for node in self.nodes:
             held[node.frame].append(node)
@@ -93,7 +93,7 @@ class Scene:
 
     @cached_property
     def inner(self) -> dict[str | None, list[Frame]]:
-        """The frames that stand in each frame itself."""
+        """The frames directly in each frame."""
         inner: dict[str | None, list[Frame]] = {None: [], **{frame.id: [] for frame in self.frames}}
         for frame in self.frames:
             inner[frame.parent].append(frame)
@@ -107,7 +107,7 @@ class Scene:
 
 
 def drawn_apart(graph: Graph) -> frozenset[str]:
-    """Names of the steps that get a picture of their own; so every step is drawn once, or is small."""
+    """Names of the steps that are drawn as separate parts. All other steps are used once, or are small."""
     uses = Counter(use.name for _, use in graph.uses())
     nodes: dict[str, int] = {}
     depth: dict[str, int] = {}
@@ -123,23 +123,23 @@ def drawn_apart(graph: Graph) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Edge:
-    """A wire, or one arm of a wire that joins three or more. `level` edges have both ends side by side."""
+    """A wire, or one arm of a wire that joins three or more nodes. The ends of a `level` edge are in the same row."""
 
     tail: str
     head: str
     label: str = ""
     look: str = "wire"  # wire, arm or bond
     level: bool = False
-    frame: str | None = None  # where it stands; it crosses no more than the borders of inner frames, at a node there
-    wire: int = -1  # its place among the wires of the scene, the same for all arms; -1 for a bond
+    frame: str | None = None  # the frame that contains it; it crosses only borders of inner frames, at nodes there
+    wire: int = -1  # index in the wires of the scene, the same for all arms; -1 for a bond
 
 
 def edges(scene: Scene) -> tuple[Scene, tuple[Edge, ...]]:
-    """The scene with a node for each leg that joins three or more, and its edges from above to below."""
+    """Adds a node for each wire that joins three or more nodes. Returns the scene and its edges from top to bottom."""
     ranks, homes = _ranks(scene), {node.id: node for node in scene.nodes}
     nodes = list(scene.nodes)
     found = [Edge(b.tail, b.head, " ".join(b.legs), "bond", frame=homes[b.head].frame) for b in scene.bonds]
-    bundles: dict[tuple[str, str], list[str]] = {}  # all legs of a step that go straight to a tap
+    bundles: dict[tuple[str, str], list[str]] = {}  # legs from a step directly to a tap
     for index, wire in enumerate(scene.wires):
         label = leg_words(wire.leg) if wire.named else ""
         ends = sorted((homes[end] for end in wire.ends), key=lambda end: (_place(end, wire), ranks[end.id]))
@@ -152,7 +152,7 @@ def edges(scene: Scene) -> tuple[Scene, tuple[Edge, ...]]:
         else:
             point = Node(f"n{len(nodes)}", "leg" if label else "point", label, wire.frame, ())
             nodes.append(point)
-            cut = _cut(ends, wire, ranks)  # wires come into the point from above, and go out of it
+            cut = _cut(ends, wire, ranks)  # arms above and below the point
             arms = [(end.id, point.id) for end in ends[:cut]] + [(point.id, end.id) for end in ends[cut:]]
             found += [Edge(*arm, look="arm", frame=point.frame, wire=index) for arm in arms]
     found += [Edge(*pair, " ".join(legs), "bond", frame=homes[pair[1]].frame) for pair, legs in bundles.items()]
@@ -160,14 +160,14 @@ def edges(scene: Scene) -> tuple[Scene, tuple[Edge, ...]]:
 
 
 def _place(end: Node, wire: Wire) -> int:
-    """0 where the result of an inner part comes in, 2 where the leg leaves its frame, 1 between."""
+    """0 if the end is the result of an inner part, 2 if the leg leaves its frame there, otherwise 1."""
     if end.look in ("open", "tap") or (end.border and end.frame == wire.frame):
         return 2
     return 0 if end.border or end.look in ("plus", "rule") else 1
 
 
 def _cut(ends: list[Node], wire: Wire, ranks: dict[str, int]) -> int:
-    """How many ends stand above the point: results that come in, and what is not below those."""
+    """The number of ends above the point: results of inner parts, and ends that are not below them."""
     incoming = [ranks[end.id] for end in ends if _place(end, wire) == 0]
     between = [ranks[end.id] for end in ends if _place(end, wire) == 1]
     if incoming:
@@ -177,7 +177,7 @@ def _cut(ends: list[Node], wire: Wire, ranks: dict[str, int]) -> int:
 
 
 def _ranks(scene: Scene) -> dict[str, int]:
-    """The longest way down to each node along the wires that have a direction."""
+    """The length of the longest path to each node along directed wires."""
     below: dict[str, list[tuple[str, int]]] = defaultdict(list)
     homes = {node.id: node for node in scene.nodes}
     for wire in scene.wires:
@@ -195,7 +195,7 @@ def _ranks(scene: Scene) -> dict[str, int]:
 
 
 def _above(one: Node, other: Node, wire: Wire) -> bool:
-    """Whether the first stands above the second where a wire joins them; only ever along the order of paths."""
+    """Whether the first end of a wire is above the second. This is always consistent with the order of paths."""
     if one.path >= other.path:
         return False
     mine, yours = _place(one, wire), _place(other, wire)
@@ -203,13 +203,13 @@ def _above(one: Node, other: Node, wire: Wire) -> bool:
 
 
 def _distance(one: Path, other: Path) -> bool:
-    """Whether two paths part at different distances from the data."""
+    """Whether two paths first differ in the distance from the data."""
     parting = next((pair for pair in zip(one, other, strict=False) if pair[0] != pair[1]), ((0, 0), (0, 0)))
     return parting[0][0] != parting[1][0]
 
 
 def _borders(scene: Scene) -> list[tuple[str, str]]:
-    """What stands inside a frame, with each node on the frame's lower border; inner frames come first."""
+    """Pairs of each node inside a frame and each node on the frame's lower border; inner frames come first."""
     on = {frame.id: [node for node in scene.held[frame.id] if node.border] for frame in reversed(scene.frames)}
     bordered = [(frame, nodes, {node.id for node in nodes}) for frame, nodes in on.items() if nodes]
     return [

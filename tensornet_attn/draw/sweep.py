@@ -1,8 +1,8 @@
-"""Panels of curves as SVG written here, such as sweeps of costs: the same numbers give the same bytes anywhere.
+"""Plots panels of curves, such as sweeps of costs, as SVG with deterministic bytes.
 
-The horizontal axis is logarithmic. The vertical one is linear around its values where these stay below 10, with a line
-at 1, else logarithmic. Curves differ in colour, dashes and markers; on a logarithmic axis, where they often coincide,
-in width as well, so that each is seen under the next. A panel whose curves are all the same draws one.
+The horizontal axis is logarithmic. The vertical axis is linear for values below 10, with a line at 1, and otherwise
+logarithmic. Curves differ in colour, dashes and markers. On a logarithmic axis, where they often coincide, they also
+differ in width, so that all are visible. A panel with equal curves shows one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from math import ceil, floor, log10
 
 from tensornet_attn.cost.sweep import MEASURES, Swept, cell, head
 
-WIDE, HIGH, LEFT, GAP, TOP, BETWEEN = 290, 190, 66, 94, 58, 262  # of a panel, its place, and from one to the next
-LINE, SIGN = 20, 8  # height of a line of the legend; width of a letter
+WIDE, HIGH, LEFT, GAP, TOP, BETWEEN = 290, 190, 66, 94, 58, 262  # size, position and distances of panels
+LINE, SIGN = 20, 8  # line height of the legend; character width
 SUFFIXES = ("", " k", " M", " G", " T", " P", " E")
-# Dark to light, each with dashes and a marker of its own, so that curves part in greyscale too.
+# Colours with dashes and markers, so that curves are distinct in greyscale.
 STYLES = (
     ("#12356b", "", "circle"),
     ("#c25b12", "8 4", "square"),
@@ -40,7 +40,7 @@ font-family="Helvetica, Arial, sans-serif" font-size="12" fill="#222">"""
 
 @dataclass(frozen=True)
 class Curve:
-    """A named curve; None where it has no value."""
+    """A named curve; a missing value is None."""
 
     name: str
     xs: tuple[int, ...]
@@ -49,7 +49,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `along` is what the horizontal one shows; `one` names the curve where all are the same."""
+    """One pair of axes. `along` is the label of the horizontal axis; `one` is the label if all curves are equal."""
 
     title: str
     along: str
@@ -59,7 +59,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Axes:
-    """Where values are drawn: `bottom` and `top` bound y, in powers of ten where it is logarithmic."""
+    """Maps values to positions. `bottom` and `top` bound y, as powers of ten on a logarithmic axis."""
 
     left: float
     upper: float
@@ -79,7 +79,7 @@ class Axes:
         return self.upper + self.high * (self.top - level) / (self.top - self.bottom)
 
     def ticks(self) -> Iterable[tuple[float, str]]:
-        """Lines across: where, and what they say."""
+        """Values and labels of the horizontal grid lines."""
         if self.step is None:
             every = 1 + int(self.top - self.bottom) // 8
             for power in range(int(self.bottom), int(self.top) + 1, every):
@@ -91,7 +91,7 @@ class Axes:
 
 
 def curves(panels: Sequence[Panel], title: str, about: str) -> str:
-    """SVG of the panels, two beside each other, under one legend."""
+    """The SVG of the panels, two per row, with one legend."""
     names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
     legend, height = _legend(names)
     rows = ceil(len(panels) / 2)
@@ -105,7 +105,7 @@ def curves(panels: Sequence[Panel], title: str, about: str) -> str:
 
 
 def drawing(width: int, height: int, title: str, about: str, body: Iterable[str]) -> str:
-    """A whole SVG with title and description, on white."""
+    """A complete SVG with title and description, on white."""
     head = [_HEAD.format(width, height), f"<title>{escape(title)}</title>", f"<desc>{escape(about)}</desc>"]
     return "\n".join([*head, f'<rect width="{width}" height="{height}" fill="#fff"/>', *body, "</svg>", ""])
 
@@ -114,7 +114,7 @@ def _axes(panel: Panel, left: float, upper: float) -> Axes:
     xs = [x for curve in panel.curves for x in curve.xs]
     ys = [y for curve in panel.curves for y in curve.ys if y is not None and y > 0] or [1.0]
     if max(ys) < 10:
-        span = max(max(ys) - min(ys), 1e-3)  # six lines or so, 1, 2 or 5 times a power of ten apart
+        span = max(max(ys) - min(ys), 1e-3)  # about six lines, at distances of 1, 2 or 5 times a power of ten
         power = 10.0 ** floor(log10(span / 6))
         step = next(power * digit for digit in (1, 2, 5, 10) if span / (power * digit) <= 6)
         bottom, top = floor(min(ys) / step + 1e-9), ceil(max(ys) / step - 1e-9)
@@ -164,7 +164,7 @@ def _curve(curve: Curve, axes: Axes, style: tuple[str, str, str], width: float) 
 
 
 def _legend(names: Sequence[str]) -> tuple[list[str], int]:
-    """The lines of the legend and their height; a curve alone needs none."""
+    """The lines of the legend and their height. A single curve has no legend."""
     if len(names) < 2:
         return [], 0
     found, x, y, most = [], LEFT, 46, LEFT + 2 * WIDE + GAP
@@ -181,11 +181,11 @@ def _legend(names: Sequence[str]) -> tuple[list[str], int]:
     return found, y - 46 + LINE + 6
 
 
-AXES = {"n": "length n", "m": "length m"}  # others are sizes
+AXES = {"n": "length n", "m": "length m"}  # all others are sizes
 
 
 def sweep_svg(found: Swept) -> str:
-    """SVG with title and description; ratios where there is another design."""
+    """The SVG of a sweep, with title and description. It shows ratios if the sweep compares with another design."""
     axes = [*found.sweep.axes]
     panels = []
     for measure in found.sweep.measures:
@@ -201,7 +201,7 @@ def sweep_svg(found: Swept) -> str:
 
 
 def _about(found: Swept) -> str:
-    """The curves in words: how each begins and ends."""
+    """A description of the curves by their first and last values."""
     axis = next(iter(found.sweep.axes))
     words = []
     for measure in found.sweep.measures:

@@ -1,4 +1,4 @@
-"""A diagram as text: its declarations, then one line a step, exact and complete."""
+"""Writes a diagram as text: its declarations, then one line per step, without loss of information."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tensornet_attn.graph.model import Box, Contraction, FusedAttention, Graph, 
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
 from tensornet_attn.ops import OPS
 
-WIDTH = 110  # so that a line still fits when it stands in a comment
+WIDTH = 110  # leaves room for a comment prefix
 _ROLES = (("input", "inputs"), ("weight", "weights"), ("constant", "constants"), ("noise", "noise"), ("state", "state"))
 _INDENT = 10
 
 
 def diagram_text(graph: Graph, title: str | None = None, about: str | None = None, kept: Marks = NOTHING) -> str:
-    """The whole diagram: a title, legs, tensors by role, steps, output; `kept`: marks of steps."""
+    """The diagram as text: title, legs, tensors by role, steps and output; `kept` has the marks of steps."""
     head = f"{plain(title or graph.name)}" + (f": {plain(about)}" if about else "")
     blocks = [[head], declaration_lines(graph), step_lines(graph), [*_end_lines(graph), *kept_lines(kept)]]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -34,15 +34,15 @@ def declaration_lines(graph: Graph) -> list[str]:
 
 
 def step_lines(graph: Graph) -> list[str]:
-    """One line a step, `=` under `=`; a nested step that one line cannot hold stands on its own before its box."""
+    """One line per step, with aligned `=`. If the line is too long, nested steps have their own lines before it."""
     rows = []
-    apart: set[str] = set()
+    separate: set[str] = set()
     for step in reversed(graph.steps):
         text = _operation(graph, step, fold=True, known=True)
         if len(_left(step)) + 3 + len(text) > WIDTH:
             text = _operation(graph, step, fold=False, known=True)
-            apart |= {use.name for use in step.op.uses if _folds(graph, use)} if step.box is not None else set()
-        if not step.nested or step.name in apart:
+            separate |= {use.name for use in step.op.uses if _folds(graph, use)} if step.box is not None else set()
+        if not step.nested or step.name in separate:
             rows.append((_left(step), text))
     width = max((len(left) for left, _ in rows), default=0)
     return [f"{left:<{width}} = {right}" for left, right in reversed(rows)]
@@ -97,12 +97,12 @@ def _left(step: Step) -> str:
 
 
 def _folds(graph: Graph, use: Use) -> bool:
-    """Whether an operand is a nested step written in place: `A.of` with its legs as they are."""
+    """Whether an operand is a nested step that is written inline: its use has the legs of the step."""
     return use.name in graph.step and graph.step[use.name].nested and graph.step[use.name].legs == use.legs
 
 
 def _operation(graph: Graph, step: Step, fold: bool, known: bool) -> str:
-    """An operation in words; `known`: the reader can tell the legs of its result from what stands around it."""
+    """An operation as text; `known` if the context determines the legs of its result."""
     if step.contraction is not None:
         return _sum(step.contraction) if known else f"{_sum(step.contraction)} -> {' '.join(step.legs)}"
     if step.attention is not None:
@@ -136,7 +136,7 @@ def _box(graph: Graph, step: Step, box: Box, fold: bool, known: bool) -> str:
         texts |= {} if scale is None or is_one(scale) else {"of": f"{scale_words(scale)} * {texts['of']}"}
         return f"{head}, " + ", ".join(f"{role} {text}" for role, text in texts.items())
     of = box.operand("of")
-    known = known and not OPS[box.kind].makes_leg  # whose operand has other legs than its result
+    known = known and not OPS[box.kind].makes_leg  # then operand and result have different legs
     text, atom = _inner(graph, of, fold, known)
     numbers = dict(box.numbers)
     if "scale" in numbers and not is_one(numbers["scale"]):
@@ -147,7 +147,7 @@ def _box(graph: Graph, step: Step, box: Box, fold: bool, known: bool) -> str:
 
 
 def _inner(graph: Graph, use: Use, fold: bool, known: bool) -> tuple[str, bool]:
-    """An operand's text, and whether a scale may stand before it as it is."""
+    """The text of an operand, and whether a scale can precede it without parentheses."""
     if not (fold and _folds(graph, use)):
         return use_words(use), True
     step = graph.step[use.name]

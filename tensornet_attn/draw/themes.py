@@ -1,6 +1,6 @@
-"""Colours of pictures: light is what looks say, other themes put a colour in the place of each; fills of overlays.
+"""Colour themes of pictures, and fills of overlays. The light theme has the colours of `looks`; others replace them.
 
-Kinds differ in shape and line first, so that every theme, and a print without colours, can be read.
+Kinds differ in shape and line style, so that pictures are readable in every theme and without colours.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from tensornet_attn.errors import InputError, nearest
 
 INK, GROUND = "black", "white"
 _COLOURED = ("color", "fillcolor", "fontcolor", "bgcolor")
-# What overlays fill frames with: implementations by place, shares of the work from small to large.
+# Fills of overlays: implementations in order of appearance, and shares of the work from small to large.
 REGIONS = ("#cfe3f6", "#fde3c2", "#d7efd2", "#e6dbf2", "#fbd5d9", "#d5eef0", "#f3efb8", "#e3e3e3")
 SHARES = ("#fff7ec", "#fee0b6", "#fdbb84", "#f68a5c", "#e0593b")
 
 
 @dataclass(frozen=True)
 class Theme:
-    """`colours`: what stands in the place of each colour of the light theme."""
+    """A theme; `colours` maps colours of the light theme to their replacements."""
 
     name: str
     ground: str = GROUND
@@ -33,7 +33,7 @@ class Theme:
         return {name: self.colour(value) if name in _COLOURED else value for name, value in look.items()}
 
     def defaults(self, *names: str) -> dict[str, str]:
-        """Attributes that Graphviz has in black where nothing is said."""
+        """Attributes whose default in Graphviz is black."""
         return dict.fromkeys(names, self.colours[INK]) if INK in self.colours else {}
 
 
@@ -76,7 +76,7 @@ THEMES = {theme.name: theme for theme in (LIGHT, DARK, PRINT)}
 
 
 def theme_named(name: str) -> Theme:
-    """A theme by its name. Raises InputError.
+    """A theme by name. Raises InputError.
 
     >>> theme_named("dark").colour("white")
     '#15181d'

@@ -1,7 +1,7 @@
-"""A picture as a `tikzpicture` for LaTeX, with the places and looks of the other pictures.
+"""Writes a picture as a `tikzpicture` for LaTeX, with the layout and looks of the other formats.
 
-It needs the package tikz alone. `\\input` it, inside `\\resizebox` where a column is narrower. Lengths are in bp, of
-which 72 are an inch.
+It needs only the package tikz. Include it with `\\input`, inside `\\resizebox` for narrow columns. Lengths are in bp
+(1/72 inch).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def to_tikz(
     theme: Theme = LIGHT,
     overlay: Overlay = NONE,
 ) -> str:
-    """LaTeX of a diagram: one `tikzpicture`. `kept`: marks of steps; `overlay`: the plan or the cost, shown besides."""
+    """The `tikzpicture` of a diagram. `kept`: marks of steps, from `kept_marks`. `overlay`: the plan or the cost."""
     picture = picture_of(graph, title, kept, overlay)
     lines = [f"% {plain(text)}" for text in (picture.title, about) if text]
     lines += [r"% In the preamble: \usepackage{tikz}"]
@@ -47,7 +47,7 @@ def to_tikz(
 
 
 def latex(text: str) -> str:
-    """Text in which nothing is a command.
+    """Escapes the special characters of LaTeX.
 
     >>> latex("d_k <= 64")
     'd\\\\_k $<$= 64'
@@ -56,7 +56,7 @@ def latex(text: str) -> str:
 
 
 class _Writer:
-    """Frames first, then wires, then nodes, so that each covers what is behind it."""
+    """Writes frames, then wires, then nodes, because later shapes cover earlier ones."""
 
     def __init__(self, picture: Picture, theme: Theme):
         self.picture, self.theme = picture, theme
@@ -95,7 +95,7 @@ class _Writer:
         if look.get("style") == "invis":
             return []
         found = []
-        if look.get("peripheries") == "2":  # the layout counts the outer outline
+        if look.get("peripheries") == "2":  # the size includes the outer outline
             found.append(self.shape(look, spot))
             outer = DOUBLED["state"]
             spot = Spot(spot.x, spot.y, spot.width - outer, spot.height - outer)
@@ -105,7 +105,7 @@ class _Writer:
         return found + ([self.text(spot, [shown], float(look.get("fontsize", NODE)), bold)] if shown else [])
 
     def shape(self, look: Mapping[str, str], spot: Spot) -> str:
-        """An ellipse or a rectangle, filled where its style says so."""
+        """An ellipse or a rectangle."""
         if look.get("shape") != "box":
             radii = f"x radius={spot.width / 2:.1f}, y radius={spot.height / 2:.1f}"
             return rf"\draw[{self.options(look)}] ({spot.x:.1f},{spot.y:.1f}) ellipse[{radii}];"
@@ -128,7 +128,7 @@ class _Writer:
         return rf"\node[text={ink}, align=center, font={font}] at ({spot.x:.1f},{spot.y:.1f}) {{{lines}}};"
 
     def colour(self, colour: str) -> str:
-        """The name that the picture gives to a colour of the theme; names of LaTeX stay."""
+        """The name of a colour of the theme in the picture. Named colours of LaTeX are unchanged."""
         shown = self.theme.colour(colour)
         if not shown.startswith("#"):
             return shown

@@ -1,4 +1,4 @@
-"""How legs, uses, coefficients and box parameters read: the words that pictures and text share."""
+"""Formats legs, uses, coefficients and box parameters, for pictures and text."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ KINDS = {
     "constant": "constant",
     "noise": "noise",
     "state": "state",
-}  # what the looks of tensors are called, in the order of legends
+}  # labels of tensor looks, in legend order
 
 
 def look_of(tensor: Tensor) -> str:
-    """A tensor's role; a weight that no gradient changes is frozen."""
+    """A tensor's role, or `frozen` for a frozen weight."""
     return "frozen" if tensor.frozen else tensor.role
 
 
 def plain(text: str) -> str:
-    """One line of printable text: what a title or a description may hold."""
+    """The text as one printable line, for titles and descriptions."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def leg_words(leg: Leg) -> str:
-    """`n`, `f = 512`, `m <= 256`: a leg's name and, where known before run time, its size."""
+    """`n`, `f = 512`, `m <= 256`: a leg's name, and its size if it is known before run time."""
     if leg.sequence:
         return leg.name if leg.maximum is None else f"{leg.name} <= {leg.maximum}"
     return leg.name if leg.size is None else f"{leg.name} = {leg.size}"
@@ -48,23 +48,23 @@ def call_words(call: Function) -> str:
 
 
 def signed(coefficient: Arith) -> tuple[str, Arith]:
-    """A coefficient as its sign and the rest: `-(0.5 * d)` is minus `0.5 * d`."""
+    """Splits a coefficient into sign and rest: `-(0.5 * d)` is minus `0.5 * d`."""
     return ("-", coefficient.of) if isinstance(coefficient, Negative) else ("+", coefficient)
 
 
 def factor_words(value: Arith) -> str:
-    """A coefficient that may stand before `*`: a number, else arithmetic in parentheses."""
+    """A coefficient before `*`: a number, or arithmetic in parentheses."""
     return to_text(value) if isinstance(value, Number) else f"({to_text(value)})"
 
 
 def scale_words(value: Arith) -> str:
-    """A scale that may stand before `*`; only what binds less than `*` needs parentheses."""
+    """A scale before `*`, in parentheses if its precedence is lower."""
     loose = isinstance(value, Negative) or (isinstance(value, Binary) and value.op in "+-")
     return f"({to_text(value)})" if loose else to_text(value)
 
 
 def box_words(graph: Graph, step: Step, scale: bool = True) -> tuple[str, ...]:
-    """What a box does, its parameters, its masks: `('softmax over m', 'scale = d ** -0.5', 'causal')`."""
+    """The operation of a box, its parameters and masks: `('softmax over m', 'scale = d ** -0.5', 'causal')`."""
     box = step.box
     assert box is not None
     op, masks = OPS[box.kind], (call_words(mask) for mask in graph.masks(step))
@@ -75,23 +75,23 @@ def box_words(graph: Graph, step: Step, scale: bool = True) -> tuple[str, ...]:
 
 
 def _number(graph: Graph, name: str, value: Arith) -> str:
-    """Arithmetic as written; `k = k` says nothing, so a setting of the parameter's name gives its value."""
+    """Arithmetic as written. A setting with the parameter's own name is replaced with its value, to avoid `k = k`."""
     text = to_text(value)
     return repr(graph.values[text]) if text == name and text in graph.values else text
 
 
 def neutral(name: str, value: Arith) -> bool:
-    """Whether a parameter changes nothing: a scale of 1, no dropout."""
+    """Whether a parameter has no effect, such as a scale of 1."""
     return isinstance(value, Number) and value.value == _NEUTRAL.get(name)
 
 
 def is_one(value: Arith) -> bool:
-    """Whether a coefficient or scale is left out in writing."""
+    """Whether a coefficient or scale is 1 and therefore omitted."""
     return value == ONE
 
 
 def coefficient_words(values: Sequence[Arith], bare: bool) -> str:
-    """The sign of a term and the numbers before it; `bare` where the term holds nothing else, so that 1 is said."""
+    """The sign and coefficients of a term; `bare` if the term has no factors, so that a 1 is written."""
     parts = [signed(value) for value in values]
     sign = "\N{MINUS SIGN}" if sum(sign == "-" for sign, _ in parts) % 2 else "+"
     numbers = [factor_words(value) for _, value in parts if bare or not is_one(value)]

@@ -1,4 +1,4 @@
-"""Fused attention as Python: heads first, one call, and the result's legs as the plan names them."""
+"""Emits fused attention: operands with heads first, one call, and the legs of the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CAUSAL = Function("causal")
 
 
 def emit_attention(writer: Writer, step: Step) -> None:
-    """The lines of one fused call."""
+    """Emits one fused call."""
     assert step.attention is not None
     op, query, key = step.attention, str(writer.graph.query), str(step.attention.leg)
     q, k, v = (writer.value(use) for use in (op.query, op.key, op.value))
@@ -20,7 +20,7 @@ def emit_attention(writer: Writer, step: Step) -> None:
     contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
     own = tuple(leg for leg in v.legs if leg not in op.scores)
     shared = tuple(leg for leg in heads if leg in k.legs or leg in v.legs)
-    writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: one fused call, the scores are never made")
+    writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: one fused call; the scores are not materialised")
     names = [
         _tensor(writer, "q", q, heads, (query,), contracted),
         _tensor(writer, "k", k, shared, (*op.beside, key), contracted),
@@ -31,19 +31,19 @@ def emit_attention(writer: Writer, step: Step) -> None:
 
 
 def head_order(op: FusedAttention, query: str) -> Legs:
-    """The heads: those that key or value have first, so that consecutive query heads share one of theirs."""
+    """The heads, those of key or value first, so that consecutive query heads share a key head."""
     heads = tuple(leg for leg in op.scores if leg not in (query, op.leg, *op.beside))
     shared = tuple(leg for leg in heads if leg in op.key.legs or leg in op.value.legs)
     return shared + tuple(leg for leg in heads if leg not in shared)
 
 
 def masks_of(writer: Writer, op: FusedAttention) -> tuple[Function, ...]:
-    """The masks of the box, and `causal` where the design is causal."""
+    """The masks of the box, plus `causal` if the design is causal."""
     return (*op.masks, CAUSAL) if writer.graph.causal and CAUSAL not in op.masks else op.masks
 
 
 def options_of(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
-    """What follows query, key and value in the call."""
+    """The arguments of the call after query, key and value."""
     masks = masks_of(writer, op)
     written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg, *op.beside))
     causal = masks == (CAUSAL,)
@@ -58,7 +58,7 @@ def options_of(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
 
 
 def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
-    """What a call takes of a sink: as [heads, query leg, 1], ones for those that it lacks."""
+    """The arguments for a sink, laid out as [heads, query leg, 1] with ones for missing legs."""
     if op.sink is None:
         return []
     query, value = str(writer.graph.query), writer.value(op.sink)
@@ -74,7 +74,7 @@ def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
 
 
 def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs, width: Legs) -> str:
-    """A line that lays an operand out as [heads, sequence, width]: one head where it has none of them, else all."""
+    """A line that lays an operand out as [heads, sequence, width]: one head if it has none of them, else all."""
     own, text = {*heads} & {*value.legs}, ""
     if own and own != {*heads}:
         text = value.grouped((*((leg,) if leg in own else () for leg in heads), sequence, width))
@@ -83,7 +83,7 @@ def _tensor(writer: Writer, name: str, value: Value, heads: Legs, sequence: Legs
 
 
 def _bind(writer: Writer, step: Step, text: str, legs: Legs, heads: int, own: int) -> None:
-    """The result, its heads as one dimension until a reader wants them apart."""
+    """Binds the result; its heads stay flattened until a reader needs them."""
     text += columns([*map(writer.size, legs[heads + 1 :])])
     unpack = split(-2 - own, [*map(writer.size, legs[:heads])])
     text, unpack = (text, unpack) if heads else (text + unpack, "")

@@ -1,4 +1,4 @@
-"""Attention within a band as Python: operands with the sequence first and the heads next, then one call."""
+"""Emits attention within a band: operands with the sequence first and heads next, then one call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tensornet_attn.ir.values import Legs, Value
 
 
 def emit_band(writer: Writer, step: Step) -> None:
-    """The lines of one call."""
+    """Emits one call."""
     op, query, key = band_of(step).attention, str(writer.graph.query), str(writer.graph.key)
     q, k, v = (writer.value(use) for use in (op.query, op.key, op.value))
     heads = head_order(op, query)
     contracted = tuple(leg for leg in q.legs if leg in k.legs and leg not in op.scores)
     own = tuple(leg for leg in v.legs if leg not in op.scores)
     shared = tuple(leg for leg in heads if leg in k.legs or leg in v.legs)
-    writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only what is near the band")
+    writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only keys near the band")
     names = [
         _tensor(writer, "q", q, query, heads, contracted),
         _tensor(writer, "k", k, key, shared if set(shared) & set(k.legs) else (), contracted),
@@ -32,14 +32,14 @@ def emit_band(writer: Writer, step: Step) -> None:
 
 
 def _tensor(writer: Writer, name: str, value: Value, sequence: str, heads: Legs, width: Legs) -> str:
-    """The name of an operand as [sequence, heads, width], in a line of its own if it has none yet."""
+    """The name of an operand laid out as [sequence, heads, width], on a line of its own if it has none."""
     groups = ((sequence,), heads, width)
     text = value.grouped(groups)
     return text if text.isidentifier() else writer.operand(name, value, groups, text)
 
 
 def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> list[str]:
-    """What follows query, key and value in the call."""
+    """The arguments of the call after query, key and value."""
     mask = "mask" if takes_mask(writer.graph) else "None"
     if mask == "mask" and len(heads) > 1:
         written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg))

@@ -1,4 +1,4 @@
-"""Kernel 'blockwise' as Python: a function of a block of query rows, and the call that runs it block by block."""
+"""Emits kernel 'blockwise': a function of a block of query rows, and the call that runs it block by block."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INDENT = "    "
 
 @dataclass(frozen=True)
 class Operand:
-    """An argument of the function of a block: its name there, its legs there, and its expression outside."""
+    """An argument of the function of a block: its name and legs inside, and its expression outside."""
 
     name: str
     legs: Legs
@@ -41,19 +41,19 @@ class Operand:
 
     @property
     def own(self) -> int | None:
-        """Its dimensions that are not of the batch: 0 where it has no batch, -1 for a mask that may have one.
+        """The number of dimensions that are not batch dimensions.
 
-        None where all of them are.
+        0 if the operand has no batch, -1 for a mask that may have one, None if all dimensions are batch dimensions.
         """
         return (-1 if self.name == "mask" else len(self.legs) or None) if self.batched else 0
 
     def place(self, leg: str | None) -> int:
-        """The dimension of a leg, from the end; 0 where it has none."""
+        """The dimension of a leg, from the end; 0 if the operand lacks the leg."""
         return self.legs.index(leg) - len(self.legs) if leg is not None and leg in self.legs else 0
 
 
 def emit_blockwise(writer: Writer, step: Step) -> None:
-    """The call; the functions of a block, forward and backward, are carried beside the class."""
+    """Emits the call; the functions of a block, forward and backward, are added beside the class."""
     op = step.kernel
     assert op is not None
     reach = reach_in(body_graph(writer.graph, step))
@@ -75,7 +75,7 @@ def emit_blockwise(writer: Writer, step: Step) -> None:
 
 
 def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
-    """The lines of the forward; the legs of the result."""
+    """Writes the lines of the forward and returns the legs of the result."""
     printer = RowsPrinter(inner, program, [program.result], {})
     printer.print(program.result)
     inner.values[step.name] = printer.value(program.result)
@@ -86,14 +86,14 @@ def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
 
 
 def _backward(back: BlockWriter, program: RowsProgram, operands: list[Operand], result: Legs) -> list[str]:
-    """The lines of the backward; the gradient of each operand, as an expression."""
+    """Writes the lines of the backward and returns the gradient of each operand as an expression."""
     found: dict[str, list[tuple[Node, Node]]] = {}
     for node, d in rows_gradients(program):
         found.setdefault("mask" if node.op == "bias" else back.local[node.name], []).append((node, d))
     legs = {operand.name: operand.legs for operand in operands if operand.name != "mask"}
     wanted = {d: (name, legs[name]) for name, ((_, d), *more) in found.items() if not more and name in legs}
     ends = [d for operand in operands for _, d in found.get(operand.name, ())]
-    ends = [*program.drawn, *sorted(ends, key=lambda d: len(below([d])))]  # the sooner is less held
+    ends = [*program.drawn, *sorted(ends, key=lambda d: len(below([d])))]  # earlier gradients first, to free memory
     printer = RowsPrinter(back, program, ends, wanted)
     gradient = next(node for node in program.nodes.made.values() if node.op == "gradient")
     printer.values[gradient] = Value(back.names.fresh("gradient"), result, True)
@@ -113,7 +113,7 @@ def _backward(back: BlockWriter, program: RowsProgram, operands: list[Operand], 
 
 
 def _freed(lines: list[str], long: set[str]) -> list[str]:
-    """Lines, with what has two long legs deleted behind those that use it last; a line ends with its legs."""
+    """Adds `del` lines after the last use of values with two long legs; a line ends with a comment of its legs."""
     last: dict[str, int] = {}
     for place, line in enumerate(lines):
         name, equals, _ = line.partition(" = ")
@@ -135,9 +135,9 @@ def _block(graph: Graph, step: Step) -> tuple[int, ...]:
 def _inside(
     writer: Writer, step: Step, op: Kernel, nearby: bool, sizes: list[str] | None = None
 ) -> tuple[BlockWriter, list[Operand]]:
-    """The writer of a function, which knows the leaves, and the operands.
+    """The writer of a function, with its leaves bound, and the operands.
 
-    `nearby`: a block may lack the first keys; `sizes`: legs whose sizes the call gives.
+    `nearby`: a block may lack the first keys; `sizes`: legs whose sizes are arguments of the call.
     """
     graph, taken = writer.graph, set(writer.local.values())
     leaves: dict[Use, Tensor] = {}
@@ -157,14 +157,14 @@ def _inside(
 
 
 def _leaf(writer: Writer, use: Use, name: str, taken: set[str]) -> Tensor:
-    """What is read from outside, as a tensor of the inner graph."""
+    """A value from outside as a tensor of the inner graph."""
     if made_inside(writer.graph, use):
         return replace(writer.graph.tensor[use.name], name=name)
     return Tensor(name, "input" if writer.value(use).batched else "weight", use.legs)
 
 
 def _on_leaves(graph: Graph, step: Step, leaves: dict[Use, Tensor], inside: tuple[str, ...]) -> Step:
-    """A step that speaks of the leaves by their inner names."""
+    """A step that refers to the leaves by their inner names."""
 
     def named(use: Use) -> Use:
         return use if use.name in inside else Use(leaves[leaf(graph, use)].name, use.legs)
@@ -173,7 +173,7 @@ def _on_leaves(graph: Graph, step: Step, leaves: dict[Use, Tensor], inside: tupl
 
 
 def _parts(graph: Graph, step: Step) -> list[Step]:
-    """What is more than a dropout, and drops entries, as two steps."""
+    """Splits a box with dropout into the box and the dropout."""
     box = step.box
     if box is None or OPS[box.kind].scales or not drops(graph, step):
         return [step]
@@ -185,7 +185,7 @@ def _parts(graph: Graph, step: Step) -> list[Step]:
 
 
 def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> list[Operand]:
-    """The operands, masks last; the leaves' values in the function."""
+    """The operands, masks last; binds the values of the leaves."""
     found, later = [], []
     for use, tensor in leaves.items():
         local = inner.local[tensor.name]
@@ -196,7 +196,7 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
             inner.values[tensor.name] = Value(local, legs, batched)
         elif tensor.role == "noise":
             later.append(Operand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True))
-    if not found:  # what is made inside is made like this
+    if not found:  # tensors created inside need a template for dtype and device
         inner.spare = inner.names.own("like")
         found.append(Operand(inner.spare, (), writer.like.text, batched=False))
     for tensor in leaves.values():
@@ -213,7 +213,7 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
 
 
 def _layout(graph: Graph, tensor: Tensor) -> Legs:
-    """Heads, then the sequence leg, then the width: what the first product of the tensor need not move."""
+    """Heads, then the sequence leg, then the width: the first product of the tensor needs no permutation."""
     long = tuple(leg for leg in tensor.legs if graph.leg[leg].sequence or unbounded(graph, leg))
     step, use = next((step, use) for step in graph.steps for use in step.op.uses if use.name == tensor.name)
     others = {leg for other in step.op.uses if other is not use for leg in other.legs}
@@ -248,7 +248,7 @@ def _constant(inner: BlockWriter, tensor: Tensor) -> None:
 def _arguments(
     writer: Writer, inner: BlockWriter, operands: list[Operand], tile: str, block: tuple[int, ...]
 ) -> list[str]:
-    """What `blockwise` is called with."""
+    """The arguments of the call of `blockwise`."""
     graph = writer.graph
     texts = [operand.text for operand in operands]
     lengths = [writer.length(graph.query), writer.length(graph.key)]
@@ -272,13 +272,13 @@ def _function(
     options = [f"rows={_tuple(rows)}", f"out={result.index(str(graph.query)) - len(result)}"]
     options += [f"spans={_tuple(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
-    seen = any(keys) and reach != (None, None, 0)
-    options += [f"keys={_tuple(keys)}"] if seen else []
-    options += [f"reach={reach}"] if seen and reach != (None, 0, 0) else []
+    limited = any(keys) and reach != (None, None, 0)
+    options += [f"keys={_tuple(keys)}"] if limited else []
+    options += [f"reach={reach}"] if limited and reach != (None, 0, 0) else []
     options += [f"legs={_tuple(operand.own for operand in operands)}"]
     kinds = [f"{operand.name}: Tensor{' | None' if operand.optional else ''}" for operand in operands]
     shapes = [f"{o.name} [{' '.join(o.legs)}]" for o in operands if not o.optional]
-    about = f"{', '.join(op.steps)} of a block of rows: {', '.join(shapes)} -> [{' '.join(result)}]."
+    about = f"{', '.join(op.steps)} for a block of rows: {', '.join(shapes)} -> [{' '.join(result)}]."
     head = wrapped(f"def {tile}({', '.join(['rows: Rows', *kinds])}) -> Tensor:", 0)
     decorator = wrapped(f"@block_function({', '.join(options)})", 0)
     return "\n".join([*decorator, *head, *_body(inner, about, inner.groups[0])])
@@ -289,7 +289,7 @@ def _gradient(tile: str, back: BlockWriter, operands: list[Operand], gradients: 
     names = ["rows", "gradient", "wanted", *(operand.name for operand in operands)]
     head = wrapped(f"def {tile}_backward({', '.join(names)}):", 0, packed=True)
     lines = [*back.groups[0], f"return {', '.join(gradients)}{',' * (len(gradients) == 1)}"]
-    about = f"The gradients of these operands, of which some are `wanted`; `gradient`: that of `{tile}`."
+    about = f"Gradients of the `wanted` operands, given the `gradient` of `{tile}`."
     return "\n".join([f"@block_gradient({tile})", *head, *_body(back, about, lines)])
 
 

@@ -1,4 +1,4 @@
-"""Boxes as Python: the lines of each kind are written by its operation, once it is known what masks hide."""
+"""Emits boxes: the operation of each kind writes its lines, given what masks hide."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensornet_attn.ops import OPS
 
 
 def emit_box(writer: Writer, step: Step) -> None:
-    """The lines of a dense box."""
+    """Emits a dense box."""
     box = step.box
     assert box is not None
     if box.seen:
@@ -23,19 +23,19 @@ def emit_box(writer: Writer, step: Step) -> None:
 
 
 def _masked(writer: Writer, step: Step, box: Box) -> None:
-    """A box over the key leg: its masks and those of the call act; these name the other legs in written order."""
+    """A box over the key leg: its masks and those of the call apply, and name the other legs in written order."""
     use = box.operand("of")
     layout = box_layout(writer.graph, step, use.legs)
     value = writer.value(use).arranged(layout)
     keep, bias = keep_and_bias(writer, step, layout)
     unseen_is_zero = visible_to(writer.graph, step) in writer.zero_outside[step.name]
     if OPS[box.kind].ignores_zeros == "always" and unseen_is_zero and bias == "None":
-        keep = "None"  # nothing is added to what is hidden
+        keep = "None"  # nothing is added to hidden entries
     OPS[box.kind].emit_masked(writer, step, box, value, keep, bias)
 
 
 def _hidden(writer: Writer, step: Step, box: Box) -> None:
-    """What the readers of a value see of it."""
+    """A value with the entries hidden that its readers do not see."""
     value, pair = writer.value(box.operand("of")), (writer.graph.query, writer.graph.key)
     if {*pair} <= {*value.legs}:
         value = value.arranged(tuple(leg for leg in value.legs if leg not in pair) + tuple(map(str, pair)))

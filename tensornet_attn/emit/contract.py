@@ -1,4 +1,4 @@
-"""Primitive contractions as Python: matmuls where they are matmuls, two-operand einsums, sums of aligned tensors."""
+"""Emits primitive contractions: matmuls where possible, two-operand einsums, and sums of aligned tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, fl
 
 
 def emit_contraction(writer: Writer, step: Step) -> None:
-    """The value of a primitive contraction."""
+    """Emits a primitive contraction."""
     assert step.contraction is not None
     terms = step.contraction.terms
     if len(terms) > 1 or not terms[0].factors:
@@ -23,12 +23,12 @@ def emit_contraction(writer: Writer, step: Step) -> None:
 
 
 def scaled(writer: Writer, coefficient: Arith, value: Value) -> Value:
-    """coefficient * value, without a 1."""
+    """coefficient * value; a coefficient of 1 is left out."""
     return writer.scaled(coefficient, value)
 
 
 def _product(writer: Writer, step: Step, term: Term) -> Value:
-    """The product of one or two factors, in the layout in which it comes."""
+    """The product of one or two factors, in its natural layout."""
     want = writer.wanted(step)
     if len(term.factors) == 1:
         return summed(writer.value(term.factors[0]), want)
@@ -37,7 +37,7 @@ def _product(writer: Writer, step: Step, term: Term) -> Value:
 
 
 def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
-    """The product of two values, whose legs that are not wanted are summed."""
+    """The product of two values, summed over the legs that are not wanted."""
     for x, weight in ((left, right), (right, left)):
         found = _matmul(x, weight.unpacked, want) or _mixing(writer, x.unpacked, weight.unpacked, want)
         if found is not None:
@@ -51,7 +51,7 @@ def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
 
 
 def _inner(left: Value, right: Value, want: Legs) -> str:
-    """`(a * b).sum(-1)` where both have the same legs: a matmul for each entry would be slow. Else nothing."""
+    """`(a * b).sum(-1)` if both have the same legs, because a matmul per entry would be slow; otherwise empty."""
     if set(left.legs) != set(right.legs):
         return ""
     summed = tuple(leg for leg in left.legs if leg not in want)
@@ -63,7 +63,7 @@ def _inner(left: Value, right: Value, want: Legs) -> str:
 
 
 def _matmul(x: Value, weight: Value, want: Legs) -> Value | None:
-    """`(x @ Wq.flatten(1)).unflatten(-1, Wq.shape[1:])`: what is summed leads the weight, and x need not move far."""
+    """`(x @ Wq.flatten(1)).unflatten(-1, Wq.shape[1:])`, if the summed legs come first in the weight. Else None."""
     shared = tuple(leg for leg in weight.legs if leg in x.legs)
     count, rest, own = len(shared), tuple(leg for leg in x.legs if leg not in shared), weight.legs[len(shared) :]
     if weight.batched or not shared or weight.legs[:count] != shared or set(shared) & set(want):
@@ -76,9 +76,9 @@ def _matmul(x: Value, weight: Value, want: Legs) -> Value | None:
 
 
 def _mixing(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None:
-    """`mixed(P.mT, S, 2)`: the heads of maps mixed where they stand, as an einsum would move the maps.
+    """`mixed(P.mT, S, 2)`: mixes the heads of maps in place, where an einsum would permute the maps.
 
-    For x with what is summed right before two legs or more that stay last.
+    Requires that the summed legs of x are directly before two or more legs that stay last.
     """
     shared = tuple(leg for leg in x.legs if leg in weight.legs)
     own = tuple(leg for leg in weight.legs if leg not in shared)
@@ -94,12 +94,12 @@ def _mixing(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None
 
 
 def _follows(want: Legs, rest: Legs, own: Legs) -> bool:
-    """Whether a matmul can give the wanted layout: x's own legs, in any order, then the weight's."""
+    """Whether a matmul gives the wanted layout: the legs of x in any order, then those of the weight."""
     return want[len(rest) :] == own and set(want[: len(rest)]) == set(rest)
 
 
 def _side(x: Value, rest: Legs, shared: Legs) -> str:
-    """The left side of a matmul: x's own legs, then one dimension that is summed."""
+    """The left side of a matmul: the legs of x, then one summed dimension."""
     heads = x.legs[: x.packed]
     place = shared.index(heads[0]) if x.unpack and heads[0] in shared else -1
     if place < 0 or shared[place : place + x.packed] != heads:
@@ -119,7 +119,7 @@ def _projected(left: str, weight: Value, count: int) -> str:
 
 
 def summed(value: Value, want: Legs) -> Value:
-    """One factor: its legs that the result lacks are summed, the others put in order."""
+    """One factor: sums the legs that the result lacks and orders the others."""
     dims = [i - len(value.legs) for i, leg in enumerate(value.legs) if leg not in want]
     kept = tuple(leg for leg in value.legs if leg in want)
     if dims:
@@ -128,7 +128,7 @@ def summed(value: Value, want: Legs) -> Value:
 
 
 def einsum_text(left: Value, right: Value, result: Legs) -> str:
-    """A two-operand einsum; legs of one letter keep it."""
+    """A two-operand einsum; one-letter legs keep their letter."""
     legs = dict.fromkeys((*left.legs, *right.legs, *result))
     letters = {leg: leg for leg in legs if len(leg) == 1}
     for leg in legs:

@@ -1,4 +1,4 @@
-"""Grouped experts as Python: the gates of the chosen experts, then one call a product."""
+"""Emits grouped experts: the gates of the chosen experts, then one call per product."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tensornet_attn.ops.topk import ranks
 
 
 def emit_experts(writer: Writer, step: Step) -> None:
-    """The lines of one kernel: the choice of experts, or what it computes for those that a topk chose."""
+    """Emits one kernel: the choice of experts, or the computation of the experts that a topk chose."""
     assert step.kernel is not None
     form = experts_of(step)
     topk, products = form.topk, {product.step.name: product for product in form.products}
@@ -25,7 +25,7 @@ def emit_experts(writer: Writer, step: Step) -> None:
     inside = _inside(writer, step.kernel)
     if len(step.kernel.body) > 1:
         names, k = ", ".join(step.kernel.steps[:-1]), writer.integer(chosen_of(topk)[1])
-        writer.line(f"# {names}: leg {products[step.name].expert} counts the {k} chosen alone")
+        writer.line(f"# {names}: leg {products[step.name].expert} has the {k} chosen entries only")
     for part in step.kernel.body:
         if part.name in products:
             value = _product(inside, products[part.name], topk)
@@ -34,7 +34,7 @@ def emit_experts(writer: Writer, step: Step) -> None:
             _attention(inside, part, form, topk)
         elif part.contraction is not None and len(part.contraction.terms) > 1:
             _add_biases(inside, part, next(iter(products.values())), topk)
-        elif products and part.contraction is not None:  # another name of what stands before it
+        elif products and part.contraction is not None:  # a renamed value
             inside.values[part.name] = inside.value(part.contraction.uses[0])
         elif products:
             emit_box(inside, part)
@@ -42,7 +42,7 @@ def emit_experts(writer: Writer, step: Step) -> None:
 
 
 def _inside(writer: Writer, kernel: Kernel) -> Writer:
-    """The same writer where the steps of a kernel have names too, and stand for the rows of the chosen experts."""
+    """A copy of the writer that knows the steps inside a kernel; they hold rows of the chosen experts."""
     inside = copy(writer)
     steps = (part for step in writer.graph.steps for part in (kernel.body if step.op is kernel else (step,)))
     inside.graph = replace(writer.graph, steps=tuple(dict.fromkeys(steps)))
@@ -53,7 +53,7 @@ def _inside(writer: Writer, kernel: Kernel) -> Writer:
 
 
 def _choose(writer: Writer, topk: Step) -> None:
-    """Gates and numbers of the chosen experts, [..., k], the box's leg last: one line the first time."""
+    """Writes gates and indices of the chosen experts, [..., k], with the leg of the box last; once per topk."""
     if _chosen(topk) in writer.values:
         return
     leg, count = chosen_of(topk)
@@ -62,7 +62,7 @@ def _choose(writer: Writer, topk: Step) -> None:
     assert topk.box is not None
     text = writer.call("top_chosen", of.arranged(legs).text, ranks(writer, topk.box, by.aligned(legs).text, "-1"), k)
     gates = writer.local[topk.name]
-    if writer.graph.step[topk.name].box is not None:  # a tensor of all experts has that name
+    if writer.graph.step[topk.name].box is not None:  # the dense tensor has this name
         gates = writer.names.fresh(f"{gates}_gates")
     chosen = writer.names.fresh(f"{gates}_chosen")
     batched = of.batched or by.batched
@@ -80,7 +80,7 @@ def _chosen(topk: Step) -> str:
 
 
 def _attention(writer: Writer, step: Step, form: Experts, topk: Step) -> None:
-    """Attention of the queries that chose each head: the leg of the heads counts the chosen ones."""
+    """Attention of the queries that chose each head; the leg of the heads counts the chosen ones."""
     op, last, chosen = step.attention, form.products[-1], _chosen(topk)
     assert op is not None
     tokens = (last.tokens, (last.expert,))
@@ -122,7 +122,7 @@ def _product(writer: Writer, product: Product, topk: Step) -> Value:
 
 
 def _add_biases(writer: Writer, step: Step, product: Product, topk: Step) -> None:
-    """A step between two products that adds biases: those of the chosen experts."""
+    """A step between two products that adds the biases of the chosen experts."""
     assert step.contraction is not None
     legs = (*product.tokens, product.expert, *product.own)
     chosen = (
@@ -143,12 +143,12 @@ def _groups(product: Product, *last: Legs) -> tuple[Legs, ...]:
 
 
 def _heads(legs: Legs) -> tuple[Legs, ...]:
-    """All heads as one dimension; none where there are no heads."""
+    """All heads as one dimension, or no dimension if there are none."""
     return (legs,) if legs else ()
 
 
 def _rows(product: Product, x: Value) -> str:
-    """x with a dimension for the heads, where the weight has some, and one for the chosen; 1 where x lacks them."""
+    """x with a dimension for the heads, if the weight has any, and one for the chosen experts; 1 if x lacks them."""
     slots = (product.expert,) if product.slots else ()
     if slots or set(product.heads) & set(x.legs):
         return x.grouped(_groups(product, slots, product.summed))
@@ -157,7 +157,7 @@ def _rows(product: Product, x: Value) -> str:
 
 
 def _apart(writer: Writer, text: str, product: Product) -> Value:
-    """The result with a dimension for each leg."""
+    """Unflattens the result into one dimension per leg."""
     slots = () if product.gated else (product.expert,)
     heads = product.heads if slots or not product.total else ()
     text += split(-1, [*map(writer.size, product.own)])

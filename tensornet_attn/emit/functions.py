@@ -1,7 +1,7 @@
-"""What emitted code stands on: imported from `runtime`, or as source text, taken from its FILES with all it speaks of.
+"""The functions that emitted code calls: imported from `runtime`, or copied from FILES with their dependencies.
 
-Functions, classes and constants are carried by name. A registration, `@op.register_fake def ...` or a top-level call
-such as `op.register_autograd(...)`, is carried with the op that it belongs to.
+Functions, classes and constants are copied by name. A registration, `@op.register_fake def ...` or a top-level call
+such as `op.register_autograd(...)`, is copied with its op.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from symtable import symtable
 from tensornet_attn.emit.wrap import WIDTH
 
 RUNTIME = "tensornet_attn.runtime"
-FILES = ("*.py", "triton/configure.py", "triton/kernels/*.py")  # of `runtime`
+FILES = ("*.py", "triton/configure.py", "triton/kernels/*.py")  # in `runtime`
 
 
 @dataclass(frozen=True)
 class Item:
-    """A top-level statement: its source, the names it speaks of, the op that it registers something for, its module."""
+    """A top-level statement: source, global names that it reads, the op of a registration, and the module."""
 
     text: str
-    speaks: frozenset[str]
+    reads: frozenset[str]
     owner: str | None = None
     module: str = ""
 
 
 @cache
 def library() -> dict[str, Item]:
-    """What can be carried, by name, a file after those that it imports; a bare call is named after its text."""
+    """All statements that can be copied, by name, in import order; a bare call has its text as name."""
     folder = Path(__file__).resolve().parents[1] / RUNTIME.rpartition(".")[2]
     paths = {_module(path.relative_to(folder)): path for pattern in FILES for path in sorted(folder.glob(pattern))}
     texts = {module: path.read_text(encoding="utf-8") for module, path in paths.items()}
@@ -48,23 +48,23 @@ def _module(path: Path) -> str:
 
 
 def items(source: str, module: str = "") -> Iterator[tuple[str, Item]]:
-    """(name, item) of each top-level statement that is no import and no docstring."""
+    """Yields (name, item) for each top-level statement except imports and docstrings."""
     for node in ast.parse(source).body:
         text = "\n".join(source.split("\n")[_first_line(node) - 1 : node.end_lineno])
-        speaks = spoken_in(text)
+        reads = names_read(text)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name, Item(text, speaks, _owner(node.decorator_list), module)
+            yield node.name, Item(text, reads, _owner(node.decorator_list), module)
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            yield ast.unparse(target), Item(text, speaks, None, module)
+            yield ast.unparse(target), Item(text, reads, None, module)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            yield text, Item(text, speaks, _owner([node.value]), module)
+            yield text, Item(text, reads, _owner([node.value]), module)
 
 
-def spoken_in(text: str) -> frozenset[str]:
-    """The global names that a text reads: what functions call by a name of their own is not meant.
+def names_read(text: str) -> frozenset[str]:
+    """The global names that a text reads; names bound inside functions do not count.
 
-    >>> sorted(spoken_in("def f(x):\\n    y = g(x)\\n    return y"))
+    >>> sorted(names_read("def f(x):\\n    y = g(x)\\n    return y"))
     ['g']
     """
     todo, found = [symtable(text, "text", "exec")], set[str]()
@@ -91,21 +91,21 @@ def _owner(calls: list[ast.expr]) -> str | None:
 
 
 def names() -> frozenset[str]:
-    """Every name that emitted code may carry; local names keep out of their way."""
+    """All names that emitted code may copy; local names avoid them."""
     return frozenset(name for name in library() if name.isidentifier())
 
 
 @cache
-def spoken() -> frozenset[str]:
-    """Every name that these functions speak of, `ValueError` for one: the class may not take it."""
-    return frozenset().union(names(), *(item.speaks for item in library().values()))
+def all_names() -> frozenset[str]:
+    """All names that these functions read, such as `ValueError`; the class must not have one of them."""
+    return frozenset().union(names(), *(item.reads for item in library().values()))
 
 
 def imported(used: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The lines that import what is used from the runtime, and the texts of functions written for this file alone."""
+    """The import lines for the used functions of the runtime, and the texts of functions written for this file only."""
     known, texts = library(), sorted(text for text in used if text not in library())
     wanted = {name for name in used if name in known}
-    wanted |= {name for text in texts for _, item in items(text) for name in item.speaks & known.keys()}
+    wanted |= {name for text in texts for _, item in items(text) for name in item.reads & known.keys()}
     by_module: dict[str, list[str]] = {}
     for name in sorted(wanted):
         by_module.setdefault(known[name].module, []).append(name)
@@ -120,18 +120,18 @@ def _import(module: str, wanted: list[str]) -> list[str]:
 
 
 def carried(used: Iterable[str]) -> list[str]:
-    """The source texts of what is used, of what that uses, and of what is registered for it, in the library's order.
+    """The source texts of the used functions, their dependencies and their registrations, in the order of the library.
 
-    `used`: names of the library, and texts of functions written for this file alone, which come last.
+    `used`: names in the library, and texts of functions written for this file only, which come last.
     """
     texts = sorted(text for text in used if text not in library())
     todo = [name for name in used if name in library()]
-    todo += sorted(name for text in texts for _, item in items(text) for name in item.speaks & library().keys())
+    todo += sorted(name for text in texts for _, item in items(text) for name in item.reads & library().keys())
     wanted: set[str] = set()
     while todo:
         name = todo.pop()
         if name not in wanted:
             wanted.add(name)
-            todo += sorted(library()[name].speaks & library().keys())
+            todo += sorted(library()[name].reads & library().keys())
             todo += [key for key, item in library().items() if item.owner == name]
     return [item.text for name, item in library().items() if name in wanted] + texts

@@ -1,4 +1,4 @@
-"""`__init__` and `reset_parameters` of an emitted class: parameters and buffers, and their first values."""
+"""Emits `__init__` and `reset_parameters`: parameters, buffers and their initial values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INDENT = "    "
 
 
 def init_lines(writer: Writer, graph: Graph) -> list[str]:
-    """`__init__` with the sizes of the weights as arguments, and `reset_parameters`; `graph` is as written."""
+    """`__init__` with the sizes of the weights as arguments, and `reset_parameters`; `graph`: as written."""
     tensors = [tensor for tensor in graph.tensors if tensor.role in ("weight", "state")]
     legs = [leg for leg in graph.legs if any(leg.name in tensor.legs for tensor in tensors)]
     names, fixed = Names(frozenset({"new", "device", "dtype"})), _fixed(graph)
@@ -28,7 +28,7 @@ def init_lines(writer: Writer, graph: Graph) -> list[str]:
 
 
 def _fixed(graph: Graph) -> set[str]:
-    """Legs whose sizes stand as numbers elsewhere in the class: those of a Kronecker product, which may be split."""
+    """Legs whose sizes are literals elsewhere in the class: those of Kronecker products, which may be split."""
     products = (tensor for tensor in graph.tensors if tensor.init is not None and tensor.init.name == "kron")
     return {leg for tensor in products for leg in tensor.legs}
 
@@ -46,7 +46,7 @@ def _made(tensors: list[Tensor], local: dict[str, str]) -> list[str]:
 
 
 def _first(writer: Writer, graph: Graph, tensor: Tensor) -> str:
-    """The line that gives a weight or state its first value."""
+    """The line that initialises a weight or state."""
     own, init = f"self.{tensor.name}", tensor.init
     assert init is not None
     if init.name == "xavier":

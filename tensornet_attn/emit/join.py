@@ -1,4 +1,4 @@
-"""Features side by side as Python: one torch.cat along the last dimension."""
+"""Emits concatenated features: one torch.cat along the last dimension."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensornet_attn.rewrite.scores import grows
 
 
 def emit_join(writer: Writer, step: Step) -> None:
-    """The parts, each laid out as [shared legs..., its own as one], then the line that joins them."""
+    """Emits the parts, each laid out as [shared legs..., own legs flattened], then the concatenation."""
     assert step.kernel is not None
     shared = step.legs[:-1]
     values = {part.name: _value(writer, part) for part in step.kernel.body if part.op.uses}
@@ -26,7 +26,7 @@ def emit_join(writer: Writer, step: Step) -> None:
     known = batches(writer.graph)
     reach = {part.name: {many for use in part.op.uses for many in known[use.name]} for part in step.kernel.body}
     others = [name for name in values if reach[name] - reach[wide]]
-    if others:  # no part is sure to have the batch and all legs
+    if others:  # no part surely has the batch and all legs
         shape = writer.names.fresh("shape")
         made = ", ".join(f"{text}.shape[:-1]" for text in (first, *(texts[name] for name in others)))
         writer.line(f"{shape} = torch.broadcast_shapes({made})")
@@ -47,15 +47,15 @@ def emit_join(writer: Writer, step: Step) -> None:
 
 
 def exact_parts(graph: Graph, step: Step) -> list[Step]:
-    """The parts of a join, and of that which it meets, that are added to scores and of which differences count."""
-    met = [one for one in graph.steps if isinstance(one.form, Joined) and one.form == step.form]  # theirs alone
+    """The parts of a join, and of its counterpart, that are added to scores and whose differences matter."""
+    met = [one for one in graph.steps if isinstance(one.form, Joined) and one.form == step.form]  # both sides
     alone = [part for one in met if one.kernel for part in one.kernel.body if {*part.legs} < {*one.legs}]
     large = any(grows(graph, use) for part in alone for use in part.op.uses)
     return [part for part in alone if part.op.uses] if large else []
 
 
 def _value(writer: Writer, part: Step) -> Value:
-    """A part's value: the tensor itself where nothing is done to it, else a line of its own."""
+    """The value of a part: the tensor itself if it is unchanged, else a line of its own."""
     assert part.contraction is not None
     terms = part.contraction.terms
     if len(terms) == 1 and terms[0].coefficient == ONE and len(terms[0].factors) == 1:

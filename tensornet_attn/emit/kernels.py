@@ -1,4 +1,4 @@
-"""The emitters of operations that the planner makes of several steps, by kind."""
+"""The emitters of kernels that replace several steps, by kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order the dimensions of an intermediate value stand, and which values have batch dimensions."""
+"""The order of dimensions of intermediate values, and which values have batch dimensions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Readers = Mapping[str, list[tuple[Step, Use]]]
 
 
 def batched(graph: Graph) -> frozenset[str]:
-    """What may have batch dimensions: inputs, noise, boxes that a run-time mask acts in, and what is made of these."""
+    """Values that may have batch dimensions: inputs, noise, boxes with run-time masks, and their dependents."""
     found = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
     for step in graph.steps:
         hides = graph.masked(step) or step.fused is not None or (step.box is not None and OPS[step.box.kind].recurrent)
@@ -23,7 +23,7 @@ def batched(graph: Graph) -> frozenset[str]:
 
 
 def readers(graph: Graph) -> Readers:
-    """The uses of every tensor and step, with the step each stands in; an output and an updating step have one more."""
+    """The uses of every tensor and step with their steps; outputs and steps that update a state have one more."""
     found: dict[str, list[tuple[Step, Use]]] = defaultdict(list)
     for step, use in graph.uses():
         found[use.name].append((step, use))
@@ -31,14 +31,14 @@ def readers(graph: Graph) -> Readers:
 
 
 def box_layout(graph: Graph, step: Step, legs: Legs) -> Legs:
-    """The legs of a box's operand with the box's leg last, and the query leg before it where masks act."""
+    """The legs of the operand of a box: the leg of the box last, with the query leg before it if masks act."""
     assert step.box is not None
     last = (graph.query, step.box.leg) if graph.masked(step) and graph.query in legs else (step.box.leg,)
     return tuple(leg for leg in legs if leg not in last) + tuple(str(leg) for leg in last)
 
 
 def wanted(graph: Graph, read: Readers, step: Step) -> Legs:
-    """The layout of a step: as written where it has a name of its own, else as its only reader likes it best."""
+    """The layout of a step: as written if it has a name, else what its only reader prefers."""
     if not step.nested or len(read[step.name]) != 1:
         return step.legs
     reader, use = read[step.name][0]
@@ -54,12 +54,12 @@ def wanted(graph: Graph, read: Readers, step: Step) -> Legs:
 def _for_box(graph: Graph, read: Readers, step: Step, reader: Step, box: Box) -> Legs:
     if OPS[box.kind].elementwise:
         return _like(step.legs, wanted(graph, read, reader))
-    whole = graph.masked(reader) and box.leg in step.legs  # what has a number for each row stays as it is
+    whole = graph.masked(reader) and box.leg in step.legs  # a value with one number per row keeps its layout
     return box_layout(graph, reader, step.legs) if whole else step.legs
 
 
 def _for_contraction(graph: Graph, read: Readers, step: Step, reader: Step, op: Contraction, use: Use) -> Legs:
-    """Scores have query and key last; for a sum the order of the result; for a product what is summed comes last."""
+    """Scores: query and key last. Sums: the order of the result. Products: summed legs last."""
     pair = (graph.query, graph.key)
     result = wanted(graph, read, reader)
     if set(pair) <= set(step.legs):
@@ -72,5 +72,5 @@ def _for_contraction(graph: Graph, read: Readers, step: Step, reader: Step, op: 
 
 
 def _like(legs: Legs, order: Legs) -> Legs:
-    """Legs in the given order; those it lacks come last."""
+    """Legs in the given order, other legs last."""
     return tuple(leg for leg in order if leg in legs) + tuple(leg for leg in legs if leg not in order)

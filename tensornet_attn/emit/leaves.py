@@ -1,4 +1,4 @@
-"""The leaves of a diagram in emitted code: inputs, lengths, weights, constants, noise, state."""
+"""Emits the leaves of a diagram: inputs, lengths, weights, constants, noise, states."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Collection, Iterable
 
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Function, Step, Tensor
+from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import Value, permuted
 
 
 def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
-    """Inputs and their defaults, then every other leaf that the steps use, and every state before it is stored anew."""
+    """Binds inputs and their defaults, the leaves that the steps use, and every state before it is updated."""
     inputs = writer.graph.of_role("input")
     writer.groups.append([])
     for tensor in inputs:
@@ -19,7 +20,7 @@ def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
         if tensor.default is not None:
             own, other = writer.local[tensor.name], writer.local[tensor.default]
             writer.line(f"{own} = {other} if {own} is None else {own}")
-    writer.groups.append([])  # the lengths, once it is known which are used
+    writer.groups.append([])  # filled in after it is known which lengths are used
     writer.lengths = {leg.name: writer.names.fresh(leg.name) for leg in writer.graph.legs if leg.sequence}
     writer.groups.append([])
     used = {use.name for _, use in writer.graph.uses()}
@@ -27,38 +28,45 @@ def open_forward(writer: Writer, steps: Iterable[Step]) -> None:
 
 
 def bind_leaves(writer: Writer, steps: Iterable[Step], more: Collection[str] = ()) -> None:
-    """Every leaf that the steps use, or one of some `more`, that has no value yet."""
-    used = {*more, *(use.name for step in steps for use in step.op.uses)}
+    """Binds the leaves that the steps use, or that `more` names, and that have no value yet.
+
+    The code of a recurrence reads no constant of queries x keys: such a constant only says which keys are hidden.
+    """
+    pair = {writer.graph.query, writer.graph.key}
+    uses = (
+        use for step in steps for use in step.op.uses if not (isinstance(step.form, Recurrence) and pair <= {*use.legs})
+    )
+    used = {*more, *(use.name for use in uses)}
     for tensor in writer.graph.tensors:
         if tensor.name in used and tensor.name not in writer.values:
             _LEAVES[tensor.role](writer, tensor)
 
 
 def bind_lengths(writer: Writer) -> None:
-    """The lengths that the code speaks of: an input's on the leg, else the other leg's, else the maximum."""
+    """Writes the used lengths: from an input with the leg, else from the other sequence leg, else the maximum."""
     graph = writer.graph
     sources = {leg: _length_of(writer, leg) for leg in writer.lengths}
     other = {graph.query: graph.key, graph.key: graph.query}
     texts: dict[str, list[str]] = {}
     for leg in writer.lengths:
-        if leg in writer.spoken:
+        if leg in writer.used_lengths:
             source = sources[leg] or (graph.tied and sources.get(str(other[leg]))) or str(graph.leg[leg].maximum)
             texts.setdefault(source, []).append(writer.lengths[leg])
     writer.groups[1] += [f"{' = '.join(locals_)} = {source}" for source, locals_ in texts.items()]
 
 
 def _length_of(writer: Writer, leg: str) -> str:
-    """The size of the first input that stands on a leg; empty where none does."""
+    """The size of the leg on the first input that has it, or an empty text."""
     source = next((t for t in writer.graph.of_role("input") if leg in t.legs), None)
     return f"{writer.local[source.name]}.shape[{source.legs.index(leg) - len(source.legs)}]" if source else ""
 
 
 def _input(writer: Writer, tensor: Tensor) -> None:
-    """Its value stands in the signature."""
+    """An input is bound by the signature."""
 
 
 def _weight(writer: Writer, tensor: Tensor) -> None:
-    """`self.W`, cut to the run-time length where it stands on a sequence leg."""
+    """`self.W`, cut to the run-time length along sequence legs."""
     text = stored(writer, tensor)
     if tensor.stored or text.endswith("]"):
         writer.bind(tensor.name, text, tensor.legs)
@@ -67,12 +75,12 @@ def _weight(writer: Writer, tensor: Tensor) -> None:
 
 
 def _state(writer: Writer, tensor: Tensor) -> None:
-    """The old value: a copy, because the buffer changes before the backward reads it."""
+    """A copy of the old value, because the buffer changes before the backward reads it."""
     writer.bind(tensor.name, f"{stored(writer, tensor)}.clone()", tensor.legs)
 
 
 def stored(writer: Writer, tensor: Tensor) -> str:
-    """`self.W`, or `self.W[:m]` where it stands on a sequence leg, or `self.W.unflatten(1, (8, -1))` for split legs."""
+    """`self.W`, or `self.W[:m]` for a sequence leg, or `self.W.unflatten(1, (8, -1))` for split legs."""
     if tensor.stored:
         return f"self.{tensor.name}" + "".join(reversed([_apart(writer, *pair) for pair in enumerate(tensor.stored)]))
     cuts = [f":{writer.length(leg)}" if writer.graph.leg[leg].sequence else ":" for leg in tensor.legs]
@@ -82,7 +90,7 @@ def stored(writer: Writer, tensor: Tensor) -> str:
 
 
 def _apart(writer: Writer, place: int, group: tuple[str, ...]) -> str:
-    """The call that takes one stored dimension apart: the last ones first, so that the places of others stay."""
+    """The call that unflattens a stored dimension; calls for later dimensions come first."""
     sizes = ", ".join([*(str(writer.graph.leg[leg].size) for leg in group[:-1]), "-1"])
     return f".unflatten({place}, ({sizes}))" if len(group) > 1 else ""
 
@@ -101,14 +109,14 @@ def _constant(writer: Writer, tensor: Tensor) -> None:
 
 
 def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
-    """A constant's value at its run-time size."""
+    """The value of a constant at its run-time size."""
     like = writer.like.text
     kind = f"device={like}.device, dtype={like}.dtype"
     sizes = [writer.size(leg) for leg in tensor.legs]
     if init.name == "sinusoid":
         return writer.call("sinusoid", writer.positions(tensor.legs[0]), sizes[1], f"{like}.dtype")
     if init.name == "position":
-        return writer.call("exactly", writer.positions(tensor.legs[0]))  # rates times late positions are large
+        return writer.call("exactly", writer.positions(tensor.legs[0]))  # rates times large positions are large
     if init.name == "index":
         return f"torch.arange({sizes[0]}, {kind})"
     if init.name == "alibi_slopes":

@@ -1,4 +1,4 @@
-"""Linear attention as Python: each side laid out as [heads, sequence, features], then one call."""
+"""Emits linear attention: operands laid out as [heads, sequence, features], then one call."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
-    """The lines of one call."""
+    """Emits one call."""
     parts, query, key = recurrence_of(step), str(writer.graph.query), str(writer.graph.key)
     assert parts.value is not None
     box = parts.box.name
-    writer.line(f"# {box} and {box} {parts.value.name}: the keys are summed first, nothing is {query} by {key}")
+    writer.line(f"# {box} and {box} {parts.value.name}: sums over {key} first; no {query} by {key} tensor is formed")
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
     call = "decay_attention" if parts.decaying else "linear_attention"
@@ -32,9 +32,9 @@ def emit_linear(writer: Writer, step: Step) -> None:
 
 
 def emit_sums(writer: Writer, step: Step) -> None:
-    """The lines of one call that sums what would be scores along the keys."""
+    """Emits one call that sums the scores along the keys."""
     parts, query = recurrence_of(step), str(writer.graph.query)
-    writer.line(f"# {parts.box.name}: the keys are summed, nothing is {query} by {writer.graph.key}")
+    writer.line(f"# {parts.box.name}: sums over {writer.graph.key}; no {query} by {writer.graph.key} tensor is formed")
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     options = [*_masks(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
     options += ["wide=True"] if _kept_wide(writer.graph, step.name) else []
@@ -42,7 +42,7 @@ def emit_sums(writer: Writer, step: Step) -> None:
 
 
 def _kept_wide(graph: Graph, name: str) -> bool:
-    """Whether all that reads a step adds it up in float32: exponents that scores decay by, exact columns, tiles."""
+    """Whether all readers of a step accept float32: exponents of decays, exact columns, tiles."""
     forms = [step.form for step in graph.steps if isinstance(step.form, Recurrence)]
     exponents = {use.name for form in forms for term in form.terms for pair in term.decays for use in pair}
     readers = [step for step, _ in graph.readers.get(name, ())]
@@ -50,7 +50,7 @@ def _kept_wide(graph: Graph, name: str) -> bool:
 
 
 def _adds_wide(graph: Graph, name: str, reader: Step, exponent: bool) -> bool:
-    """Whether a reader takes numbers of 32 bits beside others of 16."""
+    """Whether a reader accepts a 32-bit operand besides 16-bit ones."""
     adding = [reader] if exponent else []
     if reader.kernel:
         if isinstance(reader.form, Block) and reader.form.tiled:
@@ -63,14 +63,15 @@ def _adds_wide(graph: Graph, name: str, reader: Step, exponent: bool) -> bool:
 
 
 def _term(writer: Writer, parts: Recurrence, term: ScoreTerm) -> str:
-    """The names of query side, key side and core, which stand in lines of their own."""
+    """The names of query side, key side and core, each on a line of its own."""
     query, key = str(writer.graph.query), str(writer.graph.key)
     q = _line(writer, "q", _side(writer, parts, term.query, query, term))
     k = _line(writer, "k", _side(writer, parts, term.key, key, term))
     if term.decays:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
-        a, b = (_decay(writer, parts, name, uses, term.decayed) for name, uses in pairs)
-        return f"({q}, {k}, {a}, {b})"
+        numbers = [_decay(writer, parts, name, uses, term.decayed) for name, uses in pairs]
+        numbers += [_decay(writer, parts, "c", term.own, ())] if term.own else []
+        return f"({', '.join((q, k, *numbers))})"
     if not term.core:
         return f"({q}, {k})"
     value = writer.value(term.core[0])
@@ -79,7 +80,7 @@ def _term(writer: Writer, parts: Recurrence, term: ScoreTerm) -> str:
 
 
 def _decay(writer: Writer, parts: Recurrence, name: str, uses: Sequence[Use], decayed: Legs) -> str:
-    """The name of one side of the exponents, which are added where a term has several factors that decay."""
+    """The name of one side of the exponents, summed if several factors of a term decay."""
     sequence = str(writer.graph.query if name == "a" else writer.graph.key)
     features = [decayed if {*decayed} & {*use.legs} else () for use in uses]
     made = [_matrix(writer.value(use), parts.heads, (sequence,), own) for use, own in zip(uses, features, strict=True)]
@@ -87,7 +88,7 @@ def _decay(writer: Writer, parts: Recurrence, name: str, uses: Sequence[Use], de
 
 
 def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: str, term: ScoreTerm) -> tuple[str, str]:
-    """One side of a term and its shape: ones where it has no factor, the coefficient times the query side."""
+    """One side of a term and its shape: ones if it has no factor; the query side is multiplied by the coefficient."""
     use = next(iter(uses), None)
     query = sequence == writer.graph.query
     ones = "" if use and sequence in use.legs else f"{writer.like.text}.new_ones({writer.length(sequence)}, 1)"
@@ -103,7 +104,7 @@ def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: st
 
 
 def _matrix(value: Value, heads: Legs, rows: Legs, columns: Legs) -> tuple[str, str]:
-    """A value as [heads..., rows, columns], ones on legs it lacks, and its shape in words."""
+    """A value as [heads..., rows, columns], ones along missing legs, and its shape in words."""
     order = (*heads, *rows, *columns)
     missing = [leg for leg in order if leg not in value.legs]
     batch = "... " if value.batched else ""
@@ -119,7 +120,7 @@ def _dimension(group: Legs, missing: list[str]) -> str:
 
 
 def _line(writer: Writer, name: str, made: tuple[str, str]) -> str:
-    """The name of what has been made, in a line of its own if it has none yet."""
+    """The name of a value, on a line of its own if it has none."""
     if made[0].isidentifier():
         return made[0]
     local = writer.names.fresh(name)
@@ -128,7 +129,7 @@ def _line(writer: Writer, name: str, made: tuple[str, str]) -> str:
 
 
 def _options(writer: Writer, parts: Recurrence) -> list[str]:
-    """What follows the values in the call."""
+    """The further arguments of the call."""
     eps = writer.number(parts.weighting.eps) if isinstance(parts.weighting, Normalize) else "0"
     options = [*_masks(writer, parts), *([f"eps={eps}"] if eps not in ("0", "0.0") else [])]
     options += ["normalize=False"] if isinstance(parts.weighting, Masked) else ["softmax=True"] if parts.alone else []
@@ -136,7 +137,7 @@ def _options(writer: Writer, parts: Recurrence) -> list[str]:
 
 
 def _masks(writer: Writer, parts: Recurrence) -> list[str]:
-    """The masks of the call, and how many dimensions there are before the sequence."""
+    """The masks of the call, and the number of dimensions before the sequence."""
     written = tuple(leg for leg in parts.box.legs if leg not in (writer.graph.query, writer.graph.key))
     order = tuple(written.index(leg) for leg in (*parts.heads, *parts.mixed))
     mask = "mask" if takes_mask(writer.graph) else "None"

@@ -1,8 +1,8 @@
-"""The only place that runs generated text: source to module, with tracebacks that can show it.
+"""Runs generated source, in this one place: source to module, with lines in tracebacks.
 
-A text is loaded once. Its module stays as long as something owns it, and as long as it is one of the `KEPT` used last.
-One with functions or kernels that operations of torch call by name stays for good, as one that has such operations of
-its own does: a backward or a compiled graph may still call them.
+A text is loaded once. Its module stays in memory as long as it has an owner or is one of the `KEPT` most recently used.
+Modules with custom operations, or with functions and kernels that custom operations call by name, stay for good: a
+backward or a compiled graph may still call them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from threading import RLock
 from types import ModuleType
 from typing import Any
 
-KEPT = 128  # modules that nothing owns
-REGISTERS = ("torch.library.", "@block_function(", " = region(")  # in a text of what is registered for good
+KEPT = 128  # modules without owner
+REGISTERS = ("torch.library.", "@block_function(", " = region(")  # marks of a text that registers something permanently
 _PREFIX = "tensornet_attn._emitted_"
 _owners: Counter[str] = Counter()
 _for_good: set[str] = set()
 _recent: OrderedDict[str, None] = OrderedDict()
-_lock = RLock()  # reentrant: owners go whenever memory is collected
+_lock = RLock()  # reentrant, because owners are released during garbage collection
 
 
 def load(source: str, name: str) -> ModuleType:
-    """The module of an emitted text; equal texts are loaded once. `name` shows in tracebacks.
+    """Loads an emitted text as a module; equal texts are loaded once. `name` appears in tracebacks.
 
-    It stands in sys.modules, where torch.compile looks functions up by the name of their module.
+    The module is in sys.modules, where torch.compile looks up functions.
     """
     full = f"{_PREFIX}{name}_{sha256(source.encode()).hexdigest()[:16]}"
     with _lock:
@@ -43,10 +43,10 @@ def load(source: str, name: str) -> ModuleType:
 def _loaded(source: str, full: str) -> ModuleType:
     file = f"<{full}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    module = sys.modules[full] = ModuleType(full)  # there before it runs: what is registered is looked up by it
+    module = sys.modules[full] = ModuleType(full)  # registered before it runs, because registrations look it up
     module.__file__ = file
     try:
-        exec(compile(source, file, "exec"), module.__dict__)  # the text was emitted by this package
+        exec(compile(source, file, "exec"), module.__dict__)  # emitted by this package
     except BaseException:
         del sys.modules[full], linecache.cache[file]
         raise
@@ -56,12 +56,12 @@ def _loaded(source: str, full: str) -> ModuleType:
 
 
 def load_class(source: str, class_name: str, name: str) -> Any:
-    """The class that an emitted text defines."""
+    """Loads an emitted text and returns the class it defines."""
     return getattr(load(source, name), class_name)
 
 
 def unload_with(owner: object, function: Any) -> None:
-    """Lets the emitted module of a function go when the last of its owners is gone."""
+    """Allows the module of an emitted function to be unloaded when its last owner is gone."""
     name = function.__module__
     with _lock:
         _owners[name] += 1
@@ -77,6 +77,6 @@ def _release(name: str) -> None:
 
 
 def _forget(name: str) -> None:
-    """Forgets a module that nothing owns, none of those used last, and without operations of torch."""
+    """Unloads a module that has no owner, is not recently used and registered nothing permanently."""
     if name not in _owners and name not in _recent and name not in _for_good:
         linecache.cache.pop(str(getattr(sys.modules.pop(name, None), "__file__", "")), None)

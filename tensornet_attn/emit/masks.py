@@ -1,4 +1,4 @@
-"""Masks as Python: what a box may see, made once for all boxes with the same masks."""
+"""Emits masks: what a box can see, computed once for all boxes with the same masks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACES = {"query": "query", "key": "key", "distance": "(query - key)"}
 
 @dataclass
 class VisibleKeys:
-    """One call of `visible`: where its line stands, and whether anything uses what is added."""
+    """One call of `visible`: the position of its line, and whether its bias is used."""
 
     group: list[str]
     place: int
@@ -30,7 +30,7 @@ class VisibleKeys:
 
 
 def takes_mask(graph: Graph) -> bool:
-    """Whether a call takes `mask`: a box has query and key, and no recurrence would have to follow it as well."""
+    """Whether a call takes `mask`: a box has query and key, and no recurrence would have to apply it too."""
     return not any(map(unmasked, graph.steps)) and any(graph.query in legs for legs in masked_legs(graph))
 
 
@@ -39,14 +39,14 @@ def takes_key_mask(graph: Graph) -> bool:
 
 
 def masked_legs(graph: Graph) -> list[Legs]:
-    """The legs of each place where masks act."""
+    """The legs of each box that masks act on."""
     steps = [step for whole in graph.steps for step in (whole.kernel.body if whole.kernel is not None else (whole,))]
     boxes = [step.box.operand("of").legs for step in steps if step.box is not None and graph.masked(step)]
     return boxes + [step.attention.scores for step in steps if step.attention is not None]
 
 
 def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:
-    """The names of the mask and of what is added for a box laid out as [others..., n, m] or [others..., m]."""
+    """The names of mask and bias for a box laid out as [others..., n, m] or [others..., m]."""
     assert step.box is not None
     query = str(writer.graph.query) in layout
     found = _keep(writer, writer.graph.masks(step), "mask", len(layout) - 1 - query, query)
@@ -54,7 +54,7 @@ def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:
 
 
 def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int, ...]) -> tuple[str, str]:
-    """The same for fused attention, where all heads are one dimension."""
+    """The names of mask and bias for fused attention, where all heads are one dimension."""
     mask = "mask"
     if len(heads) > 1 and takes_mask(writer.graph):
         mask = writer.call("heads_together", "mask", writer.batch_dims, f"({', '.join(map(str, heads))})")
@@ -63,7 +63,7 @@ def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int
 
 
 def name_biases(writer: Writer) -> None:
-    """Writes the lines of the masks, now that it is known which biases are used."""
+    """Writes the lines of the masks, after it is known which biases are used."""
     for found in (*writer.keeps.values(), *writer.past_keeps):
         found.group[found.place] = f"{found.keep}, {found.bias if found.biased else '_'} = {found.text}"
 
@@ -87,7 +87,7 @@ def _keep(writer: Writer, masks: tuple[Function, ...], mask: str, others: int, q
 
 
 def seen_text(writer: Writer, seen: Seen, layout: Legs, batched: bool) -> str:
-    """Where a value laid out as [others..., n, m], or any without the query leg, is seen: a mask or None."""
+    """The mask of where a value [others..., n, m], or any value without the query leg, is visible; or None."""
     if writer.graph.query not in layout or seen == BY_KEY:
         return _by_key(writer, layout, batched)
     alternatives = []
@@ -99,7 +99,7 @@ def seen_text(writer: Writer, seen: Seen, layout: Legs, batched: bool) -> str:
 
 
 def _seen(writer: Writer, visible: Visible, layout: Legs) -> str:
-    """The name of one of these masks."""
+    """The name of the mask for one visibility."""
     assert visible.legs is not None
     others, own = layout[:-2], [leg for _, leg in visible.legs]
     mask = "mask"
@@ -116,7 +116,7 @@ def _by_key(writer: Writer, layout: Legs, batched: bool) -> str:
 
 
 def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:
-    """The design's masks of a box as one boolean [n, m], or None."""
+    """The masks of the design for a box as one boolean [n, m], or None."""
     calls = []
     for mask in dict.fromkeys(masks):
         row = MASKS.get(mask.name)
@@ -130,6 +130,6 @@ def own_mask(writer: Writer, masks: tuple[Function, ...]) -> str:
 
 
 def sees_text(writer: Writer, masks: Iterable[Function]) -> str:
-    """The condition of some masks as a function of the positions of query and key."""
+    """The condition of masks as a function of query and key positions."""
     texts = [condition(mask, writer.integer, _PLACES) for mask in dict.fromkeys(masks)]
     return f"lambda query, key: {' & '.join(f'({text})' for text in texts) if len(texts) > 1 else texts[0]}"

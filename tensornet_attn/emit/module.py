@@ -1,4 +1,4 @@
-"""From a plan to Python source: one readable nn.Module, which imports the runtime or needs torch alone."""
+"""Emits a plan as Python source: one readable nn.Module that imports the runtime or, standalone, only torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textwrap import wrap
 from tensornet_attn.emit.attention import emit_attention
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import emit_contraction
-from tensornet_attn.emit.functions import carried, imported, spoken
+from tensornet_attn.emit.functions import all_names, carried, imported
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
 from tensornet_attn.emit.kernels import KERNELS
@@ -34,7 +34,7 @@ _INDENT = "    "
 
 @dataclass(frozen=True)
 class Emitted:
-    """Source text and the name of the class in it."""
+    """Source text and the name of the class it defines."""
 
     source: str
     class_name: str
@@ -49,11 +49,11 @@ def emit(
     version: str = "",
     alone: bool = False,
 ) -> Emitted:
-    """The module of a plan. `header` is the printed diagram; `origin` says what the text was generated from.
+    """Emits the module of a plan. `header`: the printed diagram; `origin`: what the source is generated from.
 
-    `alone`: what the text calls stands in it; otherwise it imports that from `tensornet_attn.runtime`.
+    `alone`: include the functions that the code calls; otherwise import them from `tensornet_attn.runtime`.
     """
-    name = class_name(plan.graph.name, (about, source), spoken())
+    name = class_name(plan.graph.name, (about, source), all_names())
     writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
@@ -81,7 +81,7 @@ def _docstring(graph: Graph, about: str, origin: str, header: Sequence[str], ver
 
 
 def _block(line: str) -> list[str]:
-    """A line of the docstring, wrapped, but not inside of brackets."""
+    """Wraps a line of the docstring, but not inside brackets."""
     line = re.sub(r"\[[^\]]*\]", lambda legs: legs[0].replace(" ", "\0"), line)
     return wrap(line, WIDTH, initial_indent=_INDENT, subsequent_indent=2 * _INDENT, break_on_hyphens=False)
 
@@ -114,7 +114,7 @@ def _forward(writer: Writer) -> list[str]:
         every = [writer.result(name, graph.step[name].legs).text for name in (graph.output, *graph.also)]
         blocks.append(_Block((), [[f"return {', '.join(every)}"]]))
     else:
-        if blocks:  # the output's own line stands behind them
+        if blocks:  # the line of the output comes after these blocks
             writer.groups.append([])
         writer.output(graph.output, graph.step[graph.output].legs)
         if blocks:
@@ -131,7 +131,7 @@ def _forward(writer: Writer) -> list[str]:
 
 
 def _inputs(writer: Writer) -> list[str]:
-    """The inputs as parameters; one that may be left out has no default where a needed one follows."""
+    """The inputs as parameters. An optional input gets no default if a required one follows."""
     found: list[str] = []
     for tensor in reversed(writer.graph.of_role("input")):
         last = all(text.endswith("= None") for text in found)
@@ -142,7 +142,7 @@ def _inputs(writer: Writer) -> list[str]:
 
 @dataclass(frozen=True)
 class _Block:
-    """Lines behind the others, under conditions of their own; written down last, since masks get their names late."""
+    """Lines under conditions of their own, after the other lines. Rendered last, because masks are named late."""
 
     under: tuple[str, ...]
     groups: list[list[str]]
@@ -156,7 +156,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The steps of a schedule by what they are for: the output; states and losses `both`; one of the two alone."""
+    """The steps of a schedule by use: `always` (the output), states and losses (`both`), or only one of the two."""
 
     always: list[Step]
     both: list[Step]
@@ -185,7 +185,7 @@ def _emit_steps(writer: Writer, steps: Sequence[Step]) -> None:
 
 
 def _group(step: Step) -> tuple[str, bool]:
-    """What stands together: a named step with all that is nested in it; fused attention by itself."""
+    """Groups lines: a named step with the steps nested in it; fused attention separately."""
     return step.name.partition(".")[0], step.fused is not None
 
 
@@ -201,7 +201,7 @@ def _emit_step(writer: Writer, step: Step) -> None:
 
 
 def _paragraphs(groups: Sequence[Sequence[str]], depth: int) -> list[str]:
-    """The lines of a body so deep, long ones wrapped; blank lines around what takes several."""
+    """Wraps the lines of a body at this depth, with blank lines around groups of several lines."""
     lines: list[str] = []
     before = 1
     for group in (group for group in groups if group):
@@ -213,7 +213,7 @@ def _paragraphs(groups: Sequence[Sequence[str]], depth: int) -> list[str]:
 
 
 def call_options(graph: Graph) -> list[tuple[str, str]]:
-    """The keyword arguments of a call: what can be masked, noise and losses where there are some."""
+    """The keyword arguments of a call: masks, noise and losses, if the design has them."""
     kinds = {"mask": takes_mask(graph), "key_mask": takes_key_mask(graph)}
     options = [(name, "Tensor") for name, taken in kinds.items() if taken]
     options += [("noise", "dict[str, Tensor]")] if graph.of_role("noise") else []
@@ -227,17 +227,17 @@ def _call_text(graph: Graph, local: dict[str, str]) -> list[str]:
     if "mask" in names:
         shapes.append(f"mask [{graph.query} {graph.key}] or [... {graph.query} {graph.key}]")
     if "key_mask" in names:
-        shapes.append(f"key_mask [... {graph.key}], true where a query may look")
+        shapes.append(f"key_mask [... {graph.key}], True = visible")
     if "losses" in names:
-        shapes.append("losses: the result is (output, losses by name, scalars)")
+        shapes.append("losses: return (output, scalar losses by name)")
     return wrap(f'"""{"; ".join(shapes)}."""', WIDTH - 2 * len(_INDENT))
 
 
 @contextmanager
 def _set_apart(writer: Writer, steps: Sequence[Step]) -> Iterator[list[list[str]]]:
-    """The lines of steps that a condition stands before, and what else is written meanwhile.
+    """Yields the lines of steps that run under a condition, and other lines written meanwhile.
 
-    Masks that they make are unknown to what follows.
+    Masks created here are not visible to later lines.
     """
     before, keeps = writer.groups, dict(writer.keeps)
     groups: list[list[str]] = [[]]
@@ -252,15 +252,15 @@ def _set_apart(writer: Writer, steps: Sequence[Step]) -> Iterator[list[list[str]
 
 
 def _shared(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
-    """What states and losses both need."""
+    """The steps that states and losses share."""
     with _set_apart(writer, steps) as groups:
         return [_Block(("if self.training or losses:",), groups)] if steps else []
 
 
 def _stored(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
-    """What states alone need: after a training call a state is its step's value, averaged over the batch.
+    """The steps that only states need: training stores each state, the value of its step averaged over the batch.
 
-    Steps are made without gradients, which no state passes on.
+    They run without gradients, because states do not pass gradients on.
     """
     with _set_apart(writer, steps) as groups:
         for state, step in writer.graph.updates:
@@ -272,7 +272,7 @@ def _stored(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
 
 
 def _with_losses(writer: Writer, steps: Sequence[Step]) -> list[_Block]:
-    """The end of a forward with losses: each is its step's value, averaged over the batch."""
+    """The end of a forward with losses: each is the value of its step, averaged over the batch."""
     graph = writer.graph
     value = writer.result(graph.output, graph.step[graph.output].legs)
     with _set_apart(writer, steps) as groups:

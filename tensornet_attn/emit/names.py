@@ -1,4 +1,4 @@
-"""Names in emitted code: those of the diagram as they are, and helpers that keep out of their way."""
+"""Names in emitted code: those of the diagram, and helper names that do not clash with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ops import OPS
 
-BUILTINS = frozenset("bool dict len max min round super tuple".split())  # those that the emitted class itself speaks of
+BUILTINS = frozenset("bool dict len max min round super tuple".split())  # builtins that the emitted class uses
 _TAKEN = (
     frozenset("self torch F nn Tensor math noise mask key_mask losses".split()) | BUILTINS | frozenset(keyword.kwlist)
 )
@@ -18,20 +18,20 @@ _TAKEN = (
 
 @dataclass
 class Names:
-    """Hands out each local name once, none that Python or a function of the file needs."""
+    """Assigns each local name once, avoiding the names of Python and of functions in the file."""
 
-    functions: frozenset[str] = frozenset()  # of the functions that emitted code may call
+    functions: frozenset[str] = frozenset()  # functions that emitted code may call
     taken: set[str] = field(default_factory=set)
 
     def own(self, name: str) -> str:
-        """A name of the diagram, with an underscore where it means something else."""
+        """A name of the diagram, with an underscore appended if it clashes."""
         while self._clashes(name):
             name += "_"
         self.taken.add(name)
         return name
 
     def fresh(self, wish: str) -> str:
-        """A helper's name, numbered from 2 where it is taken."""
+        """A helper name, numbered from 2 if it is taken."""
         name, number = wish, 1
         while self._clashes(name):
             number += 1
@@ -44,7 +44,7 @@ class Names:
 
 
 def locals_of(graph: Graph, names: Names) -> dict[str, str]:
-    """The local name of every tensor and step: the diagram's own come first."""
+    """The local name of every tensor and step; names of the diagram have priority."""
     tensors, steps = [tensor.name for tensor in graph.tensors], [step.name for step in graph.steps if not step.nested]
     found = {name: names.own(name) for name in (*tensors, *steps) if "." not in name}
     found |= {name: names.fresh(name.replace(".", "_")) for name in tensors if "." in name}
@@ -52,7 +52,7 @@ def locals_of(graph: Graph, names: Names) -> dict[str, str]:
 
 
 def _nested(graph: Graph, name: str) -> str:
-    """`A.of` as A_scores where A is a softmax, `A.of.p1` as A_scores_1, `A.o` as o."""
+    """`A.of` becomes A_scores if A is a softmax, `A.of.p1` becomes A_scores_1, `A.o` becomes o."""
     place, _, last = name.rpartition(".")
     if last == "o":
         return "o"
@@ -65,14 +65,14 @@ def _nested(graph: Graph, name: str) -> str:
 
 
 def class_name(design: str, texts: Iterable[str], taken: frozenset[str]) -> str:
-    """`hard_fish` as HardFish, `mhsa` as MHSA: what the design's text has or spells as an acronym in capitals."""
+    """`hard_fish` becomes HardFish, `mhsa` MHSA: acronyms in the texts of the design are capitalised."""
     known = [word for text in texts for word in re.findall(r"[A-Za-z0-9]+", text)]
     name = "".join(part.upper() if _acronym(part, known) else part.capitalize() for part in design.split("_"))
     return f"{name}_" if name in _TAKEN | taken else name
 
 
 def _acronym(part: str, known: list[str]) -> bool:
-    """Whether a text has the part in capitals, or words with its letters as initials, in this order."""
+    """Whether a text has the part in capitals, or words whose initials spell it in order."""
     if len(part) > 1 and part.upper() in known:
         return True
     initials = iter("".join(word[0].lower() for word in known))
@@ -80,11 +80,11 @@ def _acronym(part: str, known: list[str]) -> bool:
 
 
 def docstring_text(text: str) -> str:
-    """A user's text as it may stand in a docstring: one line, nothing that could end it."""
+    """A text of the user on one line, safe inside a docstring."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return harmless(line)[:400]
 
 
 def harmless(line: str) -> str:
-    """A line of a docstring that can neither end it nor escape anything."""
+    """The line without characters that end a docstring or start an escape."""
     return line.replace("\\", "/").replace('"', "'")

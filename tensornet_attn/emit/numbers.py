@@ -1,4 +1,4 @@
-"""Leg arithmetic as Python: settings as their values, legs as the sizes of weights or the lengths of the call."""
+"""Emits arithmetic: settings as values, legs as sizes of weights or lengths of the call."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.arithmetic import OF_MATH, Arith, Binary, Call, Name, Negative, Number, evaluate, names, to_text
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM
 
-_EXACT = 2**53  # beyond, an int that meets a tensor may overflow; a float does not
-_SHORT = 6  # characters; `1 - 0.8` is kept as it is, since its value is 0.19999999999999996
+_EXACT = 2**53  # a larger int may overflow when combined with a tensor; a float does not
+_SHORT = 6  # maximum characters of a literal; `1 - 0.8` stays, since its value is 0.19999999999999996
 _WHOLE = frozenset("+ - * //".split())
 
 Size = Callable[[str], str]
 
 
 def number_text(tree: Arith, graph: Graph, size: Size) -> tuple[str, int]:
-    """A number as Python and how tightly it binds."""
+    """A number as Python, and its precedence."""
     if all(name.name in graph.values for name in names(tree)):
         value = evaluate(tree, graph.values)
         if abs(value) >= _EXACT:
@@ -28,14 +28,14 @@ def number_text(tree: Arith, graph: Graph, size: Size) -> tuple[str, int]:
 
 
 def integer_text(tree: Arith, graph: Graph, size: Size) -> str:
-    """A number that must be an int, such as the k of topk, known before run time."""
+    """A number that must be a constant int, such as the k of topk."""
     if fixed(tree, graph) or not _whole(tree):
         return repr(int(evaluate(tree, graph.values)))
     return _python(tree, size)
 
 
 def fixed(tree: Arith, graph: Graph) -> bool:
-    """Whether a number speaks of no leg: then it is the same for all sizes."""
+    """Whether a number depends on no leg, so that it is equal for all sizes."""
     return all(name.name not in graph.leg for name in names(tree))
 
 
@@ -58,7 +58,7 @@ def _level(tree: Arith) -> int:
 
 
 def _whole(tree: Arith) -> bool:
-    """Whether Python computes it in ints."""
+    """Whether Python computes the number in ints."""
     if isinstance(tree, Number):
         return isinstance(tree.value, int)
     if isinstance(tree, Negative):

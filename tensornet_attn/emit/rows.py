@@ -1,4 +1,4 @@
-"""Tile programs of a block of rows in PyTorch: index variables and sides are dimensions, products matmuls or einsum."""
+"""Emits tile programs for a block of rows in PyTorch: variables and sides are dimensions, products are matmuls."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tensornet_attn.tiles.legs import unbounded
 from tensornet_attn.tiles.model import Node, below
 from tensornet_attn.tiles.rows import RowsProgram
 
-_INLINE = 64  # characters of an expression that may stand inside another
-_AROUND = ("add", "dropped")  # nodes that may hold such an expression, beside numbers of it and elementwise boxes
-_ROWS, _KEYS = 64, 1024  # of a block, where the sizes of tensors are compared
+_INLINE = 64  # maximum characters of an expression nested in another
+_AROUND = ("add", "dropped")  # nodes that may contain such an expression, besides multiples and elementwise boxes
+_ROWS, _KEYS = 64, 1024  # block sizes for comparing tensor sizes
 
 
 @dataclass
 class BlockWriter(Writer):
-    """Collects the body of a function of one block: positions are those of its rows, sizes come with the call.
+    """Collects the body of the function of a block: positions are those of its rows, sizes are arguments.
 
-    `sizes`: legs whose sizes the call tells; `known`: local names of these; `spare`: what new tensors are made like
-    where no operand is one; `read`: what boxes read, `made`: what the last of them gave. `nearby`: a block may lack the
-    first keys.
+    `sizes`: legs whose sizes the call passes; `known`: their local names; `spare`: the template for new tensors if
+    there is no operand; `read`: operands of the current box, `made`: its result. `nearby`: a block may lack the first
+    keys.
     """
 
     sizes: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class BlockWriter(Writer):
 
 
 class RowsPrinter:
-    """The lines of some nodes. `wanted`: gradients that are made for one operand, its name and legs."""
+    """Prints nodes as lines. `wanted`: gradients of a single operand, with its name and legs."""
 
     def __init__(
         self, writer: BlockWriter, program: RowsProgram, ends: list[Node], wanted: Mapping[Node, tuple[str, Legs]]
@@ -110,7 +110,7 @@ class RowsPrinter:
         self.rooms: dict[Node, int] = {}
         self.steps: dict[Node, str] = {}
         self.named = {node: writer.names.fresh(f"d_{name}") for node, (name, _) in wanted.items()}
-        self.lent: set[str] = set()  # names of steps that are printed as parts of others
+        self.lent: set[str] = set()  # names of steps that are printed as part of others
         for name, node in program.values.items():
             self.steps.setdefault(node, name)
         self.variable = writer.names.fresh("x")
@@ -120,13 +120,13 @@ class RowsPrinter:
         self.wide = {leg for own in legs if {*program.pair} <= {*own} for leg in own}
 
     def print(self, end: Node) -> None:
-        """Every line that a node needs and that was not printed before."""
+        """Prints every line that a node needs and that is not yet printed."""
         for node in below([end]):
             if node not in self.absorbed and node.op not in ("number", "spread"):
                 self.value(node)
 
     def value(self, node: Node) -> Value:
-        """The value of a node: made now, if it was not before."""
+        """The value of a node, computed once."""
         if node not in self.values:
             self.values[node] = self._bound(node, getattr(self, f"_{node.op}")(node))
         return self.values[node]
@@ -134,7 +134,7 @@ class RowsPrinter:
     # names, lines, layouts
 
     def _bound(self, node: Node, value: Value) -> Value:
-        """A line of its own, or what stands inside its only reader."""
+        """A line for the value, or the value itself if it is nested in its only reader."""
         if node.op in ("load", "constant", "gradient", "view", "number") or value.text.isidentifier():
             return value
         if self._stands_inside(node, value):
@@ -160,7 +160,7 @@ class RowsPrinter:
         return fits and len(value.text) <= _INLINE and "einsum" not in value.text
 
     def _name(self, node: Node) -> str:
-        """A step's own name for its value, names made of it for other nodes."""
+        """The name of a step for its value, derived names for other nodes."""
         if node in self.steps:
             return self.writer.local[self.steps[node]]
         if node in self.named:
@@ -174,7 +174,7 @@ class RowsPrinter:
         return self.writer.names.fresh(f"{start}{local or node.op}{end}")
 
     def _layout(self, node: Node) -> Legs:
-        """Legs that pairs of a query and a key have, then the sides, then the others; each as the diagram has them."""
+        """Legs shared with pairs of query and key, then the sides, then the others, in the order of the diagram."""
         base, graph = node.name.removeprefix("d_"), self.writer.graph
         legs = (*node.heads, *node.axes)
         known = self.writer.values[base].legs if base in self.writer.values else ()
@@ -194,7 +194,7 @@ class RowsPrinter:
         return node.op in ("sum", "dot") or (node.op == "over" and node.data[1] == "add")
 
     def _chain(self, node: Node) -> tuple[list[Node], tuple[Node, ...]]:
-        """(the nodes inside of a sum of products, its factors), or the one node that is summed."""
+        """(nodes inside a sum of products, its factors); the factors are one node if it is a plain sum."""
         inner, found = node, list[Node]()
         while inner.op != "dot" and self._sums(inner):
             (arg,) = inner.args
@@ -206,13 +206,13 @@ class RowsPrinter:
         return found, inner.args
 
     def _inside(self, node: Node) -> list[Node]:
-        """What is printed as a part of a node."""
+        """The nodes printed as part of a node."""
         if self._sums(node):
             return self._chain(node)[0]
         return self._scaled(*node.args) if node.op == "mul" and node.args[0].op == "number" else []
 
     def _scaled(self, number: Node, node: Node) -> list[Node]:
-        """What a number is taken into: a node, what is inside of it, and of its smallest factor again."""
+        """The nodes into which a number is folded: a node, its inner nodes, and recursively its smallest factor."""
         place = self._smallest(node)
         if place is None:
             return []
@@ -224,7 +224,7 @@ class RowsPrinter:
         return self._chain(node) if self._sums(node) else ([], node.args)
 
     def _smallest(self, node: Node) -> int | None:
-        """Which factor of a sum of products a number is best taken into; None for the sum itself."""
+        """The index of the factor that should absorb a number. Returns None for the sum itself."""
         if not (self._sums(node) or (node.op == "mul" and node.args[0].op != "number")):
             return None
         if self.uses[node] != 1 or "." not in self.steps.get(node, "."):
@@ -234,14 +234,14 @@ class RowsPrinter:
         return sizes.index(min(sizes)) if len(sizes) == 2 and min(sizes) <= self._elements(node) else None
 
     def _room(self, node: Node) -> int:
-        """The elements of the smallest tensor that a multiple of a node can be made of."""
+        """Elements of the smallest tensor that can absorb a factor of the node."""
         if node not in self.rooms:
             place, (_, factors) = self._smallest(node), self._factors(node)
             self.rooms[node] = self._elements(node) if place is None else self._room(factors[place])
         return self.rooms[node]
 
     def _elements(self, node: Node) -> int:
-        """The elements of a node, of some rows and many keys."""
+        """Elements of a node, for a block of rows and many keys."""
         query, key = self.program.pair
         sides = {query: _ROWS, key: _KEYS}
         return prod(self.program.nodes.sizes[leg] for leg in node.heads) * prod(sides.get(x, _KEYS) for x in node.axes)
@@ -266,7 +266,7 @@ class RowsPrinter:
             return self._over_pairs(a, b, want)
         big, small = (a, b) if len(a.legs) >= len(b.legs) else (b, a)
         alike = {*want} < {*big.legs} and {*small.legs} <= {*big.legs}
-        if alike and big.legs[-1] in want and big.legs[-1] in small.legs:  # matmuls would be one for each entry of it
+        if alike and big.legs[-1] in want and big.legs[-1] in small.legs:  # avoids one matmul per entry
             dims = ", ".join(str(i - len(big.legs)) for i, leg in enumerate(big.legs) if leg not in want)
             text = self.writer.call("summed_products", big.text, small.aligned(big.legs).text, f"({dims},)")
             kept = tuple(leg for leg in big.legs if leg in want)
@@ -274,14 +274,14 @@ class RowsPrinter:
         return product(self.writer, a, b, want)
 
     def _over_pairs(self, a: Value, b: Value, want: Legs) -> Value:
-        """A sum over queries and keys, as one leg, and then over what else both have: no map is laid out anew."""
+        """A sum over queries and keys, flattened to one leg, then over the other shared legs; maps are not copied."""
         one, other = (replace(x, text=f"{x.atom}.flatten(-2)", legs=(*x.legs[:-2], "pair")) for x in (a, b))
         more = tuple(leg for leg in one.legs[:-1] if leg in other.legs and leg not in want)
         text = einsum_text(one, other, more + want)
         return summed(Value(text, more + want, a.batched or b.batched), want)
 
     def _without_spread(self, x: Node, other: Node) -> Node:
-        """A factor that is the same for each entry of what the other one has is not repeated for it."""
+        """Removes a broadcast along legs that the other factor has."""
         if x.op != "spread":
             return x
         (arg,) = x.args
@@ -359,7 +359,7 @@ class RowsPrinter:
         )
 
     def _slope(self, node: Node) -> Value:
-        known, d = map(self.value, node.args)  # the result, where that is enough, so that its operand can go
+        known, d = map(self.value, node.args)  # the result if that is enough: the operand can be freed
         text = MAPS[node.data[0]].torch_slope.format(x=known.atom, y=known.atom, d=d.aligned(known.legs).atom)
         return Value(text, known.legs, known.batched or d.batched, ATOM if text.startswith("torch.") else PRODUCT)
 
@@ -393,7 +393,7 @@ class RowsPrinter:
         return Value(self.writer.call("hide", d.aligned(legs).text, keep, "0.0"), legs, True)
 
     def _pull(self, node: Node) -> Value:
-        """The gradient of a box that no rule is written for: torch knows it."""
+        """The gradient of a box without a rule, by autograd."""
         (step, i, _), (d, *operands) = node.data, [self.value(arg) for arg in node.args]
         x, name = operands[i], self.variable
         read = dict(zip(step.op.uses, operands, strict=True))
@@ -405,7 +405,7 @@ class RowsPrinter:
 
 
 def mask_gradient(writer: BlockWriter, step: Step, d: Value) -> str:
-    """The gradient of the mask of the call, from that of what it was added to in a box."""
+    """The gradient of the call's mask, from the gradient of the scores it was added to."""
     assert step.box is not None
     legs = box_layout(writer.graph, step, step.box.operand("of").legs)
     return writer.call("mask_gradient", d.aligned(legs, whole=True).text, "mask", writer.batch_dims, str(len(legs) - 2))

@@ -1,4 +1,4 @@
-"""Sums over keys that are mixed over heads before queries read them, as Python: each side laid out, then one call."""
+"""Emits sums over keys that are mixed over heads before the queries read them: operands laid out, then one call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensornet_attn.ir.values import Legs, Value, shape_comment
 
 
 def emit_states(writer: Writer, step: Step) -> None:
-    """The lines of one call: of a kernel, or of two: keys and values, and the same keys alone."""
+    """Emits one call: for one kernel, or for two whose keys are equal, one with values and one without."""
     if step.name in writer.values:
         return
     graph, query, key = writer.graph, str(writer.graph.query), str(writer.graph.key)
@@ -20,7 +20,7 @@ def emit_states(writer: Writer, step: Step) -> None:
     steps.sort(key=lambda one: recurrence_of(one).value is None)
     each = [recurrence_of(one) for one in steps]
     boxes = " and ".join(parts.box.name for parts in each)
-    writer.line(f"# {boxes}: the keys are summed and mixed over heads first, nothing is {query} by {key}")
+    writer.line(f"# {boxes}: sums over {key} first, mixed over heads; no {query} by {key} tensor is formed")
     parts, (term,) = each[0], each[0].terms
     q = _side(writer, "q", term.query[0], parts.heads, query, parts.features)
     k = _side(writer, "k", term.key[0], parts.mixed, key, parts.features)
@@ -42,13 +42,13 @@ def emit_states(writer: Writer, step: Step) -> None:
         writer.line(f"{', '.join(value.text for value in values)} = {call}  # {shapes}")
         for value, own in zip(values, each, strict=True):
             columns = split(-1, [*map(writer.size, parts.own)]) if own is parts else ""
-            if apart := columns + split(-2 - len(own.own), [*map(writer.size, own.heads)]):
-                writer.line(f"{value.text} = {value.text}{apart}")
+            if unflatten := columns + split(-2 - len(own.own), [*map(writer.size, own.heads)]):
+                writer.line(f"{value.text} = {value.text}{unflatten}")
     writer.values |= {one.name: value for one, value in zip(steps, values, strict=True)}
 
 
 def _side(writer: Writer, name: str, use: Use | None, heads: Legs, sequence: str, columns: Legs) -> str:
-    """The name of one side as [heads, sequence, columns], heads side by side."""
+    """The name of an operand laid out as [heads, sequence, columns], with heads flattened."""
     return "None" if use is None else writer.operand(name, writer.value(use), (heads, (sequence,), columns))
 
 

@@ -1,4 +1,4 @@
-"""Long lines of emitted code, broken as a formatter would: at the terms of a sum, else at the longest brackets."""
+"""Wraps long lines of emitted code as a formatter would: at the terms of a sum, else at the longest brackets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def wrapped(line: str, indent: int, packed: bool = False) -> list[str]:
-    """A statement, with its comment, as lines of at most WIDTH columns where that can be, behind `indent` columns.
+    """Splits a statement and its comment into lines of at most WIDTH columns if possible, at an indent of `indent`.
 
-    `packed`: arguments stand side by side, as many as a line takes, where a formatter would give each a line.
+    `packed`: put as many arguments on a line as fit, where a formatter would put one per line.
     """
     code, mark, comment = line.partition("  # ")
     if indent + len(line) <= WIDTH or not code.strip():
         return [line]
-    bare = code.removesuffix(",")  # of an argument: a sum in brackets does not take it in
+    bare = code.removesuffix(",")  # the trailing comma of an argument stays outside the brackets
     start, head = _head(bare)
     terms = _split(head, (" + ", " - "))
     if len(terms) > 1 and not code.startswith("def "):
@@ -34,7 +34,7 @@ def _inner(text: str, indent: int, packed: bool = False) -> list[str]:
 
 
 def filled(parts: Iterable[str], room: int) -> list[str]:
-    """Arguments, each with its comma, side by side in lines of so many columns.
+    """Joins arguments, each with its comma, into lines of at most `room` columns.
 
     >>> filled(["a,", "b,", "cd,"], 5)
     ['a, b,', 'cd,']
@@ -49,7 +49,7 @@ def filled(parts: Iterable[str], room: int) -> list[str]:
 
 
 def _at_brackets(start: str, text: str, indent: int, packed: bool) -> list[str]:
-    """`f(` / the arguments, on one line or one each / `)`."""
+    """Splits at `f(`, the arguments (on one line, or one per line), and `)`."""
     groups = list(_groups(text))
     if not groups:
         return [start + text]
@@ -66,7 +66,7 @@ def _at_brackets(start: str, text: str, indent: int, packed: bool) -> list[str]:
 
 
 def _head(code: str) -> tuple[str, str]:
-    """`name = `, `name += ` or `return `, and what follows."""
+    """Splits `name = `, `name += ` or `return ` from the rest."""
     for mark in (" += ", " |= ", " = ", "return "):
         before, found, after = code.partition(mark)
         if found and not set(before) & set(_OPEN):
@@ -75,7 +75,7 @@ def _head(code: str) -> tuple[str, str]:
 
 
 def _split(text: str, marks: tuple[str, ...]) -> list[str]:
-    """The parts of a text between marks outside of all brackets and quotes; a part keeps the sign before it."""
+    """Splits a text at marks outside brackets and quotes; each part keeps the sign before it."""
     parts, place = [], 0
     for i in _outside(text):
         for mark in marks:
@@ -86,14 +86,14 @@ def _split(text: str, marks: tuple[str, ...]) -> list[str]:
 
 
 def _groups(text: str) -> Iterator[tuple[int, int]]:
-    """The brackets that stand in no others."""
+    """The outermost brackets."""
     for left, right in pairwise(_outside(text)):
         if right > left + 1 and text[left] in _OPEN:
             yield left, right
 
 
 def _outside(text: str) -> Iterator[int]:
-    """The places outside of all brackets and quotes, the brackets themselves included."""
+    """The indices outside brackets and quotes, including the brackets themselves."""
     depth, quoted = 0, False
     for i, c in enumerate(text):
         quoted ^= c == '"'

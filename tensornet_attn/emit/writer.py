@@ -1,4 +1,4 @@
-"""The state of an emission: lines so far, the value of every tensor and step, sizes and numbers as Python text."""
+"""The state of an emission: lines so far, values of tensors and steps, and sizes and numbers as Python text."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tensornet_attn.ir.arithmetic import names as arithmetic_names
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value, shape_comment
 from tensornet_attn.ops import OPS
 
-_INLINE = 64  # characters of an expression that may stand inside another
+_INLINE = 64  # maximum characters of an expression nested in another
 
 
 @dataclass
 class Writer:
-    """Collects the body of `forward`. `functions` are the helpers it calls, which the file then carries."""
+    """Collects the body of `forward`. `functions` are the helpers it calls, which the file imports or contains."""
 
     graph: Graph
     names: Names
-    groups: list[list[str]] = field(default_factory=list)  # lines; a group is what stands together
+    groups: list[list[str]] = field(default_factory=list)  # lines, grouped by paragraph
     values: dict[str, Value] = field(default_factory=dict)
     functions: set[str] = field(default_factory=set)
     lengths: dict[str, str] = field(default_factory=dict)  # sequence leg: local name
-    spoken: set[str] = field(default_factory=set)  # of these lengths
-    keeps: dict[object, Any] = field(default_factory=dict)  # the masks made so far, by what they depend on
-    past_keeps: list[Any] = field(default_factory=list)  # masks made under a condition that has ended
+    used_lengths: set[str] = field(default_factory=set)  # sequence legs whose length is used
+    keeps: dict[object, Any] = field(default_factory=dict)  # masks created so far, by what they depend on
+    past_keeps: list[Any] = field(default_factory=list)  # masks created under a condition that has ended
     needs_math: bool = False
-    instead: Mapping[str, str] = field(default_factory=dict)  # functions that a backend has in place of others
+    instead: Mapping[str, str] = field(default_factory=dict)  # functions that the backend replaces, by name
 
     def __post_init__(self) -> None:
         self.local = locals_of(self.graph, self.names)
@@ -48,7 +48,7 @@ class Writer:
         self.groups[-1].append(f"{text}  # {shape_comment(value)}" if value is not None else text)
 
     def bind(self, name: str, text: str, legs: Legs, level: int = ATOM) -> None:
-        """The value of a step: a line of its own, or kept to stand inside its only reader."""
+        """Sets the value of a step: on a line of its own, or nested in its only reader."""
         value = Value(text, legs, name in self.batched, level)
         if self._stands_inside(name, value):
             self.values[name] = value
@@ -57,16 +57,16 @@ class Writer:
         self.values[name] = Value(self.local[name], legs, value.batched)
 
     def named(self, name: str, text: str, legs: Legs, **packing: Any) -> None:
-        """The value of a kernel, which has batch dimensions: a line of its own."""
+        """Sets the value of a kernel, which has batch dimensions, on a line of its own."""
         self.values[name] = Value(self.local[name], legs, True, **packing)
         self.line(f"{self.local[name]} = {text}", self.values[name])
 
     def about(self, text: str) -> None:
-        """A comment, on as many lines as it takes."""
+        """Adds a comment, wrapped."""
         self.groups[-1] += [f"# {line}" for line in wrap(text, WIDTH - 10, break_long_words=False)]
 
     def operand(self, wish: str, value: Value, groups: tuple[Legs, ...], text: str = "") -> str:
-        """The name of a line with a value whose groups of legs are one dimension each; `text`: it, laid out so."""
+        """Writes a line with each group of legs flattened and returns its name; `text`: the value laid out this way."""
         local, batch = self.names.fresh(wish), "... " if value.batched else ""
         self.line(f"{local} = {text or value.grouped(groups)}  # {batch}{dimensions(*groups)}")
         return local
@@ -82,7 +82,7 @@ class Writer:
         return fits and len(value.text) <= _INLINE and "einsum" not in value.text
 
     def call(self, function: str, *arguments: str) -> str:
-        """A call of one of the functions that the file carries."""
+        """A call of a function that the file imports or contains."""
         function = self.instead.get(function, function)
         self.functions.add(function)
         return f"{function}({', '.join(arguments)})"
@@ -91,25 +91,25 @@ class Writer:
         return self.packed(use).unpacked
 
     def packed(self, use: Use) -> Value:
-        """The same, with heads that are one dimension left so."""
+        """The value of a use; heads that are packed into one dimension stay packed."""
         return self.values[use.name].renamed(self.graph.legs_of(use.name), use.legs)
 
     @property
     def like(self) -> Value:
-        """The first input: what gives device and dtype."""
+        """The first input, which determines device and dtype."""
         return self.values[self.graph.of_role("input")[0].name]
 
     @property
     def batch_dims(self) -> str:
         """The number of batch dimensions of the call."""
-        alike: dict[int, list[str]] = {}  # the dimensions of the inputs, by how many legs those have
+        alike: dict[int, list[str]] = {}  # dimensions of the inputs, by their number of legs
         for tensor in self.graph.of_role("input"):
             alike.setdefault(len(tensor.legs), []).append(f"{self.values[tensor.name].text}.ndim")
         return _largest([f"{_largest(dims)} - {legs}" if legs else _largest(dims) for legs, dims in alike.items()])
 
     @property
     def batch_shape(self) -> str:
-        """The batch dimensions of the call, to stand inside a tuple."""
+        """The batch dimensions of the call, for use inside a tuple."""
         shapes = [
             f"{self.values[t.name].text}.shape[:-{len(t.legs)}]" if t.legs else f"{self.values[t.name].text}.shape"
             for t in self.graph.of_role("input")
@@ -117,22 +117,22 @@ class Writer:
         return f"*{shapes[0]}" if len(shapes) == 1 else f"*torch.broadcast_shapes({', '.join(shapes)})"
 
     def number(self, tree: Arith) -> str:
-        """Arithmetic as Python, as an argument."""
+        """Arithmetic as Python, for use as an argument."""
         return self.numbered(tree)[0]
 
     def numbered(self, tree: Arith) -> tuple[str, int]:
-        """Arithmetic as Python and how tightly it binds."""
+        """Arithmetic as Python, and its precedence."""
         text, level = number_text(tree, self.graph, self.size)
         self.needs_math |= needs_math(tree) and "math." in text
         return text, level
 
     def factor(self, tree: Arith) -> str:
-        """Arithmetic as something that `* x` may follow."""
+        """Arithmetic as Python, for use before `* x`."""
         text, level = self.numbered(tree)
         return f"({text})" if level == SUM else text
 
     def scaled(self, coefficient: Arith, value: Value) -> Value:
-        """coefficient * value, without a 1."""
+        """coefficient * value; a coefficient of 1 is left out."""
         known = None if any(True for _ in arithmetic_names(coefficient)) else evaluate(coefficient, {})
         if known == 1:
             return value
@@ -141,12 +141,12 @@ class Writer:
         return Value(text, value.legs, value.batched, PRODUCT)
 
     def dropped(self, probability: Arith, text: str) -> str:
-        """What a dropout leaves of a text."""
+        """The text with dropout applied."""
         number = self.number(probability)
         return text if number in ("0", "0.0") else f"F.dropout({text}, {number}, self.training)"
 
     def eps(self, tree: Arith, usual: float = 0) -> list[str]:
-        """The argument eps, left out where it is what the function has anyway."""
+        """The argument eps; empty if it equals the default of the function."""
         text = self.number(tree)
         return [] if text in (str(usual), str(float(usual))) else [text]
 
@@ -154,8 +154,8 @@ class Writer:
         return integer_text(tree, self.graph, self.size)
 
     def length(self, leg: str | None) -> str:
-        """The local name of a sequence leg's length, which then is bound."""
-        self.spoken.add(str(leg))
+        """The local name of the length of a sequence leg, which is marked as used."""
+        self.used_lengths.add(str(leg))
         return self.lengths[str(leg)]
 
     def size(self, name: str) -> str:
@@ -174,7 +174,7 @@ class Writer:
         return str(leg.size)
 
     def positions(self, leg: str) -> str:
-        """Where the entries of a sequence or relative leg stand, as an expression."""
+        """The positions along a sequence or relative leg, as an expression."""
         device = f"{self.like.text}.device"
         kind, reach, query, key = self.graph.leg[leg].kind, self.graph.leg[leg].reach, self.graph.query, self.graph.key
         if kind == "query":
@@ -185,7 +185,7 @@ class Writer:
         return f"torch.arange({self.size(leg)}, device={device})"
 
     def wanted(self, step: Step) -> Legs:
-        """The layout in which a step's only reader likes it best."""
+        """The layout that the only reader of a step prefers."""
         return layout.wanted(self.graph, self.readers, step)
 
     def result(self, name: str, legs: Legs) -> Value:
@@ -196,7 +196,7 @@ class Writer:
         return replace(value, text=self.local[name])
 
     def output(self, name: str, legs: Legs) -> None:
-        """The last line; the line that made the output becomes it where nothing else speaks of that."""
+        """Writes the last line; the line that computes the output becomes the return statement if possible."""
         value = self.values[name].unpacked
         last = self.groups[-1][-1] if self.groups[-1] else ""
         start = f"{value.text} = "

@@ -1,8 +1,8 @@
-"""Attention as the diagram has it: scores, how a box weighs them, masks, and who reads the map.
+"""The structure of attention in a diagram: scores, their weighting by a box, masks, and the readers of the map.
 
-A view of the graph, derived once and cached on it: the graph stays the only form of a diagram. A `Score` is a sum of
-products (`Terms`), a map of another one (`Map`), or what is left of one that is summed along a leg (`Reduce`). A
-`ScoreTerm` says which of its factors are of queries, of keys, of neither, and of both.
+It is a view, derived once and cached on the graph. A `Score` is a sum of products (`Terms`), a map of another score
+(`Map`), or a score reduced along a leg (`Reduce`). A `ScoreTerm` divides its factors into those of queries, of keys,
+of neither, and of both.
 
     A: {softmax: m, scale: d ** -0.5, of: "C[h g] Q[n g d] K[m g d] + bias[n m h] -> h n m"}
     y: A[h n m] V[m h d] -> n d
@@ -25,15 +25,15 @@ from tensornet_attn.ops.softmax import sink_of
 
 Legs = tuple[str, ...]
 View = TypeVar("View")
-LINEAR = frozenset({"dropout", "keep", "sum", "mean"})  # boxes that a linear mixing may stand around
-SIDES = ((True, False), (False, True), (False, False), (True, True))  # whether a factor has the query, and the key leg
+LINEAR = frozenset({"dropout", "keep", "sum", "mean"})  # boxes that commute with linear mixing
+SIDES = ((True, False), (False, True), (False, False), (True, True))  # (has the query leg, has the key leg)
 
 
 @dataclass(frozen=True)
 class Softmax:
-    """The exponentials of the scores divided by their sum over `legs`: the key leg, perhaps components of a key.
+    """The exponentials of the scores, divided by their sum over `legs`: the key leg and optional components of a key.
 
-    `sink`: what is added to the sum and weighs no value, where there is one.
+    `sink` is an optional score that enters the sum but weights no value.
     """
 
     legs: Legs
@@ -44,14 +44,14 @@ class Softmax:
 
 @dataclass(frozen=True)
 class Normalize:
-    """The scores divided by their sum over the keys, `eps` added to it."""
+    """The scores, divided by their sum over the keys plus `eps`."""
 
     eps: Arith
 
 
 @dataclass(frozen=True)
 class Masked:
-    """The scores as they are, where the masks let a query see."""
+    """The scores at visible pairs, without normalisation."""
 
 
 Weighting = Softmax | Normalize | Masked
@@ -59,10 +59,11 @@ Weighting = Softmax | Normalize | Masked
 
 @dataclass(frozen=True)
 class ScoreTerm:
-    """A product in scores, its factors by what they have: the query leg, the key leg, neither (`core`), or both.
+    """A product in scores, its factors divided by their legs: the query leg, the key leg, neither (`core`), or both.
 
-    `decays`: of each factor exp(a - b), which `pairwise` then lacks, a of the queries and b of the keys. `groups`: the
-    features, which are legs that queries and keys share and scores lack, that the core has too; `width`: the others.
+    `decays` has (a, b) for each factor exp(a - b), with a of the queries and b of the keys; `pairwise` then lacks it.
+    Features are legs that queries and keys share and scores lack: `groups` those of the core, `width` the others.
+    `own` is added to the exponent of the key at the query's own position.
     """
 
     coefficient: Arith
@@ -73,6 +74,7 @@ class ScoreTerm:
     decays: tuple[tuple[Use, Use], ...] = ()
     groups: Legs = ()
     width: Legs = ()
+    own: tuple[Use, ...] = ()
 
     @property
     def factors(self) -> tuple[Use, ...]:
@@ -84,13 +86,13 @@ class ScoreTerm:
 
     @property
     def decayed(self) -> Legs:
-        """The features that decay each in its own way."""
+        """The features with individual decays."""
         return self.features if any({*self.features} & {*use.legs} for pair in self.decays for use in pair) else ()
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Scores that are a sum of products."""
+    """Scores: a sum of products."""
 
     step: Step
     terms: tuple[ScoreTerm, ...]
@@ -98,7 +100,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Map:
-    """Scores that a box makes of others, number by number or along a leg; `linear`: a mask or a dropout."""
+    """Scores that a box computes from other scores, elementwise or along a leg; `linear`: a mask or a dropout."""
 
     step: Step
     of: Use
@@ -108,7 +110,7 @@ class Map:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Scores that a box makes of others by reducing `leg` away; `linear`: by a sum or a mean of it."""
+    """Scores that a box computes from other scores by reducing `leg`; `linear`: by a sum or a mean."""
 
     step: Step
     of: Use
@@ -118,7 +120,7 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Given:
-    """What is no step with scores inside: a tensor, or a box of several operands."""
+    """Scores without structure: a tensor, or a box of several operands."""
 
     use: Use
 
@@ -128,7 +130,7 @@ Score = Terms | Map | Reduce | Given
 
 @dataclass(frozen=True)
 class Reader:
-    """A use of a map: in a product with values, which have the key leg, and with others; or in a box, `term` None."""
+    """A use of a map: in a product with `values`, which have the key leg, and `others`; or in a box (`term` None)."""
 
     step: Step
     use: Use
@@ -138,13 +140,13 @@ class Reader:
 
     @property
     def product(self) -> Term:
-        """The product that the map is read in."""
+        """The product that contains the map."""
         assert self.step.contraction is not None
         assert self.term is not None
         return self.step.contraction.terms[self.term]
 
     def with_terms(self, terms: Iterable[Term]) -> Step:
-        """The reader with others in the place of that product."""
+        """The reader with that product replaced by other terms."""
         assert self.step.contraction is not None
         assert self.term is not None
         every = list(self.step.contraction.terms)
@@ -152,7 +154,7 @@ class Reader:
         return replace(self.step, op=Contraction(tuple(every)))
 
     def reading(self, result: Use) -> Step:
-        """The reader with a result in the place of the map and its values."""
+        """The reader with the map and its values replaced by a result."""
         kept = (use for use in self.product.factors if use not in self.values)
         factors = tuple(result if use.name == self.use.name else use for use in kept)
         return self.with_terms([replace(self.product, factors=factors)])
@@ -160,9 +162,9 @@ class Reader:
 
 @dataclass(frozen=True)
 class Attention:
-    """A softmax, normalize or keep over the keys, with the scores that it weighs and those who read the map.
+    """A softmax, normalize or keep over the keys, with its scores and the readers of the map.
 
-    `masks`: those that act; `written`: as they stand in the box.
+    `masks` are all masks that apply; `written` are those of the box.
     """
 
     graph: Graph = field(repr=False, compare=False)
@@ -181,17 +183,17 @@ class Attention:
 
     @property
     def terms(self) -> tuple[ScoreTerm, ...]:
-        """The products of scores that are a sum of them, under their own leg names; else none."""
+        """The products of scores that are a sum of products under their own leg names; otherwise empty."""
         return self.score.terms if isinstance(self.score, Terms) and self.of.legs == self.score.step.legs else ()
 
     @property
     def scores(self) -> Step | None:
-        """The step that the box is of, if it is one."""
+        """The step that computes the scores, None if they are a tensor."""
         return self.graph.step.get(self.of.name)
 
     @property
     def origin(self) -> str:
-        """What makes scores that are no sum of products, in words."""
+        """The origin of scores that are not a sum of products, as words for messages."""
         if self.scores is None:
             return "given"
         return f"a '{self.scores.op.kind}' box" if isinstance(self.scores.op, Box) else "transposed"
@@ -203,7 +205,7 @@ class Attention:
 
     @property
     def shared(self) -> bool:
-        """Whether the scores have other readers, or scores or map are wanted for themselves."""
+        """Whether the scores have other readers, or the scores or the map are results of the graph."""
         return len(self.graph.readers[self.of.name]) > 1 or bool({self.of.name, self.box.name} & self.graph.results)
 
     @cached_property
@@ -212,28 +214,28 @@ class Attention:
 
     @property
     def unread(self) -> str:
-        """Why no product alone reads the map; empty where one does."""
+        """Why the map is not read by exactly one product; empty if it is."""
         if len(self.readers) != 1:
             return f"the attention map is used {len(self.readers)} times"
-        return "a box stands between map and values" if self.readers[0].term is None else ""
+        return "a box is between the attention map and the values" if self.readers[0].term is None else ""
 
     def reader(self, none: str = "0 tensors") -> Reader | str:
-        """The product that reads values through the map, or why there is none; `none`: what no values are called."""
+        """The product of the map and its values, or why there is none; `none` is the text for "no values"."""
         if self.unread:
             return self.unread
         (reader,) = self.readers
         if reader.use.legs != self.box.legs:
             return "the attention map is used under other leg names"
         if self.graph.key in reader.step.legs:
-            return "the key leg stays beside the attention map"
+            return "the product with the attention map keeps the key leg"
         if len(reader.values) != 1:
             met = f"{len(reader.values)} tensors" if reader.values else none
-            return f"along the key leg the attention map meets {met}"
+            return f"the attention map is multiplied by {met} along the key leg"
         return "the values depend on the query" if self.graph.query in reader.values[0].legs else reader
 
 
 def cached(view: Callable[[Graph], View]) -> Callable[[Graph], View]:
-    """A view that is derived once for each graph, and kept on it."""
+    """Caches a view on its graph."""
 
     def found(graph: Graph) -> View:
         name = f"view {view.__name__}"
@@ -257,7 +259,7 @@ def attentions(graph: Graph) -> Mapping[str, Attention]:
 
 
 def weighting_of(step: Step, key: str | None) -> Weighting | None:
-    """How a box over the keys weighs scores; None where a step is no attention map."""
+    """The weighting of scores by a box over the keys. Returns None if the step is not an attention map."""
     box = step.box
     if box is None or box.leg is None or box.leg != key:
         return None
@@ -270,7 +272,7 @@ def weighting_of(step: Step, key: str | None) -> Weighting | None:
 
 
 def score_of(graph: Graph, use: Use) -> Score:
-    """What makes scores. A node speaks of what is inside it by its uses, which this function takes in turn."""
+    """The structure of scores. To get the structure of its operands, call this function with their uses."""
     step = graph.step.get(use.name)
     if step is not None and step.contraction is not None:
         return Terms(step, tuple(split(graph, term) for term in step.contraction.terms))
@@ -282,7 +284,7 @@ def score_of(graph: Graph, use: Use) -> Score:
 
 
 def split(graph: Graph, term: Term) -> ScoreTerm:
-    """A product with its factors by the sequences that they have."""
+    """A product with its factors divided by their sequence legs."""
     parts: dict[tuple[bool, bool], list[Use]] = {}
     for use in term.factors:
         parts.setdefault((graph.query in use.legs, graph.key in use.legs), []).append(use)
@@ -291,7 +293,7 @@ def split(graph: Graph, term: Term) -> ScoreTerm:
 
 
 def readers_of(graph: Graph, name: str) -> tuple[Reader, ...]:
-    """The uses of a map, or of what is made of maps."""
+    """The uses of a map, or of a result computed from maps."""
     steps = {step.name: step for step, _ in graph.readers.get(name, ())}
     return tuple(reader for step in steps.values() for reader in _readers(graph, step, name))
 
@@ -309,7 +311,7 @@ def _readers(graph: Graph, step: Step, name: str) -> Iterator[Reader]:
 
 
 def behind(graph: Graph, names: Iterable[str]) -> set[str]:
-    """Steps, and all that they are made of."""
+    """The names, with all tensors and steps that they depend on."""
     found = {*names}
     for step in reversed(graph.steps):
         if step.name in found:

@@ -1,4 +1,4 @@
-"""Boxes checked and made Box: legs, parameters, masks, and the legs of the result."""
+"""Checks boxes and builds them: legs, parameters, masks, and the legs of the result."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tensornet_attn.spec.expression import CallText, LegToken, parse_call, parse
 from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.sizes import Leg
 
-_LENGTHS = ("scale",)  # parameters in which a sequence leg stands for its run-time length
-_RANGES = {  # parameter: (is in range, what it must be, example)
-    "dropout": (lambda value: 0 <= value < 1, "a probability from 0 to below 1", "0.1"),
+_LENGTHS = ("scale",)  # parameters in which a sequence leg means its length at run time
+_RANGES = {  # parameter: (check, requirement, example)
+    "dropout": (lambda value: 0 <= value < 1, "at least 0 and below 1", "0.1"),
     "eps": (lambda value: value >= 0, "zero or more", "1e-5"),
     "base": (lambda value: value > 0, "positive", "10000"),
 }
 
 
 def make_box(scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path) -> tuple[Box, tuple[str, ...]]:
-    """The Box and its result's legs. Reports what is wrong, once, and raises Refusal."""
+    """The Box and the legs of its result. Reports the first problem and raises Refusal."""
     maker = _Maker(scope, model, operands, path)
     try:
         return maker.box()
@@ -38,12 +38,12 @@ def make_box(scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path
 
 
 def finite(graph: Diagram, box: Box) -> bool:
-    """Whether a box is a number at every number, and its derivative too; but for those of what overflows in a sum."""
+    """Whether a box and its derivative are finite for finite operands, apart from overflow in a sum."""
     return OPS[box.kind].finite(graph, box)
 
 
 def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
-    """Checks a box whose content is broken, as far as that can be done; reports what is wrong, once."""
+    """Checks the parameters of a box with a broken operand; reports the first problem."""
     maker = _Maker(scope, model, {}, path)
     try:
         maker.parameters()
@@ -52,12 +52,12 @@ def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:
 
 
 def _arithmetic(value: object) -> int | float | str:
-    """A parameter as arithmetic: of true or false 1 or 0."""
+    """A parameter as arithmetic; true and false become 1 and 0."""
     return int(value) if isinstance(value, bool) else value  # type: ignore[return-value]
 
 
 def one_sided(call: CallText) -> CallText:
-    """`clamp(-inf, 1)` is `clamp_max(1)`, and `clamp(0, inf)` is `clamp_min(0)`."""
+    """Rewrites `clamp(-inf, 1)` as `clamp_max(1)`, and `clamp(0, inf)` as `clamp_min(0)`."""
     if call.name != "clamp" or len(call.arguments) != 2:
         return call
     low, high = call.arguments
@@ -67,7 +67,7 @@ def one_sided(call: CallText) -> CallText:
 
 
 class _Maker:
-    """Checks one box; `at` is the path of the parameter looked at. Without operands nothing is known of legs."""
+    """Checks one box; `at` is the path of the current parameter. Without operands, legs are not checked."""
 
     def __init__(self, scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path):
         self.scope, self.model, self.operands, self.path = scope, model, operands, path
@@ -106,32 +106,32 @@ class _Maker:
         return leg, other, function, numbers, self.masks(leg)
 
     def broken(self, *legs: str) -> bool:
-        """Whether nothing can be said of these legs."""
+        """Whether these legs cannot be checked."""
         return self.legs is None or bool({*legs} & self.scope.sizes.broken)
 
     def leg(self, parameter: str) -> str:
-        """The leg a parameter names; it must be on `of` unless the box makes it."""
+        """The leg that a parameter names; it must be on `of` unless the box creates it."""
         name = str(self.written(parameter))
         self.scope.leg(LegToken(name, (0, len(name))))
-        elsewhere = not self.op.leg_on_operand  # it stands on other operands than the first
+        elsewhere = not self.op.leg_on_operand  # it is on other operands than the first
         makes = elsewhere or (parameter == self.model.second and self.op.makes_leg)
         if self.legs is not None and not makes and name not in self.legs:
             has = f"its legs are {' '.join(self.legs)}" if self.legs else "it has no legs"
-            hint = "name one of them." if self.legs else "put something with a leg into the box."
-            raise Refusal("box-leg", f"what stands in this box has no leg '{name}'; {has}.", hint)
+            hint = "name one of its legs." if self.legs else "use an operand with a leg."
+            raise Refusal("box-leg", f"the operand of this box has no leg '{name}'; {has}.", hint)
         return name
 
     def given(self, name: str) -> bool:
-        """Whether a parameter says anything: one that may be left out has no value then."""
+        """Whether a parameter has a value; an omitted optional parameter has none."""
         return getattr(self.model, name) is not None
 
     def number(self, name: str) -> int | float | None:
-        """A parameter that is a number, if it is given and known now."""
+        """The value of a number, None if it is omitted or not known before run time."""
         value = getattr(self.model, name)
         return None if value is None else self.scope.number(_arithmetic(value), f"'{name}'")[1]
 
     def checked(self, name: str, leg: str | None, other: str | None) -> Arith:
-        """A parameter that is a number; one that is known now must be in its range."""
+        """The arithmetic of a number; a value that is known before run time must be in range."""
         written = self.written(name)
         if written == "-inf":
             return Negative(Number(inf))
@@ -150,17 +150,17 @@ class _Maker:
         return self.scope.function(parsed, "a map")
 
     def call(self, parsed: CallText, known: Mapping[str, tuple[tuple[int, ...], str]], what: str) -> None:
-        """`softcap(30)`, `band(5)`: a known name with as many arguments as it may have; `known`: these, an example."""
+        """Checks the name and the number of arguments of a call such as `band(5)`; `known`: counts, an example."""
         name, span = parsed.name, (parsed.span[0], parsed.span[0] + len(parsed.name))
         if name not in known:
             other = MEANT.get(name) if what == "map" else None
-            hint = f"it is '{other}' here." if other else self.scope.reporter.nearest(name, known)
+            hint = f"write '{other}'." if other else self.scope.reporter.nearest(name, known)
             raise Refusal(f"unknown-{what}", f"there is no {what} '{name}'.", hint, span)
         counts, example = known[name]
         if len(parsed.arguments) not in counts:
             wanted = "no" if counts == (0,) else " or ".join(map(str, counts))
             wanted += " argument" + "s" * (counts != (1,))
-            message = f"'{name}' takes {wanted}, {len(parsed.arguments)} given."
+            message = f"'{name}' takes {wanted}, got {len(parsed.arguments)}."
             raise Refusal("arguments", message, f"e.g. '{example}'.", parsed.span)
 
     def masks(self, leg: str | None) -> tuple[Function, ...]:
@@ -174,23 +174,23 @@ class _Maker:
             self.at = (*self.path, "mask", place)
             masks += self.mask(text, leg or "")
         if len(masks) > 1 and not self.shows(masks):
-            message = f"{self.evaluated(masks)} together never show a key."
-            hint = "a key must pass every mask in a list; write 'a or b' to show keys that pass either."
+            message = f"{self.evaluated(masks)} together show no key."
+            hint = "write 'a or b' for keys that pass one of two masks; a key must pass all masks of a list."
             self.scope.reporter.warning("mask-empty", message, (*self.path, "mask"), hint=hint)
         return tuple(masks)
 
     def mask(self, text: str, leg: str) -> tuple[Function, ...]:
-        """The masks that a text joins by `and`."""
+        """Parses a text into the masks that `and` joins."""
         parsed = parse_mask(text)
         mask = self.formula(parsed, text)
         self.check_place(next(atoms(mask)), leg)
         if mask.name in LOGIC and not self.shows([mask]):
             hint = "use 'or' instead of 'and', or change the numbers."
-            raise Refusal("mask-empty", f"{self.evaluated([mask])} never shows a key.", hint)
+            raise Refusal("mask-empty", f"{self.evaluated([mask])} shows no key.", hint)
         return parts_of(mask) if mask.name == "and" else (mask,)
 
     def formula(self, parsed: CallText, text: str) -> Function:
-        """A formula of masks, with each of them checked."""
+        """A formula of masks, each of them checked."""
         if parsed.name in LOGIC:
             parts = [self.formula(part, text) for part in parsed.arguments if isinstance(part, CallText)]
             inside = parsed.name if parsed.name != "not" else None  # `a and (b and c)` is `a and b and c`
@@ -211,24 +211,24 @@ class _Maker:
         return replace(mask, arguments=()) if row.defaults == (*known,) else mask  # `causal(0)` is `causal`
 
     def shows(self, masks: Sequence[Function]) -> bool:
-        """Whether some query may see some key, as far as the numbers are known."""
+        """Whether some query sees some key, or this depends on numbers that are not known yet."""
         every = [number for mask in masks for atom in atoms(mask) for number in atom.arguments]
         unknown = any(self.scope.evaluated(number) is None for number in every)
         return unknown or bool(visible_areas(masks, self.scope.sizes.values))
 
     def evaluated(self, masks: Sequence[Function]) -> str:
-        """The text of masks with their numbers: `'window(4, -2)' and 'window(-3, 4)'`."""
+        """The text of masks with evaluated numbers: `'window(4, -2)' and 'window(-3, 4)'`."""
         texts = [mask.to_text(lambda tree: str(self.scope.evaluated(tree))) for mask in masks]
         return " and ".join(f"'{text}'" for text in texts)
 
     def check_place(self, mask: Function, leg: str) -> None:
-        """Raises Refusal where no mask can act."""
+        """Raises Refusal if masks do not apply to the box."""
         kinds = {self.scope.sizes.legs[name].kind for name in self.legs or ()}
         kind = self.scope.sizes.legs[leg].kind
         if kind != "key" and not self.broken(leg):
             noun = "leg with a size" if kind == "size" else f"{kind} leg"
-            message = f"a mask acts along the key leg; this box is over '{leg}', a {noun}."
+            message = f"masks apply along the key leg, but this box runs along '{leg}', a {noun}."
             raise Refusal("mask-place", message, "remove the mask.")
         if "query" not in kinds and not self.broken(*self.legs or ()):
-            message = f"'{mask.name}' needs the query leg in the box; its legs are {' '.join(self.legs or ())}."
-            raise Refusal("mask-place", message, "only key_mask acts in such a box.")
+            message = f"'{mask.name}' needs an operand with the query leg; its legs are {' '.join(self.legs or ())}."
+            raise Refusal("mask-place", message, "remove the mask; only key_mask applies to this box.")

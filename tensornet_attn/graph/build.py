@@ -1,4 +1,4 @@
-"""From a Design to a checked Graph; everything that is wrong is reported at once."""
+"""Builds a checked Graph from a Design. All problems are reported together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from tensornet_attn.spec.sizes import Sizes
 
 
 def build(design: Design, causal: bool | None = None) -> Graph:
-    """The graph of a design; `causal` overrides what the design says. Raises DesignError with every problem."""
+    """Builds and checks the graph of a design; `causal` overrides the design's own flag.
+
+    Raises DesignError with all errors if the design is invalid. `tensornet_attn.check` also returns warnings.
+    """
     reporter = Reporter(design.document)
     graph = examine(Reading(design, reporter), causal)
     problems = reporter.problems()
@@ -41,13 +44,13 @@ def build(design: Design, causal: bool | None = None) -> Graph:
 
 
 def problems_of(reading: Reading, causal: bool | None = None) -> list[Problem]:
-    """Everything wrong with what was read, warnings included."""
+    """Checks a reading and returns all its problems, including warnings."""
     examine(reading, causal)
     return reading.reporter.problems()
 
 
 def examine(reading: Reading, causal: bool | None = None) -> Graph | None:
-    """Checks a reading and reports what is wrong; the graph, or None where there is an error."""
+    """Checks a reading and reports its problems. Returns the graph, or None if there is an error."""
     design, reporter = reading.design, reading.reporter
     if design is None:
         return None
@@ -60,7 +63,7 @@ def examine(reading: Reading, causal: bool | None = None) -> Graph | None:
     scope = _scope(design, reporter, reading.broken, heads)
     if "output" not in heads:
         check_output(scope)
-    else:  # nobody knows which steps reach it
+    else:  # no step counts as unused
         scope.used |= set(design.diagram)
     check_updates(scope)
     losses = declare_losses(scope)
@@ -79,52 +82,52 @@ def examine(reading: Reading, causal: bool | None = None) -> Graph | None:
 
 def _check_decays(graph: Graph, scope: Scope) -> None:
     for step, role in growing_decays(graph):
-        message = f"'{role}' of '{step}' is never below 0, so the state grows at each key."
-        hint = "it is a logarithm: e.g. '-1 * speed[h] step[m h] -> m h', or 'map: log' of numbers below 1."
+        message = f"'{role}' of '{step}' is never negative, so the state grows at each key."
+        hint = "use logarithms of numbers below 1, e.g. '-1 * speed[h] step[m h] -> m h' or 'map: log'."
         scope.reporter.error("growing-decay", message, (*scope.paths[step], role), hint=hint)
 
 
 def _warn(graph: Graph, scope: Scope) -> None:
     for step in doubtful_normalizers(graph):
-        message = f"'{step}' normalizes values that may be negative: its rows may divide by a sum near zero."
-        hint = "a map such as relu, elu1 or exp keeps them positive; 'eps' guards a little."
+        message = f"'{step}' normalizes values that may be negative, so it may divide by a sum near zero."
+        hint = "apply a map such as relu, elu1 or exp, which is not negative; 'eps' helps a little."
         scope.reporter.warning("negative-normalize", message, (*scope.paths[step], "normalize"), key=True, hint=hint)
     for step in growing_exponentials(graph):
-        message = f"'{step}' is the exp of a running sum, which overflows in float32 after some tens of keys."
+        message = f"'{step}' is the exp of a cumulative sum, and overflows in float32 after some tens of keys."
         hint = (
-            "write the exponent of a query and a key in one map, exp(c[n] - c[m]) under 'keep', or give its logarithms "
-            "to 'decay' of a delta_rule or a scan."
+            "compute exp(c[n] - c[m]) for a query and a key in one map inside 'keep', or use the logarithms as 'decay' "
+            "of a delta_rule or a scan."
         )
         scope.reporter.warning("growing-exp", message, scope.paths[step], hint=hint)
     for name in without_gradient(graph):
-        message = f"loss '{name}' depends on no input and no trainable weight, so nothing learns from it."
-        hint = "make it depend on what is trained, or remove it."
+        message = f"loss '{name}' depends on no input and no trainable weight, so it has no gradient."
+        hint = "make it depend on an input or a trainable weight, or remove it."
         scope.reporter.warning("no-gradient", message, ("losses", name), key=True, hint=hint)
 
 
 def _check_name(design: Design, reporter: Reporter, broken: list[Path]) -> None:
     problem = identifier_problem(design.name)
     if problem is None and design.name != design.name.lower():
-        problem = f"'{design.name}' has capital letters.", "a design's name has small letters, digits and _."
+        problem = f"'{design.name}' has capital letters.", "use small letters, digits and _."
     if problem and ("name",) not in broken:
         reporter.error("name", problem[0], ("name",), hint=problem[1])
 
 
 def _too_many(design: Design, reporter: Reporter) -> bool:
-    """Whether there is more of something than anybody would want all problems of."""
+    """Whether sections exceed the limits; reports them."""
     tensors = sum(len(getattr(design, section)) for section in SECTIONS if section not in ("legs", "settings"))
     counts = [("legs", "legs", len(design.declared_legs), limits.LEGS)]
     counts += [("settings", "settings", len(design.settings), limits.TENSORS)]
     counts += [("diagram", "tensors and steps", tensors, limits.TENSORS)]
     for section, noun, count, most in counts:
         if count > most:
-            message = f"{count} {noun} are declared."
-            reporter.error("too-large", message, (section,), key=True, hint=f"at most {most}.")
+            message = f"this design declares {count} {noun}."
+            reporter.error("too-large", message, (section,), key=True, hint=f"declare at most {most}.")
     return any(count > most for _, _, count, most in counts)
 
 
 def _hollow(reading: Reading) -> bool:
-    """Whether a broken step lacks part of its content: then nobody knows what it was made of."""
+    """Whether a broken step lacks an operand, so that the tensors it uses are unknown."""
     values = (reading.reporter.document.value(path) for path in reading.broken if path[:1] == ("diagram",))
     return not all(_has_content(value) for value in values)
 
@@ -140,7 +143,7 @@ def _has_content(value: Any) -> bool:
 
 
 def _scope(design: Design, reporter: Reporter, broken: list[Path], heads: set[str]) -> Scope:
-    """Sizes, tensors and steps of a design, as far as they can be had."""
+    """The sizes, tensors and steps of a design, without the broken ones."""
     lost = {str(path[1]) for path in broken if len(path) == 2 and path[0] in ("legs", "settings")}
     sizes = Sizes.of(design.declared_legs, design.settings, reporter, lost, blind="settings" in heads)
     scope = Scope(design, reporter, sizes, blind=bool(heads & {"weights", "constants", "noise", "state"}))
@@ -170,9 +173,9 @@ def _graph(design: Design, scope: Scope, causal: bool | None, losses: tuple[Loss
 def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:
     fast_weights = [step.name for step in graph.steps if erases(step)]
     if fast_weights and (causal is False or (causal is None and scope.design.causal is False)):
-        message = f"'{fast_weights[0]}' is a delta rule, which is causal by nature."
+        message = f"'{fast_weights[0]}' is a delta rule, which is always causal."
         path: Path = ("causal",) if causal is None else scope.paths[fast_weights[0]]
-        hint = "remove 'causal: false'." if causal is None else "leave out 'causal=False'."
+        hint = "remove 'causal: false'." if causal is None else "remove 'causal=False'."
         scope.reporter.error("causal-by-nature", message, path, hint=hint)
     if not graph.causal:
         return

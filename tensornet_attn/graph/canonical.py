@@ -1,17 +1,17 @@
-"""The canonical form of a graph and its hash: equal for designs that differ in names and orders only.
+"""The canonical form of a graph and its hash, equal for designs that differ only in names and orders.
 
-Not counted: names of legs, settings, tensors and steps; the order of factors, terms, declarations and independent
-steps; whether a box is nested or a step of its own; the order of the legs of weights, constants, states and steps;
-`head`, which is a permission; how a number is written, and defaults written out.
+The form ignores names of legs, settings, tensors and steps; the order of factors, terms, declarations and independent
+steps; whether a box is nested or a separate step; the order of the legs of weights, constants, states and steps;
+`head`, which is a permission; the notation of numbers, and explicit defaults.
 
-Counted: everything else, so also the order of inputs and of the legs of inputs, noise and the output, initialisers,
-frozen weights, and whether one weight is used twice or two weights once.
+The form includes everything else: also the order of inputs and of the legs of inputs, noise and the output,
+initialisers, frozen weights, and whether one weight is used twice or two weights once.
 
-The graph is taken as coloured vertices and labelled edges, without names and without orders that a diagram does not
-have. Colours hold what is fixed: roles, sizes, kinds of legs, boxes with their parameters, coefficients; and the order
+The graph becomes coloured vertices and labelled edges, without names and without orders that a diagram does not have.
+Colours contain fixed properties: roles, sizes, kinds of legs, boxes with their parameters, coefficients; and the order
 of inputs, and of the legs of inputs, noise and the output, which is the interface of `forward`.
 
-    tensor - slots, one a leg                  step - wires, those of its result being its slots
+tensor - slots, one for each leg           step - wires; those of its result are its slots
     step - terms - uses - legs of the use      use -> the tensor or step used; leg of a use -> its slot, -> its wire
 """
 
@@ -28,24 +28,24 @@ from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.steps import Function, FusedAttention, Step, Tensor
 from tensornet_attn.spec.sizes import Leg
 
-HEADER = "canonical form 1"  # changes whenever the text of any design does: hashes are kept in caches and results
+HEADER = "canonical form 1"  # change it if the text of any design changes: caches and results store hashes
 
-Key = tuple[object, ...]  # (name of a tensor or step, what of it, ...)
+Key = tuple[object, ...]  # (name of a tensor or step, part of it, ...)
 
-# Labels of edges; the two directions of an edge differ where its ends can be of one sort.
+# Labels of edges; the two directions of an edge have different labels if its ends can be of one kind.
 PART, USES, USED, SLOT, SLOT_OF, WIRE, WIRE_OF, STORES, STORED = range(9)
 
 
 def graph_hash(graph: Diagram) -> str:
-    """The SHA-256 of the canonical form, in hexadecimal: equal hashes, equal diagrams."""
+    """The SHA-256 of the canonical form, in hexadecimal. Equal hashes mean equal diagrams."""
     return sha256(canonical(graph).encode()).hexdigest()
 
 
 def canonical(graph: Diagram) -> str:
-    """The graph written down under canonical names, one tensor or step a line; two graphs are equal where this is.
+    """The graph as text with canonical names, one tensor or step a line. Graphs with equal texts are equal.
 
-    Tensors and steps are called t0, t1, ...; each lists its legs in canonical order, and a use gives the wires that
-    its tensor's legs hang on in that order. See `labelling` for the bound on graphs that look alike everywhere.
+    Tensors and steps are called t0, t1, ...; each lists its legs in canonical order, and a use lists the wires of its
+    tensor's legs in that order. See `labelling` for the limit on highly symmetric graphs.
     """
     made = incidence(graph)
     order = canonical_order(made.colours, made.edges)
@@ -54,7 +54,7 @@ def canonical(graph: Diagram) -> str:
 
 @dataclass
 class Incidence:
-    """`vertices` by key, with their colours and edges: (label, other vertex)."""
+    """The coloured graph: `vertices` by key, their colours, and their edges as (label, other vertex)."""
 
     graph: Diagram
     vertices: dict[Key, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Incidence:
 
 
 def incidence(graph: Diagram) -> Incidence:
-    """The vertices and edges of a graph."""
+    """The coloured graph of a diagram."""
     made = Incidence(graph)
     inputs = {tensor.name: place for place, tensor in enumerate(graph.of_role("input"))}
     for tensor in graph.tensors:
@@ -107,7 +107,7 @@ def _tensor(made: Incidence, tensor: Tensor, inputs: dict[str, int]) -> None:
 
 
 def leg_text(leg: Leg) -> str:
-    """What a leg is, apart from its name: its size, or its kind where the size is known at run time only."""
+    """A leg without its name: its size, or its kind if it is sized at run time."""
     if leg.kind == "relative":
         return "relative" if leg.reach is None else f"relative {leg.reach}"
     if leg.sequence:
@@ -155,13 +155,13 @@ def _use(made: Incidence, step: Step, place: int, joint: Joint, part: int) -> No
 
 
 def _operation(graph: Diagram, step: Step) -> str:
-    """A step's operation with its parameters; the masks are those that act, the design's `causal` among them."""
+    """A step's operation with its parameters and all masks that apply, including the design's `causal`."""
     box, kernel, op = step.box, step.kernel, step.attention
     if box is not None:
         words = [box.kind, *_numbers(graph, box.numbers), masks_text(graph.masks(step), graph), box.mode or ""]
         return " ".join(word for word in (*words, function_text(box.function, graph) if box.function else "") if word)
     if kernel is not None:
-        return f"{kernel.kind} {' '.join(kernel.steps)}"  # the names say what is inside: plans are not compared by form
+        return f"{kernel.kind} {' '.join(kernel.steps)}"  # plans are not compared by canonical form
     if op is None:
         return "sum"
     words = ["attention", *_numbers(graph, (("scale", op.scale), ("dropout", op.dropout)))]
@@ -177,7 +177,7 @@ def _numbers(graph: Diagram, numbers: tuple[tuple[str, Arith], ...]) -> list[str
 
 
 class _Writer:
-    """Writes vertices in the order of their ranks."""
+    """Writes the vertices in the order of their ranks."""
 
     def __init__(self, made: Incidence, rank: dict[int, int]):
         self.made, self.graph, self.rank = made, made.graph, rank
@@ -207,7 +207,7 @@ class _Writer:
         return f"{self.names[step]} {[places.index(self.made.vertices[step, 'slot', leg]) for leg in legs]}"
 
     def step(self, step: Step) -> str:
-        """`t9 = sum [w0 64, w1 8 result] (term 1: factor t3[w0 w1] ...)`: operation, wires, and what hangs on them."""
+        """`t9 = sum [w0 64, w1 8 result] (term 1: factor t3[w0 w1] ...)`: operation, wires, uses."""
         ordered = sorted(wires(step), key=lambda wire: self.of((step.name, "wire", wire)))
         called = {wire: f"w{place}" for place, wire in enumerate(ordered)}
         colours = [(called[wire], self.colour((step.name, "wire", wire)).removeprefix("wire ")) for wire in ordered]

@@ -1,9 +1,9 @@
-"""Whether, in a causal design, a later key can reach a query around the masks.
+"""Checks that no later key reaches a query of a causal design in spite of the masks.
 
-A value at query n and key m may depend on positions up to the later of the two; every step keeps it so. Where m is
-summed away, its later keys must therefore count for nothing. Each value is followed with two facts: `data` (it depends
-on an input of this call) and `zero` (it is exactly zero where the key stands after the query). The same steps are
-followed for a key mask: then `zero` says that a value is exactly zero where the mask hides the key.
+A value at query n and key m may depend on positions up to the later of the two, and each step preserves this. A sum
+over m must therefore exclude later keys. The check derives two facts for each value: `data` (it depends on an input
+of the call) and `zero` (it is exactly zero at keys after the query). For a key mask, the check derives the same facts;
+`zero` then means that a value is exactly zero at masked keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Fact:
 
 
 class Leak(Exception):
-    """A step through which a later key reaches a query; `verb`: what it does along which of the sequence legs."""
+    """A step through which a later key reaches a query; `verb` is what the step does along the sequence leg `leg`."""
 
     def __init__(self, step: str, verb: str, leg: str):
         super().__init__(step, verb, leg)
@@ -36,7 +36,7 @@ class Leak(Exception):
 
 
 def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
-    """(step, sentence) pairs; empty for a design that is causal. What only feeds a state is exempt."""
+    """(step, message) pairs, empty for a causal design. Steps that only update a state are exempt."""
     facts = {tensor.name: Fact(tensor.role == "input") for tensor in graph.tensors}
     needed, found = behind(graph, [graph.output]), []
     positive = nonnegative(graph)
@@ -44,7 +44,7 @@ def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
         try:
             facts[step.name] = _fact(graph, step, facts, positive, {graph.query, graph.key})
         except Leak as leak:
-            facts[step.name] = Fact(zero=True)  # said once: its users are no cause of their own
+            facts[step.name] = Fact(zero=True)  # reported once: its users are not reported
             if step.name in needed:
                 found.append((step.name, _sentence(graph, leak)))
     output = facts[graph.output]
@@ -55,12 +55,12 @@ def causal_leaks(graph: Graph) -> list[tuple[str, str]]:
 
 
 def looks_back(graph: Graph) -> bool:
-    """Whether a sum over keys counts only those up to the query, whatever the tensors hold, constants too."""
+    """Whether all sums over keys exclude later keys for all values of the tensors, constants included."""
     return graph.causal and graph.key not in graph.legs_of(graph.output) and not _leaks(graph)
 
 
 def areas_seen(graph: Graph) -> Areas:
-    """Areas outside of which a key does not count for a query, whatever the tensors hold."""
+    """Areas that contain all pairs in which a key affects a query, for all values of the tensors."""
     boxes = [step for step in graph.steps if step.box is not None]
     masked = [step for step in boxes if graph.masked(step) and graph.query in step.op.uses[0].legs]
     recurrent = any(OPS[step.op.kind].recurrent for step in boxes)  # type: ignore[union-attr]
@@ -70,12 +70,12 @@ def areas_seen(graph: Graph) -> Areas:
 
 
 def leak_of_hidden(graph: Graph) -> Leak | None:
-    """The first step through which another query, or a key that a key mask hides, reaches a result; None: none does."""
+    """The first step through which another query or a masked key reaches a result. Returns None if there is none."""
     return _first_leak(graph, {graph.key})
 
 
 def _leaks(graph: Graph) -> bool:
-    """Whether a later key reaches a query around the masks, whatever the tensors hold, constants too."""
+    """Whether a later key can reach a query in spite of the masks, for some values of the tensors."""
     return _first_leak(graph, {graph.query, graph.key}) is not None
 
 
@@ -90,7 +90,7 @@ def _first_leak(graph: Graph, acts: Acts) -> Leak | None:
 
 
 def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, bool], acts: Acts) -> Fact:
-    """`acts`: the legs that a box needs for what hides to act in it, and a result to be known as zero there."""
+    """The facts of a step. Masks apply only to boxes with the legs `acts`; only results with these can be zero."""
     if step.box is not None:
         return _box(graph, step, step.box, facts, positive, acts)
     assert step.contraction is not None
@@ -99,7 +99,7 @@ def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, 
 
 
 def _product(graph: Graph, step: Step, term: Term, facts: dict[str, Fact], acts: Acts) -> Fact:
-    """A sum over keys is causal where one factor is zero at every later key."""
+    """The facts of a product. A sum over keys is causal if a factor is zero at all later keys."""
     data = any(facts[use.name].data for use in term.factors)
     zero = any(_zero(graph, use, facts) for use in term.factors)
     for leg in (graph.query, graph.key):
@@ -110,7 +110,7 @@ def _product(graph: Graph, step: Step, term: Term, facts: dict[str, Fact], acts:
 
 
 def _zero(graph: Graph, use: Use, facts: dict[str, Fact]) -> bool:
-    """Zero at later keys, provided that query and key stand where the step that made it had them."""
+    """Whether a use is zero at later keys: the step is, and the use does not exchange query and key."""
     declared = graph.legs_of(use.name)
     straight = all(use.legs[declared.index(leg)] == leg for leg in (graph.query, graph.key) if leg in declared)
     return facts[use.name].zero and straight
@@ -122,10 +122,10 @@ def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: d
     op = OPS[box.kind]
     if op.looks_back:
         return Fact(data)
-    if graph.masked(step) and acts <= {*box.operand("of").legs}:  # what hides acts here
+    if graph.masked(step) and acts <= {*box.operand("of").legs}:  # masks apply here
         return Fact(data, op.zero_where_hidden)
     if op.runs_along and data and box.leg in (graph.query, graph.key):
-        # where zeros count, as in a mean, the number of later keys would show
+        # if zeros count, as in a mean, the number of later keys matters
         sure = op.ignores_zeros == "always" or (
             op.ignores_zeros == "nonnegative" and all(positive[use.name] for use in box.uses)
         )
@@ -137,6 +137,6 @@ def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: d
 def _sentence(graph: Graph, leak: Leak) -> str:
     what = "key" if leak.leg == graph.key else "query"
     return (
-        f"step '{leak.step}' {leak.verb} the {what} leg '{leak.leg}' with no causal mask, so a later position reaches "
-        "a query."
+        f"step '{leak.step}' {leak.verb} the {what} leg '{leak.leg}' without a causal mask, so a later position "
+        "reaches a query."
     )

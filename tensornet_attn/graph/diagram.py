@@ -1,4 +1,4 @@
-"""The diagram as an immutable graph: tensors and steps, joined by named legs (a leg may join many tensors)."""
+"""The diagram as an immutable graph: tensors and steps, connected by named legs. A leg may connect many tensors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tensornet_attn.spec.sizes import Leg
 
 @dataclass(frozen=True)
 class Diagram:
-    """The data of a `Graph`. Steps stand in an order in which each may be computed from what stands before it.
+    """The data of a `Graph`. Each step uses only tensors and earlier steps.
 
-    `also`: steps that a call gives behind the output, in this order; a design has none, a step of decoding may.
+    `also` names steps that a call returns after the output. A design has none; a decoding step may have some.
     """
 
     name: str
@@ -52,25 +52,25 @@ class Diagram:
 
     @cached_property
     def values(self) -> dict[str, int | float]:
-        """What names in arithmetic stand for: settings and the sizes known before run time."""
+        """The values of names in arithmetic: settings, and sizes known before run time."""
         return dict(self.settings) | {leg.name: leg.size for leg in self.legs if leg.size is not None}
 
     def of_role(self, role: str) -> tuple[Tensor, ...]:
         return tuple(tensor for tensor in self.tensors if tensor.role == role)
 
     def legs_of(self, name: str) -> tuple[str, ...]:
-        """The legs of a tensor or step, in the order declared or written."""
+        """The legs of a tensor or a step, in the declared order."""
         return (self.tensor.get(name) or self.step[name]).legs
 
     def shape_of(self, name: str) -> tuple[int | None, ...]:
-        """The stored shape of a weight, constant or state; None on legs sized at run time."""
+        """The stored shape of a weight, constant or state; None for legs sized at run time."""
         tensor = self.tensor[name]
         if tensor.stored:
             return tuple(prod(self.leg[leg].stored or 1 for leg in group) for group in tensor.stored)
         return tuple(self.leg[leg].stored for leg in tensor.legs)
 
     def masks(self, step: Step) -> tuple[Function, ...]:
-        """The masks of a box: its own, and `causal` where the design is causal and the box acts over keys."""
+        """The masks of a box: its own, and `causal` if the design is causal and the box runs along the key leg."""
         box = step.box
         if box is None or not self.masked(step):
             return ()
@@ -79,35 +79,35 @@ class Diagram:
         return (*box.masks, causal) if self.causal and query and causal not in box.masks else box.masks
 
     def masked(self, step: Step) -> bool:
-        """Whether masks act in this step: a masked box along the key leg."""
+        """Whether masks apply to this step: a masked box along the key leg."""
         box = step.box
         return box is not None and box.leg is not None and box.leg == self.key and OPS[box.kind].masked
 
     @cached_property
     def updates(self) -> tuple[tuple[str, str], ...]:
-        """(state, step) pairs: after a training call the step's value is stored in the state."""
+        """(state, step) pairs; each training call stores the step's value in the state."""
         return tuple((t.name, t.update) for t in self.tensors if t.role == "state" and t.update is not None)
 
     @cached_property
     def loss_weights(self) -> dict[str, float]:
-        """What training multiplies each loss by, by the loss's name."""
+        """Maps each loss to its weight in training."""
         return {loss.name: float(evaluate(loss.weight, self.values)) for loss in self.losses}
 
     @cached_property
     def results(self) -> frozenset[str]:
-        """The steps that are wanted for themselves: what a call gives, what a state stores, and losses."""
+        """The names of results: steps that a call returns, updates of states, and losses."""
         stored = (step for _, step in self.updates)
         return frozenset({self.output, *self.also, *stored, *(loss.step for loss in self.losses)})
 
     @cached_property
     def tied(self) -> bool:
-        """Whether a tensor declared on one sequence leg is used on the other: self-attention, both have one length."""
+        """Whether a tensor with one sequence leg is used with the other: self-attention, with one length."""
         pair, known = {self.query, self.key}, self.tensor.keys() | self.step.keys()
         bodies = [step.kernel.body for step in self.steps if step.kernel is not None]
         return any(
             own != leg and {own, leg} == pair
             for steps in (self.steps, *bodies)
-            for inner in [{} if steps is self.steps else {part.name for part in steps}]  # names of a body are its own
+            for inner in [{} if steps is self.steps else {part.name for part in steps}]  # a body has its own names
             for step in steps
             for use in step.op.uses
             if use.name in known and use.name not in inner
@@ -121,7 +121,7 @@ class Diagram:
 
     @cached_property
     def readers(self) -> dict[str, tuple[tuple[Step, Use], ...]]:
-        """The uses of every tensor and step that is used, each with the step it stands in."""
+        """Maps names of tensors and steps to their uses; each use comes with its step."""
         found: dict[str, list[tuple[Step, Use]]] = {}
         for step, use in self.uses():
             found.setdefault(use.name, []).append((step, use))

@@ -1,4 +1,4 @@
-"""The distance of query and key as a position of the query minus one of the key, in a sum of products."""
+"""Writes the distance of query and key, in a sum of products, as the query's position minus the key's position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ABSOLUTE, DISTANCE, POSITION = Function("abs"), Function("distance"), Function("
 
 
 def gap_of(graph: Graph, use: Use, causal: bool) -> str | None:
-    """The name of the constant, where a use is the distance, or where `causal` lets it be no less than 0 its size."""
+    """The constant of a use that is the distance, or its absolute value if causal. Returns None for other uses."""
     step = graph.step.get(use.name)
     if causal and step is not None and step.box is not None and step.box.function == ABSOLUTE:
         inner = step.box.operand("of")
@@ -21,9 +21,9 @@ def gap_of(graph: Graph, use: Use, causal: bool) -> str | None:
 
 
 def two_sides(graph: Graph, term: Term, causal: bool) -> tuple[Term, Term, tuple[Tensor, ...]] | None:
-    """A term that depends on query and key by their distance alone: with the query's position, minus with the key's.
+    """Splits a term with the distance into (term with the query's position, minus that with the key's, constants).
 
-    Third, the constants that they read; None for any other term.
+    Returns None if the term depends on query and key in another way.
     """
     found = [(use, name) for use in term.factors if (name := gap_of(graph, use, causal)) is not None]
     legs = [str(graph.query), str(graph.key)]
@@ -37,7 +37,7 @@ def two_sides(graph: Graph, term: Term, causal: bool) -> tuple[Term, Term, tuple
 
 
 def with_places(graph: Graph, places: tuple[Tensor, ...]) -> Graph:
-    """The graph with constants that it may lack."""
+    """The graph with these constants added if it lacks them."""
     return replace(graph, tensors=(*graph.tensors, *(one for one in places if one.name not in graph.tensor)))
 
 

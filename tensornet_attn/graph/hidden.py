@@ -1,9 +1,9 @@
-"""What the masks of a design hide of every step: entries that reach the output through no box that may look there.
+"""Derives which entries of each step are visible: those that reach the output through a mask that shows them.
 
-# D = exp(E); A = keep over m of D, causal    ->    of D, and so of E, nobody sees what is later than the query
+# D = exp(E); A = keep over m of D, causal    ->    entries of D and E at keys after the query are not visible
 
-Two things hide an entry from a step: its readers see nothing of what it becomes, or a factor beside it in a product is
-zero there, as the map of a masked box is.
+An entry is not visible to a step if the readers of the step do not see its result, or if another factor of a product is
+zero there, as the result of a masked box is.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ BY_KEY: Seen = frozenset({frozenset({KEYS})})
 _NOTHING: Seen = frozenset()
 _EXP = Function("exp")
 
-_LegsOf = Mapping[str, tuple[str, ...]]  # by the name of a tensor or step
-_Zeros = Mapping[str, frozenset[Visible]]  # where steps are not zero: what is visible to all of these
+_LegsOf = Mapping[str, tuple[str, ...]]  # legs by the name of a tensor or step
+_Zeros = Mapping[str, frozenset[Visible]]  # a step is zero at entries that are not visible to all of these
 
 
 def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]]:
-    """What each step sees of the tensors it uses, use by use, in the legs as used.
+    """Maps each step to what it sees of each of its uses, in the legs of the use.
 
-    `shown`: steps of which everything is seen, as of the output, of what states store, and of losses.
+    `shown` names steps that are wholly visible, like the output, updates of states, and losses.
     """
     steps = list(_flat(graph))
     legs = _legs_of(graph, steps)
@@ -47,7 +47,7 @@ def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]
 
 
 def visible_to(graph: Graph, step: Step) -> Visible:
-    """Where a masked box may look, in its own legs."""
+    """What is visible to a masked box, in its own legs."""
     assert step.box is not None
     legs = step.box.operand("of").legs
     if graph.query not in legs:
@@ -61,7 +61,7 @@ def _legs_of(graph: Graph, steps: Iterable[Step]) -> _LegsOf:
 
 
 def _flat(graph: Graph) -> Iterator[Step]:
-    """The steps, those of kernels that compute several by themselves, under names of their own."""
+    """The steps, with the steps inside kernels under unique names."""
     for step in graph.steps:
         body = step.kernel.body if step.kernel is not None else ()
         if not body or body[-1].name != step.name:
@@ -73,23 +73,23 @@ def _flat(graph: Graph) -> Iterator[Step]:
             yield replace(own, name=inside.get(part.name, part.name))
 
 
-# What is seen, in the legs of another tensor: `names` says which leg of that one a leg is
+# Visible entries in the legs of another tensor; `names` maps legs to that tensor's legs
 
 
 def _translated(graph: Graph, seen: Seen, names: Mapping[str, str]) -> Seen:
-    """Where the other tensor lacks a leg, what is seen anywhere along it."""
+    """Translates visible entries. Along a leg that the other tensor lacks, an entry visible anywhere is visible."""
     return seen if seen == EVERYTHING else _simplest(_all_translated(graph, every, names) for every in seen)
 
 
 def _all_translated(graph: Graph, every: Iterable[Visible], names: Mapping[str, str]) -> frozenset[Visible]:
-    """What hides nothing of the other tensor is left out."""
+    """Translates each part; parts that hide nothing of the other tensor are dropped."""
     if graph.key is None or names.get(graph.key) != graph.key:
         return frozenset()
     pair = names.get(str(graph.query)) == graph.query
-    return frozenset(_one_told(visible, names) if pair else KEYS for visible in every)
+    return frozenset(_translated_one(visible, names) if pair else KEYS for visible in every)
 
 
-def _one_told(visible: Visible, names: Mapping[str, str]) -> Visible:
+def _translated_one(visible: Visible, names: Mapping[str, str]) -> Visible:
     if visible.legs is None:
         return visible
     return replace(visible, legs=tuple((own, names.get(leg) if leg else None) for own, leg in visible.legs))
@@ -100,8 +100,8 @@ def _own(legs: Iterable[str]) -> dict[str, str]:
 
 
 def _simplest(seen: Iterable[frozenset[Visible]]) -> Seen:
-    """Alternatives without those that see nothing more than another."""
-    found = {every - {KEYS} or every for every in seen}  # all others leave out hidden keys too
+    """The alternatives without those that see no more than another."""
+    found = {every - {KEYS} or every for every in seen}  # all others exclude masked keys too
     if len(found) > limits.SEEN or frozenset() in found:
         return EVERYTHING
     if frozenset({KEYS}) in found:
@@ -113,13 +113,13 @@ def _both(one: Seen, other: Seen) -> Seen:
     return _simplest(a | b for a in one for b in other)
 
 
-# Where steps are zero
+# Zeros of steps
 
 
 def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[Visible]]:
-    """Of each use as a box has it, what all is visible outside of which it is zero, by the name of the box's step.
+    """Maps the step of each box to a set of visible entries; its operands are zero at all other entries.
 
-    Of boxes `hide` those count that are `batched`: others hold what is seen in any element of a batch.
+    Only boxes `hide` in `batched` count; others contain entries that are visible in any element of a batch.
     """
     steps = list(_flat(graph))
     legs = _legs_of(graph, steps)
@@ -129,7 +129,7 @@ def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[V
 
 def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] = ()) -> _Zeros:
     found: dict[str, frozenset[Visible]] = {}
-    powers: dict[str, frozenset[Visible]] = {}  # where steps are not minus infinity, of which exp is zero
+    powers: dict[str, frozenset[Visible]] = {}  # the same for minus infinity, whose exp is zero
     for step in steps:
         box = step.box
         if step.contraction is not None:
@@ -151,7 +151,7 @@ def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Containe
 
 
 def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) -> frozenset[Visible]:
-    """Where a product is zero, in the legs as used."""
+    """A set of visible entries, in the legs of the uses; the product is zero at all other entries."""
     found = frozenset[Visible]()
     for use in factors:
         names = dict(zip(legs[use.name], use.legs, strict=True))
@@ -159,11 +159,11 @@ def _zero(graph: Graph, factors: Iterable[Use], zeros: _Zeros, legs: _LegsOf) ->
     return found
 
 
-# What a step sees of what it uses
+# Visibility of operands
 
 
 def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) -> Iterator[Seen]:
-    """For each use; `own`: what is seen of the step itself."""
+    """What a step sees of each use; `own` is what is visible of the step itself."""
     if step.contraction is not None:
         for term in step.contraction.terms:
             for place, use in enumerate(term.factors):
@@ -180,7 +180,7 @@ def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) ->
 
 
 def _through(graph: Graph, step: Step, box: Box, role: str, own: Seen) -> Seen:
-    """What a box sees of an operand: an entry stands for all that it meets along the box's leg."""
+    """What a box sees of an operand. Entries that the box mixes along a leg are visible together."""
     if graph.masked(step):
         seen = frozenset({frozenset({visible_to(graph, step)})})
         return seen if OPS[box.kind].runs_along else _both(seen, own)

@@ -1,15 +1,15 @@
-"""A canonical order of the vertices of a coloured graph: refinement of colours, then individualisation.
+"""A canonical order of the vertices of a coloured graph: colour refinement, then individualisation.
 
-Refinement (Weisfeiler-Leman) splits cells of vertices until all in a cell see the same cells. Vertices alone in their
-cell have their place; the rest falls apart into components that know nothing of each other, each put in order by
-itself, and equal components are interchangeable. In a component without a lone vertex, one vertex of the smallest cell
-after the other is singled out, and the least certificate wins; vertices that an automorphism found so far maps onto
-one already tried are left out.
+Refinement (Weisfeiler-Leman) splits cells of vertices until all vertices of a cell have the same cells as neighbours.
+A vertex alone in its cell has its place. The other vertices form independent components; each is ordered separately,
+and equal components are interchangeable. In a component without a singleton, each vertex of the smallest cell is
+individualised in turn, and the least certificate wins; vertices that a known automorphism maps to a tried vertex are
+skipped.
 
-Beyond `limits.CANONICAL_LEAVES` fruitless trials in one component the best order so far is taken. It still describes
-the graph wholly, so that different graphs never get equal certificates; but then equal graphs, given in different
-orders, may get different ones. No diagram that people draw comes near: it takes a large part that looks alike
-everywhere and is not, such as hundreds of tensors joined in an irregular graph of equal degrees.
+After `limits.CANONICAL_LEAVES` unsuccessful trials in one component, the best order so far is used. Its certificate
+still describes the whole graph, so that different graphs never have equal certificates; but equal graphs in different
+orders may then have different certificates. Realistic diagrams stay far below this limit: it takes a large irregular
+part that refinement cannot split, such as hundreds of tensors in an irregular graph of equal degrees.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Certificate = tuple[tuple[int, ...], tuple[tuple[int, int, int], ...]]
 
 
 def canonical_order(colours: Sequence[str], edges: Edges) -> list[int]:
-    """The vertices in an order that depends on the coloured graph only, up to its automorphisms."""
+    """The vertices in an order that depends only on the coloured graph, up to its automorphisms."""
     cells: dict[str, list[int]] = {}
     for vertex, colour in enumerate(colours):
         cells.setdefault(colour, []).append(vertex)
@@ -44,10 +44,10 @@ def canonical_order(colours: Sequence[str], edges: Edges) -> list[int]:
 
 @dataclass
 class Partition:
-    """Vertices in ordered cells; a cell is named by the place of its first vertex."""
+    """Vertices in ordered cells; the key of a cell is the place of its first vertex."""
 
     cell: dict[int, int]  # of each vertex
-    members: dict[int, list[int]]  # of each cell; lists are replaced, never changed
+    members: dict[int, list[int]]  # of each cell; lists are replaced, never modified
 
     def put(self, start: int, members: list[int]) -> None:
         self.members[start] = members
@@ -70,7 +70,7 @@ class Partition:
 
 
 class Classes(Generic[T]):
-    """What has been joined so far, by union and find: vertices that automorphisms map onto each other, for one."""
+    """Equivalence classes by union-find, such as vertices that automorphisms map onto each other."""
 
     def __init__(self) -> None:
         self.parent: dict[T, T] = {}
@@ -88,7 +88,7 @@ class Classes(Generic[T]):
 
 @dataclass
 class Trial:
-    """What singling out one vertex led to; the least (shape, certificate) is the canonical one."""
+    """The result of individualising one vertex; the least (shape, certificate) is the canonical one."""
 
     shape: tuple[int, ...]
     certificate: Certificate
@@ -96,7 +96,7 @@ class Trial:
 
 
 class Search:
-    """One search; `alike` grows by the pairs (vertex, image) of each automorphism found."""
+    """One search; `alike` collects the pairs (vertex, image) of the automorphisms found."""
 
     def __init__(self, edges: Edges):
         self.edges = edges
@@ -104,7 +104,7 @@ class Search:
         self.fruitless = 0
 
     def refine(self, partition: Partition, waiting: list[int]) -> None:
-        """Splits cells by what their vertices see of each waiting cell, until nothing waits."""
+        """Splits cells by the edges of their vertices to each waiting cell, until no cell waits."""
         queue, queued = deque(waiting), set(waiting)
         while queue and len(partition.members) < len(partition.cell):
             splitter = queue.popleft()
@@ -117,7 +117,7 @@ class Search:
                 queued.update(fresh)
 
     def _seen(self, partition: Partition, splitter: int) -> list[tuple[int, dict[int, list[int]]]]:
-        """By cell, in order: the labels of edges by which its vertices see the splitter."""
+        """(cell, labels of its vertices' edges to the splitter) pairs, in the order of cells."""
         found: dict[int, dict[int, list[int]]] = {}
         for vertex in partition.members[splitter]:
             for label, other in self.edges[vertex]:
@@ -127,7 +127,7 @@ class Search:
         return sorted(found.items())
 
     def arrange(self, partition: Partition, quick: bool, depth: int) -> list[int]:
-        """The vertices of a refined partition in canonical order; `quick` takes the first choice everywhere."""
+        """The vertices of a refined partition in canonical order; `quick` takes the first choice at each branch."""
         order = [members[0] for _, members in sorted(partition.members.items()) if len(members) == 1]
         parts = list(self._components(partition))
         if not order and len(parts) == 1:
@@ -143,7 +143,7 @@ class Search:
         return [*order, *(vertex for _, part in arranged for vertex in part)]
 
     def _components(self, partition: Partition) -> Iterator[list[int]]:
-        """Connected parts of what is left when vertices alone in their cell are taken away."""
+        """The connected components without the singletons."""
         left = {v: None for v, start in partition.cell.items() if len(partition.members[start]) > 1}
         while left:
             part = [left.popitem()[0]]
@@ -155,13 +155,13 @@ class Search:
             yield part
 
     def _certified(self, partition: Partition, order: list[int]) -> tuple[Certificate, list[int]]:
-        """A component written down in an order: two are isomorphic where this is equal."""
+        """(certificate of a component in an order, the order). Components with equal certificates are isomorphic."""
         place = {vertex: i for i, vertex in enumerate(order)}
         edges = [(place[v], label, place[other]) for v in order for label, other in self.edges[v] if other in place]
         return (tuple(partition.cell[vertex] for vertex in order), tuple(sorted(edges))), order
 
     def _choose(self, partition: Partition, quick: bool, depth: int) -> list[int]:
-        """A component in which nothing is alone: vertices of one cell are singled out in turn."""
+        """The order of a component without singletons; individualises the vertices of one cell in turn."""
         if depth == limits.CANONICAL_DEPTH:
             return [vertex for _, members in sorted(partition.members.items()) for vertex in sorted(members)]
         target = min(partition.members, key=lambda start: (len(partition.members[start]), start))
@@ -201,7 +201,7 @@ class Search:
 
 
 def _split(partition: Partition, start: int, seen: dict[int, list[int]]) -> list[int]:
-    """Splits a cell by the labels seen, those that see nothing first; the starts of the new cells."""
+    """Splits a cell by the labels of edges, vertices without edges first; returns the starts of the new cells."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for vertex in partition.members[start]:
         groups.setdefault(tuple(sorted(seen.get(vertex, ()))), []).append(vertex)
@@ -216,5 +216,5 @@ def _split(partition: Partition, start: int, seen: dict[int, list[int]]) -> list
 
 
 def _largest(partition: Partition, start: int, new: list[int]) -> int:
-    """The cell that need not wait: what it splits, the others split as well."""
+    """The largest part of a split cell; it need not wait, because the others cause the same splits."""
     return max((start, *new), key=lambda part: (len(partition.members[part]), -part))

@@ -1,4 +1,4 @@
-"""The checked diagram with its forms: canonical hash, text and networkx view. All names of the diagram stand here."""
+"""The checked diagram with its canonical hash, text form and networkx view. Exports all classes of a diagram."""
 
 from __future__ import annotations
 
@@ -47,29 +47,29 @@ __all__ = [
 
 
 class Graph(Diagram):
-    """A checked diagram. Steps stand in an order in which each may be computed from what stands before it."""
+    """A checked diagram. Each step uses only tensors and earlier steps."""
 
     @cached_property
     def hash(self) -> str:
-        """The hash of the canonical form: equal for graphs that differ in names and order alone."""
+        """The hash of the canonical form. Graphs that differ only in names and order have equal hashes."""
         return graph_hash(self)
 
     def to_text(self) -> str:
-        """One line a leg, tensor and step; `Graph.from_text` reads it back to an equal graph."""
+        """The graph as text, with a line for each leg, tensor and step; `Graph.from_text` reads it back."""
         return to_text(self)
 
     @classmethod
     def from_text(cls, text: str) -> Graph:
-        """The graph of its text form. Raises InputError with the line."""
+        """Reads the text form of a graph. Raises DesignError with the line, or InputError if `text` is not a text."""
         return from_text(text, cls)
 
     def to_networkx(self) -> Any:
-        """A networkx.MultiDiGraph of tensors, steps and the legs that join them."""
+        """The graph as a networkx.MultiDiGraph of tensors, steps and the legs that connect them."""
         return to_networkx(self)
 
 
 def body_graph(graph: Graph, step: Step) -> Graph:
-    """The steps of a kernel as a graph of their own; what they read from outside is given."""
+    """The steps of a kernel as a separate graph, with the outside steps that they read as inputs."""
     op = step.kernel
     assert op is not None
     outside = {use.name for part in op.body for use in part.op.uses} & graph.step.keys() - {*op.steps}

@@ -1,7 +1,7 @@
-"""Arithmetic, initialisers and masks in a normal form: what evaluates to the same has the same text.
+"""The normal form of arithmetic, initialisers and masks: equal values have equal texts.
 
-What is known when a design is compiled becomes a number, so that `d ** -0.5` and `1 / sqrt(d)` agree. Lengths known
-at run time only stay `query` and `key`, in sums of products of powers:
+Values that are known at compile time become numbers, so that `d ** -0.5` and `1 / sqrt(d)` agree. Lengths at run time
+remain as `query` and `key`, in sums of products of powers:
 
     (2 * n + n) / sqrt(m * 4)  ->  1.5*key**-0.5*query
 """
@@ -22,7 +22,7 @@ Sum = dict[Product, Value]  # products and their coefficients
 
 
 def arithmetic_text(tree: Arith, graph: Diagram) -> str:
-    """The normal form of arithmetic. Numbers that agree to 12 digits agree: the order of rounding is no difference."""
+    """The normal form of arithmetic. Numbers that agree to 12 digits are equal, whatever the order of rounding."""
     try:
         return _text(_Normal(graph).sum(tree))
     except OverflowError:  # numbers beyond any real design
@@ -30,12 +30,12 @@ def arithmetic_text(tree: Arith, graph: Diagram) -> str:
 
 
 def masks_text(masks: Iterable[Function], graph: Diagram) -> str:
-    """Masks as a set."""
+    """The text of a set of masks."""
     return " ".join(sorted({function_text(mask, graph) for mask in masks}))
 
 
 def function_text(function: Function, graph: Diagram) -> str:
-    """A map or a mask with its arguments evaluated; `and` and `or` have no order."""
+    """A map or a mask with evaluated arguments; the parts of `and` and `or` are sorted."""
     if function.name in ("and", "or"):
         parts = sorted(function_text(part, graph) for part in function.arguments if isinstance(part, Function))
         return f"({f' {function.name} '.join(parts)})"
@@ -47,16 +47,16 @@ def function_text(function: Function, graph: Diagram) -> str:
 
 
 def values_texts(function: Function, legs: int, graph: Diagram) -> tuple[str, list[str]]:
-    """An initialiser or a constant's value: what it is, and what it says of each leg where legs are not alike.
+    """(text of an initialiser or a constant's value, text for each leg if the value treats legs differently).
 
-    `kron(eye(8), ones(64, 32))` says `eye 8 ones 64` of its rows and `eye 8 ones 32` of its columns.
+    `kron(eye(8), ones(64, 32))` has `eye 8 ones 64` for its rows and `eye 8 ones 32` for its columns.
     """
     name = function.name
     if name == "kron" and legs == 2:
         return name, [" ".join(_sides(function, side, graph)) for side in (0, 1)]
     if name == "sinusoid" and legs == 2:
         return name, ["position", "width"]
-    short = {"zeros": "full(0)", "ones": "full(1)", "eye": "eye"}  # the legs say how large
+    short = {"zeros": "full(0)", "ones": "full(1)", "eye": "eye"}  # the legs give the size
     return short.get(name) or function_text(function, graph), [""] * legs
 
 
@@ -69,7 +69,7 @@ def _sides(function: Function, side: int, graph: Diagram) -> list[str]:
 
 
 class _Normal:
-    """Trees as sums of products; what fits no rule is a base of its own, named by its normal text."""
+    """Converts trees to sums of products. An expression without a rule becomes a base, named by its normal text."""
 
     def __init__(self, graph: Diagram):
         self.graph = graph
@@ -79,7 +79,7 @@ class _Normal:
             try:
                 value = evaluate(tree, self.graph.values)
                 return {(): Fraction(value) if isinstance(value, int) else value}
-            except Refusal:  # such as a division by zero, which the run-time length beside it kept from being seen
+            except Refusal:  # such as a division by zero beside a length at run time
                 pass
         if isinstance(tree, Name):
             leg = self.graph.leg.get(tree.name)
@@ -109,7 +109,7 @@ class _Normal:
         return _times(left, self.power(tree.right, {(): -1}))
 
     def power(self, tree: Arith, exponent: Sum) -> Sum:
-        """Exponents go inside a product of lengths, which are positive; everything else stays a base."""
+        """Distributes exponents over products of lengths, which are positive; anything else becomes a base."""
         base, known = self.sum(tree), exponent.get(()) if exponent.keys() <= {()} else None
         if known is not None and len(base) == 1:
             ((product, coefficient),) = base.items()
@@ -131,7 +131,7 @@ def _plus(left: Sum, right: Sum) -> Sum:
 
 
 def _times(left: Sum, right: Sum) -> Sum:
-    """Multiplied out where one side is a single product: sums of sums would grow without bound."""
+    """Multiplies out if a side is a single product; otherwise the sums could grow without bound."""
     if len(left) > 1 and len(right) > 1:
         left, right = _base(f"({_text(left)})"), _base(f"({_text(right)})")
     total: Sum = {}

@@ -1,8 +1,8 @@
-"""Whether sequences may be padded: what rows behind the last one, or before the first, change of the others.
+"""Whether sequences may be padded: whether rows after the last one, or before the first, change other rows.
 
-A padded sequence is exact where nothing counts its length, no result takes other rows along the query leg, and each sum
-over keys leaves out those that a key mask hides, or all that are later than the query. Rows behind a sequence move no
-position; rows before it keep distances alone.
+Padding is exact if no value depends on the length, no result mixes rows along the query leg, and each sum over keys
+excludes masked keys or all keys after the query. Rows after a sequence preserve positions; rows before it preserve only
+distances.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import convolves, left_of
 
-_PLACED = ("position", "sinusoid")  # constants that say where a position stands
+_PLACED = ("position", "sinusoid")  # constants that depend on absolute positions
 _PAIRED = (*_PLACED, "distance")
-_ANYWHERE = ("ones", "zeros", "full", *_PAIRED)  # those with the same entries in a longer sequence
+_ANYWHERE = ("ones", "zeros", "full", *_PAIRED)  # constants whose entries do not depend on the length
 
 
 @dataclass(frozen=True)
 class Padding:
-    """What padding changes, each as the words behind a name of the design, or None where it is exact.
+    """Why each kind of padding is not exact, as a clause for messages; None if it is exact.
 
-    `behind`: rows behind a sequence; `before`: rows before it; `between`: rows in it, or before some of its queries;
-    `apart`: another number of rows behind the queries than behind the keys. `key_mask`: whether a key mask has to hide
-    the rows: where a query sees later keys, and where keys are summed, so that hidden sums grow no larger than others.
-    `alone`: whether every row of the result is made of its own row of the inputs, wherever that stands.
+    `behind`: rows after a sequence. `before`: rows before it. `between`: rows inside it, or before some of its queries.
+    `apart`: different numbers of rows after the queries and after the keys. `key_mask`: whether a key mask must hide
+    the rows, because a query sees later keys or because sums over keys could overflow. `alone`: whether each row of the
+    result depends only on its own row of the inputs, at any position.
     """
 
     behind: str | None
@@ -42,7 +42,7 @@ class Padding:
 
 
 def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
-    """What padding changes of steps of a graph."""
+    """The effect of padding on the steps `wanted` of a graph."""
     needed = behind(graph, wanted)
     tensors = tuple(tensor for tensor in graph.tensors if tensor.name in needed)
     steps = tuple(step for step in graph.steps if step.name in needed)
@@ -57,18 +57,18 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
     alone = length is None and place is None and graph.key not in met
     before = length or place
     hides = not back or any(_sums(part, step) for step in steps)
-    apart = length if graph.key is None else length or apart  # without keys there is one side alone
+    apart = length if graph.key is None else length or apart  # without keys, there are only queries
     return Padding(length, before, before or between, apart, hides, alone)
 
 
 def _looks_back(graph: Graph) -> bool:
-    """Whether no query sees a later key, so that nothing behind a sequence can reach it."""
+    """Whether no query sees a later key, so that rows after a sequence cannot reach it."""
     boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.op.uses[0].legs]
     return all(lookahead(graph, step) <= 0 for step in boxes) and looks_back(replace(graph, causal=True))
 
 
 def _sums(graph: Graph, step: Step) -> bool:
-    """Whether it adds up keys as they are, not weighed by a softmax: a sum of many more may be infinite."""
+    """Whether a step sums keys without the weights of a softmax, so that a much longer sum may overflow."""
     op = OPS[step.box.kind] if step.box is not None else None
     if op is None or not (graph.masked(step) or op.recurrent):
         return False
@@ -80,37 +80,37 @@ def _sums_all(graph: Graph) -> str | None:
     if leak is None:
         return None
     what = "key" if leak.leg == graph.key else "query"
-    return f"'{leak.step}' {leak.verb} the {what} leg '{leak.leg}', and no mask leaves padded rows out"
+    return f"'{leak.step}' {leak.verb} the {what} leg '{leak.leg}', and no mask excludes padded rows"
 
 
 def _counts_length(graph: Graph) -> str | None:
-    """What says something else in a longer sequence, but for what it sums."""
+    """Why a value depends on the length, other than through sums; None if none does."""
     unbounded = {leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None}
     for step in graph.steps:
         numbers = [term.coefficient for term in step.contraction.terms] if step.contraction is not None else []
         numbers += [number for _, number in step.box.numbers] if step.box is not None else []
         if step.box is not None and OPS[step.box.kind].by_length(step.box):
-            return f"'{step.name}' turns all positions by other angles at each length"
+            return f"'{step.name}' rotates by angles that depend on the length"
         if convolves(step.box) and _later_taps(graph, step.box):
-            return f"'{step.name}' reads the positions behind each one"
+            return f"'{step.name}' reads later positions"
         lengths = {name.name for number in numbers for name in names(number)} & {graph.query, graph.key}
         if lengths:
             return f"'{step.name}' has the length '{min(map(str, lengths))}' in a number"
         summed = {leg for use in step.op.uses for leg in use.legs} - {*step.legs} if step.box is None else set()
         along = {step.box.leg} if step.box is not None and OPS[step.box.kind].runs_along else set()
         if found := (summed | along) & unbounded:
-            return f"'{step.name}' takes all distances on leg '{min(map(str, found))}'"
+            return f"'{step.name}' combines all distances on leg '{min(map(str, found))}'"
     for tensor in graph.tensors:
         own = tensor.init is None or tensor.role != "constant" or tensor.init.name in _ANYWHERE
         if not own and any(_of_length(graph, leg) for leg in tensor.legs):
-            return f"the constant '{tensor.name}' has another value at another length"
+            return f"the constant '{tensor.name}' depends on the length"
         if tensor.init is not None and tensor.init.name == "sinusoid" and _of_length(graph, tensor.legs[1]):
-            return f"the constant '{tensor.name}' is as wide as the sequence is long"
+            return f"the constant '{tensor.name}' has the length of the sequence as its width"
     return None
 
 
 def _later_taps(graph: Graph, box: Box | None) -> bool:
-    """Whether a convolution reads later positions; those of scores that masks hide are none."""
+    """Whether a convolution reads later positions, other than masked scores."""
     assert box is not None
     legs, width = box.operand("of").legs, int(graph.leg[str(box.other)].size or 1)
     scores = box.leg == graph.key and graph.query in legs
@@ -122,30 +122,30 @@ def _of_length(graph: Graph, leg: str) -> bool:
 
 
 def _asks_place(graph: Graph, step: Step) -> str | None:
-    """Why a step depends on where its positions stand, not on their distances alone."""
+    """Why a step depends on absolute positions, not only on distances; None if it does not."""
     masks = graph.masks(step)
     if not by_distance(masks):
-        return f"a mask of '{step.name}' asks where positions stand"
+        return f"a mask of '{step.name}' depends on absolute positions"
     if step.box is not None and step.box.leg == graph.query and convolves(step.box):
-        return f"'{step.name}' reads the positions before each one"
+        return f"'{step.name}' reads earlier positions"
     if step.box is not None and _turned(graph, step.box):
         readers = graph.readers.get(step.name, ())
         alone = step.name == graph.output or not readers
         if alone or not all(_meets_its_like(graph, reader, use) for reader, use in readers):
-            return f"'{step.name}' is turned by its position, and not read as a product of a query and a key"
+            return f"'{step.name}' is rotated by its position, and is not used in a product of a query and a key"
     return None
 
 
 def _turned(graph: Graph, box: Box) -> bool:
-    """Whether each position along a sequence leg is changed by where it stands, as rotary embedding does."""
+    """Whether a box transforms each entry of a sequence leg by its position, as rotary embedding does."""
     sequence = box.leg is not None and box.leg in (graph.query, graph.key) and OPS[box.kind].counts_positions(box)
     return sequence and box.other is not None and OPS[box.kind].legs_mixed(box) == {box.other}
 
 
 def _meets_its_like(graph: Graph, reader: Step, use: Use) -> bool:
-    """Whether a step reads rows that are turned by their positions in products with others turned alike.
+    """Whether a step uses rotated rows only in products with rows of the same rotation.
 
-    A product of two turned vectors, summed over the leg that is turned, depends on their distance alone.
+    A product of two rotated vectors, summed over the rotated leg, depends only on their distance.
     """
     terms = [term for term in reader.contraction.terms if use in term.factors] if reader.contraction is not None else []
     for term in terms:
@@ -160,7 +160,7 @@ def _meets_its_like(graph: Graph, reader: Step, use: Use) -> bool:
 
 
 def _turned_leg(graph: Graph, use: Use) -> tuple[str, object] | None:
-    """The leg along which rows are turned by their positions, as the use calls it, and how; None where none are."""
+    """The leg along which rows are rotated, as the use names it, and the rotation. Returns None if they are not."""
     step = graph.step.get(use.name)
     box = step.box if step is not None else None
     if step is None or box is None or not _turned(graph, box):
@@ -174,20 +174,20 @@ def _placed_tensor(graph: Graph) -> str | None:
         if sequence and tensor.role in ("weight", "state"):
             return f"the {tensor.role} '{tensor.name}' has a row for each position of leg '{sequence[0]}'"
         if sequence and tensor.init is not None and tensor.init.name in _PLACED and tensor.role == "constant":
-            return f"the constant '{tensor.name}' says where positions stand"
+            return f"the constant '{tensor.name}' depends on absolute positions"
     return None
 
 
 def _asks_distance(graph: Graph, step: Step, order: bool) -> str | None:
-    """Why a step depends on how far before a query a key stands; with `order`, on more than which stands first."""
+    """Why a step depends on the distance of query and key; with `order`, on more than their order. Else None."""
     box = step.box
     if [mask for mask in graph.masks(step) if not (order and mask == Function("causal"))]:
-        return f"a mask of '{step.name}' compares the places of queries and keys"
+        return f"a mask of '{step.name}' compares the positions of queries and keys"
     if box is None:
         return None
     relative = box.leg is not None and graph.leg[box.leg].kind == "relative"
     if (OPS[box.kind].recurrent and not order) or relative or convolves(box) or _turned(graph, box):
-        return f"'{step.name}' compares the places of queries and keys"
+        return f"'{step.name}' compares the positions of queries and keys"
     return None
 
 
@@ -195,5 +195,5 @@ def _paired_tensor(graph: Graph) -> str | None:
     for tensor in graph.tensors:
         asks = tensor.role == "constant" and tensor.init is not None and tensor.init.name in _PAIRED
         if asks and any(_of_length(graph, leg) for leg in tensor.legs):
-            return f"the constant '{tensor.name}' says where positions stand"
+            return f"the constant '{tensor.name}' depends on absolute positions"
     return None

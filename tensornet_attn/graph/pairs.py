@@ -1,4 +1,4 @@
-"""Products of many tensors as products of two: the same diagram, every step one primitive operation.
+"""Splits products of many tensors into products of two, so that each step is one primitive operation.
 
 Primitive steps are a product (one term of at most two factors), a linear combination (terms of at most one factor),
 a box, or fused attention.
@@ -17,7 +17,7 @@ from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor, Term, U
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
 
-BATCH = "..."  # the leading batch dimensions, as a leg: every tensor made from an input or from noise has it
+BATCH = "..."  # the batch dimensions as a leg: inputs, noise and all results of them have it
 
 Legs = tuple[str, ...]
 Path = Sequence[tuple[int, int]]
@@ -25,7 +25,7 @@ PathOf = Callable[[Sequence[Legs], Legs, Mapping[str, int]], Path]
 
 
 def left_to_right(factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int]) -> Path:
-    """The path that multiplies in written order, in opt_einsum's format: each pair is popped, its product appended.
+    """The path that multiplies in the order written, in opt_einsum's format: pairs are popped, products appended.
 
     >>> left_to_right([("n",), ("n",), ("n",), ("n",)], ("n",), {})
     [(0, 1), (0, 2), (0, 1)]
@@ -35,12 +35,12 @@ def left_to_right(factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int
 
 
 def split_products(graph: Graph, path_of: PathOf = left_to_right, sizes: Mapping[str, int] | None = None) -> Graph:
-    """The same design in primitive steps; a second run changes nothing.
+    """The same design in primitive steps. A second run changes nothing.
 
-    Each term of more than two factors is asked of `path_of(legs of its factors, legs of its product, sizes)`; factors
-    with batch dimensions have the leg `BATCH` too. `sizes` adds to the sizes that the graph knows: legs sized at run
-    time, and `BATCH` (1). New steps are `<step>.p1`, `<step>.p2`, ...; a step keeps its name, its legs and their order.
-    A pair sums the legs that neither a remaining factor nor the product has.
+    `path_of(legs of the factors, legs of the product, sizes)` gives the path of each term with more than two factors;
+    factors with batch dimensions also have the leg `BATCH`. `sizes` adds sizes of legs that are sized at run time, and
+    of `BATCH` (default 1). New steps are `<step>.p1`, `<step>.p2`, ...; the step keeps its name, its legs and their
+    order. A pair sums the legs that neither a remaining factor nor the product has.
     """
     known = {BATCH: 1} | {leg.name: leg.size for leg in graph.legs if leg.size is not None} | dict(sizes or {})
     many = batched(graph)
@@ -56,18 +56,18 @@ def split_products(graph: Graph, path_of: PathOf = left_to_right, sizes: Mapping
 
 
 def primitive(step: Step) -> bool:
-    """Whether a step is one operation: a product of at most two, a sum of single tensors, a box, what is fused."""
+    """Whether a step is one operation: a product of at most two tensors, a sum of tensors, a box or a kernel."""
     terms = step.contraction.terms if step.contraction is not None else ()
     return all(len(term.factors) <= (2 if len(terms) == 1 else 1) for term in terms)
 
 
 def batched(graph: Graph) -> frozenset[str]:
-    """Names of the tensors and steps that have the leading batch dimensions: inputs, noise, what is made from them."""
+    """The names of the tensors and steps with batch dimensions: inputs, noise and all results of them."""
     return frozenset(name for name, origins in batches(graph).items() if origins)
 
 
 def batches(graph: Graph) -> dict[str, frozenset[str]]:
-    """The inputs that each tensor and step has its batch dimensions from; noise has those of all, and is one itself."""
+    """Maps each tensor and step to the inputs that define its batch dimensions; noise has those of all, and itself."""
     inputs = frozenset(tensor.name for tensor in graph.of_role("input"))
     own = {"input": frozenset[str](), "noise": inputs}
     found = {t.name: own[t.role] | {t.name} if t.role in own else frozenset[str]() for t in graph.tensors}
@@ -77,13 +77,13 @@ def batches(graph: Graph) -> dict[str, frozenset[str]]:
 
 
 def summed(step: Step) -> frozenset[str]:
-    """The legs that a primitive contraction sums: its factors have them and its result lacks them."""
+    """The legs that a primitive contraction sums, which its factors have and its result lacks."""
     return frozenset(leg for use in step.op.uses for leg in use.legs) - frozenset(step.legs)
 
 
 def summed_dims(graph: Graph, weight: Tensor) -> tuple[int, ...]:
-    """The legs of a weight that the first product with it sums, by place: what the default initialiser scales by."""
-    places = {weight.name: tuple(range(len(weight.legs)))}  # of the legs of what is the weight with its legs apart
+    """The dimensions of a weight that its first product sums, the fan-in of the default initialiser."""
+    places = {weight.name: tuple(range(len(weight.legs)))}  # also of steps that split its legs
     for step in graph.steps:
         for use in step.op.uses:
             if use.name in places and step.contraction is not None:
@@ -117,7 +117,7 @@ def _split(step: Step, path: Callable[[Term, Legs], Path], taken: Container[str]
 
 
 def _products(term: Term, result: Legs, path: Path, names: Iterator[str]) -> list[Step]:
-    """One step for each pair of the path; the factor written first stands first."""
+    """One step for each pair of the path; factors keep their order."""
     waiting = list(enumerate(term.factors))
     steps: list[Step] = []
     for pair in path:

@@ -1,4 +1,4 @@
-"""What reaches no output, and the outputs themselves, auxiliary losses among them: steps without legs, with weights."""
+"""Checks outputs, states and auxiliary losses, and reports everything that reaches none of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import meant
 
 _NOUNS = {"inputs": "input", "weights": "weight", "constants": "constant", "noise": "noise tensor"}
-_REMEDY = "use it, or remove it."
+_REMEDY = "use it or remove it."
 
 
 def check_output(scope: Scope) -> None:
-    """The output is a step with the query leg. While it is not, nobody knows which steps reach it."""
+    """Checks that the output is a step with the query leg. If it is not, no step counts as unused."""
     output, diagram = scope.design.output, scope.design.diagram
     scope.used.add(output)
     problem = _output_problem(scope, output)
@@ -33,20 +33,20 @@ def _output_problem(scope: Scope, output: str) -> tuple[str, str, str] | None:
         return None
     if output not in scope.design.diagram:
         if output in scope.tensors:
-            return "output", f"'{output}' is no step of the diagram.", "name a step: an output is computed."
+            return "output", f"'{output}' is not a step of the diagram.", "name a step of the diagram."
         hint = scope.reporter.nearest(output, scope.design.diagram)
         return "unknown-name", f"there is no step '{output}'.", hint
     if scope.query is None and not scope.sizes.broken:
-        return "output", "there is no query leg, which an output needs.", "declare one, e.g. 'n: query'."
+        return "output", "this design has no query leg for its output.", "declare a query leg, e.g. 'n: query'."
     if scope.query and scope.query not in scope.steps[output].legs:
         legs = " ".join(scope.steps[output].legs) or "none"
         message = f"the output '{output}' has no query leg; its legs are {legs}."
-        return "output", message, f"an output has one row a query: put '{scope.query}' into it."
+        return "output", message, f"give the output the leg '{scope.query}': it has a row for each query."
     return None
 
 
 def check_updates(scope: Scope) -> None:
-    """Every state names the step that is stored in it, with the same legs."""
+    """Checks that each state names a step with the same legs as its update."""
     for state in [tensor for tensor in scope.tensors.values() if tensor.role == "state"]:
         path, update = ("state", state.name, "update"), state.update or ""
         scope.used.add(update)
@@ -58,15 +58,15 @@ def check_updates(scope: Scope) -> None:
             scope.reporter.error("unknown-name", f"there is no step '{update}'.", path, hint=hint)
         elif set(scope.steps[update].legs) != set(state.legs):
             legs = " ".join(scope.steps[update].legs) or "none"
-            message = f"'{update}' has legs {legs}, the state has {' '.join(state.legs) or 'none'}."
-            scope.reporter.error("size", message, path, hint="a state is updated by a step with its own legs.")
+            message = f"'{update}' has legs {legs}, but the state has {' '.join(state.legs) or 'none'}."
+            scope.reporter.error("size", message, path, hint="update the state with a step that has its legs.")
 
 
 def check_unused(scope: Scope) -> None:
-    """A step, tensor, setting or leg that nothing speaks of; what only an unused step uses is no cause of its own."""
-    told = scope.used | scope.open
-    steps = [name for name in scope.design.diagram if name not in told]
-    tensors = [(section, name) for section in _NOUNS for name in getattr(scope.design, section) if name not in told]
+    """Reports unused steps, tensors, settings and legs, except those that only unused steps use."""
+    known = scope.used | scope.open
+    steps = [name for name in scope.design.diagram if name not in known]
+    tensors = [(section, name) for section in _NOUNS for name in getattr(scope.design, section) if name not in known]
     explained = _explained(scope, [*steps, *(name for _, name in tensors)])
     for name in steps:
         if name not in explained:
@@ -80,9 +80,9 @@ def check_unused(scope: Scope) -> None:
 
 
 def _explained(scope: Scope, unused: list[str]) -> set[str]:
-    """What an unknown name probably meant: for each the most similar unused tensor that fits it.
+    """The unused names that unknown names explain: for each unknown name, the most similar unused tensor that fits.
 
-    Where none fits, a step is missing, and steps that only it used are no cause of their own.
+    If none fits, a step is missing, and all unused steps are explained.
     """
     explained: set[str] = set()
     for use in scope.strange[:100]:
@@ -95,13 +95,13 @@ def _explained(scope: Scope, unused: list[str]) -> set[str]:
 
 
 def _check_unused_legs(scope: Scope) -> None:
-    spoken = scope.used_legs | scope.sizes.used | scope.sizes.broken
-    unused = {name: ("legs", "leg") for name in scope.design.declared_legs if name not in spoken}
-    unused |= {name: ("settings", "setting") for name in scope.design.settings if name not in spoken}
-    for strange in sorted(scope.sizes.strange)[:100]:  # probably meant one of these
+    known = scope.used_legs | scope.sizes.used | scope.sizes.broken
+    unused = {name: ("legs", "leg") for name in scope.design.declared_legs if name not in known}
+    unused |= {name: ("settings", "setting") for name in scope.design.settings if name not in known}
+    for strange in sorted(scope.sizes.strange)[:100]:  # probably a misspelling of one of these
         unused.pop(_most_similar(strange, unused), None)
     for name, (section, noun) in unused.items():
-        scope.reporter.error("unused", f"{noun} '{name}' is used nowhere.", (section, name), key=True, hint=_REMEDY)
+        scope.reporter.error("unused", f"{noun} '{name}' is never used.", (section, name), key=True, hint=_REMEDY)
 
 
 def _most_similar(name: str, known: Iterable[str]) -> str:
@@ -109,7 +109,7 @@ def _most_similar(name: str, known: Iterable[str]) -> str:
 
 
 def check_lengths(scope: Scope) -> None:
-    """A sequence leg gets its length from an input, from the other one (self-attention), or has a maximum."""
+    """Checks that each sequence leg has a length: from an input, from the other one (self-attention), or a maximum."""
     declared = scope.tensors | scope.steps
     uses = [use for step in scope.steps.values() for use in step.op.uses if use.name in declared]
     inputs = {name for name, tensor in scope.tensors.items() if tensor.role == "input"}
@@ -126,22 +126,22 @@ def check_lengths(scope: Scope) -> None:
     for leg in scope.sizes.legs.values():
         given = leg.name in lengths or leg.maximum is not None or leg.name not in scope.used_legs
         if leg.sequence and not given and not scope.open:
-            message = f"no input stands on '{leg.name}', so nothing gives its length."
-            hint = f"use an input on it, or give it a maximum: '{leg.name}: {leg.kind} 256'."
+            message = f"no input has the leg '{leg.name}', so its length is unknown."
+            hint = f"use an input with this leg, or give it a maximum: '{leg.name}: {leg.kind} 256'."
             scope.reporter.error("run-time-leg", message, ("legs", leg.name), hint=hint)
 
 
 def declare_losses(scope: Scope) -> tuple[Loss, ...]:
-    """The losses of a design whose steps are declared; what is wrong with the others is reported."""
+    """The valid losses of a design, whose steps are declared. Reports the problems of the others."""
     made = [_loss(scope, name, declared) for name, declared in scope.design.losses.items()]
     if scope.design.losses and "losses" in scope.design.inputs:
-        message = "input 'losses' has the name of the argument that asks for losses."
+        message = "input 'losses' has the name of the argument that requests losses."
         scope.reporter.error("name-taken", message, ("inputs", "losses"), key=True, hint="rename the input.")
     return tuple(loss for loss in made if loss is not None)
 
 
 def without_gradient(graph: Graph) -> list[str]:
-    """The losses on which no input and no trainable weight acts."""
+    """The losses that depend on no input and no trainable weight."""
     learned = {t.name for t in graph.tensors if t.role == "input" or (t.role == "weight" and not t.frozen)}
     for step in graph.steps:
         if any(use.name in learned for use in step.op.uses):
@@ -160,7 +160,7 @@ def _loss(scope: Scope, name: str, declared: Declared) -> Loss | None:
 
 
 def _check_step(scope: Scope, name: str, step: str, declared: Declared) -> bool:
-    """Whether a loss names a step without legs."""
+    """Whether a loss names a step without legs; reports it otherwise."""
     key = declared.step is None
     path: Path = ("losses", name) if key else ("losses", name, "step")
     scope.used.add(step)
@@ -168,26 +168,28 @@ def _check_step(scope: Scope, name: str, step: str, declared: Declared) -> bool:
         return False
     if step not in scope.design.diagram:
         if step in scope.tensors:
-            message, hint = f"'{step}' is no step of the diagram.", "name a step: a loss is computed."
+            message, hint = f"'{step}' is not a step of the diagram.", "name a step of the diagram."
             scope.reporter.error("loss", message, path, key=key, hint=hint)
         else:
             hint = _nearest(scope, name, step, declared)
             scope.reporter.error("unknown-name", f"there is no step '{step}'.", path, key=key, hint=hint)
-        scope.used |= {str(meant(hint))} if meant(hint) else set(scope.design.diagram)  # nobody knows what reaches it
+        scope.used |= (
+            {str(meant(hint))} if meant(hint) else set(scope.design.diagram)
+        )  # without a step, no step counts as unused
         return False
     made = scope.steps[step]
     if made.legs:
         legs = f"leg{'s' * (len(made.legs) > 1)} {' '.join(made.legs)}"
         message = f"'{step}' has the {legs}; a loss is a scalar."
-        scope.reporter.error("loss", message, path, key=key, hint=f"name a step that has none, e.g. {_averaged(made)}.")
+        scope.reporter.error("loss", message, path, key=key, hint=f"name a step without legs, e.g. {_averaged(made)}.")
     return not made.legs
 
 
 def _nearest(scope: Scope, name: str, step: str, declared: Declared) -> str:
-    """The step that was meant; where none resembles the name of the loss, how to give one."""
+    """The hint for an unknown step: the most similar one or, if the loss names no step, how to name one."""
     hint = scope.reporter.nearest(step, scope.design.diagram)
     if declared.step is None and meant(hint) is None:
-        return f"give the name of a step, e.g. '{name}: {{step: ..., weight: {declared.weight}}}'."
+        return f"name a step, e.g. '{name}: {{step: ..., weight: {declared.weight}}}'."
     return hint
 
 

@@ -1,4 +1,4 @@
-"""Reads the text form of a graph. It checks the form and the names; the diagram itself was checked by `build`."""
+"""Reads the text form of a graph. Checks syntax and names only; `build` has checked the diagram."""
 
 from __future__ import annotations
 
@@ -24,14 +24,19 @@ from tensornet_attn.spec.sizes import KINDS, Leg
 T = TypeVar("T")
 Match = re.Match[str]
 Span = tuple[int, int]
-VALUE = {"noise": "std", "constant": "value", "weight": "init", "state": "init"}  # the word before a tensor's value
+VALUE = {
+    "noise": "std",
+    "constant": "value",
+    "weight": "init",
+    "state": "init",
+}  # the word before the value of a tensor
 SIZES = ("size", "maximum", "reach")
 
 WORD = r"[A-Za-z]\w*"
 USE = rf"({WORD}(?:\.{WORD})*)\[([^\[\]]*)\]"
 _USE = re.compile(USE, re.ASCII)
 _BOX = re.compile(r"([a-z]\w*)\((.*)\)", re.ASCII)
-_MADE = ("join", "split")  # boxes that designs have without naming them
+_MADE = ("join", "split")  # boxes that designs use without naming them
 BETWEEN = ("to", "along", "by", "with")  # words before the second leg of a box
 _OPERAND = re.compile(rf"(?:([a-z_]+) )?({USE})", re.ASCII)
 _SIGN = re.compile(r"\s*([+-])\s*")
@@ -39,7 +44,7 @@ _FACTOR = re.compile(rf"\s*({USE})", re.ASCII)
 _NUMBER = re.compile(r"[0-9][0-9.]*(?:e[+-]?[0-9]+)?")
 _TIMES = re.compile(r"\s*\*\s*")
 
-LINES = {  # the forms of a line, each with what takes it
+LINES = {  # the forms of a line; `take_NAME` reads each
     "graph": r"graph (\S+)( causal)?",
     "leg": rf"leg (\w+)(?: ({'|'.join(KINDS)}))?(?: (\d{{1,10}}))?((?: (?:{'|'.join(SIZES)}) \d{{1,10}})*)(?: = (.+))?",
     "setting": r"setting (\w+) = (-?[\d.][\d.e+-]{0,160})",
@@ -53,11 +58,11 @@ AnyDiagram = TypeVar("AnyDiagram", bound=Diagram)
 
 
 def from_text(text: str, kind: type[AnyDiagram]) -> AnyDiagram:
-    """The graph of a text that `to_text` wrote. Raises DesignError, which names the line; InputError for no text."""
+    """Reads a text from `to_text`. Raises DesignError with the line, InputError if `text` is too long or not a str."""
     if not isinstance(text, str):
-        raise InputError(f"the text of a graph is wanted here, not {type(text).__name__}.")
+        raise InputError(f"expected the text of a graph, got {type(text).__name__}.")
     if len(text.encode(errors="replace")) > limits.GRAPH_BYTES:
-        raise InputError(f"the text of a graph has at most {limits.GRAPH_BYTES} bytes.")
+        raise InputError(f"the text of a graph must have at most {limits.GRAPH_BYTES} bytes.")
     reader, lines = _Reader(), text.splitlines()
     for number, line in enumerate(lines, 1):
         try:
@@ -71,7 +76,7 @@ def from_text(text: str, kind: type[AnyDiagram]) -> AnyDiagram:
 
 
 def standard_leg(name: str, kind: str, value: int | None, text: Arith | None) -> Leg:
-    """A leg whose one number is its maximum, its reach or its size, after its kind."""
+    """A leg with one number: its maximum, its reach or its size, depending on its kind."""
     if kind == "relative" and value is not None:
         return Leg(name, kind, size=2 * value + 1, reach=value, text=text)
     sequence = kind in ("query", "key")
@@ -80,7 +85,7 @@ def standard_leg(name: str, kind: str, value: int | None, text: Arith | None) ->
 
 @dataclass
 class Names:
-    """Names declared so far."""
+    """The names declared so far."""
 
     legs: dict[str, Leg] = field(default_factory=dict)
     settings: dict[str, int | float] = field(default_factory=dict)
@@ -88,18 +93,18 @@ class Names:
     steps: dict[str, Step] = field(default_factory=dict)
 
     def new_number(self, name: str, span: Span) -> str:
-        """Legs and settings share one namespace."""
+        """Checks a new name in the namespace of legs and settings."""
         return _fresh(name, identifier_problem(name), span, name in self.legs or name in self.settings)
 
     def new_tensor(self, text: str) -> tuple[str, tuple[str, ...]]:
-        """`A.of[h n m]`, declared: tensors and steps share the other namespace; nested steps have dots."""
+        """Reads a declaration such as `A.of[h n m]`. Tensors and steps share a namespace; nested steps have dots."""
         name = text.partition("[")[0]
         first, *inner = name.split(".")
         problem = tensor_problem(first) or next(filter(None, map(identifier_problem, inner)), None)
         _fresh(name, problem, (0, len(name)), name in self.tensors or name in self.steps)
         legs = shifted(text[len(name) + 1 : -1], len(name) + 1, self.legs_of)
         if len(set(legs)) < len(legs):
-            refuse("leg-twice", f"a leg stands twice on '{name}'.", "", (0, len(text)))
+            refuse("leg-twice", f"a leg occurs twice on '{name}'.", "", (0, len(text)))
         return name, legs
 
     def legs_of(self, text: str) -> tuple[str, ...]:
@@ -111,18 +116,18 @@ class Names:
 
     def leg(self, text: str) -> str:
         legs = self.legs_of(text)
-        return legs[0] if len(legs) == 1 else refuse("syntax", "one leg is wanted here.", "", (0, len(text)))
+        return legs[0] if len(legs) == 1 else refuse("syntax", "expected one leg.", "", (0, len(text)))
 
     def use(self, text: str) -> Use:
-        """`A.of[h n m]`, used."""
+        """Reads a use such as `A.of[h n m]`."""
         match = _USE.fullmatch(text)
         if match is None:
-            refuse("syntax", "a use such as 'Q[n h d]' is wanted here.", "", (0, len(text)))
+            refuse("syntax", "expected a use such as 'Q[n h d]'.", "", (0, len(text)))
         name = match[1]
         stored = self.tensors.get(name) or self.steps.get(name)
         if stored is None:
             message, hint = (
-                f"there is no tensor or step '{name}' before this line.",
+                f"there is no tensor or step '{name}' above this line.",
                 nearest(name, self.tensors | self.steps),
             )
             refuse("unknown-name", message, hint, match.span(1))
@@ -141,21 +146,21 @@ class Names:
         return tree
 
     def function(self, text: str, known: dict[str, tuple[int, ...]]) -> Function:
-        """A map, mask or initialiser; `known` gives the numbers of arguments."""
+        """Reads a map or an initialiser; `known` maps names to numbers of arguments."""
         return self.call(parse_call(text), known)
 
     def call(self, call: CallText, known: dict[str, tuple[int, ...]]) -> Function:
-        """The same, parsed."""
+        """Checks a parsed map, mask or initialiser."""
         if call.name not in known:
-            refuse("unknown-value", f"'{call.name}' is not known here.", nearest(call.name, known), (0, len(call.name)))
+            refuse("unknown-value", f"'{call.name}' is unknown here.", nearest(call.name, known), (0, len(call.name)))
         if len(call.arguments) not in known[call.name]:
             wanted = " or ".join(map(str, known[call.name]))
-            message = f"arguments of '{call.name}': {wanted} wanted, {len(call.arguments)} given."
+            message = f"number of arguments of '{call.name}': expected {wanted}, got {len(call.arguments)}."
             refuse("arguments", message, "", call.span)
         return self._function(call)
 
     def mask(self, parsed: CallText) -> Function:
-        """A mask, or masks joined by `and`, `or`, `not`."""
+        """Checks a mask or a formula of masks."""
         if parsed.name not in LOGIC:
             return self.call(parsed, {name: row.counts for name, row in MASKS.items()})
         return Function(parsed.name, tuple(self.mask(part) for part in parsed.arguments if isinstance(part, CallText)))
@@ -163,7 +168,7 @@ class Names:
     def _function(self, call: CallText) -> Function:
         empty = next((part for part in call.arguments if isinstance(part, CallText) and not part.arguments), None)
         if empty is not None:
-            refuse("arguments", f"'{empty.name}' has no arguments here.", "", empty.span)
+            refuse("arguments", f"'{empty.name}' needs arguments here.", "", empty.span)
         for name in (name for part in call.arguments if not isinstance(part, CallText) for name in names(part)):
             if name.name not in self.legs and name.name not in self.settings:
                 refuse("unknown-leg", f"there is no leg or setting '{name.name}'.", "", name.span)
@@ -171,7 +176,7 @@ class Names:
 
 
 def shifted(text: str, start: int, read: Callable[[str], T]) -> T:
-    """Reads a part of a text; refusals speak of places in the whole."""
+    """Reads a part of a text; errors have locations in the whole text."""
     try:
         return read(text)
     except Refusal as refusal:
@@ -188,31 +193,31 @@ def _fresh(name: str, problem: tuple[str, str] | None, span: Span, taken: bool) 
     if problem is not None:
         refuse("name", *problem, span)
     if taken:
-        refuse("name-taken", f"'{name}' is declared already.", "rename one of them.", span)
+        refuse("name-taken", f"'{name}' is already declared.", "rename one of them.", span)
     return name
 
 
 def read_operation(text: str, known: Names) -> Contraction | Box | FusedAttention:
-    """What stands after `=`. Raises Refusal."""
+    """Reads the operation after `=`. Raises Refusal if it is invalid."""
     box = _BOX.fullmatch(text)
     return read_sum(text, known) if box is None else read_box(box[1], box[2], known)
 
 
 def read_sum(text: str, known: Names) -> Contraction:
-    """`-0.5 * K[m d] K[m d] + (d ** -0.5) * Q[n d] + 1`."""
+    """Reads a sum such as `-0.5 * K[m d] K[m d] + (d ** -0.5) * Q[n d] + 1`."""
     terms: list[Term] = []
     place = 0
     while place < len(text):
         sign = _SIGN.match(text, place)
         if sign is None and terms:
-            refuse("syntax", "'+' or '-' is wanted here.", "", (place, place + 1))
+            refuse("syntax", "expected '+' or '-'.", "", (place, place + 1))
         value, factors, place = _term(text, sign.end() if sign is not None else place, known)
         terms.append(Term(Negative(value) if sign is not None and sign[1] == "-" else value, factors))
     return Contraction(tuple(terms))
 
 
 def _term(text: str, place: int, known: Names) -> tuple[Arith, tuple[Use, ...], int]:
-    """A coefficient, the factors, and where they end."""
+    """(coefficient, factors, end) of a term."""
     end = _coefficient_end(text, place)
     value = shifted(text[place:end], place, known.number) if end > place else ONE
     times = _TIMES.match(text, end) if end > place else None
@@ -224,12 +229,12 @@ def _term(text: str, place: int, known: Names) -> tuple[Arith, tuple[Use, ...], 
         factors.append(shifted(match[1], match.start(1), known.use))
         place = match.end()
     if not factors:
-        refuse("syntax", "a tensor such as 'x[n f]' is wanted here.", "", (place, place + 1))
+        refuse("syntax", "expected a tensor such as 'x[n f]'.", "", (place, place + 1))
     return value, tuple(factors), place
 
 
 def _coefficient_end(text: str, place: int) -> int:
-    """Where a number, or arithmetic in parentheses, ends; `place` where none stands there."""
+    """The end of the number or the parentheses at `place`; `place` itself if there are none."""
     number = _NUMBER.match(text, place)
     if number is not None or not text.startswith("(", place):
         return number.end() if number is not None else place
@@ -242,7 +247,7 @@ def _coefficient_end(text: str, place: int) -> int:
 
 
 def read_box(kind: str, inside: str, known: Names) -> Box | FusedAttention:
-    """`softmax(S[h n m]; over m; scale 1; dropout 0)`: a kind, and what stands between its parentheses."""
+    """Reads a box such as `softmax(S[h n m]; over m; scale 1; dropout 0)`; `inside` is the text in parentheses."""
     if kind not in BOXES and kind not in (*_MADE, "attention"):
         refuse("unknown-box", f"there is no box '{kind}'.", nearest(kind, BOXES), (0, len(kind)))
     place, parts = len(kind) + 1, _Parts(known)
@@ -253,7 +258,7 @@ def read_box(kind: str, inside: str, known: Names) -> Box | FusedAttention:
 
 
 class _Parts:
-    """The parts of one box, collected: operands by role, numbers, masks, and words such as `over m`."""
+    """Collects the parts of one box: operands by role, numbers, masks, and words such as `over m`."""
 
     def __init__(self, known: Names):
         self.known = known
@@ -280,7 +285,7 @@ class _Parts:
             return
         word, _, rest = text.partition(" ")
         if word not in self.readers:
-            refuse("unknown-key", f"'{word[:64]}' is no part of a box.", nearest(word, self.readers), (0, len(word)))
+            refuse("unknown-key", f"'{word[:64]}' is not a part of a box.", nearest(word, self.readers), (0, len(word)))
         value = shifted(rest, len(word) + 1, self.readers[word])
         if word == "mask":
             self.masks.append(value)
@@ -331,32 +336,32 @@ def _hoisted(known: dict[str, T], key: str, value: T) -> None:
 
 
 def _steps(text: str) -> tuple[str, ...]:
-    """The names of the steps that fused attention does at once; they are in the graph no more."""
+    """The names of the steps that fused attention replaces."""
     for name in text.split():
         if not re.fullmatch(r"[A-Za-z][\w.]*", name, re.ASCII):
-            refuse("name", f"'{name[:64]}' is no name.", "", (0, len(text)))
+            refuse("name", f"'{name[:64]}' is not a valid name.", "", (0, len(text)))
     return tuple(text.split())
 
 
 def _numbers() -> frozenset[str]:
-    """The parameters of boxes that are numbers."""
+    """The names of all numbers of boxes."""
     return frozenset(name for box in BOXES.values() for name in box.numbers)
 
 
 def _mode_keys() -> frozenset[str]:
-    """The parameters of boxes that choose between ways of one box."""
+    """The keys that select a mode of a box."""
     return frozenset(op.mode_key for op in OPS.values() if op.modes)
 
 
 def _mode(text: str) -> str:
     modes = dict.fromkeys(mode for op in OPS.values() for mode in op.modes)
     if text not in modes:
-        refuse("value", f"'{text[:64]}' is none of {', '.join(modes)}.", "", (0, len(text)))
+        refuse("value", f"'{text[:64]}' is not one of {', '.join(modes)}.", "", (0, len(text)))
     return text
 
 
 class _Reader:
-    """Takes line after line; what it knows so far is what the next line may speak of."""
+    """Reads the lines in order. A line may use only names declared above it."""
 
     def __init__(self) -> None:
         self.known = Names()
@@ -372,13 +377,13 @@ class _Reader:
                 getattr(self, f"take_{name}")(match)
                 return
         if line and not line.startswith("#"):
-            hint = "graph, leg, setting, a tensor's role, 'NAME[legs] = ...', loss, or output."
-            refuse("syntax", "this is no line of a graph.", hint, (0, len(line)))
+            hint = "start with graph, leg, setting, a tensor's role, 'NAME[legs] = ', loss, or output."
+            refuse("syntax", "this is not a line of a graph.", hint, (0, len(line)))
 
     def graph(self, kind: type[AnyDiagram]) -> AnyDiagram:
         known = self.known
         if self.name is None or self.output is None:
-            refuse("missing-key", f"there is no line '{'graph' if self.name is None else 'output'}'.")
+            refuse("missing-key", f"the line '{'graph' if self.name is None else 'output'}' is missing.")
         for tensor in known.tensors.values():
             step = known.steps.get(tensor.update or "")
             if tensor.update is not None and (step is None or set(step.legs) != set(tensor.legs)):
@@ -392,7 +397,7 @@ class _Reader:
     def take_graph(self, match: Match) -> None:
         problem = identifier_problem(match[1])
         if self.name is not None or problem is not None:
-            refuse("name", *(problem or ("a graph has one name.", "remove this line.")), match.span(1))
+            refuse("name", *(problem or ("this is a second 'graph' line.", "remove this line.")), match.span(1))
         self.name, self.causal = match[1], match[2] is not None
 
     def take_output(self, match: Match) -> None:
@@ -406,7 +411,7 @@ class _Reader:
     def take_loss(self, match: Match) -> None:
         name, step = match[1], match[2] or match[1]
         if name in self.losses:
-            refuse("name-taken", f"'{name}' is declared already.", "", match.span(1))
+            refuse("name-taken", f"'{name}' is already declared.", "", match.span(1))
         if step not in self.known.steps or self.known.steps[step].legs:
             hint = nearest(step, self.known.steps) if step not in self.known.steps else ""
             span = match.span(2 if match[2] else 1)
@@ -426,7 +431,8 @@ class _Reader:
             fields = dict(zip(words[::2], map(int, words[1::2]), strict=True))
             leg = Leg(name, leg.kind, fields.get("size"), fields.get("maximum"), fields.get("reach"), tree)
         if any(number is not None and not 1 <= number <= 2 * limits.SIZE + 1 for number in (leg.size, leg.maximum)):
-            refuse("bad-size", f"leg '{name}' has no size.", f"a whole number from 1 to {limits.SIZE}.", match.span(1))
+            hint = f"use a whole number from 1 to {limits.SIZE}."
+            refuse("bad-size", f"leg '{name}' has no valid size.", hint, match.span(1))
         self.known.legs[name] = leg
 
     def take_setting(self, match: Match) -> None:
@@ -436,7 +442,7 @@ class _Reader:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            refuse("number", f"'{text}' is no finite number.", "", match.span(2))
+            refuse("number", f"'{text}' is not a finite number.", "", match.span(2))
         self.known.settings[name] = value
 
     def take_tensor(self, match: Match) -> None:
@@ -444,15 +450,16 @@ class _Reader:
         name, legs = _part(match, 2, self.known.new_tensor)
         other = self.known.tensors.get(default or "")
         if default is not None and (other is None or other.role != "input"):
-            refuse("unknown-name", f"there is no input '{default}' before this one.", "", match.span(5))
+            refuse("unknown-name", f"there is no input '{default}' above this one.", "", match.span(5))
         if word != VALUE.get(role):
             wanted = f"'{VALUE[role]}'" if role in VALUE else "nothing more"
-            refuse("syntax", f"{wanted} is wanted here.", "", match.span(8) if word else match.span())
+            refuse("syntax", f"expected {wanted}.", "", match.span(8) if word else match.span())
         tensor = Tensor(name, role, legs, None, frozen is not None, default, ONE, always is not None, update)
         if stored is not None:
             groups = tuple(tuple(group.split()) for group in stored.split(","))
             if role != "weight" or sum(groups, ()) != legs or not all(groups):
-                refuse("syntax", "a weight is stored as its legs, in order.", "e.g. 'stored (f, h d)'.", match.span(7))
+                message = "the stored groups must be the legs of a weight, in order."
+                refuse("syntax", message, "e.g. 'stored (f, h d)'.", match.span(7))
             tensor = replace(tensor, stored=groups)
         if word == "std":
             tensor = replace(tensor, std=_part(match, 9, self.known.number))

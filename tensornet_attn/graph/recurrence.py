@@ -1,11 +1,11 @@
-"""Recurrences as the diagram has them: sums over the keys that a query sees, which a state can carry from key to key.
+"""The recurrences in a diagram: sums over the keys visible to a query that a state can carry from key to key.
 
-    state[h d e] <- decay * state - erase + k[m h d] v[m h e];   read of the query n: q[n h d] state[h d e]
+state[h d e] <- decay * state - erase + k[m h d] v[m h e];   result of the query n: q[n h d] state[h d e]
 
-Linear attention is one (scores that are products of a part of queries and one of keys, weighed by no softmax), a
-cumulative sum (no values, nothing read), the delta rule (what a key reads is erased before it writes), and states that
-are mixed over heads before they are read. Factors exp(a - b) of scores, a of the query and b of the key, are its decay:
-powers of a rate by distance (retention), or products of gates between a key and a query.
+Examples are linear attention (scores that are products of a query part and a key part, without a softmax), a
+cumulative sum (without values and queries), the delta rule (each key erases what it reads before it writes), and states
+that are mixed over heads before they are read. Factors exp(a - b) of scores, a of the query and b of the key, are a
+decay: powers of a rate by distance (retention), or products of gates between a key and a query.
 """
 
 from __future__ import annotations
@@ -32,22 +32,29 @@ from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
 from tensornet_attn.ops import OPS
 
 CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
+OWN = {Function("window", (Number(0), Number(0))), Function("band", (Number(0),))}  # masks of a position alone
 
 
 @dataclass(frozen=True)
 class Decay:
-    """A factor of scores. `box`: the exp that makes it, of `of`; `query`, `key`: the terms of a and of b."""
+    """A decay factor exp(a - b) of scores. `box` is the exp, `of` its operand; `query`, `key` are the terms of a, b.
+
+    A softmax adds `own`, terms of the key, to the score of the key at the query's own position. In the diagram, each is
+    multiplied by the box `diagonal`, which is 1 there and 0 elsewhere.
+    """
 
     box: Step
     of: Step
     query: tuple[Term, ...]
     key: tuple[Term, ...]
-    places: tuple[Tensor, ...]  # constants that the terms read and the graph lacks
+    places: tuple[Tensor, ...]  # constants of the terms that the graph lacks
+    own: tuple[Term, ...] = ()
+    diagonal: Step | None = None
 
 
 @dataclass(frozen=True)
 class Erase:
-    """What the state holds for a key is taken away before the key writes, as far as `rate` says."""
+    """Before a key writes, `rate` times the value that the state has for `key` is subtracted."""
 
     rate: Use
     key: Use
@@ -55,13 +62,13 @@ class Erase:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A sum over keys. `box`: the box that says which keys are seen, and whether rows are divided by their sums.
+    """A sum over keys. `box` defines the visible keys, and whether rows are divided by their sums.
 
-    `terms`: products of queries and keys, each with a state of its own; `value`: what keys write, None where that is
-    their part of the term alone. `heads`: legs that queries and keys are batched over; `mixed`: those that cores and
-    values have, and neither side; `own`: the values' own. The result is [heads..., query, mixed..., own...].
+    `terms` are products of queries and keys, each with its own state. `value` is what keys write, None if it is only
+    their part of the term. `heads` are batch legs of queries and keys; `mixed` are legs of cores and values only; `own`
+    are legs of the values only. The result is [heads..., query, mixed..., own...].
 
-    `mixes`: `mixed` are instead the heads that keys have, of which `mix` makes those of queries before they read.
+    With `mixes`, `mixed` are the heads of keys, and `mix` maps their states to the heads of queries before the read.
     """
 
     box: Step
@@ -75,7 +82,7 @@ class Recurrence:
     mixes: bool = False
     mix: Use | None = None
     erase: Erase | None = None
-    fades: Use | None = None  # of a delta rule or a scan: the logarithm that the state fades by at each key
+    fades: Use | None = None  # of a delta rule or a scan: the logarithmic decay of the state at each key
 
     @property
     def result(self) -> Legs:
@@ -83,12 +90,12 @@ class Recurrence:
 
     @property
     def features(self) -> Legs:
-        """Those of the first term."""
+        """The features of the first term."""
         return self.terms[0].features
 
     @property
     def alone(self) -> bool:
-        """Whether keys are weighed by exponentials of numbers of their own, and no query looks at them."""
+        """Whether the weights of keys are exponentials of key scores, independent of the query."""
         return isinstance(self.weighting, Softmax)
 
     @property
@@ -96,12 +103,12 @@ class Recurrence:
         return any(term.decays for term in self.terms)
 
     def causal(self, graph: Graph) -> bool:
-        """Whether each query sees other keys."""
+        """Whether different queries see different keys."""
         return bool(graph.masks(self.box))
 
 
 def recurrence_of(step: Step) -> Recurrence:
-    """The recurrence that a kernel computes."""
+    """The recurrence of a kernel."""
     assert isinstance(step.form, Recurrence)
     return step.form
 
@@ -120,14 +127,14 @@ def recurrences(graph: Graph) -> Mapping[str, Recurrence]:
 
 
 def _along_keys(graph: Graph, step: Step) -> bool:
-    """Whether a box reduces the key leg; rotary positions run along it and reduce nothing."""
+    """Whether a box acts as a reduction along the key leg; rope runs along it without reducing."""
     box = step.box
     whole = box is not None and box.leg is not None and box.leg == graph.key
     return whole and (graph.key not in step.legs or step.box.other is None or step.name in attentions(graph))  # type: ignore[union-attr]
 
 
 def reductions(graph: Graph) -> Iterator[tuple[str, Attention | Recurrence | str]]:
-    """Every box along the key leg, and every product that sums it, with its form or why it has none."""
+    """(name, form) of each box along the key leg and each product that sums it; the reason if it has no form."""
     for step in graph.steps:
         if _along_keys(graph, step):
             yield step.name, form_of(graph, step)
@@ -138,28 +145,28 @@ def reductions(graph: Graph) -> Iterator[tuple[str, Attention | Recurrence | str
 
 
 def erases(step: Step) -> bool:
-    """Whether a step is a delta rule: what a key reads of the state is erased before it writes."""
+    """Whether a step is a delta rule, in which each key erases what it reads before it writes."""
     return step.box is not None and step.box.kind == "delta_rule"
 
 
 def scans(step: Step) -> bool:
-    """Whether a step is a recurrence number by number."""
+    """Whether a step is an elementwise recurrence."""
     return step.box is not None and step.box.kind == "scan"
 
 
 def unmasked(step: Step) -> bool:
-    """Whether a step goes from key to key with a state, so that no mask that compares queries with keys acts in it."""
+    """Whether a step carries a state from key to key, so that masks of query and key do not apply."""
     return step.box is not None and OPS[step.box.kind].recurrent
 
 
 def sums(graph: Graph) -> list[Step]:
-    """The sums over the keys that a query sees."""
+    """The sums over the keys visible to each query."""
     boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.legs]
     return [step for step in boxes if step.box is not None and step.box.kind == "sum"]
 
 
 def form_of(graph: Graph, step: Step) -> Attention | Recurrence | str:
-    """The form of a box along the key leg, or why it has none."""
+    """The form of a box along the key leg, or the reason why it has none."""
     if step.name in attentions(graph):
         return attentions(graph)[step.name]
     assert step.box is not None
@@ -175,9 +182,9 @@ def form_of(graph: Graph, step: Step) -> Attention | Recurrence | str:
         return Recurrence(step, (ScoreTerm(ONE, key=(step.box.operand("of"),)),), fades=step.box.operand("decay"))
     if step in sums(graph):
         return cumulative(graph, step)
-    if step.box.kind == "sum":  # once for all queries
+    if step.box.kind == "sum":  # the same for all queries
         return Recurrence(step, (ScoreTerm(ONE, key=(step.box.operand("of"),)),))
-    return f"a '{step.box.kind}' over all keys is more than a sum of them"
+    return f"a '{step.box.kind}' over all keys is not a sum over keys"
 
 
 def _form_of_term(graph: Graph, step: Step, term: Term) -> Attention | Recurrence | str:
@@ -186,13 +193,13 @@ def _form_of_term(graph: Graph, step: Step, term: Term) -> Attention | Recurrenc
         return Recurrence(step, (parts,))
     found = [name for use in parts.pairwise for name in maps_in(graph).get(use.name, ())]
     if not found:
-        return f"'{parts.pairwise[0].name}' depends on query and key at once, and no box over the keys weighs it"
+        return f"'{parts.pairwise[0].name}' depends on both query and key, and no box over the keys weights it"
     return attentions(graph)[found[0]]
 
 
 @cached
 def maps_in(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """The attention maps that each map, each map of one, mixture, blend and product with one is made of, by name."""
+    """Maps each step of queries x keys to the attention maps that it is computed from."""
     pair, found = {graph.query, graph.key}, dict[str, tuple[str, ...]]()
     for step in graph.steps:
         if step.name in attentions(graph):
@@ -205,14 +212,14 @@ def maps_in(graph: Graph) -> Mapping[str, tuple[str, ...]]:
 
 
 def linear(found: Attention) -> Recurrence | str:
-    """An attention as a recurrence, which sums the keys first; or the first reason why it is none."""
+    """An attention as a recurrence, which sums over the keys first, or the first reason why it is not one."""
     graph, terms = found.graph, terms_of(found.graph, found.of)
     if isinstance(found.weighting, Softmax):
-        return _of_keys(found) or "a softmax compares the scores of all keys"
+        return _of_keys(found) or "a softmax depends on the scores of all keys"
     if not terms:
         return f"the scores are {found.origin}, not a sum of products"
     if found.shared:
-        return "the scores or the attention map are used elsewhere too"
+        return "the scores or the attention map are also used elsewhere"
     decays = _decays(graph, terms, found.masks)
     if isinstance(decays, str):
         return decays
@@ -226,7 +233,7 @@ def linear(found: Attention) -> Recurrence | str:
 
 
 def terms_of(graph: Graph, of: Use) -> tuple[ScoreTerm, ...]:
-    """Scores as products, under their own leg names; where they are an exp, a factor that decays."""
+    """The products of scores under their own leg names; an exp is a single decay factor."""
     score = score_of(graph, of)
     if isinstance(score, Map) and score.function == EXP:
         return (ScoreTerm(ONE, pairwise=(of,)),)
@@ -234,7 +241,7 @@ def terms_of(graph: Graph, of: Use) -> tuple[ScoreTerm, ...]:
 
 
 def _decays(graph: Graph, terms: Sequence[ScoreTerm], masks: Sequence[Function]) -> tuple[Decay, ...] | str:
-    """The factors that depend on query and key at once as decays; or why the keys cannot be summed first."""
+    """The factors of both query and key as decays, or the reason why the keys cannot be summed first."""
     both, found = [use for term in terms for use in term.pairwise], list[Decay]()
     for use in dict.fromkeys(both):
         decay = decay_of(graph, use, both.count(use), CAUSAL in masks)
@@ -242,7 +249,7 @@ def _decays(graph: Graph, terms: Sequence[ScoreTerm], masks: Sequence[Function])
             return decay
         found.append(decay)
     mask = next((mask for mask in masks if mask != CAUSAL), None)
-    return f"a sum over all keys cannot leave out those that '{mask.to_text(to_text)}' hides" if mask else tuple(found)
+    return f"a sum over all keys cannot exclude those that '{mask.to_text(to_text)}' hides" if mask else tuple(found)
 
 
 def _summed(
@@ -254,20 +261,20 @@ def _summed(
     weighting: Weighting | None = None,
     decays: tuple[Decay, ...] = (),
 ) -> Recurrence:
-    """A recurrence with its legs by what they do."""
+    """A recurrence with its legs divided by their roles."""
     heads = tuple(leg for leg in box.legs if leg not in (graph.query, graph.key, *mixed))
     own = tuple(leg for leg in (value.legs if value else ()) if leg not in box.legs)
     return Recurrence(box, terms, value, heads, mixed, own, weighting, decays)
 
 
 def _against_decay(terms: Sequence[ScoreTerm], legs: Legs, mixed: Legs) -> str:
-    """Why scores that decay cannot be summed first; empty where they can."""
+    """Why decaying scores cannot be summed first; empty if they can."""
     for term in terms:
         features = _legs(term.query) & _legs(term.key) - {*legs}
         for use in term.pairwise:
             summed = {*use.legs} - {*legs}
             if summed and summed != features:
-                return f"'{use.name}' decays along {_listed(summed)}, and the scores sum {_listed(features)}"
+                return f"'{use.name}' decays along {_listed(summed)}, but the scores sum {_listed(features)}"
     if mixed and any(term.pairwise for term in terms):
         return "heads are mixed between decay scores and values"
     return ""
@@ -282,9 +289,9 @@ def _legs(uses: Sequence[Use]) -> set[str]:
 
 
 def mixed_legs(graph: Graph, legs: Legs, terms: Sequence[ScoreTerm], value: Use) -> Legs:
-    """The legs of the scores that values have and, on the scores' side, cores alone, each of them all or none.
+    """The legs of the scores that only values and cores have; each core has all of them or none.
 
-    Nothing where a core maps features of queries to others of keys: it is part of the query side then.
+    Empty if a core maps features of queries to other features of keys; the core then belongs to the query side.
     """
     others = tuple(leg for leg in legs if leg not in (graph.query, graph.key))
     sided = {leg for term in terms for leg in _legs((*term.query, *term.key, *term.pairwise))}
@@ -301,7 +308,7 @@ def _mixes(term: ScoreTerm, mixed: set[str], others: set[str]) -> bool:
 
 
 def _of_keys(found: Attention) -> Recurrence | None:
-    """A softmax whose scores compare nothing: a mean of values, weighted by numbers of the keys."""
+    """A softmax over scores that depend only on keys: a weighted mean of the values."""
     assert isinstance(found.weighting, Softmax)
     scale, score, reader = found.weighting.scale, found.scores, found.reader()
     if not found.terms or score is None or score.contraction is None or found.shared or isinstance(reader, str):
@@ -310,46 +317,75 @@ def _of_keys(found: Attention) -> Recurrence | None:
         return None
     terms = tuple(replace(term, coefficient=times(scale, term.coefficient)) for term in score.contraction.terms)
     of = replace(score, op=Contraction(terms))
+    of, own, diagonal = _apart_from_own(found.graph, of)
+    if own and (diagonal is None or CAUSAL not in found.masks):
+        return None
     decay = _separated(found.graph, found.box, of, CAUSAL in found.masks)
     if isinstance(decay, str):
         return None
+    decay = replace(decay, of=replace(of, op=Contraction(terms)), own=own, diagonal=diagonal)
     return _summed(found.graph, found.box, (ScoreTerm(ONE),), reader.values[0], (), found.weighting, (decay,))
 
 
+def _apart_from_own(graph: Graph, of: Step) -> tuple[Step, tuple[Term, ...], Step | None]:
+    """The scores without terms of the query's own position, these terms without their diagonal, and the diagonal.
+
+    The diagonal is None if the terms have different ones, or if another factor of such a term has the query leg.
+    """
+    assert of.contraction is not None
+    others, own, boxes = list[Term](), list[Term](), set[Step | None]()
+    for term in of.contraction.terms:
+        found = [use for use in term.factors if _own_position(graph, use)]
+        if not found:
+            others.append(term)
+            continue
+        rest = tuple(use for use in term.factors if use != found[0])
+        boxes.add(graph.step[found[0].name] if len(found) == 1 and graph.query not in _legs(rest) else None)
+        own.append(replace(term, factors=rest))
+    return replace(of, op=Contraction(tuple(others))), tuple(own), boxes.pop() if len(boxes) == 1 else None
+
+
+def _own_position(graph: Graph, use: Use) -> bool:
+    """Whether a factor is 1 for the key at the query's own position, and 0 elsewhere."""
+    step = graph.step.get(use.name)
+    if step is None or step.box is None or step.box.kind != "keep" or use.legs != step.legs:
+        return False
+    masks = {mask for mask in graph.masks(step) if mask != CAUSAL}
+    of = graph.tensor.get(step.box.operand("of").name)
+    return bool(masks) and masks <= OWN and of is not None and of.init == ONES and of.role == "constant"
+
+
 def cumulative(graph: Graph, step: Step) -> Recurrence | str:
-    """A sum over the keys of products of a part of queries and one of keys; or why it is none."""
+    """A sum over keys of products of a query part and a key part as a recurrence, or the reason why it is not one."""
     assert step.box is not None
     of, pair = step.box.operand("of"), {graph.query, graph.key}
     terms = terms_of(graph, of)
-    decays = _decays(graph, terms, graph.masks(step)) if terms else "what is summed is no sum of products"
+    decays = _decays(graph, terms, graph.masks(step)) if terms else "the summed operand is not a sum of products"
     if isinstance(decays, str):
         return decays
     if not pair <= {*of.legs} <= pair | {leg for term in terms for leg in _legs(term.factors)}:
-        return "what is summed has no part of queries, or a leg that no factor has"
+        return "the summed operand has no query part, or has a leg that no factor has"
     if len(graph.readers[of.name]) > 1 or of.name in graph.results:
-        return f"'{of.name}' is used elsewhere too"
+        return f"'{of.name}' is also used elsewhere"
     return _summed(graph, step, terms, decays=decays)
 
 
 def decay_of(graph: Graph, use: Use, here: int, causal: bool) -> Decay | str:
-    """What a factor of scores, with legs of queries and keys, is made of; or why it is no decay.
-
-    `here`: how often the scores have it.
-    """
+    """A factor of scores as a decay, or the reason why it is not one. `here` is its number of uses in the scores."""
     box = graph.step.get(use.name)
     if box is None or box.box is None or box.box.function != EXP:
-        return f"'{use.name}' in the scores depends on query and key at once"
+        return f"'{use.name}' in the scores depends on both query and key"
     inner = box.box.operand("of")
     of = graph.step.get(inner.name)
     if of is None or of.contraction is None or inner.legs != of.legs or use.legs != box.legs:
-        return f"the exponent of '{use.name}' in the scores is no sum of a part of queries and one of keys"
+        return f"the exponent of '{use.name}' in the scores is not a sum of a query part and a key part"
     if len(graph.readers[of.name]) > 1 or len(graph.readers[box.name]) > here or {of.name, box.name} & graph.results:
-        return f"'{use.name}' in the scores is used elsewhere too"
+        return f"'{use.name}' in the scores is also used elsewhere"
     return _separated(graph, box, of, causal)
 
 
 def _separated(graph: Graph, box: Step, of: Step, causal: bool) -> Decay | str:
-    """The terms of an exponent by the side that they stand on."""
+    """The terms of an exponent, divided into those of queries and those of keys."""
     query, key, places = list[Term](), list[Term](), dict[str, Tensor]()
     for written in of.contraction.terms if of.contraction is not None else ():
         term = replace(written, factors=tuple(use for use in written.factors if not _ones(graph, use, of)))
@@ -362,10 +398,10 @@ def _separated(graph: Graph, box: Step, of: Step, causal: bool) -> Decay | str:
             key.append(negated(separated[1]))
             places |= {place.name: place for place in separated[2]}
         else:
-            return f"the exponent of '{box.name}' in the scores is no sum of a part of queries and one of keys"
+            return f"the exponent of '{box.name}' in the scores is not a sum of a query part and a key part"
     for leg, terms in ((str(graph.query), query), (str(graph.key), key)):
         if not any(leg in use.legs for term in terms for use in term.factors):
-            place = f"{box.name}.{leg}"  # one number for the whole side
+            place = f"{box.name}.{leg}"  # the side has one number for all positions
             places[place] = Tensor(place, "constant", (leg,), ONES)
             first, *rest = terms or [Term(Number(0), ())]
             terms[:] = [replace(first, factors=(*first.factors, Use(place, (leg,)))), *rest]
@@ -373,6 +409,6 @@ def _separated(graph: Graph, box: Step, of: Step, causal: bool) -> Decay | str:
 
 
 def _ones(graph: Graph, use: Use, step: Step) -> bool:
-    """Whether a factor is 1, there for its legs alone."""
+    """Whether a factor is a constant 1 without effect."""
     tensor = graph.tensor.get(use.name)
     return tensor is not None and tensor.role == "constant" and tensor.init == ONES and {*use.legs} <= {*step.legs}

@@ -1,4 +1,4 @@
-"""What is known while a diagram is built: sizes, tensors and steps so far, and which of them are broken."""
+"""The state of building a diagram: the sizes, tensors and steps so far, and the broken names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tensornet_attn.spec.sizes import Leg, Sizes
 
 @dataclass
 class Scope:
-    """The growing graph. `open` holds names that are declared but have no usable legs: nothing more is said of them.
+    """The graph so far. `open` has the declared names without usable legs; follow-on errors about them are suppressed.
 
-    `blind`: a whole section could not be read, so that a name unknown here may well stand in it.
-    `strange` holds uses of names that are none and resemble none: each may mean a tensor that seems unused.
+    `blind`: a whole section could not be read, so that an unknown name may be declared in it.
+    `strange` has uses of undeclared names that resemble no declared name; each may mean a tensor that seems unused.
     """
 
     design: Design
@@ -32,12 +32,12 @@ class Scope:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     steps: dict[str, Step] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
-    later: set[str] = field(default_factory=set)  # steps that stand further down
-    used: set[str] = field(default_factory=set)  # tensors and steps that something speaks of
+    later: set[str] = field(default_factory=set)  # steps that are defined below
+    used: set[str] = field(default_factory=set)  # tensors and steps that are used or mentioned
     used_legs: set[str] = field(default_factory=set)
     strange: list[UseText] = field(default_factory=list)
     paths: dict[str, Path] = field(default_factory=dict)  # of each step, nested ones too
-    merged: dict[str, str] = field(default_factory=dict)  # legs that are several: `h d` as h_d
+    merged: dict[str, str] = field(default_factory=dict)  # joined legs: `h d` as h_d
 
     def leg(self, token: LegToken) -> Leg:
         self.used_legs.add(token.name)
@@ -47,21 +47,25 @@ class Scope:
         return leg
 
     def joined(self, token: LegToken) -> Leg:
-        """The leg that several are together, as `(h d)`: one of its own, made where it is first met."""
+        """The leg of a joined token such as `(h d)`; created at its first use."""
         parts = [self.leg(part) for part in token.parts]
         twice = next(
             (part for i, part in enumerate(token.parts) if part.name in [p.name for p in token.parts[:i]]), None
         )
         if twice is not None:
             hint = "name each leg once."
-            raise Refusal("leg-twice", f"leg '{twice.name}' stands twice in '({token.text})'.", hint, twice.span)
+            raise Refusal("leg-twice", f"leg '{twice.name}' occurs twice in '({token.text})'.", hint, twice.span)
         for part, leg in zip(token.parts, parts, strict=True):
             if leg.size is None and leg.name not in self.sizes.broken:
-                message = f"leg '{leg.name}' is sized at run time; legs that are one have sizes that are known before."
-                raise Refusal("run-time-leg", message, "leave it outside of the parentheses.", part.span)
+                message = f"leg '{leg.name}' is sized at run time and cannot be joined."
+                raise Refusal("run-time-leg", message, "move it out of the parentheses.", part.span)
         if token.text not in self.merged:
             self.merged[token.text] = self._merged(token.name, parts)
         return self.sizes.legs[self.merged[token.text]]
+
+    def split_again(self, name: str) -> str:
+        """How a use writes a leg that several legs were made, `(h d)`; empty for any other."""
+        return next((f"({text})" for text, merged in self.merged.items() if merged == name), "")
 
     def _merged(self, wish: str, parts: list[Leg]) -> str:
         known = {*self.sizes.legs, *self.sizes.settings}
@@ -78,7 +82,7 @@ class Scope:
         return name
 
     def legs_of(self, use: UseText) -> tuple[str, ...] | None:
-        """The declared legs of a tensor or step; None where it is broken."""
+        """The declared legs of a tensor or step. Returns None if it is broken."""
         name = use.name
         self.used.add(name)
         if name in self.open:
@@ -87,14 +91,14 @@ class Scope:
             return (self.tensors.get(name) or self.steps[name]).legs
         if name in self.later:
             span = (use.span[0], use.span[0] + len(name))
-            hint = "steps are read from top to bottom, and none uses itself."
-            raise Refusal("used-before", f"'{name}' is used before it stands.", hint, span)
+            hint = "move its definition above; a step uses only earlier steps, not itself."
+            raise Refusal("used-before", f"'{name}' is used before it is defined.", hint, span)
         if self.blind:
             return None
         raise self._unknown(use)
 
     def _unknown(self, use: UseText) -> Refusal:
-        """A name that is none; told once where it resembles none, for then a declaration is missing."""
+        """The error for an undeclared name. A name that resembles no declared name is reported once."""
         hint = self.reporter.nearest(use.name, () if self.reporter.tired else self._candidates(use))
         guess = meant(hint) or meant(self.reporter.nearest(use.name, self.later))
         self.used.add(guess or "")
@@ -105,13 +109,13 @@ class Scope:
         return Refusal("unknown-name", f"there is no tensor or step '{use.name}'.", hint, span)
 
     def _candidates(self, use: UseText) -> list[str]:
-        """The names that may have been meant: those whose legs fit, if there are any."""
+        """The names to suggest: those whose legs fit or, if there are none, all."""
         strange = {other.name for other in self.strange}
         known = [n for n in (*self.tensors, *self.steps, *self.open) if "." not in n and n not in strange]
         return [name for name in known if self.could_be(use, name)] or known
 
     def could_be(self, use: UseText, name: str) -> bool:
-        """Whether a use fits a tensor or step: then its name may be a slip."""
+        """Whether the legs of a use fit a tensor or step, so that its name may be a misspelling."""
         own = self.tensors.get(name) or self.steps.get(name)
         if own is None or use.legs is None:
             return True
@@ -120,9 +124,9 @@ class Scope:
         return len(own.legs) == len(legs) and all(b is None or self.fits(self.sizes.legs[a], b) for a, b in pairs)
 
     def use(self, text: UseText, place: str) -> Use | None:
-        """A use, its legs glued to the declared ones. None where the tensor is broken and its legs are not written.
+        """A use, its legs checked against the declared legs. Returns None for a broken tensor without written legs.
 
-        Where a leg is several, a step beside `place` takes it apart.
+        A joined leg adds a step, named after `place`, that splits it.
         """
         declared = self.legs_of(text)
         if text.legs is None:
@@ -131,8 +135,8 @@ class Scope:
         every = each_of(text.legs)
         twice = next((t for i, t in enumerate(every) if t.name in [u.name for u in every[:i]]), None)
         if twice is not None:
-            hint = "give the two ends different legs of equal size."
-            raise Refusal("leg-twice", f"leg '{twice.name}' stands twice on '{text.name}'.", hint, twice.span)
+            hint = "use two different legs of equal size."
+            raise Refusal("leg-twice", f"leg '{twice.name}' occurs twice on '{text.name}'.", hint, twice.span)
         if declared is not None:
             self._glue(text, legs, declared)
         use = Use(text.name, tuple(leg.name for leg in legs))
@@ -142,18 +146,18 @@ class Scope:
         return use
 
     def apart(self, use: Use, leg: str, parts: tuple[str, ...], wish: str) -> Use:
-        """A step that takes a leg of a use apart, and its result."""
+        """Adds a step that splits a leg of a use; returns its result."""
         box = Box("split", leg, (("of", use),), parts=parts)
         return self.add(Step(self.fresh(wish), box, apart_of(use.legs, box)))
 
     def together(self, use: Use, leg: str, parts: tuple[str, ...], wish: str) -> Use:
-        """A step that makes one leg of several, in the place of the first, and its result."""
+        """Adds a step that joins legs, in the place of the first; returns its result."""
         first = next(place for place, own in enumerate(use.legs) if own in parts)
         legs = tuple(own for own in (*use.legs[:first], leg, *use.legs[first:]) if own not in parts)
         return self.add(Step(self.fresh(wish), Box("join", leg, (("of", use),), parts=parts), legs))
 
     def add(self, step: Step) -> Use:
-        """Adds a step that has no place of its own in the file."""
+        """Adds a step that has no location in the file."""
         self.steps[step.name] = step
         root = step.name.partition(".")[0]
         self.paths[step.name] = ("diagram", root)
@@ -169,25 +173,26 @@ class Scope:
     def _glue(self, text: UseText, legs: list[Leg], declared: tuple[str, ...]) -> None:
         if len(legs) != len(declared):
             has = f"{len(declared)} leg{'s' * (len(declared) != 1)} ({' '.join(declared) or 'none'})"
-            message = f"'{text.name}' has {has}, {len(legs)} given."
-            raise Refusal("leg-count", message, f"e.g. '{text.name}[{' '.join(declared)}]'.", text.span)
+            message = f"'{text.name}' has {has}, got {len(legs)}."
+            example = " ".join(self.split_again(name) or name for name in declared)
+            raise Refusal("leg-count", message, f"e.g. '{text.name}[{example}]'.", text.span)
         for token, leg, name in zip(text.legs or (), legs, declared, strict=True):
             own = self.sizes.legs[name]
             if not self.fits(own, leg):
-                has = f"where '{text.name}' has leg '{name}' ({size_text(own)})"
-                message = f"leg '{leg.name}' ({size_text(leg)}) stands {has}."
-                raise Refusal("size", message, "legs that are glued have equal sizes.", token.span)
+                fit = f"leg '{name}' ({size_text(own)}) of '{text.name}'"
+                message = f"leg '{leg.name}' ({size_text(leg)}) does not fit {fit}."
+                raise Refusal("size", message, "use a leg of equal size.", token.span)
 
     @property
     def query(self) -> str | None:
         return next((leg.name for leg in self.sizes.legs.values() if leg.kind == "query"), None)
 
     def fits(self, own: Leg, leg: Leg) -> bool:
-        """Whether two legs may be glued. Query and key fit each other: that is self-attention."""
+        """Whether a leg may be used in place of another. Query and key fit each other, as in self-attention."""
         if own.name == leg.name or {own.name, leg.name} & self.sizes.broken:
             return True
         if own.sequence or leg.sequence:
-            return (own.sequence and leg.sequence) or self.query is None  # which is told of the output
+            return (own.sequence and leg.sequence) or self.query is None  # reported for the output
         if "relative" in (own.kind, leg.kind):
             return own.kind == leg.kind and own.reach == leg.reach
         return own.size == leg.size
@@ -195,7 +200,7 @@ class Scope:
     def number(
         self, value: str | int | float | Arith, what: str, lengths: bool = False
     ) -> tuple[Arith, int | float | None]:
-        """Arithmetic and its value; None where it depends on run-time lengths or on a broken size."""
+        """Arithmetic and its value, None if it depends on lengths at run time or on a broken size."""
         tree = parse(value) if isinstance(value, (str, int, float)) else value
         tree = with_constants(tree, {*self.sizes.legs, *self.sizes.settings})
         for name in names(tree):
@@ -207,12 +212,12 @@ class Scope:
             unsized = leg is not None and leg.size is None and name.name not in self.sizes.broken
             if unsized and not (lengths and leg is not None and leg.sequence):
                 message = f"leg '{name.name}' is sized at run time; {what} cannot depend on it."
-                hint = "give the number a name in settings and use that."
+                hint = "declare the number in 'settings' and use its name."
                 raise Refusal("run-time-leg", message, hint, name.span)
         return tree, self.evaluated(tree)
 
     def function(self, call: CallText, what: str) -> Function:
-        """A call with its arguments looked up."""
+        """A call with checked arguments."""
         arguments: list[Function | Arith] = []
         for argument in call.arguments:
             if isinstance(argument, CallText):
@@ -222,17 +227,17 @@ class Scope:
         return Function(call.name, tuple(arguments))
 
     def evaluated(self, tree: Function | Arith) -> int | float | None:
-        """The value of arithmetic, None where it is not known now."""
+        """The value of arithmetic, None if it is not known before run time."""
         if isinstance(tree, Function) or not all(name.name in self.sizes.values for name in names(tree)):
             return None
         return evaluate(tree, self.sizes.values)
 
     def mentions(self, value: Any) -> None:
-        """Everything that a broken part speaks of counts as used."""
+        """Marks all names in a broken part as used."""
         self.used |= words(value)
         self.used_legs |= words(value)
 
 
 def size_text(leg: Leg) -> str:
-    """How a message states a leg's size: `512`, or its kind where it is sized at run time."""
+    """A leg's size in messages: `512`, or the kind of a leg that is sized at run time."""
     return str(leg.size) if leg.size is not None else leg.kind

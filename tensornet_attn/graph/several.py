@@ -1,6 +1,6 @@
-"""Boxes over several legs, `rmsnorm: [h, d]`: they are one leg while the box runs.
+"""Boxes over several legs, such as `rmsnorm: [h, d]`: the legs are joined for the box, or reduced in turn.
 
-N = rmsnorm over h, d of X               X' = X with h d as one leg;  N' = rmsnorm of X';  N = N' apart
+N = rmsnorm over h, d of X               X' = X with h d joined;  N' = rmsnorm of X';  N = N' split
 A = softmax over r, m of S, m a key      L = logsumexp_r(S);  A = softmax_m(L) exp(S - L)
 s = sum over h, d of X                   S = sum_h(X);  s = sum_d(S)
 """
@@ -21,21 +21,23 @@ from tensornet_attn.spec.places import Path
 
 
 def over_several(scope: Scope, model: BoxModel, operands: Mapping[str, Use], path: Path, name: str) -> Use:
-    """The steps of a box over several legs, the last of this name. Reports what is wrong and raises Refusal."""
+    """Adds the steps of a box over several legs; the last has the name. Reports a problem and raises Refusal."""
     try:
         legs = _legs(scope, model, operands["of"])
         keys = [leg for leg in legs if scope.sizes.legs[leg].kind == "key"]
         if OPS[model.key].reduces:
-            return _one_by_one(
-                scope, model, operands["of"], path, name, [*(leg for leg in legs if leg not in keys), *keys]
-            )
+            order = {"key": 1, "query": 2}  # masks act along the keys of each query
+            in_order = sorted(legs, key=lambda leg: order.get(scope.sizes.legs[leg].kind, 0))
+            return _one_by_one(scope, model, operands["of"], path, name, in_order)
         if keys and OPS[model.key].masked:
+            _refuse_queries(model, keys[0], legs, scope.query)
             return _with_keys(scope, model, operands, path, name, keys[0], [leg for leg in legs if leg not in keys])
         joined = scope.joined(LegToken("_".join(legs), (0, 1), tuple(LegToken(leg, (0, 1)) for leg in legs)))
     except Refusal as refusal:
         refusal.span = None
         if refusal.code == "run-time-leg":
-            refusal.hint = "name legs with sizes; a softmax may have the key leg among them."
+            may = "; a softmax may also have the key leg" if OPS[model.key].masked else ""
+            refusal.hint = f"use legs with sizes{may}."
         scope.reporter.syntax(refusal, (*path, model.key))
         raise
     inner = {
@@ -49,7 +51,7 @@ def over_several(scope: Scope, model: BoxModel, operands: Mapping[str, Use], pat
 
 
 def _last(scope: Scope, use: Use, path: Path, legs: tuple[str, ...]) -> Use:
-    """The last step, with its legs in the order of the operand."""
+    """The use of the last step, with its legs in the order of the operand."""
     step = scope.steps[use.name]
     step = Step(step.name, step.op, legs)
     scope.steps[step.name], scope.paths[step.name] = step, path
@@ -57,21 +59,31 @@ def _last(scope: Scope, use: Use, path: Path, legs: tuple[str, ...]) -> Use:
 
 
 def _legs(scope: Scope, model: BoxModel, of: Use) -> tuple[str, ...]:
-    """The legs, each once and each on the operand."""
+    """The legs of the box. Raises Refusal if a leg occurs twice or is not on the operand."""
     legs: tuple[str, ...] = getattr(model, model.key)
     for place, leg in enumerate(legs):
         scope.leg(LegToken(leg, (0, len(leg))))
         if leg in legs[:place]:
-            raise Refusal("leg-twice", f"leg '{leg}' stands twice in this box.", "name it once.")
+            raise Refusal("leg-twice", f"leg '{leg}' occurs twice in this box.", "name it once.")
         if leg not in of.legs:
             has = f"its legs are {' '.join(of.legs)}" if of.legs else "it has no legs"
-            message = f"what stands in this box has no leg '{leg}'; {has}."
-            raise Refusal("box-leg", message, "name some of them.")
+            message = f"the operand of this box has no leg '{leg}'; {has}."
+            raise Refusal("box-leg", message, "name legs of the operand.")
     return legs
 
 
+def _refuse_queries(model: BoxModel, key: str, legs: tuple[str, ...], query: str | None) -> None:
+    """Raises Refusal where a softmax over keys runs over queries too: it has no rows, and a mask none to act in."""
+    if query in legs:
+        message = f"'{query}' is the query leg; over keys, a {model.key} has a row for each query, in which masks act."
+        own = [leg for leg in legs if leg != query]
+        named = f"[{', '.join(own)}]" if len(own) > 1 else key
+        hint = f"e.g. '{model.key}: {named}'; along the queries runs a box of its own, '{model.key}: {query}'."
+        raise Refusal("box-leg", message, hint)
+
+
 def _one_by_one(scope: Scope, model: BoxModel, of: Use, path: Path, name: str, legs: list[str]) -> Use:
-    """A sum, a mean, the largest entry or a logsumexp over one leg after the other, that of keys last."""
+    """Reduces one leg after the other, in this order."""
     *first, last = legs
     for leg in first:
         of = _step(scope, f"{name}.of.{leg}", Box(model.key, leg, (("of", of),)), tuple(o for o in of.legs if o != leg))
@@ -88,7 +100,7 @@ def _with_keys(
     key: str,
     others: list[str],
 ) -> Use:
-    """A softmax over the keys and other legs: over the keys of the logsumexp over these, times the share of each."""
+    """A softmax over keys and other legs: that over the keys of the logsumexp over the others, times their shares."""
     of, scale = operands["of"], scope.number(model.scale, "'scale'", lengths=True)[0]  # type: ignore[attr-defined]
     scores = _step(scope, f"{name}.scores", Contraction((Term(scale, (of,)),)), of.legs)
     level = scores

@@ -1,6 +1,6 @@
-"""Which values can never be negative: `normalize` over one that can is worth a warning, a decay that cannot is wrong.
+"""Derives which values are never negative. They are invalid as decays; all other values are doubtful in `normalize`.
 
-Of each value a lower bound is known, so that what is added to a bounded map counts: tanh(x) + 1 is never negative.
+The analysis derives a lower bound of each value, so that tanh(x) + 1 is known to be nonnegative.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "index", "alibi_sl
 
 
 def doubtful_normalizers(graph: Graph) -> list[str]:
-    """The `normalize` steps whose content is not known to be nonnegative."""
+    """The `normalize` steps whose operand is not known to be nonnegative."""
     sure = nonnegative(graph)
     boxes = [(step.name, step.box) for step in graph.steps if step.box is not None]
     return [name for name, box in boxes if OPS[box.kind].divides_by_sum and not sure[box.operand("of").name]]
 
 
 def growing_decays(graph: Graph) -> list[tuple[str, str]]:
-    """(step, role) of logarithms that are known to be never below 0, and are no zeros: what they multiply grows."""
+    """(step, role) of logarithmic decays that are known to be nonnegative and not zeros, so that the state grows."""
     sure, zeros = nonnegative(graph), {one.name for one in graph.tensors if one.init == Function("zeros")}
     boxes = [(step.name, step.box) for step in graph.steps if step.box is not None]
     return [
@@ -35,9 +35,9 @@ def growing_decays(graph: Graph) -> list[tuple[str, str]]:
 
 
 def growing_exponentials(graph: Graph) -> list[str]:
-    """Maps exp of a running sum of keys alone, that the sum makes larger and larger as far as can be known.
+    """Names of maps exp whose exponent is a cumulative sum over keys that is known to grow.
 
-    Such as v exp(-c) beside q exp(c), where exp(c[n] - c[m]) is meant.
+    An example is v exp(-c) with q exp(c) in place of exp(c[n] - c[m]).
     """
     sure, running = nonnegative(graph), {step.name for step in graph.steps if _running(graph, step)}
     found = []
@@ -58,7 +58,7 @@ def growing_exponentials(graph: Graph) -> list[str]:
 
 
 def _running(graph: Graph, step: Step) -> bool:
-    """Whether it is a sum over the keys up to each query of what keys hold alone."""
+    """Whether a step is a sum, over the keys up to each query, of a value of the keys alone."""
     if step.box is None or not OPS[step.box.kind].is_sum or step.box.leg != graph.key or graph.query not in step.legs:
         return False
     of = graph.step.get(step.box.operand("of").name)
@@ -67,7 +67,7 @@ def _running(graph: Graph, step: Step) -> bool:
 
 
 def nonnegative(graph: Graph) -> dict[str, bool]:
-    """For each tensor and step, whether it is known to hold no negative number."""
+    """Maps each tensor and step to whether it is known to be nonnegative."""
     least = {tensor.name: 0.0 if _tensor(graph, tensor) else -inf for tensor in graph.tensors}
     for step in graph.steps:
         least[step.name] = _step(graph, step, least)
@@ -83,7 +83,7 @@ def _tensor(graph: Graph, tensor: Tensor) -> bool:
 
 
 def _step(graph: Graph, step: Step, least: dict[str, float]) -> float:
-    """The least value that a step is known to have."""
+    """A lower bound of a step."""
     if step.contraction is not None:
         if _quadratic(graph, step, step.contraction.terms):
             return 0
@@ -95,7 +95,7 @@ def _step(graph: Graph, step: Step, least: dict[str, float]) -> float:
 
 
 def _term(graph: Graph, step: Step, term: Term, least: dict[str, float]) -> float:
-    """Of one term: a number, a number times one value, or zero where nothing in it is negative."""
+    """A lower bound of one term: a number, a number times one value, or zero if all parts are nonnegative."""
     if _number(graph, term.coefficient) < 0:
         return _number(graph, term.coefficient) if not term.factors else -inf
     if _product(term.factors, {use.name: least[use.name] >= 0 for use in term.factors}):
@@ -105,13 +105,13 @@ def _term(graph: Graph, step: Step, term: Term, least: dict[str, float]) -> floa
 
 
 def _product(factors: tuple[Use, ...], sure: dict[str, bool]) -> bool:
-    """Nonnegative factors, or squares: the same tensor twice with the same legs."""
+    """Whether all factors are nonnegative or squares (the same tensor twice with the same legs)."""
     doubtful = [use for use in factors if not sure[use.name]]
     return all(doubtful.count(use) % 2 == 0 for use in doubtful)
 
 
 def _quadratic(graph: Graph, step: Step, terms: Sequence[Term]) -> bool:
-    """Whether a sum is a + b S + c S S, number by number, without a root: 1 + S + S S / 2 is."""
+    """Whether a sum is a + b S + c S S, elementwise and without a real root, as 1 + S + S S / 2."""
     uses, found = {use for term in terms for use in term.factors}, [0.0, 0.0, 0.0]
     if len(uses) != 1 or not {leg for use in uses for leg in use.legs} <= {*step.legs}:
         return False
@@ -124,7 +124,7 @@ def _quadratic(graph: Graph, step: Step, terms: Sequence[Term]) -> bool:
 
 
 def _number(graph: Graph, value: Function | Arith) -> float:
-    """A number that is known before run time; -inf for any other."""
+    """The value of a number, -inf if it is unknown before run time."""
     if isinstance(value, Function) or not all(name.name in graph.values for name in names(value)):
         return -inf
     return float(evaluate(value, graph.values))

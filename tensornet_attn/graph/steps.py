@@ -1,4 +1,4 @@
-"""The steps of a diagram in order: sums of products, boxes and uses, each checked against what stands before it."""
+"""Checks the steps of a diagram in order: sums of products, boxes and uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensornet_attn.spec.places import Path
 
 
 def declare_steps(scope: Scope) -> None:
-    """Adds every step to the scope; a broken one is open, so that its users are checked as far as they can be."""
+    """Adds all steps to the scope. A broken step becomes open, so that its users are still checked in part."""
     scope.later = set(scope.design.diagram)
     for name, value in scope.design.diagram.items():
         path = ("diagram", name)
@@ -28,17 +28,17 @@ def declare_steps(scope: Scope) -> None:
         scope.later.discard(name)
         if use is None:
             scope.open.add(name)
-        elif use.name != name and name not in scope.open:  # a bare use: the step is that tensor with its legs renamed
+        elif use.name != name and name not in scope.open:  # a bare use: the step is the tensor with renamed legs
             _add(scope, Step(name, Contraction((Term(ONE, (use,)),)), use.legs), path)
 
 
 def operand(scope: Scope, value: str | BoxModel, path: Path, name: str) -> Use | None:
-    """What an expression, use or box gives; a nested one becomes a step called `name`. None where it is broken."""
+    """The use of an expression, use or box; a nested one becomes the step `name`. Returns None if it is broken."""
     try:
         if isinstance(value, BoxModel):
             return _box(scope, value, path, name)
         return _text(scope, value, path, name)
-    except Refusal:  # reported where it was raised
+    except Refusal:  # already reported
         scope.mentions(value if isinstance(value, str) else value.model_dump(by_alias=True))
         return None
 
@@ -61,7 +61,7 @@ def _text(scope: Scope, value: str, path: Path, name: str) -> Use | None:
 
 
 def _joined(scope: Scope, parsed: SumText, step: Step, path: Path, name: str) -> Use:
-    """A sum of products of whose legs some become one: the last such step has the name."""
+    """Adds the steps that join legs of a result; the last of them gets the name."""
     use = _add(scope, step, path)
     groups = [token for token in parsed.legs if token.parts]
     for token in groups:
@@ -74,16 +74,21 @@ def _joined(scope: Scope, parsed: SumText, step: Step, path: Path, name: str) ->
 
 def _box(scope: Scope, model: BoxModel, path: Path, name: str) -> Use | None:
     operands: dict[str, Use] = {}
-    whole, model = True, model.apart([leg.name for leg in scope.sizes.legs.values() if leg.kind == "key"])
+    try:
+        model = model.apart([leg.name for leg in scope.sizes.legs.values() if leg.kind == "key"])
+    except Refusal as refusal:
+        scope.reporter.syntax(refusal, (*path, model.key))
+        raise
+    whole = True
     for role in model.operands:
         value = getattr(model, "key_" if role == "key" else role)
-        if value is None:  # topk: `by` is `of`
+        if value is None:  # optional; topk then uses `of` for `by`
             continue
         use = operand(scope, value, (*path, role), f"{name}.{role}")
         whole &= use is not None
         if use is not None:
             operands[role] = use
-    if not whole:  # what needs no legs is checked all the same
+    if not whole:  # checks the parameters that need no legs
         check_parameters(scope, model, path)
         scope.mentions(model.model_dump(by_alias=True))
         return None
@@ -104,7 +109,7 @@ def _add(scope: Scope, step: Step, path: Path) -> Use:
 
 
 def _warn_transposes(scope: Scope, uses: tuple[UseText, ...], path: Path) -> None:
-    """The same legs in another order are a transpose, which is often a slip."""
+    """Warns of uses with the declared legs in another order: a transpose, often a mistake."""
     for use in uses:
         declared = scope.legs_of(use)
         if use.legs is None or declared is None:
@@ -112,12 +117,12 @@ def _warn_transposes(scope: Scope, uses: tuple[UseText, ...], path: Path) -> Non
         given = tuple(token.name for token in use.legs)
         if given != declared and sorted(given) == sorted(declared):
             message = f"'{use.name}[{' '.join(given)}]' is the transpose of '{use.name}[{' '.join(declared)}]'."
-            hint = "legs are renamed by position; keep the order if no transpose is meant."
+            hint = "keep the declared order unless you mean a transpose; legs are renamed by position."
             scope.reporter.warning("transpose", message, path, span=use.span, hint=hint)
 
 
 def _contraction(scope: Scope, text: SumText, name: str) -> tuple[Contraction, tuple[str, ...]]:
-    """The contraction and its result's legs. Raises Refusal at the first cause."""
+    """The contraction and the legs of its result. Raises Refusal at the first problem."""
     parts = ((_coefficient(scope, term), [scope.use(use, name) for use in term.factors]) for term in text.terms)
     terms = tuple(Term(number, tuple(use for use in uses if use is not None)) for number, uses in parts)
     result = _result(scope, text)
@@ -145,43 +150,44 @@ def _result(scope: Scope, text: SumText) -> tuple[str, ...]:
     for place, token in enumerate(legs):
         scope.leg(token)
         if token.name in [other.name for other in legs[:place]]:
-            raise Refusal("leg-twice", f"leg '{token.name}' stands twice in the result.", "name it once.", token.span)
+            raise Refusal("leg-twice", f"leg '{token.name}' occurs twice in the result.", "name it once.", token.span)
     return tuple(token.name for token in legs)
 
 
 def _check_term(scope: Scope, term: Term, text: TermText, result: tuple[str, ...]) -> None:
     count = Counter(leg for use in term.factors for leg in use.legs)
     if len(count.keys() | set(result)) > limits.PRODUCT_LEGS:
-        raise Refusal("too-large", f"more than {limits.PRODUCT_LEGS} legs in one product.", "split it.", text.span)
+        message = f"this product has more than {limits.PRODUCT_LEGS} legs."
+        raise Refusal("too-large", message, "split it into several steps.", text.span)
     for leg, times in count.items():
         if leg in result:
             continue
         if times == 1:
-            hint = "put it into the result, or on a second tensor; 'sum:' sums a leg away."
+            again = scope.split_again(leg)
+            hint = "add it to the result or to a second tensor, or sum over it with a 'sum' box."
+            hint = f"write '{again}' in its place, to have its legs again." if again else hint
             message = f"leg '{leg}' dangles: it is on one tensor of the product and not in the result."
             raise Refusal("dangling", message, hint, _last(text, leg).span)
         if times > 2 and scope.sizes.legs[leg].kind != "head" and leg not in scope.sizes.broken:
-            message = f"leg '{leg}' is contracted over {times} tensors at once and is no head leg."
+            message = f"leg '{leg}' is contracted over {times} tensors at once, but is not a head leg."
             hint = _apart(scope, term, leg, result)
             raise Refusal("junction", message, hint, _last(text, leg).span)
 
 
 def _apart(scope: Scope, term: Term, leg: str, result: tuple[str, ...]) -> str:
-    """What may be meant by a leg of three tensors: another leg, a product by itself, as in a gated unit, or that."""
+    """The hint for a leg of three or more tensors: rename it, split the product as in a gated unit, or share it."""
     met = [use for use in term.factors if leg in use.legs]
     alike = next(((a, b) for i, a in enumerate(met) for b in met[i + 1 :] if {*a.legs} == {*b.legs}), None)
-    own = "multiply two of them in a step of their own"
-    if alike is not None and {*alike[0].legs} - {leg} <= {*result}:  # multiplied index by index
+    own = "multiply two of the tensors in a separate step"
+    if alike is not None and {*alike[0].legs} - {leg} <= {*result}:  # an elementwise product
         legs, names = " ".join(alike[0].legs), [use.name for use in alike]
         product = " ".join(f"{use.name}[{' '.join(use.legs)}]" for use in alike)
-        own = (
-            f"multiply '{names[0]}' and '{names[1]}' in a step of their own, as in a gated unit: '{product} -> {legs}'"
-        )
+        own = f"multiply '{names[0]}' and '{names[1]}' in a separate step, as in a gated unit: '{product} -> {legs}'"
     sized = scope.sizes.legs[leg].size is not None
-    shared = f"; or declare '{leg}: shared ...', if all of them share it" if sized else ""
-    return f"rename it where it is another leg; {own}{shared}."
+    shared = f"; or declare '{leg}: shared ...' if all of them share it" if sized else ""
+    return f"rename it where you mean another leg; {own}{shared}."
 
 
 def _last(text: TermText, leg: str) -> LegToken:
-    """The last place of a leg in a product: where a mistaken name most often stands."""
+    """The last occurrence of a leg in a product, most often the mistaken one."""
     return [token for factor in text.factors for token in each_of(factor.legs) if token.name == leg][-1]

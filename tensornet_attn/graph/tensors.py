@@ -1,4 +1,4 @@
-"""The leaves of a diagram: inputs, weights, constants, noise and state, checked and made Tensors."""
+"""Checks inputs, weights, constants, noise and state, and builds their Tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensornet_attn.spec.sizes import Leg
 
 T = TypeVar("T")
 ROLES = {"inputs": "input", "weights": "weight", "constants": "constant", "noise": "noise", "state": "state"}
-DRAWN = {"xavier": (0,), "normal": (1,), "uniform": (1,)}  # initialisers and how many arguments they take
+DRAWN = {"xavier": (0,), "normal": (1,), "uniform": (1,)}  # initialisers and their numbers of arguments
 FIXED = {"zeros": (0,), "ones": (0, 2), "full": (1,), "eye": (0, 1), "kron": (2,)}
 VALUES = FIXED | {"sinusoid": (0,), "distance": (0,), "index": (0,), "alibi_slopes": (0,)}
 VALUES |= {"bucket": (3,), "log_bucket": (2,)}
@@ -31,7 +31,7 @@ ALLOWED = {"weight": DRAWN | FIXED, "state": FIXED, "constant": VALUES}
 
 
 def declare_tensors(scope: Scope) -> None:
-    """Adds the tensors of every section to the scope; broken ones are open."""
+    """Adds the tensors of all sections to the scope; broken ones become open."""
     total = 0
     for section, role in ROLES.items():
         for name, declaration in getattr(scope.design, section).items():
@@ -39,7 +39,7 @@ def declare_tensors(scope: Scope) -> None:
             check_name(scope, name, path)
             try:
                 tensor = _tensor(scope, name, role, declaration, path)
-            except Refusal:  # reported where it was raised
+            except Refusal:  # already reported
                 scope.open.add(name)
                 scope.mentions(declaration.model_dump())
                 continue
@@ -47,18 +47,19 @@ def declare_tensors(scope: Scope) -> None:
                 scope.tensors[name] = tensor
             total += _elements(scope, tensor, path)
     if total > limits.TOTAL_ELEMENTS:
-        message = f"the weights hold {total:.3g} elements together."
-        scope.reporter.error("too-large", message, ("weights",), key=True, hint=f"at most {limits.TOTAL_ELEMENTS:.3g}.")
+        message = f"the weights have {total:.3g} elements in total."
+        hint = f"use at most {limits.TOTAL_ELEMENTS:.3g}."
+        scope.reporter.error("too-large", message, ("weights",), key=True, hint=hint)
 
 
 def check_name(scope: Scope, name: str, path: Path) -> None:
-    """Tensors and steps share one namespace; a name that is not free is open from now on."""
+    """Checks a name in the namespace that tensors and steps share; an invalid name becomes open."""
     problem = tensor_problem(name)
     if problem:
         scope.reporter.error("name", problem[0], path, key=True, hint=problem[1])
     elif name in scope.tensors or name in scope.open or name in scope.steps:
-        hint = "tensors and steps share one namespace: rename one of them."
-        scope.reporter.error("name-taken", f"'{name}' is declared already.", path, key=True, hint=hint)
+        hint = "rename one of them: tensors and steps share a namespace."
+        scope.reporter.error("name-taken", f"'{name}' is already declared.", path, key=True, hint=hint)
     else:
         return
     scope.used.add(name)
@@ -86,7 +87,7 @@ def _tensor(scope: Scope, name: str, role: str, declaration: Declaration, path: 
 
 
 def _guard(scope: Scope, path: Path, work: Callable[[], T]) -> T:
-    """Runs a check and reports its refusal at the path."""
+    """Runs a check and reports its error at the path."""
     try:
         return work()
     except Refusal as refusal:
@@ -99,23 +100,24 @@ def _legs(scope: Scope, name: str, role: str, text: str | tuple[str, ...]) -> tu
     for place, token in enumerate(tokens):
         leg = scope.leg(token)
         if token.name in [other.name for other in tokens[:place]]:
-            hint = "give the two ends different legs of equal size."
-            raise Refusal("leg-twice", f"leg '{token.name}' stands twice on '{name}'.", hint, token.span)
+            hint = "use two different legs of equal size."
+            raise Refusal("leg-twice", f"leg '{token.name}' occurs twice on '{name}'.", hint, token.span)
         run_time = leg.stored is None and leg.name not in scope.sizes.broken
         if run_time and role in ("weight", "state"):
-            hint = f"give it a {'reach' if leg.kind == 'relative' else 'maximum'}, e.g. '{leg.name}: {leg.kind} 256'."
-            message = f"{role} '{name}' stands on '{leg.name}', sized at run time."
+            noun = "reach" if leg.kind == "relative" else "maximum"
+            hint = f"give the leg a {noun}, e.g. '{leg.name}: {leg.kind} 256'."
+            message = f"{role} '{name}' has the leg '{leg.name}', which is sized at run time."
             raise Refusal("run-time-leg", message, hint, token.span)
         if leg.kind == "relative" and role == "input":
-            message = f"input '{name}' stands on the relative leg '{leg.name}'."
-            raise Refusal("run-time-leg", message, "inputs have sizes, query and key legs.", token.span)
+            message = f"input '{name}' has the relative leg '{leg.name}'."
+            raise Refusal("run-time-leg", message, "use legs with a size, the query leg or the key leg.", token.span)
     return tuple(token.name for token in tokens)
 
 
 def _std(scope: Scope, value: Any) -> Any:
     tree, number = scope.number(value, "a standard deviation")
     if number is not None and number < 0:
-        raise Refusal("number", f"'std' is {number}; a standard deviation is zero or more.", "e.g. 'std: 1'.")
+        raise Refusal("number", f"'std' is {number}; it must be zero or more.", "e.g. 'std: 1'.")
     return ONE if value is None else tree
 
 
@@ -124,14 +126,14 @@ def _default(scope: Scope, legs: tuple[str, ...], name: str | None) -> str | Non
         return None
     known = [tensor.name for tensor in scope.tensors.values() if tensor.role == "input"]
     if name not in known:
-        hint = scope.reporter.nearest(name, known) if known else "name an input that stands above."
-        raise Refusal("unknown-name", f"there is no input '{name}' before this one.", hint)
+        hint = scope.reporter.nearest(name, known) if known else "name an input declared above."
+        raise Refusal("unknown-name", f"there is no input '{name}' above this one.", hint)
     scope.used.add(name)
     theirs = [scope.sizes.legs[leg] for leg in scope.tensors[name].legs]
     ours = [scope.sizes.legs[leg] for leg in legs]
     if len(theirs) != len(ours) or not all(map(scope.fits, theirs, ours)):
         message = f"'{name}' has legs {' '.join(leg.name for leg in theirs)}, which do not fit {' '.join(legs)}."
-        raise Refusal("size", message, "a default has the legs of the input it stands in for.")
+        raise Refusal("size", message, "use a default whose legs fit this input.")
     return name
 
 
@@ -141,11 +143,11 @@ def _init(scope: Scope, role: str, legs: tuple[str, ...], text: str) -> Function
     what = "value" if role == "constant" else "initialiser"
     if call.name not in allowed:
         hint = scope.reporter.nearest(call.name, allowed)
-        raise Refusal("unknown-value", f"'{call.name}' is no {what} of a {role}.", hint, (0, len(call.name)))
+        raise Refusal("unknown-value", f"there is no {what} '{call.name}' for a {role}.", hint, (0, len(call.name)))
     if len(call.arguments) not in allowed[call.name]:
         counts = allowed[call.name]
         wanted = f"{' or '.join(map(str, counts))} argument{'s' * (counts != (1,))}"
-        message = f"'{call.name}' takes {wanted}, {len(call.arguments)} given."
+        message = f"'{call.name}' takes {wanted}, got {len(call.arguments)}."
         raise Refusal("arguments", message, f"e.g. '{USAGE[call.name]}'.", call.span)
     function = scope.function(call, f"an {what}" if what == "initialiser" else "a constant")
     _check_shape(scope, function, legs, call.span)
@@ -158,23 +160,23 @@ def _check_shape(scope: Scope, function: Function, legs: tuple[str, ...], span: 
     wanted = _LEGS_OF.get(function.name)
     wanted = 2 if function.name == "ones" and function.arguments else wanted
     if wanted is not None and len(legs) != wanted:
-        message = f"'{function.name}' needs {wanted} leg{'s' * (wanted > 1)}, the tensor has {len(legs)}."
-        raise Refusal("init-shape", message, "give it other legs, or another value.", span)
+        message = f"'{function.name}' needs {wanted} leg{'s' * (wanted > 1)}, but the tensor has {len(legs)}."
+        raise Refusal("init-shape", message, "change the legs or the value.", span)
     if {*legs} & scope.sizes.broken:
         return
     if function.name == "distance" and {leg.kind for leg in sizes} != {"query", "key"}:
-        message = f"'distance' stands on the query and the key leg, not on {shown}."
+        message = f"'distance' needs the query leg and the key leg, not {shown}."
         raise Refusal("init-shape", message, "e.g. '{legs: n m, value: distance}'.", span)
     if function.name in BUCKETS:
         _check_buckets(scope, function, sizes, shown, span)
     if function.name == "index" and any(leg.size is None for leg in sizes):
-        message = f"'index' stands on a leg with a size, not on {shown}."
-        raise Refusal("init-shape", message, "on query and key, 'distance' says how far they are apart.", span)
+        message = f"'index' needs a leg with a size, not {shown}."
+        raise Refusal("init-shape", message, "use 'distance' for the distance of query and key.", span)
     if function.name in ("eye", "ones", "kron") and function.arguments:
         shape = _matrix(scope, function, span)
         if shape is not None and shape != tuple(leg.stored for leg in sizes):
-            message = f"'{function.name}' gives {shape[0]} x {shape[1]}, the tensor has {shown}."
-            raise Refusal("init-shape", message, "the sizes must agree.", span)
+            message = f"'{function.name}' has shape {shape[0]} x {shape[1]}, but the tensor has {shown}."
+            raise Refusal("init-shape", message, "make the sizes equal.", span)
 
 
 BUCKETS = ("bucket", "log_bucket")
@@ -183,46 +185,48 @@ _LEGS_OF |= dict.fromkeys(BUCKETS, 2)
 
 
 def _check_buckets(scope: Scope, function: Function, legs: list[Leg], shown: str, span: Span) -> None:
-    """Buckets stand on a relative leg that reaches as far, and on one of as many entries. Raises Refusal."""
+    """Raises Refusal unless the legs are a relative leg of sufficient reach and a leg with an entry a bucket."""
     name, example = function.name, f"e.g. '{USAGE[function.name]}'."
     numbers = [scope.evaluated(argument) for argument in function.arguments]
     if None in numbers:
         return
     whole = [number for number in numbers if isinstance(number, int)]
     if len(whole) < len(numbers):
-        raise Refusal("arguments", f"'{name}' takes whole numbers.", example, span)
+        raise Refusal("arguments", f"the arguments of '{name}' must be whole numbers.", example, span)
     count, furthest, sides = whole[0], whole[1], 1 if name == "log_bucket" else whole[2]
     exact = count // 4 if sides else count // 2
-    exact += name == "log_bucket"  # the logarithm of (furthest - 1) / exact is divided by
+    exact += name == "log_bucket"  # divides by the logarithm of (furthest - 1) / exact
     if count % (4 if sides else 2) or count < 4 or furthest <= exact or sides not in (0, 1):
-        message = f"'{name}' has no {count} buckets of distances up to {furthest}."
+        message = f"'{name}' cannot divide distances up to {furthest} into {count} buckets."
         many = "a multiple of 4" if sides else "an even number from 4"
-        raise Refusal("arguments", message, f"the first is {many}, the second above {exact}; {example}", span)
+        raise Refusal(
+            "arguments", message, f"make the first {many} and the second greater than {exact}; {example}", span
+        )
     relative, of = legs
     if relative.kind != "relative" or of.size != count:
-        message = f"'{name}' stands on a relative leg and on one of size {count}, not on {shown}."
+        message = f"'{name}' needs a relative leg and a leg of size {count}, not {shown}."
         raise Refusal("init-shape", message, f"e.g. '{{legs: p b, value: {USAGE[name]}}}'.", span)
     if relative.reach is not None and relative.reach < furthest:
-        message = f"leg '{relative.name}' reaches to {relative.reach}, the buckets to {furthest}."
+        message = f"leg '{relative.name}' has reach {relative.reach}, but the buckets need {furthest}."
         raise Refusal("init-shape", message, f"declare '{relative.name}: relative {furthest}'.", span)
 
 
 def _matrix(scope: Scope, function: Function, span: Span) -> tuple[int, int] | None:
-    """Rows and columns of eye(a), ones(a, b) and kron(a, b); None where a size is broken."""
+    """Rows and columns of eye(a), ones(a, b) and kron(a, b). Returns None if a size is broken."""
     if function.name == "kron":
         shapes = [_factor(scope, argument, span) for argument in function.arguments]
         left, right = shapes if len(shapes) == 2 else (None, None)
         return None if left is None or right is None else (left[0] * right[0], left[1] * right[1])
     if len(function.arguments) != {"eye": 1, "ones": 2}.get(function.name):
         count = "one size" if function.name == "eye" else "two sizes"
-        message = f"'{function.name}' takes {count} here, {len(function.arguments)} given."
+        message = f"'{function.name}' takes {count} here, got {len(function.arguments)}."
         raise Refusal("arguments", message, "e.g. 'kron(eye(h), ones(d, d))'.", span)
     sizes = [scope.evaluated(argument) for argument in function.arguments]
     if None in sizes:
         return None
     whole = [size for size in sizes if isinstance(size, int) and 1 <= size <= limits.SIZE]
     if len(whole) < len(sizes):
-        message = f"the sizes of '{function.name}' are whole numbers from 1."
+        message = f"the sizes of '{function.name}' must be whole numbers from 1."
         raise Refusal("arguments", message, f"e.g. '{'eye(8)' if len(sizes) == 1 else 'ones(8, 8)'}'.", span)
     return whole[0], whole[-1]
 
@@ -234,12 +238,12 @@ def _factor(scope: Scope, argument: Function | Arith, span: Span) -> tuple[int, 
 
 
 def _elements(scope: Scope, tensor: Tensor, path: Path) -> int:
-    """Elements of a stored tensor, refused above the budget."""
+    """The number of elements of a stored tensor; reports one above the limit."""
     if tensor.role not in ("weight", "state", "constant"):
         return 0
     count = prod(scope.sizes.legs[leg].stored or 1 for leg in tensor.legs)
     if count > limits.ELEMENTS:
         message = f"'{tensor.name}' has {count:.3g} elements."
-        scope.reporter.error("too-large", message, path, hint=f"at most {limits.ELEMENTS:.3g} in one tensor.")
+        scope.reporter.error("too-large", message, path, hint=f"use at most {limits.ELEMENTS:.3g} in one tensor.")
         return 0
     return count

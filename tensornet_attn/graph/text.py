@@ -1,4 +1,4 @@
-"""A graph as text, one line a leg, setting, tensor and step; `from_text` reads it back to an equal graph.
+"""Writes a graph as text, with a line for each leg, setting, tensor and step. `from_text` reads it back.
 
     graph mhsa
     leg n query                                   # `leg m key 256`: its maximum; `leg p relative 32`: its reach
@@ -6,18 +6,17 @@
     leg h head = 8
     leg d 64 = f / h
     setting k = 2
-    input x[n f]                                  # default NAME
-    weight Wq[f h d] init xavier                  # frozen; `stored (f, h d)` where legs were split
+    input x[n f]                                  # may have `default NAME`
+    weight Wq[f h d] init xavier                  # may have `frozen`, and `stored (f, h d)` for split legs
     Q[n h d] = x[n f] Wq[f h d]
     A.of[h n m] = Q[n h d] K[m h d]
     A[h n m] = softmax(A.of[h n m]; over m; scale d ** -0.5; dropout 0)
     y[n f] = A[h n m] V[m h d] Wo[h d f]
-    loss balance = 0.01                           # `step H`, where the step has another name
+    loss balance = 0.01                           # may have `step H`, if the step has another name
     output y
 
-The order of lines is the graph's own: names and orders survive, unlike in the canonical form. Boxes give their
-operands, then `over` the leg they act along, then parameters; a boxed or summed part that the design nests is a step
-named after its place, such as `A.of`.
+The lines keep the names and orders of the graph, unlike the canonical form. A box has its operands, then `over` with
+its leg, then its parameters. A nested box or expression is a step named after its place, such as `A.of`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = ["call_text", "sum_text", "to_text", "use_text"]
 
 
 def to_text(graph: Diagram) -> str:
-    """The text of a graph; `from_text` gives an equal one."""
+    """The text of a graph; `from_text` reads it back to an equal graph."""
     lines = [f"graph {graph.name}{' causal' if graph.causal else ''}"]
     lines += [_leg(leg) for leg in graph.legs]
     lines += [f"setting {name} = {value!r}" for name, value in graph.settings]
@@ -87,7 +86,7 @@ def _operation(step: Step) -> str:
 
 
 def sum_text(op: Contraction) -> str:
-    """A sum of products, as a design and a graph's text have it."""
+    """A sum of products, as in a design and in the text of a graph."""
     text = " ".join(map(_term, op.terms))
     return f"-{text[2:]}" if text.startswith("- ") else text.removeprefix("+ ")
 
@@ -126,16 +125,16 @@ def _attention(op: FusedAttention) -> str:
 
 
 def use_text(use: Use) -> str:
-    """`Q[n h d]`."""
+    """A use as text, such as `Q[n h d]`."""
     return f"{use.name}[{' '.join(use.legs)}]"
 
 
 def call_text(function: Function) -> str:
-    """`band(5)`; the name alone where there are no arguments. Masks are joined by `and`, `or`, `not`."""
+    """A call such as `band(5)`, a name without arguments, or a formula of masks."""
     return function.to_text(_number)
 
 
 def _number(value: Arith) -> str:
-    """Arithmetic; without blanks where they would make a long text too long to be read again."""
+    """Arithmetic as text; without spaces if it would otherwise be too long to read back."""
     text = arithmetic(value)
     return text if len(text) <= limits.EXPRESSION_LENGTH else text.replace(" ", "")

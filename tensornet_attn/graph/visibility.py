@@ -1,4 +1,4 @@
-"""What the masks of a diagram show: the pairs of query and key as areas, and the condition as text.
+"""The pairs of query and key that masks show, as areas and as the text of a condition.
 
 # window(4, 0) and not prefix(2)     ->     distance 0 to 4 and key 2 or later
 """
@@ -20,17 +20,17 @@ Values = Mapping[str, int | float]
 
 
 def visible_areas(masks: Iterable[Function], values: Values) -> Areas:
-    """Areas outside of which some of the masks hide every pair. `values`: of the names in their numbers."""
+    """Areas that contain all pairs visible to all masks. `values` has the values of names."""
     return reduce(intersect, (_areas(mask, values, True) for mask in dict.fromkeys(masks)), EVERYWHERE)
 
 
 def hidden_areas(masks: Iterable[Function], values: Values) -> Areas:
-    """Areas outside of which no mask hides a pair."""
+    """Areas that contain all pairs that some mask hides."""
     return reduce(union, (_areas(mask, values, False) for mask in dict.fromkeys(masks)), ())
 
 
 def _areas(mask: Function, values: Values, seen: bool) -> Areas:
-    """Areas outside of which a mask shows nothing, or, where not `seen`, hides nothing."""
+    """Areas that contain all pairs that a mask shows or, if not `seen`, all pairs that it hides."""
     if mask.name == "not":
         return _areas(parts_of(mask)[0], values, not seen)
     if mask.name in LOGIC:
@@ -47,7 +47,7 @@ def parts_of(mask: Function) -> tuple[Function, ...]:
 
 
 def atoms(mask: Function) -> Iterator[Function]:
-    """The masks of the table that a formula is made of."""
+    """The masks of the table that a formula contains."""
     for part in parts_of(mask) if mask.name in LOGIC else ():
         yield from atoms(part)
     if mask.name not in LOGIC:
@@ -60,30 +60,30 @@ def written_numbers(mask: Function) -> tuple[Arith, ...]:
 
 
 def numbers(mask: Function, values: Values) -> tuple[int, ...]:
-    """The numbers of a mask, those that are left out too."""
+    """The numbers of a mask, with defaults."""
     return _filled(mask, [int(evaluate(argument, values)) for argument in written_numbers(mask)])
 
 
 def by_distance(masks: Iterable[Function]) -> bool:
-    """Whether the distance of query and key alone decides, not where they stand."""
+    """Whether masks depend only on the distance of query and key."""
     return all(MASKS[atom.name].by_distance for mask in masks for atom in atoms(mask))
 
 
 def interval(masks: Collection[Function], values: Values) -> bool:
-    """Whether a query sees exactly the keys between two distances, as each of these masks says: none is a formula."""
+    """Whether each mask shows exactly the keys between two distances, and none is a formula."""
     rows = [(MASKS[mask.name], numbers(mask, values)) for mask in masks if mask.name not in LOGIC]
     straight = (row.exact and [area.by_distance for area in row.areas(*own)] == [True] for row, own in rows)
     return len(rows) == len(masks) and all(straight)
 
 
 def lookahead(graph: Diagram, step: Step) -> float:
-    """How many positions after itself a query may see a key of a box, as its masks prove it: at most 0 if causal."""
+    """An upper bound for the number of positions that a query sees ahead, from the masks of a box; 0 if causal."""
     found = distances(visible_areas(graph.masks(step), graph.values))
     return 0 if found is None else -found[0]
 
 
 def condition(mask: Function, number: Callable[[Arith], str], places: Mapping[str, str]) -> str:
-    """A mask as an expression of PyTorch or Triton. `places`: the texts of `query`, `key` and `distance`."""
+    """A mask as an expression of PyTorch or Triton; `places` has the texts of `query`, `key` and `distance`."""
     if mask.name == "not":
         return f"~({condition(parts_of(mask)[0], number, places)})"
     if mask.name in LOGIC:
@@ -95,6 +95,6 @@ def condition(mask: Function, number: Callable[[Arith], str], places: Mapping[st
 
 
 def _filled(mask: Function, own: list[T]) -> tuple[T | int, ...]:
-    """The numbers that are given, and the usual ones of those that are left out."""
+    """The numbers `own`, followed by the defaults of omitted numbers."""
     usual = MASKS[mask.name].defaults
     return (*own, *usual[len(usual) - (MASKS[mask.name].arguments - len(own)) :])

@@ -1,4 +1,4 @@
-"""The attention map of a layer: what weighs all that its output takes of the keys."""
+"""Finds the attention map of a layer, if all keys reach the output through one map."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tensornet_attn.graph.model import Graph
 
 
 def map_of(graph: Graph) -> Reader | None:
-    """The attention map, in the product in which it weighs values; None where the output sums keys elsewhere too."""
+    """The attention map in its product with the values. Returns None if the output also sums keys elsewhere."""
     found = [
         reader
         for step in graph.steps
@@ -20,7 +20,7 @@ def map_of(graph: Graph) -> Reader | None:
 
 
 def summing(graph: Graph) -> set[str]:
-    """The steps behind the output that take keys and leave none."""
+    """The steps that the output depends on and that reduce the key leg."""
     used = behind(graph, [graph.output])
     takes = {step.name for step in graph.steps if any(graph.key in use.legs for use in step.op.uses)}
     return {step.name for step in graph.steps if step.name in used & takes and graph.key not in step.legs}

@@ -1,7 +1,7 @@
-"""Where the legs of a step meet: each use of a tensor with the wires it hangs on.
+"""The wires of a step: each connects the uses of tensors that share a leg.
 
-A wire is what the diagram draws: legs of one step that are glued. A leg's name has no meaning outside the step, and
-inside it a leg that is summed in one term is another wire than the same name summed in the next.
+A wire is a line of the drawn diagram. Leg names are local to a step, and legs of one name that are summed in different
+terms are different wires.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.ir.steps import Step, Tensor, Use
 
-WHOLE = 0  # the part of a wire that is not confined to a term
+WHOLE = 0  # the part of a wire that is not local to a term
 
 
 @dataclass(frozen=True)
 class Wire:
-    """A leg of a step; `part` is the number of the term that it is summed in, from 1, or WHOLE."""
+    """A leg of a step; `part` is the number of the term that sums it, from 1, or WHOLE."""
 
     leg: str
     part: int = WHOLE
@@ -25,7 +25,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Joint:
-    """A use in a step: its role (`factor` in a product), the number of its term (WHOLE outside sums), and its wires."""
+    """A use in a step: its role (`factor` in a product), the number of its term (WHOLE outside of sums), its wires."""
 
     role: str
     part: int
@@ -34,7 +34,7 @@ class Joint:
 
 
 def joints(step: Step) -> tuple[Joint, ...]:
-    """The uses of a step in written order."""
+    """The uses of a step in the order written."""
     if step.contraction is not None:
         parts = [(part, use) for part, term in enumerate(step.contraction.terms, 1) for use in term.factors]
         return tuple(_joint("factor", part, use, step.legs, part) for part, use in parts)
@@ -49,7 +49,7 @@ def joints(step: Step) -> tuple[Joint, ...]:
 
 
 def wires(step: Step) -> tuple[Wire, ...]:
-    """The wires of a step: those of its result first, then the others in written order."""
+    """The wires of a step: those of its result first, then the others in the order written."""
     own = [Wire(leg) for leg in step.legs]
     named = [Wire(leg) for leg in marks(step)]
     used = [wire for joint in joints(step) for wire in joint.wires]
@@ -57,7 +57,7 @@ def wires(step: Step) -> tuple[Wire, ...]:
 
 
 def marks(step: Step) -> dict[str, str]:
-    """What a box does to which leg: `over` the one it acts along, `to` the second leg of rope and rel_shift."""
+    """The roles of legs in a box: `over` its leg, `to` the second leg of rope and rel_shift, `part` of a joined leg."""
     if step.attention is not None:
         return dict.fromkeys(step.attention.scores, "score") | {step.attention.leg: "over"}
     if step.box is None:
@@ -68,7 +68,7 @@ def marks(step: Step) -> dict[str, str]:
 
 
 def _joint(role: str, part: int, use: Use, kept: tuple[str, ...], inside: int = WHOLE) -> Joint:
-    """A use whose legs are wires of the whole step where they are kept, else of a part of it."""
+    """A use whose legs in `kept` are wires of the whole step and whose other legs are wires of the part `inside`."""
     return Joint(role, part, use, tuple(Wire(leg, WHOLE if leg in kept else inside) for leg in use.legs))
 
 
@@ -82,14 +82,14 @@ def to_networkx(graph: Diagram) -> networkx.MultiDiGraph:
     `view.graph` has name, output, causal and losses (name: step). Nodes, by `kind`:
 
     - `tensor` (`role`: input, weight, constant, noise or state) and `step` (`role`: sum, the box's kind, or
-      attention), called as in the design; `legs` and `sizes` (None at run time) in order, for steps `output` as well.
-    - `wire`, called `STEP:LEG`: a leg of a step and all that is glued to it there. `leg`, `size`, and `summed` (whether
-      the step's result lacks it). A leg summed in one term of several is `STEP:LEG.TERM`, terms counted from 1. A
-      tensor without legs hangs on a wire without one, `STEP:NAME[]`.
+      attention), with their names in the design. They have `legs` and `sizes` (None at run time); steps also `output`.
+    - `wire`, named `STEP:LEG`: a leg of a step, with `leg`, `size` and `summed` (whether the step's result lacks it).
+      A leg that one of several terms sums is `STEP:LEG.TERM`, with terms counted from 1. A tensor without legs has
+      the wire `STEP:NAME[]`.
 
-    Edges lead from a tensor to each wire that a use of it hangs on (`label`: the leg as the tensor declares it, `role`:
-    factor, of, by, query, ..., `use`: the number of the use in the step, from 0), and from a wire to its step. All
-    edges have a `label`. Tensors that share a head leg are the predecessors of its wire:
+    Edges lead from a tensor to each wire of its uses (`label`: the leg as the tensor declares it, `role`: factor, of,
+    by, query, ..., `use`: the number of the use in the step, from 0), and from a wire to its step. All edges have a
+    `label`. Tensors that share a head leg are the predecessors of its wire:
 
     >>> import tensornet_attn as ta
     >>> view = to_networkx(ta.build(ta.load("mhsa")))
@@ -124,7 +124,7 @@ def _role(step: Step) -> str:
 
 
 def _name(step: Step, wire: Wire) -> str:
-    """`A.of:d`; with the term's number where another term may sum a leg of that name too."""
+    """`A.of:d`; with the term's number if another term may sum a leg of the same name."""
     several = step.contraction is not None and len(step.contraction.terms) > 1
     inside = step.attention is not None or several
     return f"{step.name}:{wire.leg}{f'.{wire.part}' if wire.part != WHOLE and inside else ''}"

@@ -1,4 +1,4 @@
-"""Designs and models of designs in Hugging Face transformers: configuration, models, cache; known to the Auto classes.
+"""Designs in Hugging Face transformers: configuration, models and caches, registered with the Auto classes.
 
 >>> from transformers import AutoModelForCausalLM
 >>> config = config_of("mhsa_rope", vocabulary=32, length=16, width=16, legs={"h": 2})
@@ -11,7 +11,7 @@ from tensornet_attn.errors import MissingPartError
 try:
     import transformers
 except ImportError:
-    raise MissingPartError("Hugging Face models need transformers: pip install 'tensornet-attn[hf]'.") from None
+    raise MissingPartError("Hugging Face models require transformers: pip install 'tensornet-attn[hf]'.") from None
 
 from tensornet_attn.hf.cache import DesignCacheLayer, TensornetCache, TensornetEncoderDecoderCache
 from tensornet_attn.hf.config import TensornetConfig, config_of

@@ -1,4 +1,4 @@
-"""The decoding cache of a compiled design as a layer of a Hugging Face cache, and those of a model as the cache."""
+"""Decoding caches of designs as Hugging Face caches."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tensornet_attn.nn import cache as decoding
 
 
 class DesignCacheLayer(CacheLayerMixin):
-    """What one compiled design keeps, for `transformers.Cache(layers=[...])`; `generate` reorders, crops and counts it.
+    """The cache of one design as a layer for `transformers.Cache(layers=[...])`, which `generate` reorders and crops.
 
-    `cache` is that of `layer.new_cache()`; the design's call reads and writes it.
+    `cache` is the cache from `layer.new_cache()`; calls of the design read and write it.
 
     >>> import tensornet_attn as ta
     >>> layer = ta.compile(ta.load("mla", legs={"f": 32}), causal=True).eval()
@@ -27,14 +27,16 @@ class DesignCacheLayer(CacheLayerMixin):
     (2, 4)
     """
 
-    supports_early_init = False  # the first call makes the tensors: there are no heads to make them of before
+    supports_early_init = False  # tensors are created by the first call; there are no heads to create them for earlier
 
     def __init__(self, cache: decoding.Cache):
         super().__init__()
         self.cache = cache
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> NoReturn:
-        raise InputError(f"{self.cache.design}: a design keeps no keys and values of others; call it with its cache.")
+        raise InputError(
+            f"{self.cache.design}: a design does not cache external keys and values; pass its cache to the call."
+        )
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> NoReturn:
         self.lazy_initialization(key_states, value_states)
@@ -49,9 +51,12 @@ class DesignCacheLayer(CacheLayerMixin):
         return -1 if self.cache.max_length is None else self.cache.max_length
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forgets the last `-tokens_to_remove` positions. Raises InputError where the design cannot go back."""
+        """Drops the last `-tokens_to_remove` positions. Raises InputError if the design cannot be cropped."""
         if tokens_to_remove > 0:
-            raise InputError(f"{self.cache.design}: crop takes minus the positions to forget, not {tokens_to_remove}.")
+            raise InputError(
+                f"{self.cache.design}: 'tokens_to_remove' is {tokens_to_remove}; give minus the number of positions to "
+                "drop."
+            )
         self.cache.crop(max(0, self.cache.length + tokens_to_remove))
 
     def reset(self) -> None:
@@ -64,12 +69,12 @@ class DesignCacheLayer(CacheLayerMixin):
         self.cache.repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keeps these sequences of the batch: their numbers, or a boolean for each."""
+        """Keeps these sequences of the batch, given as indices or as one boolean each."""
         self.cache.select(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
 
 
 class TensornetCache(Cache):
-    """What a model of designs keeps, `kept`: a layer for each design that sees the positions of the chunk."""
+    """The cache of a model: one layer per design that sees the positions of the chunk. `kept`: the caches by place."""
 
     def __init__(self, kept: ModelCache):
         own = {place: cache for place, cache in kept.items() if not place.endswith(".cross")}
@@ -78,7 +83,7 @@ class TensornetCache(Cache):
 
 
 class TensornetEncoderDecoderCache(EncoderDecoderCache):
-    """What a decoder of designs keeps, `kept`: of the target's positions, and of the source."""
+    """The cache of a decoder: the target positions, and the source. `kept`: the caches by place."""
 
     def __init__(self, kept: ModelCache):
         cross = [DesignCacheLayer(cache) for place, cache in kept.items() if place.endswith(".cross")]
@@ -86,4 +91,4 @@ class TensornetEncoderDecoderCache(EncoderDecoderCache):
         self.kept = kept
 
     def check_dynamic_cache(self, method: str) -> None:
-        """Every method works: designs crop, repeat and select what they keep themselves."""
+        """Accepts every method: caches of designs support cropping, repeating and selecting."""

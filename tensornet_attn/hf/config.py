@@ -1,4 +1,4 @@
-"""The configuration of a Hugging Face model: the model's YAML text, every design in it written out."""
+"""The configuration of a Hugging Face model: the YAML text of the model with all its designs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.spec.sources import Source, document_of
 
-KEYS = override_keys() | {"kind"}  # what says how the model is, not how transformers is to treat it
-OF_LAYER = {  # what describes the one layer of a model that is made of a design, by its place there
+KEYS = override_keys() | {"kind"}  # keys of the model; other keys are options of transformers
+OF_LAYER = {  # options that size the layer of a model made from a design, by role
     "mixer": ("legs", "settings"),
     "mlp": ("mlp_legs", "mlp_settings"),
 }
 
 
 class TensornetConfig(PreTrainedConfig):
-    """A model of designs for transformers. `ta.hf.config_of` makes one of a model file or a design.
+    """Configuration of a model of designs; create it with `ta.hf.config_of` from a model file or a design.
 
-    `diagram`: the YAML text of the model; it says all sizes, which stand here under the names that transformers has for
-    them. `backend`: as for `ta.compile`. Raises InputError, and DesignError for a diagram that is refused.
+    `diagram` is the YAML text of the model. It determines all sizes, which the configuration has under the names that
+    transformers uses. `backend`: as in `ta.compile`. Raises InputError, or DesignError for an invalid diagram.
     """
 
     model_type = "tensornet"
@@ -42,35 +42,42 @@ class TensornetConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         if not isinstance(self.diagram, str):
-            raise InputError("a TensornetConfig needs 'diagram', the YAML text of a model: ta.hf.config_of makes one.")
+            raise InputError(
+                "a TensornetConfig requires 'diagram', the YAML text of a model: create it with ta.hf.config_of."
+            )
         for name, value in _sizes(self.spec).items():
             given = kwargs.pop(name, None)
             if given not in (None, value):
-                raise InputError(f"'{name}' is {value} by the diagram, not {given}: give ta.hf.config_of other sizes.")
+                raise InputError(
+                    f"'{name}' is {value} in the diagram, not {given}: pass other sizes to ta.hf.config_of."
+                )
             setattr(self, name, value)
         classes = getattr(self.spec.config, "classes", None)
         if classes is not None:
             labels = kwargs.get("num_labels") if self.id2label is None else len(self.id2label)
             if labels not in (None, classes):
-                raise InputError(f"the diagram has {classes} classes, not {labels} labels: give another 'classes'.")
+                raise InputError(
+                    f"the diagram has {classes} classes, not {labels} labels: set 'classes' in the diagram."
+                )
             kwargs["num_labels"] = classes
         self.is_encoder_decoder = self.spec.kind == "seq2seq"
         self.use_cache = self.use_cache and _decodes(str(self.diagram))
-        self.tie_word_embeddings = False  # a tied model has one table, and nothing to tie
+        self.tie_word_embeddings = False  # tied weights are a single parameter
         super().__post_init__(**kwargs)
 
     @property
     def spec(self) -> ModelSpec:
-        """The model that the diagram describes."""
+        """The model described by the diagram."""
         return _read(str(self.diagram))
 
 
 def config_of(source: Source | ModelSpec, *, backend: str = "auto", **options: Any) -> TensornetConfig:
-    """The configuration of a model: a shipped name, a path, YAML text, a dict; or of a design in layers of its own.
+    """Returns the configuration of a model, or of a model with layers of one design.
 
-    `options`: what `ta.models.load` is to override, and what the configuration says besides, such as `eos_token_id`.
-    For a design: `vocabulary`, `length`, `width` and other keys of `model:`, `depth` layers, and `mlp`. Raises
-    DesignError, InputError, and TypeError for a keyword that is none of these.
+    `source`: a shipped name, a path, YAML text or a dict. `options`: overrides as in `ta.models.load`, and attributes
+    of the configuration such as `eos_token_id`. A design also takes `vocabulary`, `length`, `width` and other keys of
+    `model:`, `depth` (the number of layers), and `mlp`. Raises DesignError, InputError, or TypeError for an unknown
+    keyword.
 
     >>> config = config_of("thsa", vocabulary=256, length=64, width=32, legs={"r": 8, "s": 8}, mlp="mlp", depth=2)
     >>> config.num_hidden_layers, config.vocab_size, config.spec.stacks["layers"][1]["mixer"].design.name
@@ -84,7 +91,7 @@ def config_of(source: Source | ModelSpec, *, backend: str = "auto", **options: A
     data = None if isinstance(source, ModelSpec) else document_of(source, "model")[0].data
     if not data or "model" in data:
         if "kind" in changes:
-            raise InputError("a model file says its own kind: leave out 'kind'.")
+            raise InputError("a model file defines its kind: leave out 'kind'.")
         spec = load(source, **changes)
     else:
         spec = load(_around(source, changes))
@@ -94,7 +101,7 @@ def config_of(source: Source | ModelSpec, *, backend: str = "auto", **options: A
 
 @lru_cache(maxsize=16)
 def _decodes(diagram: str) -> bool:
-    """Whether each design that `generate` runs can keep a cache."""
+    """Whether all designs that `generate` runs can decode with a cache."""
     spec = _read(diagram)
     stack = spec.stacks["decoder" if spec.kind == "seq2seq" else "layers"]
     try:
@@ -106,10 +113,10 @@ def _decodes(diagram: str) -> bool:
 
 
 def _around(design: Source, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The model file of a design: layers of it, and of an MLP where one is given."""
+    """The model file for a design: layers of the design and, if given, of an MLP."""
     config = {"kind": "language_model", **given}
     if config["kind"] == "seq2seq":
-        raise InputError("an encoder and a decoder need a model file: a design alone makes one stack of layers.")
+        raise InputError("an encoder-decoder model requires a model file: a design alone gives one stack of layers.")
     parts = {"mixer": design, "mlp": config.pop("mlp", None)}
     layer: dict[str, Any] = {"repeat": config.pop("depth", 1)}
     for role, names in OF_LAYER.items():
@@ -121,11 +128,11 @@ def _around(design: Source, given: Mapping[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _read(diagram: str) -> ModelSpec:
-    return load(diagram + "\n")  # with a line end it is text, never the name of a file
+    return load(diagram + "\n")  # the newline marks it as text, not as a file name
 
 
 def _sizes(spec: ModelSpec) -> dict[str, int]:
-    """The sizes of a model under the names that transformers has for them."""
+    """The sizes of a model, by their names in transformers."""
     config, stacks = spec.config, spec.stacks
     layers = stacks["decoder" if "decoder" in stacks else "layers"]
     vocabulary = getattr(config, "target_vocabulary", None) or config.vocabulary

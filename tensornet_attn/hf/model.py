@@ -1,4 +1,4 @@
-"""Models of designs as Hugging Face models: what transformers calls them with, and what it gets back."""
+"""Models of designs as Hugging Face models."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.sources import Source
 
 Tensor = torch.Tensor
-UNSCORED = -100  # a label that no loss counts, as everywhere in transformers
-PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")  # what `DataCollatorWithFlattening` gives
+UNSCORED = -100  # the label that losses ignore in transformers
+PACKED = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")  # as passed by `DataCollatorWithFlattening`
 
 
 class TensornetPreTrainedModel(PreTrainedModel):
-    """A model of `ta.models` inside: `model`. Its weights are named `model.layers.0.mixer.design.Wq` and so on.
+    """Base class: wraps a model of `ta.models` as `model`; weights have names such as `model.layers.0.mixer.design.Wq`.
 
-    `TensornetForCausalLM(config)` makes one with first values as the diagram says, or takes the `model` given. Raises
-    InputError where the diagram is of another kind.
+    `TensornetForCausalLM(config)` initialises the weights as the diagram specifies, or wraps a given `model`. Raises
+    InputError if the diagram describes another kind of model.
     """
 
     config_class = TensornetConfig
@@ -47,16 +47,16 @@ class TensornetPreTrainedModel(PreTrainedModel):
         super().__init__(config)
         spec = config.spec
         if spec.kind != self.kind:
-            raise InputError(f"the diagram is of a {spec.kind}; {type(self).__name__} takes a {self.kind}.")
+            raise InputError(f"the diagram describes a {spec.kind}; {type(self).__name__} requires a {self.kind}.")
         self.model = KINDS[self.kind](spec, backend=config.backend) if model is None else model
-        self._fresh: dict[str, Tensor] = {}  # first values, while a checkpoint that lacks some is read
+        self._fresh: dict[str, Tensor] = {}  # initial values for weights that the checkpoint lacks
         self._drawn = False
         self.post_init()
         self._drawn = True
 
     @classmethod
     def from_pretrained(cls, *args: Any, **options: Any) -> Any:
-        """As everywhere in transformers; designs then take the plan for the device that they were loaded on."""
+        """As in transformers; designs then use the plan for the device they are loaded on."""
         found = super().from_pretrained(*args, **options)
         model = found[0] if isinstance(found, tuple) else found
         model._fresh = {}
@@ -68,7 +68,7 @@ class TensornetPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """First values of weights that a checkpoint lacks; those of a new model are drawn when it is made."""
+        """Initialises weights that a checkpoint lacks; those of a new model are initialised by its constructor."""
         if not self._drawn:
             return
         where = next(name for name, one in self.model.named_modules() if one is module)
@@ -80,26 +80,26 @@ class TensornetPreTrainedModel(PreTrainedModel):
                 value.copy_(self._fresh[f"{where}.{name}" if where else name])
 
     def get_input_embeddings(self) -> nn.Module:
-        """The table of the vocabulary; of an encoder and a decoder that of the source."""
+        """The embedding of the vocabulary; in an encoder-decoder model, that of the source."""
         return self.model.embedding
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The output, where it has weights of its own."""
+        """The output layer, if it has its own weights."""
         return self.model.output
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **options: Any) -> nn.Module:
-        """The table of the vocabulary. Raises InputError for another size, which is the diagram's to say."""
+        """Returns the embedding. Raises InputError for another size, because the diagram determines it."""
         if new_num_tokens not in (None, self.config.vocab_size):
             raise InputError(
-                f"the diagram has {self.config.vocab_size} tokens, not {new_num_tokens}: make the model with "
+                f"the diagram has {self.config.vocab_size} tokens, not {new_num_tokens}: create the model with "
                 f"'vocabulary={new_num_tokens}'."
             )
         return self.get_input_embeddings()
 
     def _loss(self, logits: Tensor, labels: Tensor, auxiliary: Losses, count: Tensor | int | None) -> Tensor:
-        """The mean cross-entropy of logits [..., k] and labels [...], and the losses of the designs, weighted.
+        """The mean cross-entropy of logits [..., k] and labels [...], plus the weighted losses of the designs.
 
-        `count`: the labels of the whole batch, of which these may be a part.
+        `count`: number of labels in the whole batch, of which these may be a part.
         """
         scores, labels = logits.flatten(0, -2), labels.to(logits.device).flatten()
         scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
@@ -113,32 +113,31 @@ class TensornetPreTrainedModel(PreTrainedModel):
 
 
 def _check_options(model: object, options: dict[str, Any], known: tuple[str, ...] = ()) -> None:
-    """Raises InputError for what a model is called with and does not take."""
+    """Raises InputError for unsupported arguments."""
     for name, value in options.items():
         if name not in known and value is not None and value is not False:
-            raise InputError(f"{type(model).__name__} takes no '{name}': leave it out.")
+            raise InputError(f"{type(model).__name__} does not accept '{name}': leave it out.")
 
 
 def _key_mask(name: str, mask: Tensor | None) -> Tensor | None:
-    """[batch, all positions], true = a token; None where all are. Raises InputError for masks of other forms."""
+    """The mask as bool [batch, all positions], or None if all are True. Raises InputError for another shape."""
     if mask is None:
         return None
     if mask.dim() != 2:
-        raise InputError(f"'{name}' has shape {list(mask.shape)}; give [batch, positions], 1 = a token.")
+        raise InputError(f"'{name}' has shape {list(mask.shape)}; give [batch, positions], 1 = token.")
     mask = mask.bool()
     return None if not torch.compiler.is_compiling() and bool(mask.all()) else mask
 
 
 def _positions(position_ids: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor | None:
-    """Where the last n tokens stand, padding not counted; None where they stand one behind the other.
+    """The positions of the last n tokens, padding not counted. Returns None if they are consecutive.
 
-    Raises InputError for several sequences in a row of a batch.
+    Raises InputError for several sequences in one row of a batch.
     """
-    seen = position_ids is not None and key_mask is None and n > 1 and not torch.compiler.is_compiling()
-    if seen and bool((position_ids.diff(dim=-1) < 0).any()):
+    checkable = position_ids is not None and key_mask is None and n > 1 and not torch.compiler.is_compiling()
+    if checkable and bool((position_ids.diff(dim=-1) < 0).any()):
         raise InputError(
-            "'position_ids' start anew within a row, which is one of several, or behind a cache: give all sequences as "
-            "one row."
+            "'position_ids' restart within a row of a batch, or after cached positions: give all sequences as one row."
         )
     if position_ids is not None or key_mask is None:
         return position_ids
@@ -148,9 +147,9 @@ def _positions(position_ids: Tensor | None, key_mask: Tensor | None, n: int) -> 
 def _packed(
     tokens: Tensor, position_ids: Tensor | None, key_mask: Tensor | None, past: Any, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The documents of a row as `cu_seqlens` and `max_seqlen`, where the call says that there are several.
+    """Returns `cu_seqlens` and `max_seqlen` if the call packs several documents into one row.
 
-    By `cu_seq_lens_q`, or by `position_ids` that start anew at 0, as transformers packs them. Raises InputError.
+    Detects `cu_seq_lens_q`, or `position_ids` that restart at 0, as transformers packs them. Raises InputError.
     """
     offsets, longest = options.get("cu_seq_lens_q"), options.get("max_length_q")
     longest = int(longest) if isinstance(longest, Tensor) and not torch.compiler.is_compiling() else longest
@@ -165,14 +164,14 @@ def _packed(
         offsets = torch.cat((starts.nonzero()[:, 0], end)).int()
         longest = None
     if past is not None:
-        raise InputError("packed sequences take no 'past_key_values': generate from a batch of them.")
+        raise InputError("packed sequences do not accept 'past_key_values': generate from a batch instead.")
     return {"cu_seqlens": offsets, "max_seqlen": longest}
 
 
 def _check_right(key_mask: Tensor) -> None:
-    """Raises InputError for padding on the left, which would stand between the row of `pooling: cls` and the tokens."""
+    """Raises InputError for padding on the left, which would separate the row of `pooling: cls` from the tokens."""
     right = (key_mask[:, 0] | ~key_mask.any(1)).all()
-    sentence = "'attention_mask' has padding on the left, behind the row of 'pooling: cls': pad on the right."
+    sentence = "'attention_mask' has padding on the left, after the row of 'pooling: cls': pad on the right."
     if torch.compiler.is_compiling():
         torch._assert_async(right, sentence)
     elif not bool(right):
@@ -180,7 +179,7 @@ def _check_right(key_mask: Tensor) -> None:
 
 
 def _last(logits_to_keep: int | Tensor, shape: torch.Size, device: torch.device) -> Tensor | None:
-    """The places, counted through all rows, of the positions whose logits are wanted: [batch * k]; None: of all."""
+    """Flat indices [batch * k] of the positions whose logits are requested. Returns None for all positions."""
     if isinstance(logits_to_keep, int):
         if logits_to_keep == 0:
             return None
@@ -190,12 +189,12 @@ def _last(logits_to_keep: int | Tensor, shape: torch.Size, device: torch.device)
 
 
 class TensornetGenerationMixin(GenerationMixin):
-    """What `generate` needs of a model that keeps the results of its designs."""
+    """The methods that `generate` calls."""
 
     def new_cache(self, *, max_length: int | None = None) -> TensornetCache | TensornetEncoderDecoderCache:
-        """An empty cache for `past_key_values`; `max_length`: positions that it has room for from the first call on.
+        """Returns an empty cache for `past_key_values`; `max_length`: positions allocated by the first call.
 
-        Raises InputError where a design can keep none.
+        Raises InputError if a design cannot decode with a cache.
         """
         try:
             kept = self.model.new_cache(max_length=max_length)
@@ -211,25 +210,25 @@ class TensornetGenerationMixin(GenerationMixin):
         elif generation_config.cache_implementation not in (None, "dynamic"):
             name = generation_config.cache_implementation
             raise InputError(
-                f"cache_implementation='{name}' is for keys and values; leave it out: designs have their own."
+                f"cache_implementation='{name}' is for keys and values: leave it out, designs have their own cache."
             )
         else:
             model_kwargs["past_key_values"] = self.new_cache()
 
     def _past(self, past: Any, use_cache: bool | None, labels: Tensor | None) -> Any:
-        """The cache of a call, made where one is asked for. Raises InputError for one of another kind."""
+        """The cache of a call, created if requested. Raises InputError for another type."""
         if past is None:
             default = self.config.use_cache and not self.training and labels is None
             return self.new_cache() if (default if use_cache is None else use_cache) else None
         if not isinstance(past, (TensornetCache, TensornetEncoderDecoderCache)):
             raise InputError(
-                f"past_key_values is a {type(past).__name__}; give what the model returned, or new_cache()."
+                f"past_key_values is a {type(past).__name__}; give the one that the model returned, or new_cache()."
             )
         return past
 
 
 class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
-    """A language model: `AutoModelForCausalLM`."""
+    """A language model for `AutoModelForCausalLM`."""
 
     kind = "language_model"
     _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": Block}
@@ -246,11 +245,11 @@ class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **options: Any,
     ) -> CausalLMOutputWithPast:
-        """input_ids [batch, n]; attention_mask [batch, all positions]: logits [batch, n, vocabulary].
+        """input_ids [batch, n], attention_mask [batch, all positions] -> logits [batch, n, vocabulary].
 
-        labels [batch, n]: the tokens themselves; each is the next of one before. `position_ids` are those of learned
-        and sinusoid positions. `logits_to_keep`: of the last so many alone. Sequences packed into one row, [1, n], are
-        told by `position_ids` that start anew at 0, or by `cu_seq_lens_q` and `max_length_q`. Raises InputError.
+        labels [batch, n]: the input tokens; the loss shifts them by one. position_ids: for learned and sinusoidal
+        positions. logits_to_keep: number of last positions, or their indices. Sequences packed into one row [1, n] are
+        detected by `position_ids` that restart at 0, or by `cu_seq_lens_q` and `max_length_q`. Raises InputError.
         """
         _check_options(self, options, ("num_items_in_batch", "output_hidden_states", *PACKED))
         mask, shape = _key_mask("attention_mask", attention_mask), input_ids.shape
@@ -275,7 +274,7 @@ class TensornetForCausalLM(TensornetPreTrainedModel, TensornetGenerationMixin):
 
 
 class TensornetForMaskedLM(TensornetPreTrainedModel):
-    """A masked language model: `AutoModelForMaskedLM`."""
+    """A masked language model for `AutoModelForMaskedLM`."""
 
     kind = "masked_language_model"
     _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": Block}
@@ -289,7 +288,7 @@ class TensornetForMaskedLM(TensornetPreTrainedModel):
         labels: Tensor | None = None,
         **options: Any,
     ) -> MaskedLMOutput:
-        """input_ids, attention_mask, labels [batch, n]: logits [batch, n, vocabulary]. Raises InputError."""
+        """input_ids, attention_mask, labels [batch, n] -> logits [batch, n, vocabulary]. Raises InputError."""
         _check_options(self, options, ("num_items_in_batch", "output_hidden_states", *PACKED))
         asks = self._asks_losses(labels)
         mask = _key_mask("attention_mask", attention_mask)
@@ -304,17 +303,17 @@ class TensornetForMaskedLM(TensornetPreTrainedModel):
 
 
 class TensornetForSequenceClassification(TensornetPreTrainedModel):
-    """A classifier of sequences: `AutoModelForSequenceClassification`."""
+    """A sequence classifier for `AutoModelForSequenceClassification`."""
 
     kind = "sequence_classifier"
     _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": Block}
 
     def get_input_embeddings(self) -> nn.Module:
-        """The table of the vocabulary, or the projection of numbers."""
+        """The embedding of the vocabulary, or the projection of input features."""
         return self.model.embedding if self.model.features is None else self.model.projection
 
     def get_output_embeddings(self) -> None:
-        """None: the output is of classes, not of the vocabulary."""
+        """Returns None: the output has classes, not the vocabulary."""
 
     @capture_outputs
     def forward(
@@ -324,9 +323,9 @@ class TensornetForSequenceClassification(TensornetPreTrainedModel):
         labels: Tensor | None = None,
         **options: Any,
     ) -> SequenceClassifierOutput:
-        """input_ids [batch, n], or numbers [batch, n, features], attention_mask [batch, n]: logits [batch, classes].
+        """input_ids [batch, n] or features [batch, n, features], attention_mask [batch, n] -> logits [batch, classes].
 
-        labels as in transformers: classes [batch], or numbers [batch, classes]. Raises InputError.
+        labels as in transformers: class indices [batch], or values [batch, classes]. Raises InputError.
         """
         _check_options(self, options, ("num_items_in_batch", "output_hidden_states"))
         asks = self._asks_losses(labels)
@@ -343,13 +342,13 @@ class TensornetForSequenceClassification(TensornetPreTrainedModel):
 
 
 class Encoder:
-    """The encoder's half of a model, as `generate` calls it. It is no module: its weights are the model's."""
+    """The encoder of a model as `generate` calls it. Not a module: its weights belong to the model."""
 
     def __init__(self, model: Model):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **options: Any) -> BaseModelOutput:
-        """input_ids, attention_mask [batch, m]: what the decoder looks at, [batch, m, width]."""
+        """input_ids, attention_mask [batch, m] -> encoder states [batch, m, width]."""
         _check_options(self, options, ("return_dict",))
         return BaseModelOutput(self.model.encode(input_ids, _key_mask("attention_mask", attention_mask)))
 
@@ -357,7 +356,7 @@ class Encoder:
 
 
 class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGenerationMixin):
-    """An encoder and a decoder: `AutoModelForSeq2SeqLM`."""
+    """An encoder-decoder model for `AutoModelForSeq2SeqLM`."""
 
     kind = "seq2seq"
 
@@ -365,11 +364,14 @@ class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGener
         return Encoder(self.model)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """The labels one place later, behind the token that a target starts with. Raises InputError without it."""
+        """Shifts the labels right after the decoder's start token. Raises InputError if there is no start token."""
         config = self.config
         start = config.bos_token_id if config.decoder_start_token_id is None else config.decoder_start_token_id
         if start is None:
-            raise InputError("labels alone need 'decoder_start_token_id' in the configuration, or 'decoder_input_ids'.")
+            raise InputError(
+                "'labels' alone require 'decoder_start_token_id' in the configuration: set it, or give "
+                "'decoder_input_ids'."
+            )
         pad = start if config.pad_token_id is None else config.pad_token_id
         return F.pad(labels[:, :-1], (1, 0), value=start).masked_fill(F.pad(labels[:, :-1], (1, 0)) == UNSCORED, pad)
 
@@ -387,16 +389,16 @@ class TensornetForConditionalGeneration(TensornetPreTrainedModel, TensornetGener
         decoder_position_ids: Tensor | None = None,
         **options: Any,
     ) -> Seq2SeqLMOutput:
-        """input_ids [batch, m], decoder_input_ids [batch, n] and masks: logits [batch, n, target_vocabulary].
+        """input_ids [batch, m], decoder_input_ids [batch, n] and masks -> logits [batch, n, target_vocabulary].
 
-        `encoder_outputs`: what the encoder made of the source, in place of input_ids. labels [batch, n]: what comes at
-        each place of the target, from which decoder_input_ids are made where they are not given. Raises InputError.
+        encoder_outputs: the output of the encoder, instead of input_ids. labels [batch, n]: the target tokens, from
+        which decoder_input_ids are derived if they are not given. Raises InputError.
         """
         _check_options(self, options, ("num_items_in_batch",))
         past, asks = self._past(past_key_values, use_cache, labels), self._asks_losses(labels)
         if decoder_input_ids is None:
             if labels is None:
-                raise InputError("a decoder needs 'decoder_input_ids', or 'labels' to make them of.")
+                raise InputError("a decoder requires 'decoder_input_ids', or 'labels' to derive them from.")
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         source_mask = _key_mask("attention_mask", attention_mask)
         mask = _key_mask("decoder_attention_mask", decoder_attention_mask)
@@ -429,15 +431,16 @@ MODELS: tuple[type[TensornetPreTrainedModel], ...] = (
 
 
 def make(source: Source | ModelSpec | Model, **options: Any) -> TensornetPreTrainedModel:
-    """The model of a model file or a design, or a trained one of `ta.models`; `options` as in `config_of`.
+    """Returns the Hugging Face model of a model file or a design, or wraps a trained model of `ta.models`.
 
-    Weights are in `dtype` where that is given. A trained model keeps its sizes, dtype and backend: InputError for
-    options that would change them. Raises DesignError, InputError and TypeError as `config_of` does.
+    `options`: as in `config_of`; `dtype` sets the dtype of the weights. A trained model keeps its sizes, dtype and
+    backend. Raises InputError for options that would change them, and DesignError, InputError or TypeError as
+    `config_of`.
     """
     trained = source if isinstance(source, Model) else None
     if trained is not None:
         for name in sorted(options.keys() & (KEYS | {"backend", "dtype"})):
-            raise InputError(f"a trained model has its own '{name}': leave it out.")
+            raise InputError(f"a trained model keeps its '{name}': leave it out.")
         options["backend"] = trained.backend
     config = config_of(source if trained is None else trained.spec, **options)
     (cls,) = (cls for cls in MODELS if cls.kind == config.spec.kind)

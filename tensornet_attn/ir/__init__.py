@@ -1,1 +1,1 @@
-"""The plain data that all layers speak of: arithmetic as trees, and the steps of a diagram."""
+"""The data structures that all layers share: arithmetic trees and the steps of a diagram."""

@@ -1,10 +1,10 @@
-"""Pairs of a query and a key as bounds: on where either stands, and on how far before the query the key is.
+"""Areas: sets of pairs of a query and a key, as bounds on both positions and on their distance.
 
 # Area(distance=(0, inf), key=(0, 3)): keys 0 to 3 that are not later than the query
 
-What several areas cover together stands for a condition on pairs: no pair outside of them meets it. Bounds are whole
-numbers or infinite; keys stand at 0 or later. Each bound follows from others (query - key is the distance), so that
-an area without any pair is found.
+A union of areas bounds a condition on pairs: no pair outside of it meets the condition. Bounds are whole numbers or
+infinite; positions of keys are at least 0. Because query - key is the distance, bounds imply further bounds, which
+detect empty areas.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from math import inf
 
 from tensornet_attn.limits import AREAS
 
-Span = tuple[float, float]  # the least and the greatest number
+Span = tuple[float, float]  # (minimum, maximum)
 ANY: Span = (-inf, inf)
 
 
 @dataclass(frozen=True, order=True)
 class Area:
-    """Pairs of a query and a key. `distance`: position of the query minus that of the key."""
+    """Pairs of a query and a key. `distance` is the position of the query minus that of the key."""
 
     distance: Span = ANY
     query: Span = ANY
     key: Span = ANY
 
     def intersection(self, other: Area) -> Area:
-        """The pairs in both, of which there may be none."""
+        """The pairs in both areas, possibly none."""
         return Area(*map(_met, self.spans, other.spans))
 
     @property
@@ -37,11 +37,11 @@ class Area:
 
     @property
     def by_distance(self) -> bool:
-        """Whether the distance alone says which pairs these are."""
+        """Whether only the distance is bounded."""
         return self.query == ANY and self.key == ANY
 
     def closed(self) -> Area | None:
-        """The same pairs with bounds that follow from the others; None where there are none.
+        """The same pairs with all implied bounds. Returns None if the area is empty.
 
         >>> Area(key=(0, 3), query=(10, inf)).closed().distance
         (7, inf)
@@ -55,11 +55,11 @@ class Area:
         return Area(distance, query, key)
 
     def contains(self, other: Area) -> bool:
-        """Whether every pair of another area is in this one."""
+        """Whether all pairs of another area are in this area."""
         return all(map(_holds, self.spans, other.spans))
 
     def complement(self) -> Iterator[Area]:
-        """The pairs that are not in it, as areas that overlap."""
+        """The pairs outside of the area, as overlapping areas."""
         for name, (least, most) in zip(("distance", "query", "key"), self.spans, strict=True):
             for span in [(-inf, least - 1)] * (least > -inf) + [(most + 1, inf)] * (most < inf):
                 yield replace(Area(), **{name: span})
@@ -70,7 +70,7 @@ EVERYWHERE: Areas = (Area(),)
 
 
 def simplify(areas: Iterable[Area]) -> Areas:
-    """Areas that cover the same, none without pairs, none that another one holds; one for all where they are many."""
+    """The areas without empty ones and those inside another; their bounding area if they exceed `limits.AREAS`."""
     found = sorted(area for area in {*areas} if area.closed() is not None)
     found = [area for area in found if not any(other.contains(area) for other in found if other != area)]
     if len(found) <= AREAS:
@@ -82,19 +82,19 @@ def simplify(areas: Iterable[Area]) -> Areas:
 
 
 def intersect(one: Areas, other: Areas) -> Areas:
-    """Where two conditions both hold."""
+    """The pairs that are in both unions of areas."""
     if EVERYWHERE in (one, other):
         return other if one == EVERYWHERE else one
     return simplify(a.intersection(b) for a in one for b in other)
 
 
 def union(one: Areas, other: Areas) -> Areas:
-    """Where one of two conditions holds."""
+    """The pairs that are in at least one of two unions of areas."""
     return simplify((*one, *other))
 
 
 def complement(areas: Areas) -> Areas:
-    """Where none of these areas is."""
+    """The pairs that are in none of the areas."""
     found = EVERYWHERE
     for area in areas:
         found = intersect(found, simplify(area.complement()))
@@ -102,13 +102,13 @@ def complement(areas: Areas) -> Areas:
 
 
 def distances(areas: Areas) -> Span | None:
-    """The least and the greatest distance of any pair; None where there is no pair."""
+    """The minimum and maximum distance of all pairs. Returns None if there are none."""
     spans = [area.distance for area in map(Area.closed, areas) if area is not None]
     return (min(least for least, _ in spans), max(most for _, most in spans)) if spans else None
 
 
 def reach_and_prefix(areas: Areas) -> tuple[Span, int]:
-    """The distances of all pairs, but for those of so many of the first keys, which are seen however far away."""
+    """(range of distances, number of first keys that are visible at any distance)."""
     first = [area for area in areas if area.key[1] < inf and (distances((area,)) or ANY)[1] == inf]
     nearby = distances(tuple(area for area in areas if area not in first)) or (0, -1)
     return nearby, int(max((area.key[1] for area in first), default=-1)) + 1

@@ -1,4 +1,4 @@
-"""Leg arithmetic: sizes, scales, coefficients and parameters as small expression trees, never run as code."""
+"""Arithmetic of sizes, scales, coefficients and parameters, as expression trees. Texts are never run as code."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tensornet_attn.ir.tokens import Refusal, Span, Stream, Token
 
 T = TypeVar("T")
 Value = int | float | Fraction
-HINT = "numbers, legs and settings with + - * / // **, e.g. 'f / h' or 'd ** -0.5'."
-FUNCTIONS = {  # name: least number of arguments
+HINT = "use numbers, legs and settings with + - * / // **, e.g. 'f / h' or 'd ** -0.5'."
+FUNCTIONS = {  # name: minimum number of arguments
     "sqrt": 1, "log": 1, "log2": 1, "exp": 1, "abs": 1, "floor": 1, "ceil": 1, "min": 2, "max": 2,
 }  # fmt: skip
-OF_MATH = ("sqrt", "log", "log2", "exp", "floor", "ceil")  # those that Python has in its module `math`
-CONSTANTS = {"pi": math.pi}  # where no leg or setting has the name
+OF_MATH = ("sqrt", "log", "log2", "exp", "floor", "ceil")  # functions of Python's module `math`
+CONSTANTS = {"pi": math.pi}  # unless a leg or a setting has the name
 _MEANT = {"rsqrt": "x ** -0.5", "pow": "x ** 2", "square": "x ** 2", "ln": "log(x)", "round": "floor(x + 0.5)"}
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2, "//": 2}
 
@@ -58,12 +58,12 @@ ONE = Number(1)
 
 
 def times(a: Arith, b: Arith) -> Arith:
-    """The product of two, where one of them may be 1."""
+    """The product of two trees, without factors of 1."""
     return b if a == ONE else a if b == ONE else Binary("*", a, b)
 
 
 def parse(text: str | int | float) -> Arith:
-    """The tree of `f / h` or of a number. Raises Refusal."""
+    """Parses a text such as `f / h`, or converts a number. Raises Refusal if the text is invalid."""
     if not isinstance(text, str):
         return number(text)
     stream = Stream(text, HINT)
@@ -78,7 +78,7 @@ def number(value: int | float) -> Arith:
 
 
 def parse_sum(stream: Stream, binding: int = 1) -> Arith:
-    """Precedence climbing over `+ - * / //`; powers and signs are in `_power`."""
+    """Parses `+ - * / //` by precedence climbing; `_signed` and `_power` parse signs and powers."""
     left = _signed(stream)
     while stream.next.kind == "symbol" and _BINDING.get(stream.next.text, 0) >= binding:
         op = stream.operator().text
@@ -87,7 +87,7 @@ def parse_sum(stream: Stream, binding: int = 1) -> Arith:
 
 
 def _signed(stream: Stream) -> Arith:
-    """`-d ** 2` is -(d ** 2), as in Python."""
+    """Parses signs; `-d ** 2` is -(d ** 2), as in Python."""
     if stream.at("-", "+"):
         stream.descend()
         sign = stream.take().text
@@ -130,23 +130,23 @@ def literal(token: Token) -> Number:
     """The value of a number token."""
     text = token.text
     if len(text) > 40:
-        raise Refusal("number", "a number of more than 40 characters.", "write it shorter.", token.span)
+        raise Refusal("number", "this number has more than 40 characters.", "shorten it.", token.span)
     value = int(text) if text.isdigit() else float(text)
     if not math.isfinite(value):
-        raise Refusal("number", f"'{text}' is no finite number.", "keep numbers below 1e308.", token.span)
+        raise Refusal("number", f"'{text}' is not a finite number.", "keep numbers below 1e308.", token.span)
     return Number(value)
 
 
 def _call(stream: Stream, function: str, span: Span) -> Call:
     if function not in FUNCTIONS:
-        hint = f"known: {', '.join(sorted(FUNCTIONS))}."
-        hint = f"it is written '{_MEANT[function]}'." if function in _MEANT else hint
+        hint = f"use one of {', '.join(sorted(FUNCTIONS))}."
+        hint = f"write '{_MEANT[function]}'." if function in _MEANT else hint
         raise Refusal("unknown-function", f"there is no function '{function}'.", hint, span)
     arguments = parse_arguments(stream, parse_sum)
     least = FUNCTIONS[function]
     if len(arguments) < least or (least == 1 and len(arguments) > 1):
         wanted = "one argument" if least == 1 else "two or more arguments"
-        raise Refusal("syntax", f"'{function}' takes {wanted}, {len(arguments)} given.", _USAGE[function], span)
+        raise Refusal("syntax", f"'{function}' takes {wanted}, got {len(arguments)}.", _USAGE[function], span)
     return Call(function, tuple(arguments))
 
 
@@ -154,7 +154,7 @@ _USAGE = {name: f"e.g. '{name}(f)'." if least == 1 else f"e.g. '{name}(f, 64)'."
 
 
 def parse_arguments(stream: Stream, item: Callable[[Stream], T]) -> list[T]:
-    """`(a, b)` after a name; the cursor stands on the opening parenthesis."""
+    """Parses arguments such as `(a, b)`; the cursor is at the opening parenthesis."""
     stream.descend()
     stream.expect("(", "'('")
     arguments: list[T] = []
@@ -168,7 +168,7 @@ def parse_arguments(stream: Stream, item: Callable[[Stream], T]) -> list[T]:
 
 
 def with_constants(tree: Arith, declared: Container[str]) -> Arith:
-    """The tree with `pi` as a number, unless a leg or setting has that name."""
+    """The tree with `pi` replaced by its value, unless a leg or a setting has this name."""
     if isinstance(tree, Name):
         known = CONSTANTS.get(tree.name)
         return tree if known is None or tree.name in declared else Number(known)
@@ -183,7 +183,7 @@ def with_constants(tree: Arith, declared: Container[str]) -> Arith:
 
 
 def names(tree: Arith) -> Iterator[Name]:
-    """The legs and settings a tree speaks of, in the order written."""
+    """The names of legs and settings in a tree, in the order written."""
     if isinstance(tree, Name):
         yield tree
     elif isinstance(tree, Negative):
@@ -197,7 +197,7 @@ def names(tree: Arith) -> Iterator[Name]:
 
 
 def evaluate(tree: Arith, values: Mapping[str, Value]) -> int | float:
-    """The number a tree stands for; whole results are ints. Raises Refusal where it has no value."""
+    """The value of a tree; whole results are ints. Raises Refusal if it has no finite real value."""
     value = _evaluate(tree, values)
     if isinstance(value, Fraction):
         value = int(value) if value.denominator == 1 else float(value)
@@ -217,11 +217,11 @@ def _evaluate(tree: Arith, values: Mapping[str, Value]) -> Value:
             return _apply(tree.function, [_evaluate(a, values) for a in tree.arguments])
         return _bounded(_combine(tree.op, _evaluate(tree.left, values), _evaluate(tree.right, values)))
     except ZeroDivisionError:
-        raise _refused(tree, "divides by zero", "give it another divisor.") from None
+        raise _refused(tree, "divides by zero", "use another divisor.") from None
     except OverflowError:
-        raise _refused(tree, "is too large a number", "keep numbers below 1e308, whole ones below 2 ** 512.") from None
+        raise _refused(tree, "is too large", "keep numbers below 1e308, whole ones below 2 ** 512.") from None
     except ValueError:
-        raise _refused(tree, "is no real number", "roots and logarithms are taken of positive numbers.") from None
+        raise _refused(tree, "is not a real number", "take roots and logarithms of positive numbers.") from None
 
 
 def _refused(tree: Arith, what: str, hint: str) -> Refusal:
@@ -238,7 +238,7 @@ def _combine(op: str, left: Value, right: Value) -> Value:
 
 
 def _raise(base: Value, exponent: Value) -> Value:
-    """A power whose size is known before it is computed."""
+    """A power. Raises OverflowError before computing a result that is too large."""
     if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator == 1:
         bits = max(base.numerator.bit_length(), base.denominator.bit_length())
         if abs(exponent) > limits.INTEGER_BITS or bits * abs(exponent) > 2 * limits.INTEGER_BITS:
@@ -272,7 +272,7 @@ def _apply(function: str, arguments: list[Value]) -> Value:
 
 
 def to_text(tree: Arith, rename: Callable[[str], str] = lambda name: name) -> str:
-    """The tree as one line of arithmetic that reads back to it; also valid Python (`rename` maps the names)."""
+    """The tree as arithmetic that reads back to it and is valid Python; `rename` maps the names."""
     return _text(tree, 0, rename)
 
 

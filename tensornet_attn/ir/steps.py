@@ -1,4 +1,4 @@
-"""What a diagram is made of, as plain data: tensors, uses, and the operations of its steps."""
+"""The parts of a diagram: tensors, uses, and the operations of steps."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from functools import cached_property
 
 from tensornet_attn.ir.arithmetic import ONE, Arith
 
-LOGIC = {"or": 1, "and": 2, "not": 3}  # words that join masks: how tightly each binds
+LOGIC = {"or": 1, "and": 2, "not": 3}  # operators of masks: precedence
 
 
 @dataclass(frozen=True)
 class Function:
-    """`softcap(30)`, `band(5)`, `kron(eye(h), ones(d, d))`: a name and its arguments; of `or`, `and`, `not` masks."""
+    """A name with arguments, as `softcap(30)` or `kron(eye(h), ones(d, d))`; those of `or`, `and`, `not` are masks."""
 
     name: str
     arguments: tuple[Function | Arith, ...] = ()
 
     def to_text(self, number: Callable[[Arith], str]) -> str:
-        """As it is written: `relu`, `band(5)`, `causal and not (band(5) or prefix(2))`."""
+        """The text in a design: `relu`, `band(5)`, `causal and not (band(5) or prefix(2))`."""
         own = LOGIC.get(self.name)
         if own is None:
             texts = [part.to_text(number) if isinstance(part, Function) else number(part) for part in self.arguments]
@@ -35,24 +35,24 @@ class Function:
 class Tensor:
     """A leaf of the diagram; `role` is input, weight, constant, noise or state.
 
-    `stored`: of a weight whose legs were split, which of them are one dimension where it is stored: (f), (h d).
+    `stored` groups the legs of a weight with split legs by the dimensions of the stored tensor: (f), (h d).
     """
 
     name: str
     role: str
     legs: tuple[str, ...]
-    init: Function | None = None  # of a weight or state; the value of a constant
+    init: Function | None = None  # of a weight or a state; for a constant, its value
     frozen: bool = False
-    default: str | None = None  # an input: the input it is when not given
-    std: Arith = ONE  # noise
-    always: bool = False  # noise
-    update: str | None = None  # state: the step whose value is stored
-    stored: tuple[tuple[str, ...], ...] = ()  # weight: (), each leg is a dimension of its own
+    default: str | None = None  # of an input: the input that replaces an omitted argument
+    std: Arith = ONE  # of noise
+    always: bool = False  # of noise
+    update: str | None = None  # of a state: the step whose value is stored
+    stored: tuple[tuple[str, ...], ...] = ()  # of a weight: (), if each leg is a dimension
 
 
 @dataclass(frozen=True)
 class Use:
-    """A tensor or step, its legs renamed by position."""
+    """A tensor or a step with its legs renamed by position."""
 
     name: str
     legs: tuple[str, ...]
@@ -60,7 +60,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Term:
-    """A product of uses times a coefficient; no factors means the coefficient alone."""
+    """A coefficient times a product of uses; without factors, the coefficient."""
 
     coefficient: Arith
     factors: tuple[Use, ...]
@@ -68,7 +68,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Contraction:
-    """A sum of products. Legs of a term that the result lacks are summed; result legs it lacks are broadcast."""
+    """A sum of products. A term sums its legs that the result lacks, and broadcasts over result legs that it lacks."""
 
     terms: tuple[Term, ...]
 
@@ -79,30 +79,30 @@ class Contraction:
 
 @dataclass(frozen=True)
 class Visible:
-    """Where a masked box may look, in the legs of another step.
+    """The entries visible to a masked box, in the legs of another step.
 
-    `masks`: those of the design. `legs`: the box's own beside query and key, which a mask of the call may name, in
-    written order, each with the leg of the step that it is; None where the step lacks it: then an entry is seen that is
-    seen anywhere along that leg. Without `legs`, a key mask alone hides something.
+    `masks` are those of the design. `legs` are the box's legs other than query and key, which a mask of the call may
+    have, in the order written, each with the matching leg of the step. The match is None if the step lacks the leg; an
+    entry is then visible if it is visible anywhere along the leg. If `legs` is None, only a key mask hides entries.
     """
 
     masks: tuple[Function, ...] = ()
     legs: tuple[tuple[str, str | None], ...] | None = None
 
 
-Seen = frozenset[frozenset[Visible]]  # what any of these sees; each sees what is visible to all of its own
+Seen = frozenset[frozenset[Visible]]  # the union of alternatives; an alternative is the intersection of its parts
 
 
 @dataclass(frozen=True)
 class Box:
-    """One box: its kind, the leg it acts along, its operands by role, and its parameters.
+    """A box: its kind, its leg, its operands by role, and its parameters.
 
-    `operands`: (role, use) pairs; the role is `of`, but for `topk` (of, by) and `delta_rule` (query, key, value, rate).
-    `numbers`: scale, dropout, eps, k, base, fraction, where the box has them, defaults filled in.
-    `masks`: as written in the box; the design's own `causal` is in `Graph.masks`.
-    `other`: the second leg of rope (`along`), of rel_shift (`to`). `function`: the map. `mode`: delta_rule's normalize.
-    `seen`: of the box `hide`, which no design has, what its readers see: elsewhere it holds a number, `fill`.
-    `parts`: of `join` and `split`, the legs that are the leg together, in the order of their entries.
+    `operands`: (role, use) pairs; most boxes have only `of`, `topk` of and by, `delta_rule` query, key, value, rate.
+    `numbers`: the box's numbers such as scale, dropout, eps, k, base and fraction, including defaults.
+    `masks`: as written in the box; `Graph.masks` adds the design's `causal`.
+    `other`: the second leg, such as `along` of rope. `function`: the map. `mode`: as delta_rule's `normalize`.
+    `seen`: for the box `hide`, which only rewrites create, the entries visible to its readers; others become `fill`.
+    `parts`: for `join` and `split`, the legs that form the joined leg, in the order of its entries.
     """
 
     kind: str
@@ -118,11 +118,11 @@ class Box:
 
     @cached_property
     def acting(self) -> tuple[str, ...]:
-        """The legs that it names: an operand may not lack or rename them by itself."""
+        """The legs that the box names; operands cannot be renamed without the box."""
         return tuple(leg for leg in (self.leg, self.other, *self.parts) if leg is not None)
 
     def renamed(self, names: Mapping[str, str]) -> Box:
-        """The same along legs of other names; its operands stay."""
+        """The box with renamed legs and unchanged operands."""
         leg, other = (None if leg is None else names.get(leg, leg) for leg in (self.leg, self.other))
         return replace(self, leg=leg, other=other, parts=tuple(names.get(leg, leg) for leg in self.parts))
 
@@ -132,7 +132,7 @@ class Box:
 
     @property
     def joins(self) -> bool:
-        """Whether it has several operands: a leg of one may meet legs of the others, so none is taken out or split."""
+        """Whether the box has several operands. Their legs may match, so no leg can be removed or split separately."""
         return len(self.operands) > 1
 
     def operand(self, role: str) -> Use:
@@ -144,19 +144,19 @@ class Box:
 
 @dataclass(frozen=True)
 class FusedAttention:
-    """Softmax attention as one fused operation, made by the planner only: the scores never stand in memory.
+    """Softmax attention as one fused operation, created by the planner; the scores are never stored in memory.
 
-    softmax over `leg` of scale * (query . key), times value, summed over `leg`. Legs that query and key share, and the
-    scores lack, are summed inside. `steps` names the steps of the diagram that it does at once. The softmax also runs
-    over the legs `beside` the key leg, which the key has and the value lacks: several keys of one position. `sink`: one
-    more score, of no value.
+    softmax over `leg` of scale * (query . key), times value, summed over `leg`. Legs that query and key share and the
+    scores lack are summed inside. `steps` names the steps of the diagram that it replaces. The softmax also runs over
+    the legs `beside`, which the key has and the value lacks: several keys of one position. `sink` is a further score
+    without a value.
     """
 
     leg: str
     query: Use
     key: Use
     value: Use
-    scores: tuple[str, ...]  # legs of the softmax box, in written order
+    scores: tuple[str, ...]  # legs of the softmax box, in the order written
     scale: Arith
     dropout: Arith
     masks: tuple[Function, ...]
@@ -171,11 +171,11 @@ class FusedAttention:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Steps of the diagram as one operation, made by the planner only; `kind` names how it is computed.
+    """Several steps of the diagram as one operation, created by the planner; `kind` names its implementation.
 
-    `body`: the steps it computes, as the graph had them; the last one has the name, and gives the result, of the step
-    that this operation is of. `uses`: what the body reads from outside, each tensor once, under its own leg names.
-    `form`: the same in named fields, as its kind has them, derived from the body.
+    `body` has the original steps; the last has the name and the result of the kernel's step. `uses` are the outside
+    tensors that the body reads, each once, under their own leg names. `form` describes the same computation in the
+    named fields of its kind, derived from the body.
     """
 
     kind: str
@@ -190,9 +190,9 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Step:
-    """A named result: its operation and its legs in written order.
+    """A named result: its operation and its legs in the order written.
 
-    A box or expression nested inside a box is a step of its own, named after its place: `A.of`, `Gs.by`, `A.of.of`.
+    A box or expression nested in a box is a separate step, named after its place: `A.of`, `Gs.by`, `A.of.of`.
     """
 
     name: str
@@ -205,37 +205,37 @@ class Step:
 
     @property
     def contraction(self) -> Contraction | None:
-        """The operation, where it is a sum of products."""
+        """The operation if it is a sum of products, otherwise None."""
         return self.op if isinstance(self.op, Contraction) else None
 
     @property
     def box(self) -> Box | None:
-        """The operation, where it is a box of the language."""
+        """The operation if it is a box, otherwise None."""
         return self.op if isinstance(self.op, Box) else None
 
     @property
     def kernel(self) -> Kernel | None:
-        """The operation, where it is steps that the planner computes as one."""
+        """The operation if it is a kernel of several steps, otherwise None."""
         return self.op if isinstance(self.op, Kernel) else None
 
     @property
     def form(self) -> object:
-        """What a kernel computes, in named fields; None where it has none."""
+        """The form of a kernel, None if there is none."""
         return self.op.form if isinstance(self.op, Kernel) else None
 
     @property
     def attention(self) -> FusedAttention | None:
-        """The operation, where it is attention that the planner fused."""
+        """The operation if it is fused attention, otherwise None."""
         return self.op if isinstance(self.op, FusedAttention) else None
 
     @property
     def fused(self) -> FusedAttention | Kernel | None:
-        """The operation, where the planner made it of several steps."""
+        """The operation if the planner fused it from several steps, otherwise None."""
         return self.op if isinstance(self.op, FusedAttention | Kernel) else None
 
 
 def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
-    """A sum of products, a box, or fused attention, with every use changed."""
+    """A step, other than a kernel, with `change` applied to all its uses."""
     if step.attention is not None:
         query, key, value, *sink = map(change, step.attention.uses)
         changed = replace(step.attention, query=query, key=key, value=value, sink=next(iter(sink), None))
@@ -250,7 +250,7 @@ def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
 
 @dataclass(frozen=True)
 class Loss:
-    """An auxiliary loss: a step without legs, and what training multiplies it by."""
+    """An auxiliary loss: a step without legs, and its weight in training."""
 
     name: str
     step: str

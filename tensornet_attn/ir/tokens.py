@@ -1,4 +1,4 @@
-"""Splits expressions and arithmetic into tokens with their places."""
+"""Splits expressions and arithmetic into tokens with their locations."""
 
 from __future__ import annotations
 
@@ -13,24 +13,21 @@ _TOKEN = re.compile(
     r"|(?P<symbol>->|\*\*|//|[-+*/()\[\],])|(?P<space>\s+)",
     re.ASCII,
 )
-_MEANT = {  # what a stray character is written as
-    "→": "an arrow is written '->'.",
-    "^": "a power is written '**'.",
+_MEANT = {  # hints for characters of other notations
+    "→": "write an arrow as '->'.",
+    "^": "write a power as '**'.",
     "−": "write '-' for minus.",
-    "×": "write '*'; tensors of a product are separated by blanks.",
-    "·": "write '*'; tensors of a product are separated by blanks.",
-    ">": "an arrow is written '->'.",
-    "=": "an arrow is written '->'; a step is written 'name: expression'.",
+    "×": "write '*' after a coefficient, and separate tensors with spaces.",
+    "·": "write '*' after a coefficient, and separate tensors with spaces.",
+    ">": "write an arrow as '->'.",
+    "=": "write an arrow as '->', and a step as 'name: expression'.",
 }
 
 Span = tuple[int, int]
 
 
 class Refusal(Exception):
-    """Something is refused: a code, a sentence, a hint and the span in the text; whoever knows the place reports it.
-
-    Without a span the whole text is meant.
-    """
+    """An error in a text: a code, a message, a hint and a span (None: the whole text). Callers add the location."""
 
     def __init__(self, code: str, message: str, hint: str = "", span: Span | None = None):
         super().__init__(message)
@@ -49,7 +46,7 @@ class Token:
 
 
 def tokenize(text: str, meant: Mapping[str, str]) -> list[Token]:
-    """The tokens of one expression, closed by an `end` token. `meant`: hints for stray characters."""
+    """The tokens of one expression, followed by an `end` token. `meant` maps unexpected characters to hints."""
     if len(text) > limits.EXPRESSION_LENGTH:
         message = f"this text has more than {limits.EXPRESSION_LENGTH} characters."
         raise Refusal("too-large", message, "split it into several steps.", (0, 1))
@@ -58,10 +55,10 @@ def tokenize(text: str, meant: Mapping[str, str]) -> list[Token]:
         match = _TOKEN.match(text, place)
         if match is None:
             shown = text[place] if text[place].isprintable() else f"U+{ord(text[place]):04X}"
-            hint = {**_MEANT, **meant}.get(text[place], "names are ASCII letters, digits and _.")
+            hint = {**_MEANT, **meant}.get(text[place], "use ASCII letters, digits and _ in names.")
             module = re.search(r"\b(math|torch|np|numpy)$", text[:place])
             if text[place] == "." and module:
-                hint = f"functions stand without a module: 'sqrt(d)', not '{module[1]}.sqrt(d)'."
+                hint = f"write functions without a module: 'sqrt(d)', not '{module[1]}.sqrt(d)'."
             raise Refusal("syntax", f"unexpected character '{shown}'.", hint, (place, place + 1))
         if match.lastgroup != "space":
             tokens.append(Token(str(match.lastgroup), match.group(), place))
@@ -70,10 +67,10 @@ def tokenize(text: str, meant: Mapping[str, str]) -> list[Token]:
 
 
 class Stream:
-    """A cursor over tokens, with the two moves a hand-written parser needs: look and take.
+    """A cursor over tokens for recursive-descent parsers.
 
-    `hint` says what the text as a whole should look like; a refusal that knows no better gives it. `meant`: hints for
-    stray characters, beside those of every text.
+    `hint` describes the whole text; errors without a more specific hint use it. `meant` adds hints for unexpected
+    characters.
     """
 
     def __init__(self, text: str, hint: str, meant: Mapping[str, str] | None = None):
@@ -106,8 +103,9 @@ class Stream:
     def operator(self) -> Token:
         self.operators += 1
         if self.operators > limits.EXPRESSION_OPERATORS:
-            hint = "name parts of it in settings or steps."
-            raise Refusal("too-large", f"more than {limits.EXPRESSION_OPERATORS} operators.", hint, self.next.span)
+            hint = "move parts of it into settings or steps."
+            message = f"this text has more than {limits.EXPRESSION_OPERATORS} operators."
+            raise Refusal("too-large", message, hint, self.next.span)
         return self.take()
 
     def expect(self, symbol: str, what: str) -> Token:
@@ -116,11 +114,11 @@ class Stream:
         return self.take()
 
     def unexpected(self, wanted: str, hint: str = "") -> Refusal:
-        found = f"found '{self.next.text}'" if self.next.kind != "end" else "the text ends here"
+        found = f"got '{self.next.text}'" if self.next.kind != "end" else "but the text ends here"
         return Refusal("syntax", f"expected {wanted}, {found}.", hint or self.hint, self.next.span)
 
     def descend(self) -> None:
         self.depth += 1
         if self.depth > limits.EXPRESSION_DEPTH:
             message = f"this is nested more than {limits.EXPRESSION_DEPTH} levels deep."
-            raise Refusal("too-deep", message, "name parts of it in settings.", self.next.span)
+            raise Refusal("too-deep", message, "move parts of it into settings.", self.next.span)

@@ -1,4 +1,4 @@
-"""Values in emitted code: a Python expression, the legs of its last dimensions, and how to lay these out anew."""
+"""Values in emitted code: Python expressions with legs for dimensions, and the code that rearranges dimensions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 Legs = tuple[str, ...]
 
-# How tightly an expression binds, loosest first.
+# Precedence of expressions, lowest first.
 SUM, MATMUL, PRODUCT, ATOM = range(4)
 
 
 @dataclass(frozen=True)
 class Value:
-    """`text` is an expression whose last dimensions are `legs`; `batched` ones may have batch dimensions before.
+    """`text` is an expression with the last dimensions `legs`; a `batched` value may have batch dimensions before them.
 
-    Of a `packed` value the first legs are one dimension; `unpack` is the call that takes it apart.
+    The first `packed` legs of a value are one dimension; `unpack` is the call that splits it.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Value:
 
     @property
     def atom(self) -> str:
-        """The expression as something that a call or an index may follow."""
+        """The expression, in parentheses if a call or an index could not follow it."""
         return self.text if self.level == ATOM else f"({self.text})"
 
     @property
@@ -34,23 +34,23 @@ class Value:
         return replace(self, text=self.atom + self.unpack, level=ATOM, packed=1, unpack="") if self.unpack else self
 
     def renamed(self, declared: Legs, used: Legs) -> Value:
-        """The same value with its legs renamed, as a use does by position."""
+        """The value with its legs renamed by position."""
         names = dict(zip(declared, used, strict=True))
         return replace(self, legs=tuple(names[leg] for leg in self.legs))
 
     def arranged(self, want: Legs) -> Value:
-        """The same value with its legs in another order."""
+        """The value with its legs in the order of `want`."""
         if self.legs == want:
             return self
         return Value(permuted(self.atom, self.legs, want), want, self.batched)
 
     def aligned(self, want: Legs, whole: bool = False) -> Value:
-        """The same value with ones on the legs of `want` that it lacks; not the first ones, unless `whole`."""
+        """The value with size 1 for missing legs of `want`; broadcasting adds leading ones, unless `whole`."""
         have = tuple(leg for leg in want if leg in self.legs)
         value = self.arranged(have)
         items = [":" if leg in have else "None" for leg in want]
         while items and items[0] == "None" and not self.batched and not whole:
-            items.pop(0)  # broadcasting adds them
+            items.pop(0)  # added by broadcasting
         dots = self.batched or len(items) > 3
         while dots and items and items[0] == ":":
             items.pop(0)
@@ -60,14 +60,14 @@ class Value:
         return Value(f"{value.atom}[{index}]", want, self.batched)
 
     def grouped(self, groups: tuple[Legs, ...]) -> str:
-        """An expression with one dimension for each group of legs; an empty group is a new dimension of size 1."""
+        """An expression with one dimension for each group of legs; an empty group becomes a dimension of size 1."""
         full = tuple(group for group in groups if group)
         if all(_together(self.legs, group) for group in full):
             order = sorted(full, key=lambda group: self.legs.index(group[0]))
             text = permuted(_merged(self.atom, tuple(order)), _names(order), _names(full))
         else:
             text = _merged(self.arranged(sum(full, ())).atom, full)
-        for place in range(-1, -len(groups) - 1, -1):  # from the end, so that the places after are there
+        for place in range(-1, -len(groups) - 1, -1):  # from the end, so that later dimensions exist
             if not groups[place]:
                 text += "[..., None]" if place == -1 else f".unsqueeze({place})"
         return text
@@ -83,7 +83,7 @@ def _together(legs: Legs, group: Legs) -> bool:
 
 
 def _merged(text: str, groups: tuple[Legs, ...]) -> str:
-    """Neighbouring legs made one dimension each: the last group first, so that the places of the others stay."""
+    """Flattens each group of neighbouring legs; the last group first, so that the other positions stay valid."""
     for after, group in enumerate(reversed(groups)):
         if len(group) > 1:
             text = flattened(text, -after - len(group), -after - 1)
@@ -109,7 +109,7 @@ def permuted(text: str, have: Legs, want: Legs) -> str:
 
 
 def _one_moved(have: Legs, want: Legs) -> tuple[int, int] | None:
-    """(from, to) where moving one leg makes the difference."""
+    """(from, to) if moving one leg is enough, otherwise None."""
     for source, leg in enumerate(have):
         target = want.index(leg)
         rest = (*have[:source], *have[source + 1 :])
@@ -119,13 +119,13 @@ def _one_moved(have: Legs, want: Legs) -> tuple[int, int] | None:
 
 
 def flattened(text: str, first: int, last: int) -> str:
-    """An expression with the dimensions from `first` to `last` (both from the end) made one."""
+    """An expression with the dimensions `first` to `last`, counted from the end, flattened."""
     if first == last:
         return text
     return f"{text}.flatten({first})" if last == -1 else f"{text}.flatten({first}, {last})"
 
 
 def shape_comment(value: Value) -> str:
-    """The comment that closes a line: the shape by leg."""
+    """The comment at the end of a line: the shape by leg."""
     legs = (f"({' '.join(value.legs[: value.packed])})", *value.legs[value.packed :]) if value.unpack else value.legs
     return " ".join((["..."] if value.batched else []) + list(legs)) or "a scalar"

@@ -1,4 +1,4 @@
-"""Models whose layers are designs: language models, sequence classifiers, encoder and decoder. One YAML file each."""
+"""Models whose layers are designs: language models, sequence classifiers, and encoders with a decoder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HOME = {name: module for module, names in _PLACES.items() for name in names.spl
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a public name when it is first used: reading and pricing a model leave torch out."""
+    """Loads a public name at first use, so that reading and pricing models does not import torch."""
     if name in _HOME:
         return checked(getattr(import_module(f"{__name__}.{_HOME[name]}"), name), __name__)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

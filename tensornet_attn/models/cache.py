@@ -1,4 +1,4 @@
-"""What a model keeps of the positions it has seen: a decoding cache for each of its designs."""
+"""The decoding cache of a model: one cache per design."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tensornet_attn.nn.module import CompiledDesign
 
 
 class ModelCache(Mapping[str, Cache]):
-    """The caches of a model's designs by their places, such as `layers.0.mixer`; `model.new_cache()` makes it.
+    """The caches of a model's designs by place, such as `layers.0.mixer`; created by `model.new_cache()`.
 
-    `model(tokens, cache=cache)` reads it and adds the chunk's positions. `length`: positions seen; `nbytes`: of what is
-    kept. Those of `cross` keep the source, all others the positions of the target.
+    `model(tokens, cache=cache)` reads the cache and adds the new positions. `length`: number of positions seen;
+    `nbytes`: size in bytes. The caches of `cross` hold the source, all others the positions of the target.
     """
 
     def __init__(self, caches: Mapping[str, Cache]):
@@ -33,47 +33,44 @@ class ModelCache(Mapping[str, Cache]):
 
     @property
     def length(self) -> int:
-        """Positions seen, those that `keep_last` has dropped too.
-
-        Raises InputError after a call that failed between two layers.
-        """
+        """Number of positions seen, including dropped ones. Raises InputError after a call that failed midway."""
         lengths = dict[int, str]()
         for place, cache in self._own():
             lengths.setdefault(cache.length + cache.forgotten, place)
         if len(lengths) > 1:
             (most, first), *_, (least, last) = sorted(lengths.items(), reverse=True)
             seen = f"'{first}' has seen {most:,} positions, '{last}' {least:,}"
-            raise InputError(f"a call with this cache has failed: {seen}; reset it.")
+            raise InputError(f"a call with this cache has failed: {seen}; reset the cache.")
         return next(iter(lengths))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is kept at this length."""
+        """Size in bytes at the current length."""
         return sum(cache.nbytes for cache in self.values())
 
     def __repr__(self) -> str:
         return f"ModelCache({self.length:,} positions, {self.nbytes:,} bytes in {len(self)} designs)"
 
     def crop(self, length: int) -> None:
-        """Forgets all but the first positions; negative: as many less.
+        """Removes all but the first `length` positions; a negative length removes that many from the end.
 
-        Raises InputError where a design cannot go back; those before it have.
+        Raises InputError if a design's cache cannot be cropped; the caches of earlier layers are cropped by then.
         """
         for _, cache in self._own():
             cache.crop(length)
 
     def keep_last(self, positions: int) -> None:
-        """Forgets the oldest positions where all are kept; states and bands stay. See `Cache.keep_last`."""
+        """Drops all but the last positions; recurrent states and bands stay. See `Cache.keep_last`."""
         for _, cache in self._own():
             cache.keep_last(positions)
 
     @property
     def batch(self) -> int | None:
-        """The sequences of the batch; None before the first call."""
+        """The batch size; None before the first call."""
         return next(filter(None, (cache.batch for cache in self.values())), None)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint holds of it, by name, [batch, ...] each: numbers and dtypes once for each sequence."""
+        """The tensors that a checkpoint stores, by name, [batch, ...] each; lengths and dtypes repeat per sequence."""
         found = dict[str, torch.Tensor]()
         for place, cache in self.items() if self.batch else ():
             state = cache.state_dict()
@@ -85,7 +82,7 @@ class ModelCache(Mapping[str, Cache]):
         return found
 
     def with_tensors(self, named: Mapping[str, torch.Tensor]) -> ModelCache:
-        """This cache, holding what `tensors` gave."""
+        """This cache, filled with the tensors that `tensors` returned."""
         for place, cache in self.items():
             kept = dict[str, torch.Tensor]()
             state: dict[str, Any] = {"kept": kept}
@@ -99,32 +96,31 @@ class ModelCache(Mapping[str, Cache]):
         return self
 
     def reorder(self, index: torch.Tensor) -> None:
-        """Sequence i of the batch becomes what index[i] was, as a beam search needs."""
+        """Replaces sequence i of the batch by sequence index[i], for beam search."""
         for cache in self.values():
             cache.reorder(index)
 
     select = reorder
 
     def repeat_interleave(self, repeats: int) -> None:
-        """Each sequence of the batch stands there so many times, in a row."""
+        """Repeats each sequence of the batch `repeats` times in a row."""
         for cache in self.values():
             cache.repeat_interleave(repeats)
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Empties the cache."""
         for cache in self.values():
             cache.reset()
 
     def _own(self) -> Iterator[tuple[str, Cache]]:
-        """The caches of the chunk's positions: all but those of a source."""
+        """The caches of the target's positions: all except those of the source."""
         return ((place, cache) for place, cache in self.items() if not place.endswith(".cross"))
 
 
 def caches_of(designs: Mapping[str, CompiledDesign], max_length: int | None, droppable: bool = False) -> ModelCache:
-    """An empty cache for each design, by its place. Raises InputError where one can keep none, with its place.
+    """An empty cache for each design, by place. Raises InputError with the place if a design has no decoding cache.
 
-    `max_length`: positions of the target that there is room for from the first call on. `droppable`: the oldest can be
-    dropped.
+    `max_length`: number of target positions to allocate at once. `droppable`: the oldest positions can be dropped.
     """
 
     def made(place: str, new: Callable[..., Cache]) -> Cache:

@@ -1,4 +1,4 @@
-"""Whether a decoding cache can carry what a design has seen from segment to segment while it trains."""
+"""Checks whether a design's decoding cache can carry its memory between segments in training."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tensornet_attn.plan.parts import Decoding
 
 
 def check_carried(place: Place, part: Fitted) -> None:
-    """Refuses a design at its place in a model whose memory is the decoding cache."""
+    """Refuses a design whose cache cannot be carried, in a model with `memory_kind: cache`."""
     reason = not_carried(build(part.design, part.causal), bool(part.design.loss_weights))
     if reason:
-        place.refuse(reason, "leave out 'memory_kind: cache'; a memory of inputs asks for less.")
+        place.refuse(reason, "leave out 'memory_kind: cache': a memory of inputs has fewer requirements.")
 
 
 def not_carried(graph: Graph, losses: bool) -> str | None:
-    """Why the cache of a design cannot be carried; None where it can, and where it keeps nothing."""
+    """The reason why a design's cache cannot be carried; None if it can, or if it is empty."""
     try:
         decoding = decoding_of(graph, droppable=True)
     except InputError as error:
@@ -31,11 +31,11 @@ def not_carried(graph: Graph, losses: bool) -> str | None:
     stored = [tensor for tensor in graph.tensors if tensor.role in ("weight", "state")]
     ends = [leg.name for leg in graph.legs if leg.name in _sequence(graph, graph.leg) and leg.maximum is not None]
     reasons = [
-        *(f"training updates '{state}', in segments as in whole sequences" for state, _ in graph.updates),
-        *(f"training draws '{name}' for two parts of a segment" for name in decoding.drawn),
-        *(["its losses are of whole sequences"] if losses else []),
+        *(f"training updates the state '{state}', once per segment" for state, _ in graph.updates),
+        *(f"training draws '{name}' anew in each of the two parts of a segment" for name in decoding.drawn),
+        *(["its losses are computed over whole sequences"] if losses else []),
         *(f"'{tensor.name}' has a row for each position" for tensor in stored if _sequence(graph, tensor.legs)),
-        *(f"leg '{leg}' has a maximum, and segments have no end" for leg in ends),
+        *(f"leg '{leg}' has a maximum, and the number of segments is unlimited" for leg in ends),
         *_placed(graph, decoding),
     ]
     return next((f"the cache of '{graph.name}' cannot be carried: {reason}." for reason in reasons), None)
@@ -46,7 +46,7 @@ def _sequence(graph: Graph, legs: Iterable[str]) -> list[str]:
 
 
 def _placed(graph: Graph, decoding: Decoding) -> list[str]:
-    """What asks where a position stands, not only how far from another, where the oldest are dropped."""
+    """Reasons that use absolute positions, which dropping the oldest positions would change."""
     if all(one.leg is None or one.reach is not None for one in decoding.kept):
         return []
     graph = decoding.graph
@@ -57,4 +57,4 @@ def _placed(graph: Graph, decoding: Decoding) -> list[str]:
         if tensor.init is not None and tensor.init.name in PLACES and _sequence(graph, tensor.legs)
     ]
     masks = [step.name for step in graph.steps if not by_distance(graph.masks(step))]
-    return [f"'{name}' says where a position stands, and the oldest are dropped" for name in (*turned, *tables, *masks)]
+    return [f"'{name}' uses absolute positions, and the oldest are dropped" for name in (*turned, *tables, *masks)]

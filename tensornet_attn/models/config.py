@@ -1,4 +1,4 @@
-"""What a model file says under `model:`, as pydantic models and as a JSON schema, before any design is looked up."""
+"""The keys under `model:` in a model file, as pydantic models and as a JSON schema."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Initialisation = Literal["design", "normal", "gpt2", "xavier", "transformer_xl",
 
 def _design(value: Any) -> Any:
     if not isinstance(value, (str, os.PathLike, Mapping, Design)) or value == {}:
-        raise PydanticCustomError("design", "a design is wanted here: a shipped name, a path, or the design itself")
+        raise PydanticCustomError("design", "expected a design: a shipped name, a path, or the design itself")
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _short(kind: Any, key: str) -> Callable[[Any], Any]:
-    """`mhsa` is short for `{design: mhsa}` in a part, and for `{mixer: mhsa}` in a layer."""
+    """Expands `mhsa` to `{design: mhsa}` in a part, and to `{mixer: mhsa}` in a layer."""
 
     def spelled_out(value: Any) -> Any:
         if isinstance(value, (str, os.PathLike, Design)):
             return {key: value}
         if not isinstance(value, (Mapping, _Data)):
-            raise PydanticCustomError(kind, "a design is wanted here, or a mapping")
+            raise PydanticCustomError(kind, "expected a design or a mapping")
         return value
 
     return spelled_out
@@ -44,7 +44,7 @@ def _short(kind: Any, key: str) -> Callable[[Any], Any]:
 
 def _whole(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.SIZE:
-        raise PydanticCustomError("whole", "a whole number is wanted here, from 1")
+        raise PydanticCustomError("whole", "expected a whole number from 1")
     return value
 
 
@@ -55,7 +55,7 @@ def _rows(value: Any) -> Any:
 def _share(value: Any) -> Any:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not 0 <= value < 1:
-        raise PydanticCustomError("share", "a number from 0 up to but not including 1 is wanted here")
+        raise PydanticCustomError("share", "expected a number from 0 up to but not including 1")
     return value
 
 
@@ -64,14 +64,14 @@ class _Data(BaseModel):
 
 
 class Part(_Data):
-    """One design in a layer, with the sizes and settings it has there."""
+    """One design in a layer, with its sizes and settings."""
 
     design: Annotated[Any, BeforeValidator(_design, json_schema_input_type=str | dict[str, Any])] = Field(
         description="A shipped name, a path, or the design itself."
     )
-    legs: dict[str, Arithmetic] = Field({}, description="Sizes of legs; the width is put on its leg by the model.")
+    legs: dict[str, Arithmetic] = Field({}, description="Sizes of legs; the model sets the leg of its width.")
     settings: dict[str, Arithmetic] = Field({}, description="Settings of the design.")
-    causal: StrictBool | None = Field(None, description="Overrides what the design says.")
+    causal: StrictBool | None = Field(None, description="Overrides the design's 'causal'.")
 
 
 ShortPart = Annotated[Part, BeforeValidator(_short("part", "design"), json_schema_input_type=Part | str)]
@@ -81,15 +81,15 @@ Share = Annotated[float, BeforeValidator(_share, json_schema_input_type=Annotate
 
 
 class Layer(_Data):
-    """A mixer and, where there is one, an MLP, each with a norm and a residual connection around it."""
+    """A mixer and an optional MLP, each with a norm and a residual connection."""
 
     mixer: ShortPart = Field(description="Any attention design.")
     mlp: ShortPart | None = Field(None, description="Any design of single positions.")
-    repeat: Whole = Field(1, description="How many such layers follow each other, each with its own weights.")
+    repeat: Whole = Field(1, description="Number of copies of this layer in a row, each with its own weights.")
 
 
 class DecoderLayer(Layer):
-    """A layer that looks at the encoded source as well, between mixer and MLP."""
+    """A layer that also attends to the encoded source, between mixer and MLP."""
 
     cross: ShortPart = Field(description="Any design with a second input, such as 'cross'.")
 
@@ -98,23 +98,23 @@ ShortLayer = Annotated[Layer, BeforeValidator(_short("layer", "mixer"), json_sch
 
 
 class Config(_Data):
-    """What all kinds of model have."""
+    """The keys that all kinds of model have."""
 
-    vocabulary: Whole = Field(description="How many tokens there are.")
-    length: Whole = Field(description="The length it is made for; learned positions have as many rows.")
-    width: Whole = Field(description="Of the residual stream.")
-    positions: Positions = Field("none", description="Added to the embedding; 'none': what the designs do themselves.")
-    embedding_scale: Arithmetic = Field(1, description="A factor on embeddings: arithmetic over width and length.")
-    norm: Norm = Field("layernorm", description="Before each design, and at the end.")
-    post_norm: StrictBool = Field(False, description="The norms after the residual connections, and none at the end.")
-    dropout: Share = Field(0.0, description="On embeddings, and on what each design adds.")
-    init: Initialisation = Field("design", description="How first values are drawn.")
+    vocabulary: Whole = Field(description="Number of tokens in the vocabulary.")
+    length: Whole = Field(description="Sequence length of the model; also the number of learned positions.")
+    width: Whole = Field(description="Width of the residual stream.")
+    positions: Positions = Field("none", description="Positions added to the embedding; 'none': only the designs' own.")
+    embedding_scale: Arithmetic = Field(1, description="Factor on embeddings: arithmetic over width and length.")
+    norm: Norm = Field("layernorm", description="Kind of the norms before each design and at the end.")
+    post_norm: StrictBool = Field(False, description="Norms follow the residual connections; no norm at the end.")
+    dropout: Share = Field(0.0, description="Dropout on embeddings and on the output of each design.")
+    init: Initialisation = Field("design", description="Distribution of the initial values.")
 
 
 class TokenModelConfig(Config):
     kind: Literal["language_model", "masked_language_model"]
     layers: Annotated[list[ShortLayer], Field(min_length=1)]
-    tied: StrictBool = Field(True, description="The output has the weights of the embedding.")
+    tied: StrictBool = Field(True, description="The output shares the weights of the embedding.")
     output_bias: StrictBool = Field(False, description="The output has a bias for each token.")
 
 
@@ -124,27 +124,27 @@ class MaskedLanguageModelConfig(TokenModelConfig):
 
 class LanguageModelConfig(TokenModelConfig):
     kind: Literal["language_model"]
-    memory: Rows = Field(0, description="Rows of earlier segments kept for designs with a context input.")
-    memory_kind: MemoryKind = Field(
-        "inputs", description="What is kept of earlier segments: inputs of layers, or the decoding cache."
-    )
+    memory: Rows = Field(0, description="Number of rows of earlier segments that designs with a context input see.")
+    memory_kind: MemoryKind = Field("inputs", description="The memory holds inputs of layers, or the decoding cache.")
 
 
 class SequenceClassifierConfig(Config):
     kind: Literal["sequence_classifier"]
     layers: Annotated[list[ShortLayer], Field(min_length=1)]
     classes: Whole
-    vocabulary: Whole | None = Field(None, description="How many tokens there are; or else 'features'.")
-    features: Whole | None = Field(None, description="How many numbers a position has, in place of a token.")
-    pooling: Pooling = Field("mean", description="Mean of all positions, a learned one put in front, or all in a row.")
+    vocabulary: Whole | None = Field(None, description="Number of tokens in the vocabulary; excludes 'features'.")
+    features: Whole | None = Field(None, description="Number of features of a position, instead of a token.")
+    pooling: Pooling = Field(
+        "mean", description="Mean of all positions, a learned first position, or all positions concatenated."
+    )
 
 
 class Seq2SeqConfig(Config):
     kind: Literal["seq2seq"]
     encoder: Annotated[list[ShortLayer], Field(min_length=1)]
     decoder: Annotated[list[DecoderLayer], Field(min_length=1)]
-    target_vocabulary: Whole | None = Field(None, description="Of the target, if it is not that of the source.")
-    tied: StrictBool = Field(True, description="The output has the weights of the target's embedding.")
+    target_vocabulary: Whole | None = Field(None, description="Number of target tokens, if source and target differ.")
+    tied: StrictBool = Field(True, description="The output shares the weights of the target's embedding.")
 
 
 AnyConfig = LanguageModelConfig | MaskedLanguageModelConfig | SequenceClassifierConfig | Seq2SeqConfig
@@ -155,11 +155,11 @@ CONFIGS: dict[str, type[AnyConfig]] = {
     "seq2seq": Seq2SeqConfig,
 }
 STACKS = ("layers", "encoder", "decoder")
-PARTS = ("mixer", "cross", "mlp")  # in the order in which a block has them
+PARTS = ("mixer", "cross", "mlp")  # in the order of a block
 
 
 def json_schema() -> dict[str, Any]:
-    """What a model file may hold. A design that stands inline has a schema of its own, `ta.json_schema()`."""
+    """The JSON schema of model files. For inline designs, see `ta.json_schema()`."""
     model = TypeAdapter(AnyConfig).json_schema(mode="validation")
     definitions = model.pop("$defs")
     return {
@@ -193,23 +193,23 @@ _EXAMPLES = {
     "design": "design: mhsa",
 }
 _WANTED = {
-    "whole": ("a whole number from 1 is wanted here", "e.g. 64."),
-    "share": ("a number from 0 up to but not including 1 is wanted here", "e.g. 0.1."),
-    "number": ("a finite number or arithmetic is wanted here", "e.g. 0.5 or 'width ** 0.5'."),
-    "bool_type": ("true or false is wanted here", "e.g. true."),
-    "list_type": ("a list of layers is wanted here", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
-    "too_short": ("at least one layer is wanted here", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
-    "dict_type": ("a mapping of names to numbers is wanted here", "e.g. {h: 4}."),
-    "design": ("a design is wanted here", "a shipped name, a path, or the design itself."),
-    "part": ("a design is wanted here", "e.g. mhsa, or {design: mhsa, legs: {h: 4}}."),
-    "layer": ("a layer is wanted here", "e.g. {mixer: mhsa, mlp: mlp}."),
-    "model_type": ("a layer is wanted here", "e.g. {mixer: mhsa, cross: cross, mlp: mlp}."),
+    "whole": ("a whole number from 1", "e.g. 64."),
+    "share": ("a number from 0 up to but not including 1", "e.g. 0.1."),
+    "number": ("a finite number or arithmetic", "e.g. 0.5 or 'width ** 0.5'."),
+    "bool_type": ("true or false", "e.g. true."),
+    "list_type": ("a list of layers", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
+    "too_short": ("at least one layer", "e.g. [{mixer: mhsa, mlp: mlp, repeat: 2}]."),
+    "dict_type": ("a mapping of names to numbers", "e.g. {h: 4}."),
+    "design": ("a design", "give a shipped name, a path, or the design itself."),
+    "part": ("a design", "e.g. mhsa, or {design: mhsa, legs: {h: 4}}."),
+    "layer": ("a layer", "e.g. {mixer: mhsa, mlp: mlp}."),
+    "model_type": ("a layer", "e.g. {mixer: mhsa, cross: cross, mlp: mlp}."),
 }
-_OTHER = ("another value is wanted here", "compare with docs/models.md.")
+_OTHER = ("another value", "compare with docs/models.md.")
 
 
 def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None:
-    """Reports each complaint at its place under `model`."""
+    """Reports each validation error at its place under `model`."""
     for raw in error.errors(include_url=False, include_context=True, include_input=False):
         path: Path = ("model", *raw["loc"])
         last = str(path[-1])
@@ -220,16 +220,16 @@ def report_config(error: ValidationError, reporter: Reporter, kind: str) -> None
             reporter.error("missing-key", f"the key '{last}' is missing.", path, key=True, hint=hint)
         elif raw["type"] == "literal_error":
             given = written(reporter.document.value(path))
-            hint = f"one of {raw['ctx']['expected'].replace(chr(39), '').replace(' or ', ', ')}."
-            reporter.error("wrong-value", f"{given} is no value of '{last}'.", path, hint=hint)
+            hint = f"use one of {raw['ctx']['expected'].replace(chr(39), '').replace(' or ', ', ')}."
+            reporter.error("wrong-value", f"{given} is not a value of '{last}'.", path, hint=hint)
         else:
             what, hint = _WANTED.get(raw["type"], _OTHER)
             given = written(reporter.document.value(path))
-            reporter.error("wrong-type", f"{what}, {given} given.", path, hint=hint)
+            reporter.error("wrong-type", f"expected {what}, got {given}.", path, hint=hint)
 
 
 def _known(path: Path, kind: str) -> list[str]:
-    """The keys that may stand where an unknown one does."""
+    """The keys that are valid in the place of an unknown key."""
     if len(path) == 2:
         return list(CONFIGS[kind].model_fields)
     model: type[BaseModel] = Part
@@ -239,7 +239,7 @@ def _known(path: Path, kind: str) -> list[str]:
 
 
 def written(value: Any) -> str:
-    """How a message shows a value."""
+    """A value as messages show it."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):

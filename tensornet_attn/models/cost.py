@@ -1,4 +1,4 @@
-"""What a model costs: every design as `ta.cost` prices it, the embedding, the norms and the output."""
+"""The cost of a model: its designs, priced by `ta.cost`, the embedding, the norms and the output."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tensornet_attn.cost.report import Report
 from tensornet_attn.cost.sizes import whole
 from tensornet_attn.models.fit import Fitted
 
-Stacks = Mapping[str, Sequence[Mapping[str, Fitted]]]  # name: blocks, each a design by its role
+Stacks = Mapping[str, Sequence[Mapping[str, Fitted]]]  # name: blocks, each a mapping of role to design
 
 
 @dataclass(frozen=True)
 class Row:
-    """One design of the model, or what is none: embedding, norms, output. MACs of the whole batch, as planned."""
+    """One row of the table: a design, the embedding, the norms or the output. MACs of the whole batch, as planned."""
 
     place: str
     what: str
@@ -28,10 +28,11 @@ class Row:
 
 @dataclass(frozen=True)
 class ModelCost:
-    """The cost of one forward pass at `n` positions, and `m` of the source or of memory and segment together.
+    """The cost of one forward pass at `n` positions; `m` is the length of the source, or of memory and segment.
 
-    MACs are those of products, as planned; `routed_macs` those left where only entries that a topk has chosen are
-    computed. `parameters` are trainable; tied weights count once.
+    `macs`: multiply-adds of the products of the whole batch, as planned; `flops` are 2 MACs. `routed_macs`: the MACs if
+    only the entries selected by a topk are computed. `parameters`: trainable elements; tied weights count once.
+    `frozen`: other elements.
     """
 
     name: str
@@ -50,7 +51,7 @@ class ModelCost:
 
     @property
     def flops(self) -> int:
-        """Floating point operations of the multiply-adds: 2 MACs."""
+        """Floating-point operations: 2 MACs."""
         return 2 * self.macs
 
     @property
@@ -67,7 +68,7 @@ class ModelCost:
         return sizes | {name: getattr(self, name) for name in totals} | {"rows": [vars(row) for row in self.rows]}
 
     def to_text(self) -> str:
-        """A table with a line a design."""
+        """A table with one line per design."""
         head = f"{self.name}: n = {self.n}, m = {self.m}, batch {self.batch}\n"
         table = [("", "", "MACs", "routed MACs", "parameters")]
         rows = [*self.rows, Row("total", "", self.macs, self.routed_macs, self.parameters)]
@@ -80,7 +81,7 @@ class ModelCost:
 
 
 def cost(name: str, config: Any, stacks: Stacks, n: int | None, batch: int, m: int | None, dtype: str) -> ModelCost:
-    """The cost of a model. `m`: of a Seq2Seq the length of the source, else that of memory and segment. InputError."""
+    """The cost of a model; see `ModelCost`. Raises InputError for lengths that are not positive integers."""
     n = whole("n", config.length if n is None else n)
     m = whole("m", n + getattr(config, "memory", 0) if m is None else m)
     cls = getattr(config, "pooling", "") == "cls"
@@ -97,17 +98,14 @@ def cost(name: str, config: Any, stacks: Stacks, n: int | None, batch: int, m: i
                 report, best = priced[id(part)], priced[id(part)].best
                 where, what = f"{stack}.{place}.{role}", part.design.name
                 rows.append(Row(where, what, report.macs, best.total.routed_macs, best.parameters, best.frozen))
-    norms = len(rows) - 1 + (0 if config.post_norm else len(stacks))  # one more at the end of each stack, or none
+    norms = len(rows) - 1 + (0 if config.post_norm else len(stacks))  # with the final norm of each stack
     each = config.width * (2 if config.norm == "layernorm" else 1)
     rows += [Row("norms", config.norm, parameters=norms * each), _output(config, n, batch)]
     return ModelCost(name, n, m, batch, tuple(rows))
 
 
 def _embedding(config: Any, cls: bool, n: int, batch: int) -> Row:
-    """The tables of tokens and positions, and the learned row of `pooling: cls`: looked up, so without MACs.
-
-    In place of a table of tokens numbers have a projection, with a bias.
-    """
+    """The tables of tokens and positions and the row of `pooling: cls`, without MACs, or the projection of features."""
     features = getattr(config, "features", None)
     rows = (config.vocabulary or 0) + (getattr(config, "target_vocabulary", None) or 0) + cls
     rows += 0 if features is None else features + 1

@@ -1,4 +1,4 @@
-"""A design in a layer: opened where the file says, the width put on the leg of its input, and whether it fits."""
+"""Loads a design of a layer, sets the leg of the model's width, and checks that the design fits its place."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tensornet_attn.spec.sources import document_of, file_document, text_documen
 
 
 def opened(value: Any, document: Document, path: Path) -> tuple[Document, Reporter]:
-    """A fresh document of the design at `path` of a model's document; without data where it cannot be had."""
+    """A new document of the design at `path` of a model's document; without data if the design cannot be read."""
     if isinstance(value, Design):
         return document_of(value)
     if isinstance(value, Mapping):
@@ -33,11 +33,11 @@ def opened(value: Any, document: Document, path: Path) -> tuple[Document, Report
         return text_document(value, "<text>", None)
     folder = os.path.dirname(document.path or "")  # a path is relative to the model's file, as under `extends`
     found, reporter = file_document(os.path.normpath(os.path.join(folder, value)) if is_path(value) else value)
-    if found.data and not {"tensornet", "extends"} & found.data.keys():  # show nothing of a file that is no design
+    if found.data and not {"tensornet", "extends"} & found.data.keys():  # messages quote no file that is not a design
         found = Document({}, found.name)
         reporter = Reporter(found)
-        hint = "a design starts with 'tensornet: 1'; check that file by itself."
-        reporter.error("unknown-design", f"'{printable(value)}' is no design.", (), hint=hint)
+        hint = "give a file that starts with 'tensornet: 1'."
+        reporter.error("unknown-design", f"'{printable(value)}' is not a design.", (), hint=hint)
     return found, reporter
 
 
@@ -47,12 +47,12 @@ def shipped(value: Any) -> bool:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name of a design or model is a path, not that of a shipped one."""
+    """Whether the name of a design or model is a path, and not a shipped name."""
     return "/" in name or os.sep in name or name.endswith((".yaml", ".yml"))
 
 
 def inside(document: Document, path: Path) -> Document:
-    """A part of a document as one of its own, which may be changed."""
+    """A copy of the part of a document at `path`, as a document."""
     depth, data = len(path), copy.deepcopy(document.value(path))
     name = data.get("name") if isinstance(data, dict) else None
     out = Document(data, document.name if document.values else printable(str(name or "design"), 64), path=document.path)
@@ -63,10 +63,10 @@ def inside(document: Document, path: Path) -> Document:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A design with its sizes in a model. `causal` is what it is compiled with.
+    """A design with its sizes in a model. `causal` is the option that it is compiled with.
 
-    `keyed`: it has keys, which a key mask may hide. `context`: it has a second input, the source or what came before.
-    `elements`: numbers in its weights and states.
+    `keyed`: it has keys and accepts a key mask. `context`: it has a second input, for a source or a memory.
+    `elements`: number of elements of its weights and states.
     """
 
     design: compiler.Design
@@ -78,7 +78,7 @@ class Fitted:
 
 @dataclass
 class Place:
-    """Where in a model a design stands: `role` is mixer, cross or mlp; `longest` the rows of its two inputs."""
+    """The place of a design in a model. `role`: mixer, cross or mlp. `longest`: maximum lengths of its two inputs."""
 
     document: Document
     reporter: Reporter
@@ -86,7 +86,7 @@ class Place:
     role: str
     part: Part
     width: int
-    causal: bool  # whether the model needs it to be
+    causal: bool  # whether the model requires a causal design
     longest: tuple[int, int]
     failed: bool = field(default=False, init=False)
 
@@ -96,10 +96,10 @@ class Place:
 
 
 def fit(place: Place) -> Fitted | None:
-    """The design at a place, checked as it is there; None where it is refused, with the reasons in the reporter."""
+    """The design at a place, with the sizes of the place; None if it is refused, with the reasons in the reporter."""
     part = place.part
     if place.causal and part.causal is False:
-        place.refuse("this place of the model is causal.", "leave out 'causal: false'.", "causal")
+        place.refuse("the model requires a causal design here.", "leave out 'causal: false'.", "causal")
         return None
     at = (*place.path, "design") if place.document.value((*place.path, "design")) is not None else place.path
     reading = read_document(*opened(part.design, place.document, at), kind=compiler.Design)
@@ -123,7 +123,7 @@ def fit(place: Place) -> Fitted | None:
 
 
 def _width_legs(place: Place, design: compiler.Design) -> list[str]:
-    """The legs of the inputs that run along no sequence: the width of the residual stream is put on them."""
+    """The legs of the inputs that take the width of the residual stream: the legs that are not sequence legs."""
     kinds = {
         leg.name: leg.kind
         for leg in Sizes.of(design.declared_legs, design.settings, Reporter(design.document)).legs.values()
@@ -134,21 +134,21 @@ def _width_legs(place: Place, design: compiler.Design) -> list[str]:
         along = [kinds.get(leg) in ("query", "key") for leg in legs]
         if along != [True, False]:
             message = f"input '{name}' of '{design.name}' has the legs '{' '.join(legs)}'."
-            place.refuse(message, "an input in a model has a sequence leg and then the leg of the width, e.g. 'n f'.")
+            place.refuse(message, "give each input a sequence leg and then the leg of the width, e.g. 'n f'.")
             return []
         found.append(legs[1])
     if not found:
-        place.refuse(f"'{design.name}' has no input.", "a design in a model has an input such as 'x: n f'.")
+        place.refuse(f"'{design.name}' has no input.", "give the design an input such as 'x: n f'.")
     for leg in found:
         if leg in place.part.legs and place.part.legs[leg] != place.width:
-            message = f"leg '{leg}' of '{design.name}' is the model's width, which is {place.width}."
-            place.refuse(message, "leave it out: the model puts its width there.", "legs", leg)
+            message = f"leg '{leg}' of '{design.name}' has the model's width, {place.width}."
+            place.refuse(message, f"leave out '{leg}': the model sets its size.", "legs", leg)
     return found
 
 
 def _forward(place: Place, problems: list[Problem], legs: Mapping[str, Any]) -> None:
-    """Tells what is wrong with the design, and where in the model it stands."""
-    elsewhere = not problems  # whatever the reason, the model says so
+    """Reports the problems of a design, and its place in the model."""
+    elsewhere = not problems  # without a problem of its own, the place is reported
     for problem in problems:
         section, name = problem.file.partition("= argument")[0], problem.source.partition(":")[0]
         if problem.line is None and not problem.field:  # nothing could be opened
@@ -158,13 +158,13 @@ def _forward(place: Place, problems: list[Problem], legs: Mapping[str, Any]) -> 
             place.reporter.found.append(problem)
             elsewhere |= problem.file != place.document.name
         else:
-            own = section == "settings" or name in place.part.legs  # else the width, which is the model's
+            own = section == "settings" or name in place.part.legs  # otherwise the model's width
             path = (*place.path, section, name) if own else ("model", "width")
             place.reporter.error(problem.code, problem.message, path, hint=problem.hint)
     if elsewhere:
-        what = f"as it is used here, {'causal and ' if place.causal else ''}at width {place.width}"
-        message = f"this design is refused {what if legs else 'by itself'}."
-        place.refuse(message, "what is wrong with it is told beside this.", code="refused")
+        what = f"as used here, {'causal and ' if place.causal else ''}at width {place.width}"
+        message = f"this design is invalid{f' {what}' if legs else ''}."
+        place.refuse(message, "fix the other problems reported for it.", code="refused")
     place.failed = True
 
 
@@ -172,35 +172,33 @@ def _check(place: Place, graph: Graph) -> None:
     inputs, output = graph.of_role("input"), graph.legs_of(graph.output)
     if len(output) != 2 or output[0] != graph.query:
         message = f"the output of '{graph.name}' has the legs '{' '.join(output)}'."
-        place.refuse(message, "it goes back into the residual stream: query leg, then the leg of the width.")
+        place.refuse(message, "give the output the query leg and then the leg of the width, for the residual stream.")
     elif graph.leg[output[1]].size != place.width:
         size, into = graph.leg[output[1]].size, inputs[0].legs[1]
         message = f"the output of '{graph.name}' has {size} on leg '{output[1]}', its input {place.width} on '{into}'."
-        place.refuse(message, "a residual connection needs the same width on both sides.")
+        place.refuse(message, "give both the same size: a residual connection adds them.")
     if len(inputs) > 2:
         names = ", ".join(tensor.name for tensor in inputs)
-        place.refuse(f"'{graph.name}' has {len(inputs)} inputs: {names}.", "a design in a model has one or two.")
+        place.refuse(f"'{graph.name}' has {len(inputs)} inputs: {names}.", "use a design with one or two inputs.")
     elif place.role == "cross" and len(inputs) != 2:
-        message = f"'{graph.name}' has one input; 'cross' looks from the target at the source."
+        message = f"'{graph.name}' has one input; 'cross' needs two, the target and the source."
         place.refuse(message, "e.g. the shipped design 'cross'.")
     elif place.role == "cross":
         if graph.tied or (inputs[0].legs[0], inputs[1].legs[0]) != (graph.query, graph.key):
-            message = f"'{graph.name}' does not keep its two inputs apart: one has the queries, the other the keys."
+            message = f"the two inputs of '{graph.name}' are not separate queries and keys."
             place.refuse(message, f"e.g. '{inputs[0].name}: n f' and '{inputs[1].name}: m f'.")
     elif len(inputs) == 2 and inputs[1].default != inputs[0].name:
-        message = f"'{graph.name}' needs a second input '{inputs[1].name}', which a {place.role} is not given."
-        place.refuse(message, "put it under 'cross' in a decoder, or choose a design of one sequence.")
+        message = f"'{graph.name}' needs a second input '{inputs[1].name}', but a {place.role} has one input."
+        place.refuse(message, "move the design to 'cross' in a decoder, or use a design with one input.")
     _check_lengths(place, graph)
 
 
 def _check_lengths(place: Place, graph: Graph) -> None:
-    """Maxima of sequence legs against what the model may give them."""
+    """Compares the maxima of sequence legs with the longest inputs of the model."""
     queries, keys = place.longest
     for name, rows in ((graph.query, queries), (graph.key, keys)):
         leg = graph.leg[name] if name is not None else None
         if leg is not None and leg.maximum is not None and leg.maximum < rows:
-            message = (
-                f"leg '{leg.name}' of '{graph.name}' has a maximum of {leg.maximum}; the model gives it {rows} rows."
-            )
-            hint = f"e.g. 'legs: {{{leg.name}: {rows}}}', or a shorter model."
+            message = f"leg '{leg.name}' of '{graph.name}' has a maximum of {leg.maximum}; the model needs {rows} rows."
+            hint = f"e.g. 'legs: {{{leg.name}: {rows}}}', or reduce the model's length."
             place.refuse(message, hint)

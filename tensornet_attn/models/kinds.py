@@ -1,4 +1,4 @@
-"""The kinds of model: language models, causal and masked, sequence classifiers, encoder and decoder."""
+"""The kinds of model: causal and masked language models, sequence classifiers, and encoders with a decoder."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ from tensornet_attn.models.model import (
 )
 from tensornet_attn.models.read import ModelSpec, load, override_keys
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.nn.offsets import positions_in
+from tensornet_attn.nn.offsets import Packed, lengths_of, positions_in
 from tensornet_attn.spec.sources import Source
 
 Tensor = torch.Tensor
 
 
 class Memory(NamedTuple):
-    """What a language model carries from one segment to the next, as in Transformer-XL: never hidden, never trained.
+    """The memory of a language model between segments, as in Transformer-XL.
 
-    The last inputs of each layer with a context input, [batch, rows, width] each; detached.
-
-    `keep` [batch, rows] says which rows are no padding; None where all are.
+    `states`: for each layer with a context input, its last inputs [batch, rows, width], detached from the gradient.
+    `keep` [batch, rows] is false for padding; None means no padding.
     """
 
     states: tuple[Tensor, ...]
@@ -50,29 +49,29 @@ class Memory(NamedTuple):
         return self.states[0].shape[0]
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds of it, by name, [batch, ...] each."""
+        """The tensors that a checkpoint stores, by name, [batch, ...] each."""
         named = {str(place): state for place, state in enumerate(self.states)}
         return named if self.keep is None else named | {"keep": self.keep}
 
     def with_tensors(self, named: Mapping[str, Tensor]) -> Memory:
-        """The memory whose `tensors` these are."""
+        """The memory with the tensors that `tensors` returned."""
         return Memory(tuple(named[str(place)] for place in range(len(self.states))), named.get("keep"))
 
 
 def _check_memory(memory: Memory, layers: int, batch: int, width: int) -> None:
-    """Raises InputError for a memory of another model or another batch."""
+    """Raises InputError for a memory of another model or another batch size."""
     if not isinstance(memory, Memory) or len(memory.states) != layers:
         given = f"{len(memory.states)} states" if isinstance(memory, Memory) else f"a {type(memory).__name__}"
-        raise InputError(f"memory is {given}; give what the call before returned, or new_memory(batch).")
+        raise InputError(f"memory is {given}; give the memory that the last call returned, or new_memory(batch).")
     for state in memory.states:
         if state.dim() != 3 or (state.shape[0], state.shape[2]) != (batch, width) or state.shape[1] != memory.rows:
             raise InputError(
-                f"memory has a state of shape {list(state.shape)}; it needs [batch {batch}, rows, width {width}]."
+                f"memory has a state of shape {list(state.shape)}; give [batch {batch}, rows, width {width}]."
             )
 
 
 def _seen(memory: Memory, key_mask: Tensor | None, batch: int, n: int) -> Tensor | None:
-    """Which rows of memory and segment together are no padding, [batch, rows + n]; None where all are."""
+    """False for padding in memory and segment together, [batch, rows + n]; None if there is no padding."""
     if memory.keep is None and key_mask is None:
         return None
     device = memory.states[0].device
@@ -82,20 +81,24 @@ def _seen(memory: Memory, key_mask: Tensor | None, batch: int, n: int) -> Tensor
 
 
 def _documents(cu_seqlens: Tensor | None, max_seqlen: int | None, tokens: Tensor, name: str) -> Documents | None:
-    """What packed calls are given where a row holds several documents. Raises InputError."""
+    """The arguments of a packed call; None if the call is not packed. Raises InputError."""
     if cu_seqlens is None:
         if max_seqlen is not None:
-            raise InputError(f"{name}: max_seqlen is given without 'cu_seqlens', the offsets of the documents.")
+            raise InputError(f"{name}: max_seqlen needs 'cu_seqlens', the offsets of the documents.")
         return None
     if tokens.shape[0] != 1:
         raise InputError(
             f"{name}: the batch is [{tokens.shape[0]}] with cu_seqlens: give all sequences as one row, [1, n]."
         )
+    packed, rows = Packed(cu_seqlens=cu_seqlens, max_seqlen=max_seqlen), tokens.shape[1]
+    word, offsets = packed.offsets(name, rows, tokens.device)
+    if not torch.compiler.is_compiling():  # a traced program checks them in its layers
+        packed.check_longest(name, max(lengths_of(name, word, offsets, rows)))
     return {"cu_seqlens": cu_seqlens, "max_seqlen": max_seqlen}
 
 
 class TokenModel(Model):
-    """Logits of a token at each position: [batch, n] -> [batch, n, vocabulary]."""
+    """Base of the language models: tokens [batch, n] -> logits [batch, n, vocabulary]."""
 
     def _make(self, **new: Any) -> None:
         config = self.spec.config
@@ -106,7 +109,7 @@ class TokenModel(Model):
         self.output_bias = nn.Parameter(torch.zeros(config.vocabulary, **new)) if config.output_bias else None
 
     def _embedded(self, tokens: Tensor, seen: int, positions: Tensor | None, documents: Documents | None) -> Tensor:
-        """The tokens with positions, which count from 0 in each document of a row."""
+        """The embedded tokens with positions, which start at 0 in each document of a packed row."""
         if documents is not None and positions is None and self.positions.kind in ("learned", "sinusoid"):
             positions = positions_in(documents["cu_seqlens"], tokens.shape[1])[None]
         return self.positions(self.embedding(tokens) * self.scale, seen, positions)
@@ -118,7 +121,7 @@ class TokenModel(Model):
 
 
 class MaskedLanguageModel(TokenModel):
-    """Logits of the token that a mask hides, from all positions: [batch, n] -> [batch, n, vocabulary].
+    """Logits of masked tokens, from all positions: [batch, n] -> [batch, n, vocabulary].
 
     >>> model = MaskedLanguageModel(vocabulary=9, length=8, width=16, layers=["mhsa"])
     >>> model(torch.zeros(2, 5, dtype=torch.int64)).shape
@@ -137,7 +140,7 @@ class MaskedLanguageModel(TokenModel):
         cu_seqlens: Tensor | None = None,
         max_seqlen: int | None = None,
     ) -> WithLosses:
-        """As `LanguageModel`, without memory and cache."""
+        """As `LanguageModel.forward`, without memory and cache."""
         check_tokens("tokens", tokens, key_mask)
         documents = _documents(cu_seqlens, max_seqlen, tokens, self.spec.name)
         x = self._embedded(tokens, 0, positions, documents)
@@ -171,26 +174,28 @@ class LanguageModel(TokenModel):
         cu_seqlens: Tensor | None = None,
         max_seqlen: int | None = None,
     ) -> Tensor | tuple[Any, ...]:
-        """tokens [batch, n] integers, key_mask [batch, n] (true = a token): logits [batch, n, vocabulary].
+        """Returns logits [batch, n, vocabulary] of tokens [batch, n], integers; key_mask [batch, n] is true for tokens.
 
-        With `memory`, that of the call before or `new_memory(batch)`, (logits, memory). With `at` [k], places counted
-        through all rows (row * n + position), logits [k, vocabulary] of these alone. With `losses`, the auxiliary
-        losses by name, as `layers.0.mixer.balance`, stand last: (logits, losses), or (logits, memory, losses). With
-        `cache`, the tokens stand behind those that it has seen, and key_mask [batch, seen + n] speaks of both.
-        positions [batch, n] integers: where a learned or sinusoid position is not that of the row. cu_seqlens
-        [documents + 1] int32: where each of several documents begins, packed into one row, [1, n], and max_seqlen the
-        longest, which a compiled call needs; see docs/packed.md. Raises InputError.
+        With `memory`, from `new_memory(batch)` or the last call, returns (logits, memory). With `at` [k], flat indices
+        row * n + position, the logits are [k, vocabulary], of these positions only. With `losses`, the auxiliary losses
+        by name, such as `layers.0.mixer.balance`, are the last result: (logits, losses) or (logits, memory, losses).
+        With `cache`, the tokens continue the cached tokens, and key_mask [batch, cached + n] covers both. `positions`
+        [batch, n], integers, replace the learned or sinusoid positions 0 to n - 1. `cu_seqlens` [documents + 1], int32,
+        has the offsets of documents packed into one row, [1, n], and `max_seqlen` the length of the longest document,
+        which compiled calls need; see docs/packed.md.
+
+        Raises InputError for arguments of a wrong shape or dtype, and for arguments that exclude each other.
         """
         seen = 0 if cache is None else cache.length
         check_tokens("tokens", tokens, key_mask, seen=seen)
         documents = _documents(cu_seqlens, max_seqlen, tokens, self.spec.name)
         if documents is not None and (memory is not None or cache is not None):
             other = "cache" if memory is None else "memory"
-            raise InputError(f"a call with cu_seqlens takes no {other}: leave one of them out.")
+            raise InputError(f"a call with cu_seqlens takes no {other}: leave out one of the two.")
         x = self._embedded(tokens, seen, positions, documents)
         if memory is not None:
             if cache is not None:
-                raise InputError("a call has a memory of earlier segments or a cache: leave one of them out.")
+                raise InputError("a call takes a memory or a cache, not both: leave out one of the two.")
             carry = self._carrying if self.carries else self._remembering
             *made, found = carry(x, key_mask, memory, at, losses)
             return (*made, found) if losses else tuple(made)
@@ -198,27 +203,27 @@ class LanguageModel(TokenModel):
         return (self._logits(x, at), found) if losses else self._logits(x, at)
 
     def new_cache(self, *, max_length: int | None = None) -> ModelCache:
-        """An empty cache for `model(tokens, cache=cache)`; `max_length`: positions that it has room for from the start.
+        """An empty cache for `model(tokens, cache=cache)`; `max_length`: number of positions to allocate at once.
 
-        Raises InputError where a design can keep none, with its place and the reason.
+        Raises InputError with place and reason if a design has no decoding cache.
         """
         return caches_of(self._designs("layers"), max_length)
 
     def new_memory(self, batch: int) -> Memory | ModelCache:
-        """The memory before the first segment. Raises InputError for a model without.
+        """The empty memory for the first segment. Raises InputError if the model has no memory.
 
-        With `memory_kind: cache` the caches of the designs that keep anything; each call changes them.
+        With `memory_kind: cache`, the memory is a `ModelCache`, which each call updates in place.
         """
         self._check_rows()
         if self.carries:
             return caches_of(self._carried, None, droppable=True)
-        weight = self.embedding.weight  # it may be sharded, which a memory is not
+        weight = self.embedding.weight  # may be sharded; a memory is not
         none = torch.zeros(batch, 0, weight.shape[1], dtype=weight.dtype, device=weight.device)
         return Memory((none,) * self._contexts)
 
     @cached_property
     def _carried(self) -> dict[str, CompiledDesign]:
-        """The designs that keep anything of what they have seen, by their places."""
+        """The designs with a cache that holds anything, by place."""
         return {place: one for place, one in self._designs("layers").items() if len(one.new_cache())}
 
     @property
@@ -227,18 +232,18 @@ class LanguageModel(TokenModel):
 
     def _check_rows(self) -> None:
         if not self.rows:
-            raise InputError(f"'{self.spec.name}' has no memory; give it rows, e.g. 'memory: 128' in its description.")
+            raise InputError(f"'{self.spec.name}' has no memory; add e.g. 'memory: 128' to its description.")
 
     def _carrying(
         self, x: Tensor, key_mask: Tensor | None, memory: ModelCache, at: Tensor | None, losses: bool
     ) -> tuple[Tensor, ModelCache, Losses]:
-        """A segment behind those that the cache has seen, which has then seen it too."""
+        """Runs a segment after the cached segments and adds it to the cache."""
         self._check_rows()
         if not isinstance(memory, ModelCache) or {*memory} != {*self._carried}:
             given = "a cache of other designs" if isinstance(memory, ModelCache) else f"a {type(memory).__name__}"
-            raise InputError(f"memory is {given}; give what the call before returned, or new_memory(batch).")
+            raise InputError(f"memory is {given}; give the memory that the last call returned, or new_memory(batch).")
         if key_mask is not None:
-            raise InputError("a segment behind a carried cache has no padding: leave out 'key_mask'.")
+            raise InputError("with 'memory_kind: cache', segments have no padding: leave out 'key_mask'.")
         found: Losses = {}
         for place, block in enumerate(self.layers):
             at_block = f"layers.{place}"
@@ -266,7 +271,7 @@ class LanguageModel(TokenModel):
 
 
 class SequenceClassifier(Model):
-    """Logits of the classes: [batch, n] -> [batch, classes]; of numbers [batch, n, features].
+    """Logits of classes, from tokens [batch, n] or numbers [batch, n, features]: -> [batch, classes].
 
     >>> model = SequenceClassifier(vocabulary=9, length=8, width=16, classes=3, layers=["mhsa"])
     >>> model(torch.zeros(2, 5, dtype=torch.int64)).shape
@@ -299,11 +304,11 @@ class SequenceClassifier(Model):
         losses: bool = False,
         positions: Tensor | None = None,
     ) -> WithLosses:
-        """tokens [batch, n] integers, or [batch, n, features] numbers, and key_mask [batch, n], true where one stands.
+        """Returns logits [batch, classes] of tokens [batch, n], integers, or [batch, n, features], floats.
 
-        positions [batch, n] as in `LanguageModel`; with `pooling: cls` its row stands before all of them.
-        Logits [batch, classes]; with `losses`, (logits, auxiliary losses by name, as `layers.0.mixer.balance`). Raises
-        InputError; also where `pooling: concat` is given another n than its length.
+        key_mask [batch, n] is true for tokens. positions [batch, n] as in `LanguageModel`; the learned row of `pooling:
+        cls` precedes them. With `losses`, returns (logits, auxiliary losses by name, such as `layers.0.mixer.balance`).
+        Raises InputError for arguments of wrong shape or dtype, and if `pooling: concat` gets an n other than `length`.
         """
         x = self._embedded(tokens, key_mask) * self.scale
         if self.cls is not None:
@@ -323,12 +328,12 @@ class SequenceClassifier(Model):
             x = self.projection(tokens.to(self.projection.weight.dtype))
         if self.pooling == "concat" and x.shape[1] != self.length:
             raise InputError(
-                f"{x.shape[1]} positions given; 'pooling: concat' takes {self.length}, the model's length."
+                f"the call has {x.shape[1]} positions; 'pooling: concat' takes {self.length}, the model's length."
             )
         return x
 
     def _pooled(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
-        """[batch, n, width] -> [batch, width], or [batch, n width]; a sequence of padding alone gives zeros."""
+        """[batch, n, width] -> [batch, width] or [batch, n * width]; a sequence of padding only gives zeros."""
         if self.cls is not None:
             return x[:, 0]
         if self.pooling == "concat":
@@ -342,7 +347,7 @@ class SequenceClassifier(Model):
 class Seq2Seq(Model):
     """Logits of the next token of the target: [batch, m], [batch, n] -> [batch, n, target_vocabulary].
 
-    Without a `target_vocabulary` source and target share vocabulary and embedding.
+    Without `target_vocabulary`, source and target share vocabulary and embedding.
 
     >>> layer = {"mixer": "mhsa", "cross": "cross"}
     >>> model = Seq2Seq(vocabulary=9, length=8, width=16, encoder=["mhsa"], decoder=[layer])
@@ -370,9 +375,11 @@ class Seq2Seq(Model):
         target_mask: Tensor | None = None,
         losses: bool = False,
     ) -> WithLosses:
-        """source [batch, m], target [batch, n] integers; masks of these shapes (true = a token).
+        """Returns logits [batch, n, target_vocabulary] of source [batch, m] and target [batch, n], integers.
 
-        With `losses`, (logits, auxiliary losses by name, as `encoder.0.mixer.balance`). Raises InputError.
+        The masks have the shapes of source and target and are true for tokens. With `losses`, returns (logits,
+        auxiliary losses by name, such as `encoder.0.mixer.balance`). Raises InputError for arguments of wrong shape or
+        dtype.
         """
         if not losses:
             return self.decode(self.encode(source, source_mask), target, source_mask, target_mask)
@@ -381,7 +388,7 @@ class Seq2Seq(Model):
         return logits, {**found, **own}
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None, losses: bool = False) -> WithLosses:
-        """What the decoder looks at: [batch, m, width]; with `losses`, (that, the encoder's losses)."""
+        """Returns the encoded source, [batch, m, width]; with `losses`, (encoded source, losses of the encoder)."""
         check_tokens("source", source, source_mask, "source_mask")
         x = self.source_positions(self.embedding(source) * self.scale)
         x, found = self._through("encoder", x, losses, source_mask)
@@ -398,15 +405,15 @@ class Seq2Seq(Model):
         cache: ModelCache | None = None,
         positions: Tensor | None = None,
     ) -> WithLosses:
-        """Logits [batch, n, vocabulary] of a target after a source that `encode` has encoded; (logits, losses) too.
+        """Returns logits [batch, n, vocabulary] of target [batch, n], given the encoded source of `encode`.
 
-        With `at` [k], places counted through all rows (row * n + position), logits [k, vocabulary] of these alone.
-        `cache` and `positions` as in `LanguageModel`; what the cache has seen of the source is not read again.
+        `at`, `cache`, `positions` and `losses` as in `LanguageModel.forward`. A filled cache includes the source, so
+        later calls do not read `encoded` again. Raises InputError for arguments of wrong shape or dtype.
         """
         seen = 0 if cache is None else cache.length
         check_tokens("target", target, target_mask, "target_mask", seen)
         if target.shape[0] != encoded.shape[0]:
-            raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}.")
+            raise InputError(f"'target' has batch {target.shape[0]}, 'source' has {encoded.shape[0]}; make them equal.")
         table = self.embedding if self.target_embedding is None else self.target_embedding
         x = self.target_positions(table(target) * self.scale, seen, positions)
         x, found = self._through("decoder", x, losses, target_mask, encoded, source_mask, cache=cache)
@@ -415,7 +422,7 @@ class Seq2Seq(Model):
         return (logits, found) if losses else logits
 
     def new_cache(self, *, max_length: int | None = None) -> ModelCache:
-        """An empty cache for `decode(..., cache=cache)`, source included; see `LanguageModel.new_cache`."""
+        """An empty cache of target and source for `decode(..., cache=cache)`; see `LanguageModel.new_cache`."""
         return caches_of(self._designs("decoder"), max_length)
 
 
@@ -425,7 +432,7 @@ KINDS: dict[str, type[Model]] = {
 
 
 class MakeOptions(TypedDict, total=False):
-    """What `make` takes besides the description and overrides."""
+    """The options of `make` besides description and overrides."""
 
     backend: str
     device: torch.device | str | None
@@ -440,9 +447,9 @@ def make(
     dtype: torch.dtype | None = None,
     **overrides: Any,
 ) -> Model:
-    """The model of the kind that the description names, with what the overrides change; see `load`.
+    """Builds the model that a description defines, with overrides as in `load`; see `Model` for the other options.
 
-    Raises DesignError with everything wrong, TypeError for a keyword that no model has.
+    Raises DesignError with all problems of the description, and TypeError for an unknown keyword.
     """
     for name in overrides:
         if name not in override_keys():

@@ -1,4 +1,4 @@
-"""What all models share: blocks of designs, positions, a description, cost, and first values."""
+"""The base class of models: blocks of designs, positions, cost and initial values."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 Losses = dict[str, Tensor]  # auxiliary losses by name, scalars
 WithLosses = Tensor | tuple[Tensor, Losses]
-Documents = dict[str, Any]  # `cu_seqlens` and `max_seqlen`
+Documents = dict[str, Any]  # `cu_seqlens` and `max_seqlen` of a packed row
 NORMS = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm}
 
 
 def norm_of(config: Config, **new: Any) -> nn.Module:
-    """The norm of a model; eps is 1e-5 for either kind."""
+    """The model's kind of norm; eps is 1e-5 for both kinds."""
     return NORMS[config.norm](config.width, eps=1e-5, **new)
 
 
 class Sublayer(nn.Module):
-    """A design with its norm and dropout; the residual connection is around all three.
+    """A design with norm, dropout and residual connection.
 
-    The norm stands before the design, x + dropout(design(norm(x))), or after, norm(x + dropout(design(x))).
+    It computes x + dropout(design(norm(x))), or norm(x + dropout(design(x))) if the model has `post_norm`.
     """
 
     def __init__(self, part: Fitted, config: Config, backend: str, **new: Any):
@@ -63,10 +63,10 @@ class Sublayer(nn.Module):
         cache: Cache | None = None,
         documents: Documents | None = None,
     ) -> WithLosses:
-        """x, and the result, [batch, n, width]; `source` [batch, m, width] is normed already; key_mask [batch, m].
+        """Maps x [batch, n, width] to [batch, n, width]; `source` [batch, m, width] is normalised; key_mask [batch, m].
 
-        `losses`: the result is (result, the design's losses). `cache`: x stands behind what the design has seen, or
-        looks at a source that it has seen. `documents`: what a packed call of the design is given.
+        With `losses`, returns (result, losses of the design). With `cache`, x continues the cached positions or attends
+        to the cached source. `documents`: arguments of a packed call.
         """
         into = x if self.post_norm else self.norm(x)
         if source is None and key_mask is not None and cache is not None:
@@ -75,7 +75,7 @@ class Sublayer(nn.Module):
         return self._added(x, inputs, key_mask if self.keyed else None, losses, cache, documents)
 
     def after(self, context: Tensor, n: int, key_mask: Tensor | None, losses: bool = False) -> WithLosses:
-        """The last n rows of a context [batch, m, width], each seeing the context; key_mask [batch, m]."""
+        """The result for the last n rows of a context [batch, m, width], which attend to it; key_mask [batch, m]."""
         into, x = context if self.post_norm else self.norm(context), context[:, context.shape[1] - n :]
         return self._added(x, (into[:, into.shape[1] - n :], into), key_mask, losses)
 
@@ -97,7 +97,7 @@ class Sublayer(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer of a model. Its parameters are named `mixer.design.Wq`, `mixer.norm.weight` and so on."""
+    """One layer of a model. Its parameters have names such as `mixer.design.Wq` and `mixer.norm.weight`."""
 
     def __init__(self, parts: dict[str, Fitted], config: Config, backend: str, **new: Any):
         super().__init__()
@@ -117,11 +117,11 @@ class Block(nn.Module):
         cache: Mapping[str, Cache] | None = None,
         documents: Documents | None = None,
     ) -> WithLosses:
-        """x, and the result, [batch, n, width]; key_mask [batch, n]; source [batch, m, width], its mask [batch, m].
+        """Maps x [batch, n, width] to [batch, n, width]; key_mask [batch, n], source and its mask [batch, m].
 
-        `context` [batch, m, width], of which x is the last rows, is what the mixer sees; its mask [batch, m]. `losses`:
-        the result is (result, losses), named such as `mixer.balance`. `cache`: by role, what the designs have seen.
-        `documents`: of x that holds several, what packed calls are given; there is no source then, and no context.
+        `source` is [batch, m, width]. The mixer attends to `context` [batch, m, width], whose last rows are x;
+        context_mask [batch, m]. With `losses`, returns (result, losses) with names such as `mixer.balance`. `cache`:
+        the designs' caches by role. `documents`: arguments of a packed call, which takes neither source nor context.
         """
         found: Losses = {}
         kept = cache or {}
@@ -139,7 +139,7 @@ class Block(nn.Module):
 
 
 def gathered(made: WithLosses, where: str, found: Losses) -> Tensor:
-    """A result without its losses, which go to those found so far, the place before their names."""
+    """Returns the result without its losses, and adds these to `found` with `where` before their names."""
     if isinstance(made, Tensor):
         return made
     found |= {f"{where}.{name}": value for name, value in made[1].items()}
@@ -147,7 +147,7 @@ def gathered(made: WithLosses, where: str, found: Losses) -> Tensor:
 
 
 class Positions(nn.Module):
-    """Adds positions, learned or sinusoid, where the model has them, and drops out."""
+    """Adds the model's learned or sinusoid positions, if any, and applies dropout."""
 
     def __init__(self, config: Config, length: int, **new: Any):
         super().__init__()
@@ -157,16 +157,18 @@ class Positions(nn.Module):
             self.table = nn.Parameter(torch.zeros(length, config.width, **new))
 
     def forward(self, x: Tensor, seen: int = 0, positions: Tensor | None = None) -> Tensor:
-        """x, and the result, [batch, n, width], behind so many positions. Raises InputError.
+        """Maps x [batch, n, width] to [batch, n, width]. Raises InputError for positions beyond the learned ones.
 
-        positions [batch, n]: where each row stands, if not one behind the other from `seen` on.
+        The rows have the positions from `seen` on, unless `positions` [batch, n] gives them.
         """
         n = seen + x.shape[1]
         if self.kind == "learned":
             if positions is not None:
                 self._check(positions)
             elif n > self.length:
-                raise InputError(f"{n} positions given; the model has learned {self.length}.")
+                raise InputError(
+                    f"the call reaches {n} positions, but the model has learned {self.length}: shorten it."
+                )
             x = x + (self.table[seen:n] if positions is None else self.table[positions])
         elif self.kind == "sinusoid":
             places = torch.arange(seen, n, device=x.device) if positions is None else positions
@@ -174,9 +176,9 @@ class Positions(nn.Module):
         return self.dropout(x)
 
     def _check(self, positions: Tensor) -> None:
-        """Raises InputError where one was not learned; of a GPU, or while torch compiles, the program's run does."""
+        """Raises InputError for a position that was not learned; on GPUs and in torch.compile, an assertion fails."""
         right = ((positions >= 0) & (positions < self.length)).all()
-        sentence = f"'positions' are not all from 0 to {self.length - 1}, which the model has learned."
+        sentence = f"'positions' has values outside 0 to {self.length - 1}, the positions that the model has learned."
         if not positions.is_cpu or torch.compiler.is_compiling():
             torch._assert_async(right, sentence)
         elif not bool(right):
@@ -186,14 +188,14 @@ class Positions(nn.Module):
 def check_tokens(
     name: str, tokens: Tensor, key_mask: Tensor | None, mask_name: str = "key_mask", seen: int = 0
 ) -> None:
-    """[batch, n], integers, and a boolean mask of all positions, those seen before first. Raises InputError."""
+    """Raises InputError unless tokens [batch, n] are integers and the mask [batch, seen + n] is boolean."""
     if not isinstance(tokens, torch.Tensor) or tokens.dim() != 2 or tokens.dtype not in (torch.int64, torch.int32):
         raise InputError(f"'{name}' is {_given(tokens)}; give [batch, n], torch.int64.")
     _check_mask(mask_name, key_mask, torch.Size((tokens.shape[0], seen + tokens.shape[1])))
 
 
 def check_numbers(name: str, numbers: Tensor, key_mask: Tensor | None, features: int) -> None:
-    """[batch, n, features], floating point, and a boolean mask [batch, n]. Raises InputError."""
+    """Raises InputError unless numbers [batch, n, features] are floating point and the mask [batch, n] is boolean."""
     right = isinstance(numbers, torch.Tensor) and numbers.dim() == 3 and numbers.shape[2] == features
     if not right or not numbers.is_floating_point():
         raise InputError(f"'{name}' is {_given(numbers)}; give [batch, n, {features}], torch.float32.")
@@ -212,10 +214,10 @@ def _given(value: object) -> str:
 
 
 class Model(nn.Module, ABC):
-    """A model made of a description: a path, YAML text, a dict, a ModelSpec, or the keys of `model:` by name.
+    """A model built from its description: a path, YAML text, a dict, a ModelSpec, or the keys of `model:` as keywords.
 
-    `spec` is the description; `backend`, `device` and `dtype` are those of `ta.compile`. Raises DesignError, and
-    InputError for a model of another kind.
+    The attribute `spec` is the checked description; `backend`, `device` and `dtype` are as in `ta.compile`. Raises
+    DesignError if the description has errors, and InputError if it describes another kind of model.
     """
 
     kind: ClassVar[str]
@@ -231,10 +233,10 @@ class Model(nn.Module, ABC):
     ):
         super().__init__()
         if (spec is None) != bool(config):
-            raise InputError(f"{type(self).__name__} takes a description or the keys of one, e.g. vocabulary=256.")
+            raise InputError(f"{type(self).__name__} takes either a description or its keys, e.g. vocabulary=256.")
         self.spec = load({"tensornet": 1, "model": {"kind": self.kind, **config}} if spec is None else spec)
         if self.spec.kind != self.kind:
-            raise InputError(f"this is a {self.spec.kind}; {type(self).__name__} makes a {self.kind}.")
+            raise InputError(f"{type(self).__name__} is a {self.kind}; this describes a {self.spec.kind}: use make().")
         self.scale, self.backend = self.spec.embedding_scale, backend
         new = {"device": device, "dtype": dtype}
         self._make(**new)
@@ -245,10 +247,10 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def _make(self, **new: Any) -> None:
-        """Makes what is no stack: embeddings, final norms, output."""
+        """Creates all modules outside the stacks: embeddings, final norms, output."""
 
     def _last_norm(self, **new: Any) -> nn.Module:
-        """The norm at the end of a stack; none where each layer ends with one."""
+        """The norm at the end of a stack; the identity if each layer ends with a norm."""
         return nn.Identity() if self.spec.config.post_norm else norm_of(self.spec.config, **new)
 
     def _through(
@@ -260,12 +262,12 @@ class Model(nn.Module, ABC):
         cache: ModelCache | None = None,
         documents: Documents | None = None,
     ) -> tuple[Tensor, Losses]:
-        """x after all blocks of a stack, which see masks and a source, and their losses, none where not asked for."""
+        """Runs x through a stack and returns (x, losses by name); `seen` are the masks and the source of each block."""
         found: Losses = {}
         if cache is not None and losses:
-            raise InputError("a call with a cache gives no losses: leave out 'losses' or the cache.")
+            raise InputError("a call with a cache computes no losses: leave out 'losses' or the cache.")
         if cache is not None and {*cache} != {*self._designs(stack)}:
-            raise InputError(f"this is a cache of another model than '{self.spec.name}'; make one by its new_cache().")
+            raise InputError(f"this cache belongs to another model than '{self.spec.name}'; create one by new_cache().")
         for place, block in enumerate(getattr(self, stack)):
             at = f"{stack}.{place}"
             kept = None if cache is None else {role: cache[f"{at}.{role}"] for role in block.roles}
@@ -273,24 +275,24 @@ class Model(nn.Module, ABC):
         return x, found
 
     def _designs(self, stack: str) -> dict[str, CompiledDesign]:
-        """The designs of a stack by their places, such as `layers.0.mixer`."""
+        """The designs of a stack by place, such as `layers.0.mixer`."""
         blocks = enumerate(getattr(self, stack))
         return {
             f"{stack}.{place}.{role}": getattr(block, role).design for place, block in blocks for role in block.roles
         }
 
     def to_yaml(self, whole: bool = False) -> str:
-        """The model as YAML text that reads back to the same model; see `ModelSpec.to_yaml`."""
+        """The model as YAML text, which `ta.models.make` reads back; see `ModelSpec.to_yaml`."""
         return self.spec.to_yaml(whole)
 
     def cost(self, n: int | None = None, batch: int = 1, m: int | None = None, dtype: str = "float32") -> ModelCost:
-        """MACs and parameters at n positions; see `ModelCost`."""
+        """MACs and parameters of one forward pass at n positions (default: the model's length); see `ModelCost`."""
         return self.spec.cost(n, batch, m, dtype)
 
     def tp_plan(self, processes: int | None = None) -> dict[str, ParallelStyle]:
-        """A style for each design by its name in the model, such as `layers.0.mixer.design`, for `parallelize_module`.
+        """Tensor-parallel styles by module name, such as `layers.0.mixer.design`, for torch's `parallelize_module`.
 
-        See `CompiledDesign.tp_plan`. Raises InputError where a design cannot be split.
+        See `CompiledDesign.tp_plan`. Raises InputError if a design cannot be split.
         """
         styles = {}
         for name, part in self.named_modules():
@@ -308,11 +310,12 @@ class Model(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class Initialisation:
-    """`matrices`: design (as it says), normal (std), xavier, fan_in (normal, fan_in ** -0.5), linear (as nn.Linear).
+    """A distribution of initial values, and its source.
 
-    `embedding`: the std of token and position tables, or None for width ** -0.5. `norms`: the std of a norm's weights
-    around 1. `depth`: a factor on all matrices, `residual` one on those that write to the residual stream; both over
-    L, the layers of the stack, and S, its designs.
+    `matrices`: design (each design's own), normal (std), xavier, fan_in (normal, std fan_in ** -0.5), linear (as
+    nn.Linear). `embedding`: the std of token and position tables; None means width ** -0.5. `norms`: the std of norm
+    weights around 1. `depth`: a factor on all matrices. `residual`: a factor on the matrices that write to the residual
+    stream. In both factors, L is the number of layers of the stack and S its number of designs.
     """
 
     source: str
@@ -325,18 +328,18 @@ class Initialisation:
 
 
 _XL = "N(0, 0.02) for matrices and embeddings, norms N(1, 0.02): Transformer-XL's training code, "
-_LRA = "embeddings N(0, 0.02), matrices as nn.Linear: the code that MGK and FMMformer released for Long Range Arena"
+_LRA = "embeddings N(0, 0.02), matrices as nn.Linear: MGK's and FMMformer's released code for Long Range Arena"
 _EPA = "N(0, 2 / (L fan_in)) for matrices, EPA's released code; embeddings N(0, 1 / width), from memory"
 INITIALISATIONS = {
-    "design": Initialisation("as each design says; embeddings N(0, 0.02)", "design"),
+    "design": Initialisation("the initialisers of each design; embeddings N(0, 0.02)", "design"),
     "normal": Initialisation("N(0, 0.02) for all: BERT, from memory", "normal"),
     "gpt2": Initialisation("N(0, 0.02), residual outputs / sqrt(S): GPT-2, section 2.3", "normal", residual="S"),
     "xavier": Initialisation(
         "Xavier uniform, embeddings N(0, 1 / width): fairseq, from memory", "xavier", embedding=None
     ),
     "transformer_xl": Initialisation(_XL + "Dai et al. (2019)", "normal", norms=0.02),
-    "mgk": Initialisation(_XL + "on which MGK's released language models stand", "normal", norms=0.02),
-    "fmm": Initialisation(_XL + "on which FMMformer's released language models stand", "normal", norms=0.02),
+    "mgk": Initialisation(_XL + "the basis of MGK's released language models", "normal", norms=0.02),
+    "fmm": Initialisation(_XL + "the basis of FMMformer's released language models", "normal", norms=0.02),
     "lra": Initialisation(_LRA, "linear"),
     "epa": Initialisation(_EPA, "fan_in", embedding=None, depth="2/L"),
 }
@@ -344,7 +347,7 @@ INITIALISATIONS = {
 
 @torch.no_grad()
 def initialise(model: nn.Module) -> None:
-    """Draws the first values of a `Model` as its description, `model.spec`, says; torch's seed decides them."""
+    """Draws the initial values of a `Model` from torch's generator, by the `init` of its description."""
     rule = INITIALISATIONS[model.spec.config.init]
     for name, parameter in model.named_parameters():
         if name.split(".")[0] in ("embedding", "target_embedding", "cls") or name.endswith("positions.table"):
@@ -374,7 +377,7 @@ def _stack(rule: Initialisation, blocks: nn.ModuleList) -> None:
 
 
 def _draw(rule: Initialisation, weight: torch.Tensor, summed: tuple[int, ...], declared: str | None) -> None:
-    """`declared`: the design's own initialiser, by which the weight was drawn already; None for what is no design's."""
+    """Draws one matrix. `declared`: the design's initialiser, already applied; None if no design has the matrix."""
     fan_in = prod(weight.shape[dim] for dim in summed)
     if rule.matrices == "normal":
         weight.normal_(0, rule.std)
@@ -382,12 +385,12 @@ def _draw(rule: Initialisation, weight: torch.Tensor, summed: tuple[int, ...], d
         xavier_(weight, summed)
     elif rule.matrices == "linear":
         weight.uniform_(-(fan_in**-0.5), fan_in**-0.5)
-    elif rule.matrices == "fan_in" and declared != "normal":  # a design's own normal has its fan-in already
+    elif rule.matrices == "fan_in" and declared != "normal":  # a design's `normal` includes its fan-in
         weight.normal_(0, fan_in**-0.5)
 
 
 def random_matrices(graph: Graph) -> Iterator[str]:
-    """The trainable weights that an initialisation speaks of."""
+    """The names of the trainable weights that an initialisation draws."""
     width = graph.of_role("input")[0].legs[-1]
     for tensor in graph.of_role("weight"):
         name = tensor.init.name if tensor.init is not None else "xavier"
@@ -396,7 +399,7 @@ def random_matrices(graph: Graph) -> Iterator[str]:
 
 
 def residual_outputs(graph: Graph) -> set[str]:
-    """The weights through which a design writes to its output: those that have the output's width leg."""
+    """The weights that produce the output of a design: those with the output's width leg."""
     found, waiting = set(), [(graph.output, graph.legs_of(graph.output)[-1])]
     while waiting:
         name, leg = waiting.pop()

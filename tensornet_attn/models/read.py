@@ -1,4 +1,4 @@
-"""From a source to a checked model: its form, every design in its place, and what is to be otherwise in it."""
+"""Reads a model file: checks the form and every design in its place, and applies overrides."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from tensornet_attn.spec.sources import Source, document_of
 from tensornet_attn.spec.yaml import dump
 from tensornet_attn.spec.yaml import parse as parse_yaml
 
-Block = dict[str, Fitted]  # mixer, cross, mlp: those there are, in this order
-REPLACING = {  # by role: what replaces its design, its legs and its settings
+Block = dict[str, Fitted]  # by role: mixer, cross, mlp, in this order
+REPLACING = {  # by role: the overrides of its design, legs and settings
     "mixer": ("design", "legs", "settings"),
     "mlp": ("mlp", "mlp_legs", "mlp_settings"),
 }
@@ -48,9 +48,10 @@ OF_LAYERS = (*REPLACING["mixer"], *REPLACING["mlp"], "depth")
 
 @dataclass(frozen=True, eq=False)
 class ModelSpec:
-    """A checked model. `stacks`: by name (layers, or encoder and decoder) the blocks, repeated layers spelled out.
+    """A checked model description.
 
-    `path`: the file it was read from, which paths of designs in `config` are relative to.
+    `stacks`: the blocks by stack name (layers, or encoder and decoder), with repeated layers expanded. `path`: the file
+    of the model; paths of designs in `config` are relative to it.
     """
 
     name: str
@@ -66,12 +67,12 @@ class ModelSpec:
 
     @property
     def legs(self) -> dict[str, int]:
-        """The sizes that are the model's own."""
+        """The sizes of the model: those of vocabulary, features, length and width that it has."""
         return sizes_of(self.config)
 
     @cached_property
     def loss_weights(self) -> dict[str, float]:
-        """What a trainer multiplies each auxiliary loss by, by its name in the model: `layers.0.mixer.balance`."""
+        """The weights of the auxiliary losses, by name in the model, such as `layers.0.mixer.balance`."""
         return {
             f"{stack}.{place}.{role}.{name}": weight
             for stack, blocks in self.stacks.items()
@@ -81,13 +82,14 @@ class ModelSpec:
         }
 
     def cost(self, n: int | None = None, batch: int = 1, m: int | None = None, dtype: str = "float32") -> ModelCost:
-        """MACs and parameters of all layers; `n` is the model's length if not given. See `ModelCost`."""
+        """MACs and parameters of one forward pass at n positions (default: the model's length); see `ModelCost`."""
         return cost(self.name, self.config, self.stacks, n, batch, m, dtype)
 
     def to_yaml(self, whole: bool = False) -> str:
-        """The model as YAML text that reads back to the same model.
+        """The model as YAML text, which `load` reads back to the same model.
 
-        Shipped designs stay names, others are written out; with `whole` all are written out, with the sizes they have.
+        Shipped designs stay names, and other designs are written out; with `whole`, all designs are written out with
+        their sizes.
         """
         data = self.config.model_dump(exclude_unset=True, mode="python")
         for block, layer, given in self._layers(data):
@@ -97,15 +99,15 @@ class ModelSpec:
         return dump({"tensornet": 1, "name": self.name, **about, "model": {"kind": data.pop("kind"), **data}})
 
     def as_given(self) -> dict[str, Any]:
-        """What the file says under `model`: its designs as they are named there, relative paths relative to `path`."""
+        """The content of `model:` as given, with designs unresolved; relative paths are relative to `path`."""
         data = self.config.model_dump(exclude_unset=True, mode="python")
         for _, layer, given in self._layers(data):
             for role in [role for role in PARTS if layer.get(role) is not None]:
-                layer[role]["design"] = getattr(given, role).design  # a Design stays one
+                layer[role]["design"] = getattr(given, role).design  # model_dump would convert a Design
         return data
 
     def _layers(self, data: dict[str, Any]) -> Iterator[tuple[Block, dict[str, Any], Layer]]:
-        """Each entry of each stack: as it was fitted, as it stands in `data`, and as it was given."""
+        """For each entry of each stack: its fitted block, its entry in `data`, and its layer in the config."""
         for stack in STACKS:
             place = 0
             for layer, given in zip(data.get(stack, ()), getattr(self.config, stack, ()), strict=True):
@@ -114,16 +116,16 @@ class ModelSpec:
 
 
 def sizes_of(config: AnyConfig) -> dict[str, int]:
-    """The sizes that are a model's own; numbers in place of tokens have `features` and no vocabulary."""
+    """The sizes of a model by name; a model of features has no vocabulary."""
     names = ("vocabulary", "features", "length", "width")
     return {name: getattr(config, name) for name in names if getattr(config, name, None) is not None}
 
 
 def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
-    """The model of a document; what is wrong goes to the reporter."""
+    """The model of a document; None if it has errors. Problems go to the reporter."""
     if "model" not in document.data and {"diagram", "extends"} & document.data.keys():
-        message = "this is a design; a model is wanted here."
-        reporter.error("wrong-type", message, (), hint="'ta.load' reads designs; a model has them under 'layers'.")
+        message = "this is a design, not a model."
+        reporter.error("wrong-type", message, (), hint="use 'ta.load' for designs; a model has them under 'layers'.")
         return None
     _check_top(document, reporter)
     config = _config(document, reporter)
@@ -133,8 +135,8 @@ def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
     scale = _scale(config, reporter)
     memory = getattr(config, "memory", 0)
     if memory and config.positions != "none":
-        message = f"'{config.positions}' positions start anew in each segment, and the memory stands before it."
-        hint = "write 'positions: none': a design with a context input counts distances itself."
+        message = f"'{config.positions}' positions restart in each segment, so they do not fit a memory."
+        hint = "write 'positions: none', and use a design that encodes relative positions."
         reporter.error("no-fit", message, ("model", "positions"), hint=hint)
     _check_tables(config, reporter)
     stacks = {
@@ -144,19 +146,19 @@ def read_model(document: Document, reporter: Reporter) -> ModelSpec | None:
         return None
     by_cache = getattr(config, "memory_kind", "inputs") == "cache"
     if by_cache and not memory:
-        message = "nothing is kept of earlier segments: 'memory' is 0."
-        hint = "e.g. 'memory: 128': of designs that keep every position the last 128."
+        message = "'memory_kind: cache' needs a memory, and 'memory' is 0."
+        hint = "e.g. 'memory: 128', which keeps the last 128 positions."
         reporter.error("no-fit", message, ("model", "memory_kind"), hint=hint)
         return None
     if memory and not by_cache and not any(block["mixer"].context for block in stacks["layers"]):
-        message = "no mixer of this model has a context input, which the memory is for."
-        hint = "such an input is 'memory: {legs: m f, default: x}'; e.g. transformer_xl or epa_xl."
+        message = "'memory' needs a mixer with a context input, and this model has none."
+        hint = "e.g. transformer_xl or epa_xl; a context input is 'memory: {legs: m f, default: x}'."
         reporter.error("no-fit", message, ("model", "memory"), hint=hint)
         return None
     total = sum(part.elements for blocks in stacks.values() for block in blocks for part in block.values())
     if total > limits.TOTAL_ELEMENTS:
         message = f"the designs of this model have {total:.3g} weights."
-        reporter.error("too-large", message, ("model",), key=True, hint=f"at most {limits.TOTAL_ELEMENTS:.3g}.")
+        reporter.error("too-large", message, ("model",), key=True, hint=f"use at most {limits.TOTAL_ELEMENTS:.3g}.")
         return None
     name = document.data.get("name") or config.kind
     return ModelSpec(name, document.data.get("about") or "", config, stacks, scale, document.path)
@@ -166,30 +168,30 @@ def _check_top(document: Document, reporter: Reporter) -> None:
     data = document.data
     if data.get("tensornet") != 1 or isinstance(data.get("tensornet"), bool):
         given = written(data.get("tensornet"))
-        message = f"this package reads version 1 of the language, {given} given."
+        message = f"expected version 1 of the language, got {given}."
         reporter.error("version", message, ("tensornet",), hint="write 'tensornet: 1'.")
     for key in [key for key in data if key not in TOP]:
         reporter.unknown_key((key,), TOP)
     for key in ("name", "about", "source"):
         text = data.get(key, "")
         if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
-            message = f"a text is wanted here, {written(text)} given."
+            message = f"expected text, got {written(text)}."
             reporter.error("wrong-type", message, (key,), hint=f"e.g. '{key}: tiny'.")
         elif key == "name" and "name" in data and (problem := identifier_problem(text)):
             reporter.error("name", problem[0], ("name",), hint=problem[1])
 
 
 def _config(document: Document, reporter: Reporter) -> AnyConfig | None:
-    """What stands under `model`, its form checked."""
+    """The content of `model:` with its form checked; None if it has errors."""
     data = document.data.get("model")
     if not isinstance(data, Mapping):
-        message = f"a mapping is wanted here, {written(data)} given."
+        message = f"expected a mapping, got {written(data)}."
         reporter.error("wrong-type", message, ("model",), hint="e.g. 'model: {kind: language_model, ...}'.")
         return None
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in CONFIGS:
-        hint = reporter.nearest(kind, CONFIGS) if isinstance(kind, str) else f"one of {', '.join(CONFIGS)}."
-        what = f"{written(kind)} is no kind of model." if "kind" in data else "the key 'kind' is missing."
+        hint = reporter.nearest(kind, CONFIGS) if isinstance(kind, str) else f"use one of {', '.join(CONFIGS)}."
+        what = f"{written(kind)} is not a kind of model." if "kind" in data else "the key 'kind' is missing."
         reporter.error("wrong-value", what, ("model", "kind"), hint=hint)
         return None
     try:
@@ -200,14 +202,14 @@ def _config(document: Document, reporter: Reporter) -> AnyConfig | None:
 
 
 def _scale(config: AnyConfig, reporter: Reporter) -> float:
-    """The factor on embeddings: arithmetic over the model's own sizes."""
+    """The factor on embeddings: arithmetic over the sizes of the model."""
     values = sizes_of(config)
     try:
         tree = parse(config.embedding_scale)
         for used in names(tree):
             if used.name not in values:
                 raise Refusal(
-                    "unknown-name", f"there is no size '{used.name}'.", f"one of {', '.join(values)}.", used.span
+                    "unknown-name", f"there is no size '{used.name}'.", f"use one of {', '.join(values)}.", used.span
                 )
         return float(evaluate(tree, values))
     except Refusal as problem:
@@ -216,18 +218,18 @@ def _scale(config: AnyConfig, reporter: Reporter) -> float:
 
 
 def _check_input(config: AnyConfig, reporter: Reporter) -> None:
-    """A classifier of numbers has `features`, all other models a vocabulary."""
+    """Checks that the model has either a vocabulary or, for classifiers of numbers, `features`."""
     features = getattr(config, "features", None)
     if config.vocabulary is None and features is None:
-        hint = "e.g. 'vocabulary: 256'; or 'features: 3' for numbers in place of tokens."
+        hint = "e.g. 'vocabulary: 256'; or 'features: 3' for numbers instead of tokens."
         reporter.error("missing-key", "the key 'vocabulary' is missing.", ("model", "vocabulary"), key=True, hint=hint)
     elif config.vocabulary is not None and features is not None:
-        message = "a position has a token or numbers, not both."
+        message = "a model has 'vocabulary' or 'features', not both."
         reporter.error("no-fit", message, ("model", "features"), key=True, hint="leave out 'vocabulary' or 'features'.")
 
 
 def _check_tables(config: AnyConfig, reporter: Reporter) -> None:
-    """Tables of tokens, positions and classes: multiplied out before anything is allocated."""
+    """Limits the sizes of the tables of tokens, positions and classes before anything is allocated."""
     named = ("vocabulary", "features", "target_vocabulary", "classes")
     rows = {name: getattr(config, name, None) or 0 for name in named}
     rows["length"] = config.length if config.positions == "learned" else 0
@@ -235,15 +237,15 @@ def _check_tables(config: AnyConfig, reporter: Reporter) -> None:
         rows["classes"] *= config.length
     for name, count in rows.items():
         if count * config.width > limits.ELEMENTS:
-            message = f"{count} rows of width {config.width} are too many numbers for one table."
-            reporter.error("too-large", message, ("model", name), hint=f"at most {limits.ELEMENTS:.3g}.")
+            message = f"a table of {count} rows of width {config.width} is too large."
+            reporter.error("too-large", message, ("model", name), hint=f"use at most {limits.ELEMENTS:.3g} elements.")
 
 
 def _blocks(document: Document, reporter: Reporter, config: AnyConfig, stack: str) -> Iterator[Block]:
     layers = getattr(config, stack)
     if sum(layer.repeat for layer in layers) > limits.LAYERS:
-        message = f"more than {limits.LAYERS} layers."
-        reporter.error("too-large", message, ("model", stack), hint="a model needs far fewer.")
+        message = f"'{stack}' has more than {limits.LAYERS} layers."
+        reporter.error("too-large", message, ("model", stack), hint=f"use at most {limits.LAYERS}.")
         return
     causal = stack == "decoder" or config.kind == "language_model"
     own, memory = config.length + (getattr(config, "pooling", "") == "cls"), getattr(config, "memory", 0)
@@ -264,7 +266,7 @@ def _blocks(document: Document, reporter: Reporter, config: AnyConfig, stack: st
 
 
 def _part(part: Part, fitted: Fitted, whole: bool) -> dict[str, Any]:
-    """A part as data: by name where it is shipped, else the design as it was fitted."""
+    """A part as data: a shipped design by name, another design (or with `whole`, any) written out with its sizes."""
     if shipped(part.design) and not whole:
         return part.model_dump(exclude_unset=True)
     design = parse_yaml(fitted.design.to_yaml(), fitted.design.name)[0].data
@@ -273,7 +275,7 @@ def _part(part: Part, fitted: Fitted, whole: bool) -> dict[str, Any]:
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """The names of the shipped models that match a pattern.
+    """The names of the shipped models that match a glob pattern.
 
     >>> list_models("rope_*")
     ['rope_244m', 'rope_45m']
@@ -282,10 +284,11 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def load(source: Source | ModelSpec, **overrides: Any) -> ModelSpec:
-    """A checked model from a shipped name, a path, YAML text or a dict. Raises DesignError with everything wrong.
+    """Reads and checks a model from a shipped name, a path, YAML text or a dict, and applies overrides.
 
-    `overrides`: of the mixers `design`, `legs` and `settings`; of the MLPs `mlp`, `mlp_legs` and `mlp_settings`;
-    `depth`, how often the layers repeat; and the keys of `model:` by name. See `override`.
+    The overrides are `design`, `legs` and `settings` of the mixers, `mlp`, `mlp_legs` and `mlp_settings` of the MLPs,
+    `depth` (the number of repeats of the layers), and the keys of `model:`; see `override`. Raises DesignError with all
+    problems, and InputError for an unknown override.
 
     >>> load("wikitext_small").stacks["layers"][0]["mixer"].design.legs["d"]
     16
@@ -302,7 +305,7 @@ def load(source: Source | ModelSpec, **overrides: Any) -> ModelSpec:
 
 
 def check(source: Source) -> list[Problem]:
-    """Every problem of a model, warnings included; an empty list means that it is fine."""
+    """All problems of a model, warnings included; the list is empty if the model is valid."""
     return _read(source)[1]
 
 
@@ -313,12 +316,12 @@ def _read(source: Source) -> tuple[ModelSpec | None, list[Problem]]:
 
 
 def override(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
-    """The model with some keys of its description changed, and its mixers and MLPs, those of all layers alike.
+    """The model with some keys, and the mixers and MLPs of all layers, changed.
 
-    `design` takes the place of every mixer: the sizes that the model gives to legs stay where the new design has a leg
-    of that name, settings do not. `mlp` takes the place of every MLP, sizes and all; None or 'none' leaves it out.
-    `legs`, `settings`, `mlp_legs` and `mlp_settings` replace single ones. The model is then named after design and
-    model. Raises InputError for what is no key, and DesignError for what does not fit.
+    `design` replaces every mixer. It inherits the model's sizes for legs that it also has, and no settings. `mlp`
+    replaces every MLP with its own sizes; None or 'none' removes it. `legs`, `settings`, `mlp_legs` and `mlp_settings`
+    replace single sizes and settings. With `design`, the model is named after design and model. Raises InputError for
+    an unknown key, and DesignError if the result has problems.
     """
     if not changes:
         return spec
@@ -329,7 +332,7 @@ def override(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
         _change(layer, changes)
     for name in REPLACING["mlp"][1:]:
         if changes.get(name) and not any("mlp" in layer for layer in layers):
-            raise InputError(f"'{name}' is for an MLP, and '{spec.name}' has none.")
+            raise InputError(f"'{name}' needs an MLP, and '{spec.name}' has none: leave it out, or add e.g. mlp='mlp'.")
     document = Document({"tensornet": 1, "name": spec.name, "model": data}, spec.name, path=spec.path)
     reporter = Reporter(document)
     new = read_model(document, reporter)
@@ -341,23 +344,25 @@ def override(spec: ModelSpec, changes: Mapping[str, Any]) -> ModelSpec:
 
 
 def override_keys() -> frozenset[str]:
-    """All keys that models of any kind let be overridden."""
+    """All overrides that any kind of model accepts."""
     own = {key for config in CONFIGS.values() for key in config.model_fields}
     return frozenset({*OF_LAYERS, *own} - {"kind", *STACKS})
 
 
 def _check(spec: ModelSpec, changes: Mapping[str, Any]) -> None:
-    """Raises InputError for what is no key, and for changes of layers that are not of the right form."""
+    """Raises InputError for an unknown key, and for changes of layers with a wrong form."""
     known = (*OF_LAYERS, *(key for key in CONFIGS[spec.kind].model_fields if key not in ("kind", *STACKS)))
     for key, value in changes.items():
         if key not in known:
             raise InputError(f"a {spec.kind} has no '{key}' to override: {nearest(key, known)}")
         if key in MAPPINGS and not isinstance(value, Mapping):
-            raise InputError(f"'{key}' is a mapping of names to numbers, e.g. {{'h': 4}}, not {type(value).__name__}.")
+            raise InputError(
+                f"'{key}' must be a mapping of names to numbers, e.g. {{'h': 4}}, not {type(value).__name__}."
+            )
     for stack in STACKS if "depth" in changes else ():
         count = len(getattr(spec.config, stack, ()))
         if count > 1:
-            raise InputError(f"'depth' repeats the one entry of '{stack}'; '{spec.name}' has {count} entries there.")
+            raise InputError(f"'depth' needs a '{stack}' of one entry; '{spec.name}' has {count}: leave out 'depth'.")
 
 
 def _change(layer: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -368,7 +373,7 @@ def _change(layer: dict[str, Any], changes: Mapping[str, Any]) -> None:
         if design in changes:
             layer[role] = _replaced(role, layer.get(role) or {}, changes[design])
         if layer.get(role) is None:
-            layer.pop(role, None)  # an MLP that there is not, or no longer
+            layer.pop(role, None)  # an MLP that is absent or removed
             continue
         for key, name in (("legs", legs), ("settings", settings)):
             if name in changes:
@@ -376,8 +381,8 @@ def _change(layer: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _replaced(role: str, part: Mapping[str, Any], design: Any) -> dict[str, Any] | None:
-    """A part with another design; None where there is to be none."""
-    # A path that is given here is relative to the working directory, not to the model's file.
+    """A part with another design; None for a removed MLP."""
+    # A path in an override is relative to the working directory, not to the model's file.
     path = os.fspath(design) if isinstance(design, os.PathLike) else design
     path = os.path.abspath(path) if isinstance(path, str) and "\n" not in path and is_path(path) else path
     if role == "mlp":

@@ -1,4 +1,4 @@
-"""The nn.Modules of compiled designs: `ta.compile` makes them, `MultiheadAttention` stands for PyTorch's."""
+"""The nn.Modules of compiled designs, created by `ta.compile`, and `MultiheadAttention`, which replaces torch's."""
 
 from importlib import import_module
 from typing import Any
@@ -7,7 +7,7 @@ __all__ = ["MultiheadAttention"]
 
 
 def __getattr__(name: str) -> Any:
-    """What is made of a compiler, which itself needs this package, is loaded when it is first used."""
+    """Imports `MultiheadAttention` on first use, because it depends on the compiler, which depends on this package."""
     if name == "MultiheadAttention":
         return import_module("tensornet_attn.convert.multihead").MultiheadAttention
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,4 +1,4 @@
-"""Decoding caches: what a layer keeps of the positions it has seen."""
+"""Decoding caches: the values that a layer stores for earlier positions."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from tensornet_attn.plan.carried import HIDDEN
 from tensornet_attn.plan.parts import Decoding
 
 Tensor = torch.Tensor
-FIRST = 64  # positions that a cache without a maximum has room for at first
+FIRST = 64  # initial capacity in positions of a cache without a maximum
 
 
 class Cache:
-    """What a compiled design keeps of the positions it has seen, by name: [batch..., legs of the result].
+    """The decoding cache of one compiled design: step values [batch..., legs of the step], by step name.
 
-    `layer.new_cache()` makes one; `layer(x, cache=cache)` reads it and adds the chunk's positions. `length`: positions
-    seen, without the `forgotten` that `keep_last` has dropped. `nbytes`: of what is kept; `allocated`: of the tensors
-    that hold it. `copy.deepcopy` makes another one.
+    Create it with `layer.new_cache()`. `layer(x, cache=cache)` reads it and appends the positions of the chunk.
+    `length` counts the positions in the cache, `forgotten` those that `keep_last` has dropped. `nbytes` is the size of
+    the stored values, `allocated` that of the tensors that hold them, both in bytes. `copy.deepcopy` copies a cache.
     """
 
     def __init__(self, design: str, decoding: Decoding, max_length: int | None = None, droppable: bool = False):
-        """`droppable`: the oldest positions can be dropped, see `new_cache`."""
+        """`droppable`: `keep_last` can drop the oldest positions, see `CompiledDesign.new_cache`."""
         self.droppable = droppable
         self.design, self.length, self.forgotten, self.max_length = design, 0, 0, max_length
         self._kept = {one.name: one for one in decoding.kept}
         self._sizes = {one.name: tuple(decoding.graph.leg[leg].size or 1 for leg in one.legs) for one in decoding.kept}
         self._levels = {one.value for part in decoding.parts for one in part.inputs if one.how == "level"}
-        self._held: dict[str, Tensor] = {}  # a growing one has room behind what is in use
-        self._written: dict[str, Tensor] = {}  # of a call that runs: values that stand behind what is in use
-        self.shown: Tensor | None = None  # of packed documents: which positions are no padding, [batch, positions]
-        self._dtype = torch.get_default_dtype()  # of the chunks; states are of float32 at least
-        self.last: tuple[Any, ...] | None = None  # the call before, where another like it needs no checks
-        self._stays = False  # whether what holds the states is written again, not replaced
+        self._held: dict[str, Tensor] = {}  # name -> tensor; a growing tensor has spare room after the rows in use
+        self._written: dict[str, Tensor] = {}  # rows that the running call wrote after the rows in use
+        self.shown: Tensor | None = None  # packed documents: [batch, positions], False = padding
+        self._dtype = torch.get_default_dtype()  # dtype of the chunks; states are at least float32
+        self.last: tuple[Any, ...] | None = None  # the previous call, if an equal call needs no checks
+        self._stays = False  # whether states are overwritten in place
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the call before: its number is one of this process."""
+        """Without the previous call, whose serial number is valid in this process only."""
         return self.__dict__ | {"last": None}
 
     def allocate(self, batch: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-        """Makes all tensors of an empty cache, [batch..., legs]; they stay until they are too short."""
+        """Allocates all tensors of an empty cache, [batch..., legs]; they are reused until they are too short."""
         like = torch.empty(0, dtype=dtype, device=device)
         self._dtype, self._stays = dtype, True
         for name, one in self._kept.items():
@@ -53,11 +53,11 @@ class Cache:
 
     @property
     def croppable(self) -> bool:
-        """Whether `crop` can go back from every length: a state and a window cannot."""
+        """Whether `crop` works for every length: it does not if the cache has a state or a window."""
         return all(one.leg is not None and one.reach is None for one in self._kept.values())
 
     def state(self, name: str, batch: Sequence[int], like: Tensor) -> Tensor:
-        """A state; before anything was seen, what it is then."""
+        """The state `name`, or its initial value in an empty cache."""
         if name in self._held:
             return self._held[name]
         wide = state_dtype(like.dtype)
@@ -65,7 +65,7 @@ class Cache:
         return like.new_full((*batch, *self._sizes[name]), first, dtype=wide)
 
     def __getitem__(self, name: str) -> Tensor:
-        """What is kept of a result, the oldest position first, or a state. Raises KeyError."""
+        """Returns the stored values of a step, oldest position first, or a state. Raises KeyError for other names."""
         return self._held[name] if self._kept[name].leg is None else self._rows(name, self._used(name))
 
     def __iter__(self) -> Iterator[str]:
@@ -76,41 +76,44 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is kept at this length."""
+        """Size of the stored values in bytes."""
         return sum(self[name].numel() * held.element_size() for name, held in self._held.items())
 
     @property
     def allocated(self) -> int:
-        """Bytes of the tensors that hold it, room to grow included."""
+        """Size of the allocated tensors in bytes, spare room included."""
         return sum(held.numel() * held.element_size() for held in self._held.values())
 
     def __repr__(self) -> str:
         return f"Cache({self.design}: {self.length:,} positions, {self.nbytes:,} bytes in {len(self)} tensors)"
 
     def crop(self, length: int) -> None:
-        """Keeps the first `length` positions; a negative length drops that many from the end.
+        """Keeps the first `length` positions; a negative `length` drops that many positions from the end.
 
-        Raises InputError where these are gone.
+        Raises InputError if the cache is shorter, or if a state or a window cannot be rewound.
         """
         length = length + self.length if length < 0 else length
         if not 0 <= length <= self.length:
             raise InputError(f"{self.design}: a cache of {self.length:,} positions cannot be cropped to {length:,}.")
         states = [name for name, one in self._kept.items() if one.leg is None]
         if states and length < self.length:
-            raise InputError(f"{self.design}: the cache cannot go back: '{states[0]}' is one for all positions.")
+            raise InputError(
+                f"{self.design}: cropping needs the values of each position, and '{states[0]}' is a state: one value "
+                "for all positions."
+            )
         rings = {name: one.reach + 1 for name, one in self._kept.items() if one.reach is not None}
         for name, rows in rings.items():
             if length < self.length and self.length > rows:
                 raise InputError(
-                    f"{self.design}: the cache cannot go back to {length:,} positions: of '{name}' it keeps the last "
-                    f"{rows:,}."
+                    f"{self.design}: the cache cannot be cropped to {length:,} positions: it keeps only the last "
+                    f"{rows:,} of '{name}'."
                 )
         self.length, self.shown = length, None if self.shown is None or length == 0 else self.shown[..., :length]
 
     def keep_last(self, positions: int) -> None:
-        """Drops all but the last `positions` positions of results that are kept for every position.
+        """Drops the oldest positions, so that at most `positions` remain. States and windows do not change.
 
-        States and windows do not change. Raises InputError where what is kept depends on where its position stands.
+        Raises InputError if stored values depend on their absolute position; use `new_cache(droppable=True)` then.
         """
         if not isinstance(positions, int) or positions < 1:
             raise InputError(f"{self.design}: keep_last takes a number of positions, 1 or more, not {positions}.")
@@ -120,8 +123,8 @@ class Cache:
         placed = [name for name, one in self._kept.items() if one.placed]
         if placed:
             raise InputError(
-                f"{self.design}: the oldest positions cannot be dropped: '{placed[0]}' says where a position stands; "
-                "make the cache by new_cache(droppable=True)."
+                f"{self.design}: the oldest positions cannot be dropped: '{placed[0]}' depends on absolute positions; "
+                "create the cache with new_cache(droppable=True)."
             )
         for name in rows:
             count = min(positions, self._used(name))
@@ -135,21 +138,21 @@ class Cache:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more position fits in the tensors that there are."""
+        """Whether one more position fits into the allocated tensors."""
         return all(
             one.leg is None or self._held[name].shape[self._axis(name)] > self.length
             for name, one in self._kept.items()
         )
 
     def appended(self, name: str, new: Tensor) -> Tensor:
-        """All positions of a result with one more, written behind those in use."""
+        """All rows of a step with one more appended in place."""
         axis, held = self._axis(name), self._held[name]
         held.narrow(axis, self.length, 1).copy_(new)
         self._written[name] = new
         return held.narrow(axis, 0, self.length + 1)
 
     def step(self, new: Mapping[str, Tensor]) -> None:
-        """Keeps the values of one more position, for which there is room."""
+        """Appends the values of one position; the caller checks `has_room`."""
         for name, value in new.items():
             if self._kept[name].leg is not None:
                 if self._written.pop(name, None) is not value:
@@ -161,20 +164,20 @@ class Cache:
         self.length += 1
 
     def reorder(self, index: Tensor) -> None:
-        """Sequence i of the batch, its first dimension, becomes what index[i] was, as a beam search needs.
+        """Reorders the batch, its first dimension, for beam search: sequence i becomes the old sequence index[i].
 
-        Raises InputError where there is no batch.
+        Raises InputError if the cache has no batch dimension.
         """
         self._each(lambda held: held.index_select(0, index.to(held.device)))
 
     select = reorder
 
     def repeat_interleave(self, repeats: int) -> None:
-        """Each sequence of the batch stands there so many times, in a row. Raises InputError without a batch."""
+        """Repeats each sequence of the batch `repeats` times. Raises InputError if there is no batch dimension."""
         self._each(lambda held: held.repeat_interleave(repeats, 0))
 
     def to(self, *args: Any, **kwargs: Any) -> Cache:
-        """Moves what is kept, as `Tensor.to`; gives the cache. States stay of float32 at least."""
+        """Moves the cache, as `Tensor.to`, and returns it. States stay at least float32."""
         self.last = None
         for name, held in self._held.items():
             moved = held.to(*args, **kwargs)
@@ -184,7 +187,7 @@ class Cache:
         return self
 
     def reset(self) -> None:
-        """Forgets everything; tensors that `new_cache` made for a batch stay."""
+        """Empties the cache. Tensors that `new_cache(batch=...)` allocated are reused."""
         self.length, self.forgotten, self.last, self.shown = 0, 0, None, None
         self._written.clear()
         if not self._stays:
@@ -193,20 +196,20 @@ class Cache:
             self._held[name].fill_(HIDDEN if name in self._levels else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The length and the dtype of what was seen, and under `kept` what is kept, by name."""
+        """Returns a dict: `length`, `forgotten`, `dtype` of the chunks, and `kept`, copies of the values by name."""
         kept = {name: self[name].clone() for name in self._held}
         shown = {} if self.shown is None else {"shown": self.shown.clone()}
         return {"length": self.length, "forgotten": self.forgotten, "dtype": self._dtype, "kept": kept, **shown}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` gave. Raises InputError where it is of another design."""
+        """Restores a `state_dict`. Raises InputError if it is from another design or exceeds `max_length`."""
         kept, length = state["kept"], int(state["length"])
         if kept and {*kept} != {*self._kept}:
             of, wanted = ", ".join(sorted(kept)), ", ".join(self._kept)
-            raise InputError(f"{self.design}: the cache keeps {wanted}, and the state is of {of}.")
+            raise InputError(f"{self.design}: the cache stores {wanted}; the state dict has {of}.")
         if self.max_length is not None and length > self.max_length:
             raise InputError(
-                f"{self.design}: the state is of {length:,} positions, and the cache has room for {self.max_length:,}."
+                f"{self.design}: the state dict has {length:,} positions; the cache has room for {self.max_length:,}."
             )
         for name, one in self._kept.items() if kept else ():
             sizes = tuple(
@@ -216,7 +219,9 @@ class Cache:
             own = tuple(kept[name].shape[kept[name].ndim - len(sizes) :])
             if own != sizes:
                 legs = " ".join(one.legs)
-                raise InputError(f"{self.design}: '{name}' is [{legs}] = {[*own]} in the state, and {[*sizes]} here.")
+                raise InputError(
+                    f"{self.design}: '{name}' is [{legs}] = {[*own]} in the state dict and {[*sizes]} here."
+                )
         self.reset()
         self.length, self.forgotten = length, int(state["forgotten"])
         self._dtype = state["dtype"] if kept else self._dtype
@@ -232,9 +237,11 @@ class Cache:
                 self._room(name, kept[name], rows).narrow(axis, 0, rows).copy_(kept[name])
 
     def check(self, design: str, decoding: Decoding, batch: tuple[int, ...], like: Tensor, length: int) -> None:
-        """Raises InputError where a chunk does not go on with what is kept, or goes beyond the maximum."""
+        """Raises InputError if a chunk does not match the cache or exceeds the maximum length."""
         if (self.design, (*self._kept.values(),)) != (design, decoding.kept):
-            raise InputError(f"{design}: this is a cache of '{self.design}'; make one by new_cache() of this layer.")
+            raise InputError(
+                f"{design}: this cache belongs to '{self.design}'; create one with new_cache() of this layer."
+            )
         if self.max_length is not None and length > self.max_length:
             raise InputError(
                 f"{design}: the cache is full: it has room for {self.max_length:,} positions, not {length:,}."
@@ -242,30 +249,30 @@ class Cache:
         for name, held in self._held.items():
             own = tuple(held.shape[: held.ndim - len(self._kept[name].legs)])
             if own != batch:
-                raise InputError(f"{design}: the cache is of a batch {list(own)}, the chunk of {list(batch)}.")
+                raise InputError(f"{design}: the cache has batch dimensions {list(own)}, the chunk has {list(batch)}.")
         if self._held and (self._dtype, held.device) != (like.dtype, like.device):
             kinds = [f"{one} on {where}" for one, where in ((self._dtype, held.device), (like.dtype, like.device))]
             raise InputError(f"{design}: the cache holds {kinds[0]}, the chunk is {kinds[1]}.")
 
     @property
     def batch(self) -> int | None:
-        """The sequences of the batch, its first dimension; None where nothing is kept."""
+        """Size of the batch, its first dimension. Returns None if the cache is empty."""
         return next((held.shape[0] for held in self._held.values()), None)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> None:
         if any(held.ndim == len(self._kept[name].legs) for name, held in self._held.items()):
-            raise InputError(f"{self.design}: the cache is of one sequence, without a batch dimension.")
+            raise InputError(f"{self.design}: the cache has no batch dimension.")
         self.last = None
         for name, held in self._held.items():
             axis = self._axis(name) if self._kept[name].leg else 0
-            ahead = axis < -2  # heads stay in front of positions, as `_room` puts them
+            ahead = axis < -2  # heads stay before positions, as `_room` lays them out
             self._held[name] = change(held.movedim(axis, -2)).movedim(-2, axis) if ahead else change(held)
         self.shown = None if self.shown is None else change(self.shown)
 
     def visible(self, chunk: Tensor | None, length: int) -> Tensor | None:
-        """Which of so many keys are no padding of packed documents, [batch, keys]; None: all of them.
+        """Which of `length` keys are not padding of packed documents, [batch, keys]. Returns None if none is padding.
 
-        `chunk`: the same of those that are new.
+        `chunk`: visibility of the new keys.
         """
         known = [part for part in (self.shown, chunk) if part is not None]
         if not known:
@@ -279,15 +286,15 @@ class Cache:
         return one.legs.index(str(one.leg)) - len(one.legs)
 
     def _used(self, name: str) -> int:
-        """Positions that are kept of a result."""
+        """Stored positions of a step."""
         return self._kept[name].rows(self.length)
 
     def _rows(self, name: str, count: int) -> Tensor:
-        """The last positions of what is kept."""
+        """The last `count` stored positions of a step."""
         return self._held[name].narrow(self._axis(name), self._used(name) - count, count)
 
     def extended(self, name: str, new: Tensor | None, reach: int | None) -> Tensor:
-        """The positions of a chunk, if it has any, behind those that are kept, or behind the last `reach` of these."""
+        """The stored rows, at most the last `reach`, followed by those of the chunk, if it has any."""
         if new is None:
             return self[name]
         axis, used = self._axis(name), self._used(name) if name in self._held else 0
@@ -297,24 +304,24 @@ class Cache:
         if self._held[name].dtype != new.dtype:
             raise InputError(
                 f"{self.design}: the cache holds '{name}' in {self._held[name].dtype}, and this call computes it in "
-                f"{new.dtype}: call both with autocast, or both without."
+                f"{new.dtype}: use autocast in both calls or in neither."
             )
-        if torch.is_grad_enabled() or self._kept[name].reach is not None:  # a backward may read what stands here now
+        if torch.is_grad_enabled() or self._kept[name].reach is not None:  # a backward may still read the old rows
             return torch.cat((self._rows(name, before), new), axis)
         chunk = new.shape[axis]
         held = self._room(name, new, self.length + chunk)
-        held.narrow(axis, self.length, chunk).copy_(new)  # behind what is in use: nothing is lost if the call fails
+        held.narrow(axis, self.length, chunk).copy_(new)  # after the rows in use: a failing call loses nothing
         self._written[name] = new
         return held.narrow(axis, self.length - before, before + chunk)
 
     def _room(self, name: str, new: Tensor, length: int) -> Tensor:
-        """What holds a result, with room for so many positions."""
+        """The tensor of a step, reallocated if it has no room for `length` positions."""
         axis, held, used = self._axis(name), self._held.get(name), self._used(name)
         if held is not None and held.shape[axis] >= length:
             return held
         shape = list(new.shape)
         shape[axis] = self._kept[name].rows(self.max_length or max(FIRST, 1 << (length - 1).bit_length()))
-        if axis < -2:  # heads in front of positions, as fused attention reads them
+        if axis < -2:  # heads before positions, as fused attention reads them
             wider = new.new_empty(torch.empty(shape, device="meta").movedim(axis, -2).shape).movedim(-2, axis)
         else:
             wider = new.new_empty(shape)
@@ -324,7 +331,7 @@ class Cache:
         return wider
 
     def update(self, new: Mapping[str, Tensor], chunk: int, dtype: torch.dtype) -> None:
-        """Keeps the values of a chunk of this dtype. All room is made first: what fails leaves the cache as it was."""
+        """Stores the values of a chunk. Allocates everything first, so that a failure leaves the cache unchanged."""
         copies: list[tuple[Tensor, Tensor]] = []
         states: dict[str, Tensor] = {}
         for name, value in new.items():
@@ -343,11 +350,11 @@ class Cache:
         for room, value in copies:
             room.copy_(value)
         for name, value in states.items():
-            stays = self._stays and name in self._held and not torch.is_grad_enabled()  # else a backward reads it
+            stays = self._stays and name in self._held and not torch.is_grad_enabled()  # a backward may read it
             self._held[name] = self._held[name].copy_(value) if stays else value
         self._dtype, self.length = dtype, self.length + chunk
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Of a state of chunks of this dtype: half a precision forgets what is small beside a sum."""
+    """The dtype of a state for chunks of this dtype: a half-precision sum would lose small terms."""
     return torch.promote_types(dtype, torch.float32)

@@ -1,4 +1,4 @@
-"""The rates of this machine's CPU, measured in about a second."""
+"""Measures the rates of this machine's CPU in about a second."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 from tensornet_attn.cost.devices import THIS, Device
 
-SECONDS = 0.5  # for each of the two rates
-SIDE = 1024  # of the matrices multiplied: large enough for the full rate
-NUMBERS = 2**24  # of the tensor copied: 64 MiB, more than caches hold
+SECONDS = 0.5  # per rate
+SIDE = 1024  # matrix side, large enough for the full rate
+NUMBERS = 2**24  # elements copied: 64 MiB, more than the caches hold
 
 
 def calibrate(seconds: float = SECONDS) -> Device:
-    """This CPU in float32 with the threads that torch uses: its best matrix product and its best copy."""
+    """Measures float32 matrix products and copies on this CPU, with torch's number of threads."""
     a, b = torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE)
     source, target = torch.rand(NUMBERS), torch.empty(NUMBERS)
     product = _best(lambda: torch.mm(a, b), seconds)
@@ -24,7 +24,7 @@ def calibrate(seconds: float = SECONDS) -> Device:
 
 
 def _best(run: Callable[[], object], seconds: float) -> float:
-    """The shortest of the runs that this time allows, at least two: others on the machine only ever add."""
+    """The shortest run in this time, of at least two: other processes can only slow a run down."""
     end, times = perf_counter() + seconds, list[float]()
     while len(times) < 2 or perf_counter() < end:
         start = perf_counter()

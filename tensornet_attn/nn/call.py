@@ -1,4 +1,4 @@
-"""The arguments of a call, its masks and noise: checked, with errors that name the input, the leg and both sizes."""
+"""Checks the arguments of a call; errors name the input, the leg and both sizes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tensornet_attn.ops import OPS
 
 Tensor = torch.Tensor
 WHOLE = (torch.int64, torch.int32, torch.int16)
-Shape = tuple[tuple[str, int | None], ...]  # (leg, size; None: sized at run time)
+Shape = tuple[tuple[str, int | None], ...]  # (leg, size); size None: known at run time
 
 
 @dataclass(frozen=True)
 class Masks:
-    """Where masks act. `places`: (step, kind, other legs and their sizes) of the boxes that `mask` acts in."""
+    """Where masks act. `places`: (step, kind, other legs with sizes) of each box that `mask` acts on."""
 
     design: str
     query: str
     key: str
     places: tuple[tuple[str, str, Shape], ...]
-    keys: bool  # whether `key_mask` acts anywhere
-    recurrence: str | None  # what goes from key to key, so that no mask acts in it
-    apart: tuple[str, ...] = ()  # boxes whose legs the plan took apart: their maps are no more one for each entry
-    maps: tuple[str, ...] = ()  # sums over keys that the plan reads as attention maps, in which nothing can be added
+    keys: bool  # whether `key_mask` acts on any box
+    recurrence: str | None  # a recurrence over keys, which accepts no mask
+    apart: tuple[str, ...] = ()  # boxes with a split leg: their maps are no longer one per entry
+    maps: tuple[str, ...] = ()  # sums planned as attention: no float mask can be added
 
     def refuse(self, sentence: str) -> InputError:
         return InputError(f"{self.design}: {sentence}")
@@ -39,23 +39,23 @@ class Masks:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a design's call takes, as plain tuples: cheap to check, and torch.compile can read them."""
+    """The call signature of a design, as plain tuples: cheap to check and readable by torch.compile."""
 
     design: str
     inputs: tuple[tuple[str, Shape, str | None], ...]  # (name, shape, default)
-    needed: int  # inputs that have no default
+    needed: int  # number of inputs without a default
     noise: tuple[tuple[str, Shape], ...]
     query: str | None
     key: str | None
-    tied: bool  # query and key have one length
+    tied: bool  # query and key have the same length
     maxima: tuple[tuple[str, int], ...]
     masks: Masks
-    counts: frozenset[str] = frozenset()  # inputs that are positions alone, and may be whole numbers
-    packed_names: tuple[str, ...] = ()  # inputs that have the name of a word of packed calls
+    counts: frozenset[str] = frozenset()  # inputs used as positions only; they may be integers
+    packed_names: tuple[str, ...] = ()  # inputs whose name is also an argument of packed calls
 
     @staticmethod
     def of(graph: Graph, schedule: Graph | None = None) -> Signature:
-        """The call of a design; `schedule` is what runs, where legs of the design may be taken apart."""
+        """The signature of a design; `schedule`: the graph that runs, in which legs may be split."""
         inputs = tuple((t.name, _shape(graph, t.legs), t.default) for t in graph.of_role("input"))
         return Signature(
             graph.name,
@@ -78,7 +78,7 @@ class Signature:
         key_mask: Tensor | None,
         noise: Mapping[str, Tensor] | None,
     ) -> dict[str, int]:
-        """The lengths of the sequence legs. Raises InputError."""
+        """Checks the arguments and returns the lengths of the sequence legs. Raises InputError."""
         lengths = self._check_inputs(inputs)
         if mask is None and key_mask is None and noise is None and len(inputs) == 1:
             return lengths
@@ -92,38 +92,38 @@ class Signature:
         return lengths
 
     def check_row(self, inputs: tuple[Tensor, ...], behind: bool = False) -> dict[str, int]:
-        """The lengths of the sequence legs of inputs that hold several documents. Raises InputError.
+        """Checks a packed row and returns the lengths of its sequence legs. Raises InputError.
 
-        `behind`: a cache has what other inputs held.
+        `behind`: later inputs may be missing because a cache holds their values.
         """
         return self._check_given(inputs, 1 if behind else self.needed)[0]
 
     def check_cached(
-        self, inputs: tuple[Tensor, ...], mask: Tensor | None, key_mask: Tensor | None, seen: int, memory: bool
+        self, inputs: tuple[Tensor, ...], mask: Tensor | None, key_mask: Tensor | None, cached: int, memory: bool
     ) -> dict[str, int]:
-        """The lengths of a chunk behind as many positions as were seen, or against a memory of them.
+        """Checks a chunk after `cached` positions, or against a memory of them, and returns the lengths.
 
         Raises InputError.
         """
-        if memory and not seen:
+        if memory and not cached:
             return self.check(inputs, mask, key_mask, None)
         lengths: dict[str, int] = {}
         for (name, shape, default), value in zip(self.inputs, inputs, strict=False):
             if value is None:
                 continue
             if self.key in dict(shape) and (memory or default is not None):
-                held = "is in the cache already" if memory else f"is '{default}', behind what the cache has"
-                raise InputError(f"{self.design}: with a cache, '{name}' {held}: do not give it.")
+                reason = "is already in the cache" if memory else f"defaults to '{default}', which continues the cache"
+                raise InputError(f"{self.design}: with a cache, '{name}' {reason}: leave it out.")
             self._check_input(name, shape, value, lengths, {leg: name for leg, _ in shape})
         if str(self.query) not in lengths:
-            raise InputError(f"{self.design}: with a cache, the chunk is needed; it takes {self._takes}.")
+            raise InputError(f"{self.design}: with a cache, a chunk is required; give {self._takes}.")
         chunk = lengths[str(self.query)]
         if self.key is not None:
-            lengths[self.key] = seen if memory else seen + chunk
+            lengths[self.key] = cached if memory else cached + chunk
         for leg, most in self.maxima:
-            if not memory and seen + chunk > most:
+            if not memory and cached + chunk > most:
                 raise InputError(
-                    f"{self.design}: {chunk:,} positions behind the {seen:,} of the cache are above the maximum "
+                    f"{self.design}: {chunk:,} positions after the {cached:,} in the cache exceed the maximum "
                     f"{most:,} of leg '{leg}'."
                 )
         batch = self.batch(inputs)
@@ -134,18 +134,18 @@ class Signature:
         return lengths
 
     def without_inputs(self, packed: Packed, named: Mapping[str, Tensor]) -> tuple[Packed, dict[str, Tensor]]:
-        """The words of a packed call, and inputs by name with those that have one of these names."""
+        """Moves inputs of the design whose names are arguments of packed calls to the inputs given by name."""
         own = {name: getattr(packed, name) for name in self.packed_names if getattr(packed, name) is not None}
         return packed._replace(**dict.fromkeys(own)), {**named, **own}
 
     def with_losses(self, named: Mapping[str, Tensor], losses: Any) -> dict[str, Tensor]:
-        """Inputs by name with the one called losses. Raises InputError where there is none."""
+        """Adds the input called losses to the inputs given by name. Raises InputError if there is none."""
         if "losses" not in (name for name, _, _ in self.inputs):
-            raise InputError(f"{self.design}: 'losses' is true or false, not a {type(losses).__name__}.")
+            raise InputError(f"{self.design}: 'losses' is a {type(losses).__name__}; give True or False.")
         return {**named, "losses": losses}
 
     def ordered(self, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """Inputs given by position and by name, in declared order, None for a default. Raises InputError."""
+        """Returns the inputs in declared order, None for a default. Raises InputError."""
         names = [name for name, _, _ in self.inputs]
         for name in named:
             if name not in names:
@@ -155,12 +155,12 @@ class Signature:
                 raise InputError(f"{self.design}: input '{name}' is given twice, by position and by name.")
         missing = [n for n, _, default in self.inputs[len(inputs) :] if default is None and n not in named]
         if missing:
-            raise InputError(f"{self.design}: input '{missing[0]}' is not given; it takes {self._takes}.")
+            raise InputError(f"{self.design}: input '{missing[0]}' is missing; give {self._takes}.")
         return (*inputs, *(named.get(name) for name in names[len(inputs) :]))  # type: ignore[arg-type]
 
     @property
     def _takes(self) -> str:
-        """The inputs in order, for errors, each with what stands in for it."""
+        """The inputs in order with their defaults, for messages."""
         named = [(name, "" if default is None else f" (default {default})") for name, _, default in self.inputs]
         return ", ".join(name + default for name, default in named)
 
@@ -168,9 +168,9 @@ class Signature:
         return self._complete(*self._check_given(inputs, self.needed))
 
     def _check_given(self, inputs: tuple[Tensor, ...], needed: int) -> tuple[dict[str, int], dict[str, str]]:
-        """Lengths as inputs have them, and which input has each."""
+        """Checks the given inputs and returns (leg -> length, leg -> the input that has it)."""
         if not needed <= len(inputs) <= len(self.inputs):
-            raise InputError(f"{self.design}: {len(inputs)} inputs given; it takes {self._takes}.")
+            raise InputError(f"{self.design}: {len(inputs)} inputs given; give {self._takes}.")
         lengths: dict[str, int] = {}
         whose: dict[str, str] = {}
         for (name, shape, default), value in zip(self.inputs, inputs, strict=False):
@@ -182,16 +182,16 @@ class Signature:
         self, name: str, shape: Shape, value: Tensor, lengths: dict[str, int], whose: dict[str, str]
     ) -> None:
         if not isinstance(value, torch.Tensor):
-            raise InputError(f"{self.design}: input '{name}' is a {type(value).__name__}, not a tensor.")
+            raise InputError(f"{self.design}: input '{name}' is a {type(value).__name__}; give a tensor.")
         whole = name in self.counts and value.dtype in WHOLE
         if not value.is_floating_point() and not whole:
-            wanted = "whole or floating point numbers" if name in self.counts else "floating point numbers"
+            wanted = "integers or floating point numbers" if name in self.counts else "floating point numbers"
             raise InputError(f"{self.design}: input '{name}' is {value.dtype}; give {wanted}.")
         sizes = value.shape
         if len(sizes) < len(shape):
             legs = " ".join(leg for leg, _ in shape)
             raise InputError(
-                f"{self.design}: input '{name}' has {len(sizes)} dimensions; it needs [batch..., {legs}], at least "
+                f"{self.design}: input '{name}' has {len(sizes)} dimensions; give [batch..., {legs}], at least "
                 f"{len(shape)}."
             )
         for place, (leg, size) in enumerate(shape, len(sizes) - len(shape)):
@@ -211,11 +211,12 @@ class Signature:
                 )
 
     def _complete(self, lengths: dict[str, int], whose: dict[str, str]) -> dict[str, int]:
-        """Lengths that no input gives: the other leg's under self-attention or a default, else the maximum."""
+        """Adds the lengths that no input has: that of the other sequence leg, or the maximum."""
         query, key, most = self.query, self.key, dict(self.maxima)
         if self.tied and query in lengths and key in lengths and lengths[query] != lengths[key]:
             raise InputError(
-                f"{self.design}: legs '{query}' and '{key}' have one length in this design; input '{whose[query]}' has "
+                f"{self.design}: legs '{query}' and '{key}' have the same length in this design; input "
+                f"'{whose[query]}' has "
                 f"{lengths[query]} on '{query}', input '{whose[key]}' has {lengths[key]} on '{key}'."
             )
         for leg, other in ((query, key), (key, query)):
@@ -225,11 +226,11 @@ class Signature:
                 lengths[leg] = lengths[other] if follows else most.get(leg, 0)  # type: ignore[index]
         for leg, maximum in self.maxima:
             if lengths[leg] > maximum:
-                raise InputError(f"{self.design}: length {lengths[leg]} on leg '{leg}' is above its maximum {maximum}.")
+                raise InputError(f"{self.design}: length {lengths[leg]} on leg '{leg}' exceeds its maximum {maximum}.")
         return lengths
 
     def batch(self, inputs: tuple[Tensor, ...]) -> tuple[int, ...]:
-        """The batch dimensions of the call, to which those of all inputs broadcast."""
+        """The batch dimensions of the call: those of all inputs, broadcast."""
         found: tuple[int, ...] = ()
         for (name, shape, _), value in zip(self.inputs, inputs, strict=False):
             if value is None:
@@ -248,15 +249,15 @@ class Signature:
 
 
 def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict[str, int]) -> None:
-    """[n, m], [batch..., n, m] or [batch..., other legs, n, m], boolean or float. Raises InputError."""
+    """Checks a mask: [n, m], [batch..., n, m] or [batch..., other legs, n, m], bool or float. Raises InputError."""
     if masks.recurrence is not None:
-        raise masks.refuse(f"no mask acts in the {masks.recurrence}; give a key_mask.")
+        raise masks.refuse(f"the {masks.recurrence} accepts no mask; give a key_mask.")
     if not masks.places:
         raise masks.refuse("mask: no box of this design has both a query and a key leg.")
     if not isinstance(mask, torch.Tensor):
-        raise masks.refuse(f"mask is a {type(mask).__name__}, not a tensor.")
+        raise masks.refuse(f"mask is a {type(mask).__name__}; give a tensor.")
     if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise masks.refuse(f"mask is {mask.dtype}; give a boolean (true = may look) or a float (added).")
+        raise masks.refuse(f"mask is {mask.dtype}; give a boolean (True = visible) or a float (added).")
     forbids = next((place for place in masks.places if not OPS[place[1]].takes_float_mask), None)
     if mask.dtype != torch.bool and forbids is not None:
         raise masks.refuse(f"a float mask cannot be added in '{forbids[0]}', a {forbids[1]} box; give a boolean one.")
@@ -268,14 +269,15 @@ def check_mask(masks: Masks, mask: Tensor, batch: tuple[int, ...], lengths: dict
     n, m = lengths[masks.query], lengths[masks.key]
     if mask.dim() < 2 or tuple(mask.shape[-2:]) != (n, m):
         raise masks.refuse(
-            f"mask has shape {list(mask.shape)}; its last two sizes are '{masks.query}' {n} and '{masks.key}' {m}."
+            f"mask has shape {list(mask.shape)}; its last two dimensions must be '{masks.query}' {n} and "
+            f"'{masks.key}' {m}."
         )
     for _, _, others in masks.places:
         _check_leading(masks, mask, batch, others)
 
 
 def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: Shape) -> None:
-    """What stands before query and key: nothing, the batch, or the batch and the box's other legs."""
+    """Checks the dimensions before query and key: none, the batch, or the batch and the other legs of the box."""
     leading = tuple(mask.shape[:-2])
     wanted: list[tuple[str, int | None]] = [("batch", size) for size in batch]
     if len(leading) not in (0, len(batch)):
@@ -302,16 +304,16 @@ def _check_leading(masks: Masks, mask: Tensor, batch: tuple[int, ...], others: S
 
 
 def check_key_mask(masks: Masks, key_mask: Tensor, batch: tuple[int, ...], lengths: dict[str, int]) -> None:
-    """[batch..., m], boolean. Raises InputError."""
+    """Checks a key mask: [batch..., m], boolean. Raises InputError."""
     if not masks.keys:
         raise masks.refuse("key_mask: no box of this design runs over a key leg.")
     if not isinstance(key_mask, torch.Tensor):
-        raise masks.refuse(f"key_mask is a {type(key_mask).__name__}, not a tensor.")
+        raise masks.refuse(f"key_mask is a {type(key_mask).__name__}; give a tensor.")
     if key_mask.dtype != torch.bool:
-        raise masks.refuse(f"key_mask is {key_mask.dtype}; give a boolean one, true = may look.")
+        raise masks.refuse(f"key_mask is {key_mask.dtype}; give a boolean one, True = visible.")
     m = lengths[masks.key]
     if key_mask.dim() < 1 or key_mask.shape[-1] != m:
-        raise masks.refuse(f"key_mask has shape {list(key_mask.shape)}; its last size is '{masks.key}' {m}.")
+        raise masks.refuse(f"key_mask has shape {list(key_mask.shape)}; its last dimension must be '{masks.key}' {m}.")
     leading = tuple(key_mask.shape[:-1])
     for got, size in zip(reversed(leading), reversed(batch), strict=False):
         if got != size and got != 1 and size != 1:
@@ -325,17 +327,17 @@ def check_noise(
     batch: tuple[int, ...],
     lengths: dict[str, int],
 ) -> None:
-    """Values by name, [batch..., legs]. Raises InputError."""
+    """Checks noise values by name, [batch..., legs]. Raises InputError."""
     for name, value in noise.items():
         if name not in known:
             raise InputError(f"{design}: there is no noise '{name}'; {nearest(str(name), known)}")
         if not isinstance(value, torch.Tensor):
-            raise InputError(f"{design}: noise '{name}' is a {type(value).__name__}, not a tensor.")
+            raise InputError(f"{design}: noise '{name}' is a {type(value).__name__}; give a tensor.")
         legs = known[name]
         wanted = [lengths.get(leg) if size is None else size for leg, size in legs]
         shape = f"[{', '.join(['batch...', *(leg for leg, _ in legs)])}]"
         if value.dim() < len(legs):
-            raise InputError(f"{design}: noise '{name}' has shape {list(value.shape)}; it needs {shape}.")
+            raise InputError(f"{design}: noise '{name}' has shape {list(value.shape)}; give {shape}.")
         for got, (leg, _), size in zip(value.shape[value.dim() - len(legs) :], legs, wanted, strict=True):
             if size is not None and got != size:
                 raise InputError(
@@ -347,7 +349,7 @@ def check_noise(
 
 
 def _only_positions(graph: Graph, name: str) -> bool:
-    """Whether an input is read as positions alone, in its own form."""
+    """Whether the design uses an input only as positions, without transforming it."""
     roles = [
         role
         for step, use in graph.readers.get(name, ())
@@ -369,18 +371,18 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
         if len(group) > 1
     }
     masked = [(step.name, step.box) for step in graph.steps if step.box is not None and graph.masked(step)]
-    seen = [(name, box.kind, box.operand("of").legs) for name, box in masked if graph.query in box.operand("of").legs]
+    paired = [(name, box.kind, box.operand("of").legs) for name, box in masked if graph.query in box.operand("of").legs]
     pair = (graph.query, graph.key)
-    places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in seen]
+    places = [(name, kind, _shape(graph, tuple(leg for leg in legs if leg not in pair))) for name, kind, legs in paired]
     words = [f"{str(step.op.kind).replace('_', ' ')} '{step.name}'" for step in graph.steps if unmasked(step)]  # type: ignore[union-attr]
     fast = next(iter(words), None)
     maps = tuple(step.name for step in sums(graph) if step.name not in _sums(schedule))
-    apart = tuple(name for name, _, legs in seen if split & {*legs} or (name in maps and {*legs} - {*pair}))
+    apart = tuple(name for name, _, legs in paired if split & {*legs} or (name in maps and {*legs} - {*pair}))
     return Masks(graph.name, str(graph.query), str(graph.key), tuple(places), bool(masked or fast), fast, apart, maps)
 
 
 def _sums(schedule: Graph) -> set[str]:
-    """The sums over keys that a schedule computes as sums."""
+    """The sums over keys that the schedule computes as sums."""
     forms = [step.form for step in schedule.steps]
     states = {form.box.name for form in forms if isinstance(form, Recurrence) and form.mixes}
     return {step.name for step in sums(unfolded(schedule)) if step.name not in states}

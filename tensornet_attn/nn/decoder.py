@@ -1,4 +1,4 @@
-"""The calls of a layer with a cache: the parts of its design, planned for one query and for many."""
+"""Calls with a cache: the parts of a design, planned for one query position and for many."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tensornet_attn.plan.stages import Stage, merged, single
 
 Tensor = torch.Tensor
 _serials = count()
-_plans: Plans[Plan] = Plans(most=1024)  # by content: layers of one design plan once
+_plans: Plans[Plan] = Plans(most=1024)  # keyed by content: equal layers share their plans
 
 
 class Decoder:
-    """The parts of a compiled design that run with a cache, all planned at once: a traced call plans nothing."""
+    """The parts of a compiled design that run with a cache. All are planned here, so that tracing plans nothing."""
 
     def __init__(self, graph: Graph, make: Callable[[Plan], Made], plan: Plan, droppable: bool = False):
         self.decoding, self.serial = decoding_of(graph, droppable), next(_serials)
@@ -36,22 +36,22 @@ class Decoder:
         self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
         self._behind_kept, self._limited = self._makes_kept(), plan.target.memory is not None
         self._many = tuple(self._planned(stage, make, plan, "prefill") for stage in single(self.decoding))
-        self._one, *apart = (
-            tuple(self._planned(stage, make, plan, "decoding") for stage in merged(self.decoding, apart))
-            for apart in ((False, True) if self.states else (False,))
+        self._one, *separate = (
+            tuple(self._planned(stage, make, plan, "decoding") for stage in merged(self.decoding, separate))
+            for separate in ((False, True) if self.states else (False,))
         )
-        self._one_apart = apart[0] if apart else self._one  # without states nothing stands apart
+        self._one_separate = separate[0] if separate else self._one  # without states both are equal
         self._most = min((leg.maximum for leg in graph.legs if leg.sequence and leg.maximum), default=None)
         self._repeats = self._can_repeat()
 
     def call(
         self, module: Any, cache: Cache, values: Mapping[str, Tensor], given: Arguments, whole: Callable[[], Result]
     ) -> Result:
-        """The output of a chunk, whose positions are then in the cache.
+        """Returns the output of a chunk and appends its positions to the cache.
 
-        `values`: the inputs by name. `given`: with the lengths of the chunk and of all keys. `whole`: the call without
-        a cache, which is the same where nothing has been seen: it keeps to a limit of memory, also of a backward, and
-        has no state to read.
+        `values`: inputs by name. `given`: checked arguments, with the lengths of the chunk and of all keys. `whole`:
+        the call without a cache. It gives the same output if the cache is empty, reads no state, and respects a memory
+        limit, that of the backward included.
         """
         memory, first = self.decoding.memory, cache.length == 0
         length, like = given.lengths[self._query], next(iter(values.values()))
@@ -77,14 +77,14 @@ class Decoder:
         return out
 
     def _can_repeat(self) -> bool:
-        """Whether all that a step of one position reads is the chunk, rows behind each other and states."""
+        """Whether a step of one position reads only the chunk, cached rows and states."""
         rows = [one for one in self.decoding.kept if one.leg is not None]
-        hows = {one.how for stage in self._one for one in stage.inputs}
+        kinds = {one.how for stage in self._one for one in stage.inputs}
         whole = all(one.reach is None for one in rows) and not self.decoding.memory
-        return whole and hows <= {"chunk", "kept", "state", "level", "seen", "empty"}
+        return whole and kinds <= {"chunk", "kept", "state", "level", "seen", "empty"}
 
     def repeats(self, module: Any, cache: Cache, inputs: tuple[Any, ...]) -> bool:
-        """Whether a call is a step like the one before, so that all checks of that hold for it."""
+        """Whether a call has the same form as the previous step, so that its checks can be skipped."""
         if torch.compiler.is_compiling() or cache.last is None or len(inputs) != 1 or torch.is_grad_enabled():
             return False
         x = inputs[0]
@@ -100,7 +100,7 @@ class Decoder:
         )
 
     def repeated(self, module: Any, cache: Cache, x: Tensor) -> Tensor:
-        """The output of such a step."""
+        """The output of a step for which `repeats` holds."""
         name, rank = next(iter(self._ranks.items()))
         values, batch = {name: x}, x.shape[: x.ndim - rank]
         for stage in self._one:
@@ -116,8 +116,8 @@ class Decoder:
                     inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if one.how == "seen" else 1))
                 else:
                     inputs.append(cache[one.value])
-            stands = module if stage.made.source else _With(module, stage.plan, x.dtype)
-            found = stage.made.run(stands, Arguments((*inputs,), lengths, None, None, None))
+            owner = module if stage.made.source else _With(module, stage.plan, x.dtype)
+            found = stage.made.run(owner, Arguments((*inputs,), lengths, None, None, None))
             if isinstance(found, Tensor):
                 values[stage.values[0]] = found
             else:
@@ -126,18 +126,18 @@ class Decoder:
         return values[self._output]
 
     def _stages(self, alone: bool, chunk: _Chunk) -> tuple[_Planned, ...]:
-        """What runs for a chunk."""
+        """The stages to run for a chunk."""
         if alone or chunk.length != 1:
             return self._many
-        return self._one if self._usual(alone, chunk) else self._one_apart
+        return self._one if self._usual(alone, chunk) else self._one_separate
 
     def _usual(self, alone: bool, chunk: _Chunk) -> bool:
-        """Whether a chunk is one position that no mask hides from states, all computed in one dtype."""
+        """Whether the chunk is one position, computed in one dtype, and no mask hides it from states."""
         wide = state_dtype(chunk.like.dtype) == chunk.like.dtype
         return not alone and chunk.length == 1 and (not self.states or (chunk.key_mask is None and wide))
 
     def _makes_kept(self) -> frozenset[str]:
-        """The values that what is kept is made of."""
+        """The values from which the cached values are computed."""
         found = {*self._kept}
         for part in reversed(self.decoding.parts):
             if part.value in found:
@@ -158,7 +158,7 @@ class Decoder:
         return _Planned(stage.values, inputs, stage.reach, stage.carried, once, legs, plan, make(plan))
 
     def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Sequence[Tensor]:
-        """The values of a stage."""
+        """Runs a stage."""
         keys, like = chunk.keys, chunk.like
         if planned.reach is not None:
             keys = min(keys, planned.reach + chunk.length)
@@ -166,11 +166,11 @@ class Decoder:
         mask, key_mask = (None if mask is None else mask[..., -keys:] for mask in (chunk.mask, chunk.key_mask))
         dtype, wide = like.dtype, state_dtype(like.dtype)
         own = wide if planned.carried else dtype
-        if wide != dtype:  # what is read of states stays of their dtype until something else reads it
+        if wide != dtype:  # values read from states keep the states' dtype until a stage without states reads them
             inputs = tuple(value.to(own) for value in inputs)
         lengths = dict(zip(planned.legs, (chunk.length, keys), strict=True))
-        stands = module if own == dtype and planned.made.source else _With(module, planned.plan, own)
-        found = planned.made.run(stands, Arguments(inputs, lengths, mask, key_mask, None))
+        owner = module if own == dtype and planned.made.source else _With(module, planned.plan, own)
+        found = planned.made.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
         values: Sequence[Any] = (found,) if isinstance(found, torch.Tensor) else found
         if wide == dtype:
             return values
@@ -186,7 +186,7 @@ class Decoder:
             value = chunk.values[one.value]
             if chunk.key_mask is None or not one.hides:
                 return value
-            visible = chunk.key_mask[..., -value.shape[one.axis] :]  # nothing of a hidden position reaches a state
+            visible = chunk.key_mask[..., -value.shape[one.axis] :]  # a hidden position must not reach a state
             shape = [*visible.shape[:-1], *[1] * one.rank]
             shape[one.axis] = visible.shape[-1]
             return torch.where(visible.view(shape), value, 0)
@@ -210,12 +210,12 @@ class Decoder:
 
 
 def _of_batch(value: Tensor, batch: tuple[int, ...], rank: int) -> Tensor:
-    """The value with the whole batch before its legs, where it was made of inputs that lack some of it."""
+    """Expands the value to the full batch, for values of inputs that lack batch dimensions."""
     return value if value.shape[: value.ndim - rank] == batch else value.expand(*batch, *value.shape[-rank:])
 
 
 class _Chunk(NamedTuple):
-    """What a call was given, and what has been computed of it. `keys`: the positions of the cache and the chunk."""
+    """The arguments of a call and the values computed so far. `keys`: positions in the cache plus the chunk."""
 
     values: dict[str, Tensor]
     like: Tensor
@@ -226,7 +226,7 @@ class _Chunk(NamedTuple):
 
 
 class _Input(NamedTuple):
-    """An input of a part, as `Given` says. `hides`: it makes a state, and hidden positions of it are cleared."""
+    """An input of a part, see `Given`. `hides`: it feeds a state, so that hidden positions are set to zero."""
 
     how: str
     value: str
@@ -237,9 +237,9 @@ class _Input(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    """A stage with its plan; `legs`: of queries and keys. Plain data, which torch.compile can read.
+    """A stage with its plan, as plain data that torch.compile can read. `legs`: query leg and key leg.
 
-    `once`: it gives what is kept, of a memory by the first call alone.
+    `once`: it computes cached values; those of a memory are computed by the first call only.
     """
 
     values: tuple[str, ...]
@@ -253,7 +253,7 @@ class _Planned(NamedTuple):
 
 
 class _With:
-    """A module with another plan, and its weights in a dtype."""
+    """A module with another plan, and with its weights cast to a dtype."""
 
     def __init__(self, module: Any, plan: Plan, dtype: torch.dtype):
         self.__dict__.update(_module=module, plan=plan, _dtype=dtype)

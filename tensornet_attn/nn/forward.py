@@ -1,7 +1,7 @@
-"""A class for the modules of each generated code: its forward names the inputs of the design.
+"""One subclass per generated source, with a forward whose signature names the inputs of the design.
 
-torch.export, Hugging Face's Trainer and editors read a forward by its signature. torch.compile counts graphs by the
-code object of a forward: designs that shared one would run into its limit together, and equal layers share theirs.
+torch.export, the Trainer of Hugging Face and editors inspect the signature of a forward. torch.compile limits the
+number of graphs per code object, so each design needs a forward of its own; equal layers share one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import nn
 
 from tensornet_attn.nn.call import Shape
 
-Inputs = tuple[tuple[str, Shape, str | None], ...]  # (name, shape, default), as those of a `Signature`
+Inputs = tuple[tuple[str, Shape, str | None], ...]  # (name, shape, default), as in `Signature`
 
 
 @lru_cache(maxsize=256)
 def named_class(plain: type[nn.Module], inputs: Inputs, tensors: tuple[str, ...], code: str) -> type[nn.Module]:
-    """A subclass of the same name, with a forward of its own that takes these inputs; one for equal arguments.
+    """Returns a subclass of the same name whose forward takes these inputs; equal arguments give the same class.
 
-    `tensors`: the names that its modules hold. `code`: what they run.
+    `tensors`: names of the module's weights and states. `code`: its source.
     """
     shared: Any = plain.forward
     forward = FunctionType(
@@ -38,15 +38,15 @@ def named_class(plain: type[nn.Module], inputs: Inputs, tensors: tuple[str, ...]
 
 
 def plain_class(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class that a class of `named_class`, or one that was made from it, came from; any other as it is."""
+    """The class from which `named_class` derived `kind`, or `kind` itself."""
     return getattr(kind, "_plain", kind)
 
 
 def _signature(shared: inspect.Signature, inputs: Inputs) -> inspect.Signature:
-    """Inputs by position or by name in the place of `*inputs` and `**named`; the options stay."""
+    """Replaces `*inputs` and `**named` by the inputs of the design and keeps the options."""
     given, optional = [], False
     for name, _, default in inputs:
-        optional |= default is not None  # what follows an input that may be left out is given by name
+        optional |= default is not None  # inputs after an optional one are given by name
         kind = "Tensor | None" if default is not None else "Tensor"
         value = None if optional else Parameter.empty
         given.append(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind))
@@ -57,7 +57,7 @@ def _signature(shared: inspect.Signature, inputs: Inputs) -> inspect.Signature:
 
 
 class CallSignature:
-    """What `inspect.signature(module)` reads: the signature of the module's forward."""
+    """The `__signature__` of a module: that of its forward."""
 
     def __get__(self, module: nn.Module | None, kind: type[nn.Module]) -> inspect.Signature:
         if module is None:
@@ -66,7 +66,7 @@ class CallSignature:
 
 
 class Hidden:
-    """A method that a later version of the package, or of torch, gave the name of a design's tensor: it gives way."""
+    """Hides a method of this package or of torch whose name is that of a tensor of the design."""
 
     def __get__(self, module: nn.Module | None, kind: type[nn.Module]) -> Any:
         raise AttributeError("the name of a tensor")

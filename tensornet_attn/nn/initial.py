@@ -1,4 +1,4 @@
-"""First values of weights and states: `xavier`, `normal(std)`, `kron(eye(h), ones(d, d))` and the like as tensors."""
+"""Initial values of weights and states: `xavier`, `normal(std)`, `kron(eye(h), ones(d, d))` and others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensornet_attn.runtime.draw import xavier_
 def initial(
     tensor: Tensor, graph: Graph, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """The first value of a weight or state, in its stored shape."""
+    """The initial value of a weight or state, in its stored shape."""
     shape = [size for size in graph.shape_of(tensor.name) if size is not None]
     value = torch.empty(shape, device=device, dtype=dtype)
     initial_(value, tensor, graph)
@@ -25,7 +25,7 @@ def initial(
 
 @torch.no_grad()
 def initial_(value: torch.Tensor, tensor: Tensor, graph: Graph) -> None:
-    """Puts the first value of a weight or state in the place of the one that it has."""
+    """Initialises a weight or state in place."""
     function = tensor.init or Function("xavier")
     if function.name == "xavier":
         xavier_(value, summed_dims(graph, tensor))
@@ -38,14 +38,14 @@ def initial_(value: torch.Tensor, tensor: Tensor, graph: Graph) -> None:
 
 
 def _split(whole: torch.Tensor, like: Any) -> torch.Tensor:
-    """A value over processes as a DTensor has its own."""
+    """Distributes a value like the DTensor `like`."""
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(whole.to(like.device, like.dtype), like.device_mesh, like.placements)
 
 
 def filled(function: Function, shape: list[int], numbers: Mapping[str, int | float]) -> torch.Tensor:
-    """A value that draws nothing, float64: zeros, ones, full(value), eye, or a matrix of eye(a), ones(a, b), kron."""
+    """The float64 value of an initialiser without random numbers: zeros, ones, full(value), eye, or a matrix."""
     if function.name == "full":
         return torch.full(shape, arithmetic.evaluate(function.arguments[0], numbers), dtype=torch.float64)
     if function.arguments:
@@ -56,7 +56,7 @@ def filled(function: Function, shape: list[int], numbers: Mapping[str, int | flo
 
 
 def matrix(function: Function, numbers: Mapping[str, int | float]) -> torch.Tensor:
-    """eye(a), ones(a, b), and the Kronecker product of two such."""
+    """eye(a), ones(a, b), or kron(A, B), the Kronecker product of two matrices."""
     if function.name == "kron":
         return torch.kron(*(matrix(argument, numbers) for argument in function.arguments))
     sizes = [arithmetic.evaluate(argument, numbers) for argument in function.arguments]

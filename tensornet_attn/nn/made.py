@@ -1,4 +1,4 @@
-"""What the compiler makes of a plan for a module to run."""
+"""The executable form of a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tensor = torch.Tensor
 
 
 class Arguments(NamedTuple):
-    """What a module was called with, checked; `lengths`: those of the sequence legs."""
+    """The checked arguments of a call; `lengths`: those of the sequence legs."""
 
     inputs: tuple[Tensor, ...]
     lengths: dict[str, int]
@@ -22,13 +22,13 @@ class Arguments(NamedTuple):
     losses: bool = False
 
 
-Result = Tensor | tuple[Tensor, dict[str, Tensor]] | tuple[Tensor, ...]  # with losses; of several outputs
-Run = Callable[[Any, Arguments], Result]  # of the module, or of what stands in its place
+Result = Tensor | tuple[Tensor, dict[str, Tensor]] | tuple[Tensor, ...]  # output; (output, losses); several outputs
+Run = Callable[[Any, Arguments], Result]  # (module or its replacement, arguments) -> result
 
 
 @dataclass(frozen=True)
 class Made:
-    """What the compiler makes of a plan: source text, the function that runs it, and the oracle for single steps."""
+    """A plan made executable: source text, the function that runs it, and the reference that evaluates single steps."""
 
     source: str
     run: Run

@@ -1,4 +1,4 @@
-"""The nn.Module of a compiled design: parameters by the YAML's names, a checked call, and what the compiler did."""
+"""The nn.Module of a compiled design: parameters with their YAML names, a checked call, and `explain()`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ Tensor = torch.Tensor
 
 
 class CompiledDesign(nn.Module):
-    """A design that runs.
+    """A compiled design as an nn.Module; `ta.compile` returns it.
 
-    `module(x, ..., mask=, key_mask=, noise=, losses=)`: inputs in declared order, [batch..., legs]; the result is
-    [batch..., legs of the output], with `losses=True` (result, losses by name). `design`, `plan` and `source` say what
-    it is; `explain()` what was chosen and why; `capture` gives any step.
+    Call `module(x, ..., mask=, key_mask=, noise=, losses=)` with the inputs in declared order, each [batch..., legs].
+    It returns [batch..., legs of the output], or with `losses=True` the pair (output, losses by name). `design`, `plan`
+    and `source` hold the design, the plan and the generated code. `explain()` reports the choices of the compiler, and
+    `capture` returns the value of any step.
     """
 
     __signature__ = CallSignature()
@@ -50,7 +51,7 @@ class CompiledDesign(nn.Module):
         dtype: torch.dtype | None = None,
         planned: Callable[[torch.device, torch.dtype], Plan] | None = None,
     ):
-        """`planned`: the plan for another device, where that may be another one; a module that is moved takes it."""
+        """`planned`: returns the plan for another device and dtype; the module uses it when it is moved."""
         super().__init__()
         self.design, self.plan = design, plan
         self._make, self._planned = make, planned
@@ -70,19 +71,19 @@ class CompiledDesign(nn.Module):
             self.__dict__.pop(made_of_plan, None)
 
     def _sign(self) -> None:
-        """The call of the design, and the class that has it as the signature of its forward."""
+        """Sets the signature of the call, and the class whose forward has this signature."""
         graph = self.plan.graph
         self._signature, self._packing = Signature.of(graph, self.plan.schedule), Packing.of(graph)
-        held = tuple(tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
-        self.__class__ = named_class(plain_class(type(self)), self._signature.inputs, held, self.source or graph.name)
+        stored = tuple(tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
+        self.__class__ = named_class(plain_class(type(self)), self._signature.inputs, stored, self.source or graph.name)
 
     def _placed(self) -> tuple[torch.device, torch.dtype] | None:
-        """The GPU that the weights are on, and their dtype; None anywhere else."""
+        """Returns the GPU of the weights and their dtype, or None if the weights are elsewhere."""
         like = next((x for some in (self.parameters, self.buffers) for x in some(recurse=False)), None)
         return None if like is None or not target.on_gpu(like.device) else (like.device, like.dtype)
 
     def _apply(self, *given: Any, **options: Any) -> CompiledDesign:
-        """What `to`, `cuda`, `bfloat16` and their like do; then the plan may be another one."""
+        """Implements `to`, `cuda`, `bfloat16` and the like; the module plans again if the device or dtype changes."""
         super()._apply(*given, **options)
         place = self._placed()
         if self._planned is not None and place != self._place:
@@ -110,19 +111,20 @@ class CompiledDesign(nn.Module):
         position_ids: Tensor | None = None,
         **named: Tensor,
     ) -> Result:
-        """The output, [batch..., legs as written]; inputs by position in declared order, or by name.
+        """Returns the output, [batch..., legs as written]. Give inputs by position in declared order, or by name.
 
-        mask: [n, m], [batch..., n, m] or [batch..., other legs of the box, n, m], boolean (true = may look) or a float
-        that is added. key_mask: [batch..., m], true = may look. noise: values by name, [batch..., legs]. losses: the
-        result is (output, losses): the design's auxiliary losses by name, each averaged over the batch, a scalar, not
-        weighted; `design.loss_weights` has the weights.
+        mask: [n, m], [batch..., n, m] or [batch..., other legs of the box, n, m]; boolean (True = visible) or a float
+        that is added to the scores. key_mask: boolean [batch..., m], True = visible. noise: noise tensors by name,
+        [batch..., legs]. losses: also return the auxiliary losses by name, scalars averaged over the batch and not
+        weighted; `design.loss_weights` has their weights. cache: decode with a cache from `new_cache()`.
 
-        cu_seqlens: documents packed into one row, [1, positions, ...], begin there, [documents + 1], int32; each is
-        computed as by a call of its own. cu_seqlens_k: those of keys that are an input of their own, the others are
-        then of queries alone, as cu_seqlens_q. max_seqlen: the longest document, which a compiled call needs.
-        position_ids: [1, positions], that count from 0 in each document. Raises InputError.
+        Packed documents: cu_seqlens, int32 [documents + 1], holds the offsets of documents in one row [1, positions,
+        ...]; the result equals one call per document. cu_seqlens_q and cu_seqlens_k are the offsets of queries and of
+        keys, if keys are an input of their own. max_seqlen: length of the longest document, required under
+        torch.compile. position_ids: [1, positions], counting from 0 in each document. Raises InputError if an argument
+        does not fit.
         """
-        if not isinstance(losses, bool):  # a design without losses may have an input of this name
+        if not isinstance(losses, bool):  # without declared losses, `losses` may be the name of an input
             named, losses = self._signature.with_losses(named, losses), False
         packed = Packed(cu_seqlens, cu_seqlens_q, cu_seqlens_k, max_seqlen, position_ids)
         if self._signature.packed_names:
@@ -141,7 +143,7 @@ class CompiledDesign(nn.Module):
 
     @property
     def mask_places(self) -> Masks:
-        """Where masks act, and what can be added there."""
+        """The boxes that masks act on, and whether a float mask can be added there."""
         return self._signature.masks
 
     def new_cache(
@@ -152,28 +154,30 @@ class CompiledDesign(nn.Module):
         device: torch.device | str | None = None,
         droppable: bool = False,
     ) -> Cache:
-        """An empty cache for `module(x, cache=cache)`. Raises InputError where the design cannot decode, with the step.
+        """Returns an empty cache for `module(x, cache=cache)`.
 
-        `max_length`: positions that it has room for from the first call on; without, it grows. `batch`: the sequences,
-        a number or a shape; its tensors are then made at once, for chunks of a dtype and on a device: if not given,
+        `max_length`: capacity in positions, allocated by the first call; a cache without it grows. `batch`: number of
+        sequences, or a shape; all tensors are then allocated immediately, with `dtype` and on `device`, by default
         those of the weights. `droppable`: keys are cached before rotary embedding, so that `cache.keep_last` can drop
-        the oldest.
+        the oldest positions. Raises InputError with the name of the step if the design cannot decode with a cache.
         """
         name = self.design.name
         if max_length is not None and (type(max_length) is not int or max_length < 1):
-            raise InputError(f"{name}: 'max_length' is {max_length}; give a number of positions, 1 or more.")
+            raise InputError(f"{name}: 'max_length' is {max_length}; give a positive number of positions.")
         cache = Cache(name, self._decoder(droppable).decoding, max_length, droppable)
         if batch is None:
             if dtype is not None or device is not None:
-                raise InputError(f"{name}: dtype and device are of tensors that are made at once: give 'batch' too.")
+                raise InputError(
+                    f"{name}: 'dtype' and 'device' apply to tensors allocated immediately; give 'batch' too."
+                )
             return cache
         shape = tuple(batch) if isinstance(batch, Sequence) else (batch,)
         if any(isinstance(size, bool) or not isinstance(size, int) or size < 0 for size in shape):
-            raise InputError(f"{name}: 'batch' is {batch}; give a number of sequences, or a shape of such.")
+            raise InputError(f"{name}: 'batch' is {batch}; give a number of sequences or a shape.")
         like = next(iter(self.state_dict().values()), torch.empty(0))
         dtype = like.dtype if dtype is None else dtype
         if not dtype.is_floating_point:
-            raise InputError(f"{name}: dtype is {dtype}; give a floating point one.")
+            raise InputError(f"{name}: dtype is {dtype}; give a floating point dtype.")
         cache.allocate(shape, dtype, like.device if device is None else torch.device(device))
         return cache
 
@@ -193,40 +197,42 @@ class CompiledDesign(nn.Module):
         losses: bool,
         shown: Tensor | None = None,
     ) -> Result:
-        """A call with a cache: a chunk behind the positions that were seen; `shown`: its keys that are no padding."""
+        """Runs a chunk after the cached positions. `shown`: [batch, keys of the chunk], False = padding."""
         name, decoder, signature = self.design.name, self._decoder(cache.droppable), self._signature
         plain = mask is None and key_mask is None and noise is None and shown is None and not losses
         if plain and decoder.repeats(self, cache, inputs):
             return decoder.repeated(self, cache, inputs[0])
         if noise is not None or losses:
-            raise InputError(f"{name}: a call with a cache takes no 'noise' and no 'losses'.")
+            raise InputError(f"{name}: a call with a cache accepts neither 'noise' nor 'losses'.")
         if self.training and (self.plan.graph.updates or decoder.decoding.drawn):
             updated = [f"updates '{state}'" for state, _ in self.plan.graph.updates]
             drawn = [f"draws '{one}' for two parts of a cached call" for one in decoder.decoding.drawn]
             raise InputError(f"{name}: training {[*updated, *drawn][0]}: call .eval() first.")
         if mask is not None and decoder.states:
             state = decoder.states[0]
-            raise InputError(f"{name}: a call with a cache takes no 'mask': '{state}' is one for all positions.")
+            raise InputError(
+                f"{name}: a call with a cache accepts no 'mask': '{state}' is a state, one value for all positions."
+            )
         lengths = signature.check_cached(inputs, mask, key_mask, cache.length, decoder.decoding.memory)
         values = {one: value for (one, *_), value in zip(signature.inputs, inputs, strict=False) if value is not None}
         length = lengths.get(str(signature.key)) or cache.length + lengths[str(signature.query)]
         cache.check(name, decoder.decoding, signature.batch(inputs), next(iter(values.values())), length)
         own = cache.visible(shown, length)
         given = Arguments(inputs, lengths, mask, both(key_mask, own), None)
-        if lengths[str(signature.query)] == 0:  # nothing is asked, and nothing is kept
+        if lengths[str(signature.query)] == 0:  # an empty chunk stores nothing
             return self._run(self, given._replace(lengths=dict.fromkeys(lengths, 0), mask=None, key_mask=None))
         out = decoder.call(self, cache, values, given, lambda: self._run(self, given))
         cache.shown = own
         return out
 
     def reset_parameters(self) -> None:
-        """Draws weights and states again, as construction did: with the same seed, dtype and device the same values."""
+        """Initialises weights and states again; the same seed, dtype and device give the same values."""
         for tensor in self.plan.graph.tensors:
             if tensor.role in ("weight", "state"):
                 initial_(getattr(self, tensor.name), tensor, self.plan.graph)
 
     def explain(self) -> str:
-        """What was chosen for each region and what was refused, with reasons."""
+        """Returns the choices of the compiler for each region, and the refused alternatives with reasons."""
         return self.plan.explain()
 
     def capture(
@@ -237,9 +243,9 @@ class CompiledDesign(nn.Module):
         noise: Mapping[str, Tensor] | None = None,
         **named: Tensor,
     ) -> Tensor:
-        """The value of any step of the diagram, `module.capture(x, "A")`: [batch..., legs as written].
+        """Returns the value of a step, [batch..., legs as written]: `module.capture(x, "A")`.
 
-        Computed as the diagram is written, dense, with this module's weights. Raises InputError for an unknown name.
+        Computes the diagram as written, dense, with the weights of this module. Raises InputError for an unknown step.
         """
         *given, step = inputs_and_step
         inputs = self._signature.ordered(tuple(given), named)
@@ -255,10 +261,11 @@ class CompiledDesign(nn.Module):
         return values[step]
 
     def tp_plan(self, processes: int | None = None, leg: str | None = None) -> TensorParallel:
-        """How the weights are split over processes, and where an all-reduce stands: for `parallelize_module`.
+        """Returns how tensor parallelism splits the weights, and where an all-reduce is needed.
 
-        Along the leg that leaves the least weights whole; `processes`: of the legs that divide by them. A `leg` may be
-        given. Raises InputError, with what stands against each leg.
+        Pass its `style` to `parallelize_module`. Without `leg`, selects the leg that leaves the fewest weights whole;
+        `processes` restricts the choice to legs that it divides. Raises InputError with the reason for each refused
+        leg.
         """
         from tensornet_attn.nn.parallel import TensorParallel
         from tensornet_attn.plan.parallel import split_of
@@ -272,15 +279,15 @@ class CompiledDesign(nn.Module):
         return f"{self.design.name}: {sizes}; backend {self.plan.backend}"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the picture, as text without Graphviz, the plan, and the cost at its lengths."""
+        """Shown in notebooks: the picture (text if Graphviz is missing), the plan, and the cost at its lengths."""
         return html_of(self.plan, self.design.about)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """The class of this module alone cannot be found by its name: a copy makes one of its own."""
+        """Pickles by the plain class: the class of this one module cannot be imported by name."""
         return object.__new__, (plain_class(type(self)),), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The design and the options, never code: what was generated is generated again."""
+        """The design and the options without generated code, which is generated again."""
         state = self.__dict__.copy()
         for made in ("_run", "_evaluate", "source", "_signature", "_packing", "_decodes", "_works"):
             state.pop(made, None)

@@ -1,4 +1,4 @@
-"""A compiled design as notebooks show it: its picture, its plan and its cost."""
+"""The notebook display of a compiled design: picture, plan and cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensornet_attn.plan.model import Plan
 
 
 def html_of(plan: Plan, about: str) -> str:
-    """HTML to stand inside a page. The cost is that of the lengths that the plan was made for."""
+    """Returns an HTML fragment. The cost is for the lengths of the plan."""
     graph, lengths = plan.graph, dict(plan.lengths)
     queries, keys = (lengths.get(str(leg)) for leg in (graph.query, graph.key))
     target = plan.target
@@ -22,7 +22,7 @@ def html_of(plan: Plan, about: str) -> str:
 
 
 def _picture(plan: Plan, about: str) -> str:
-    """The diagram drawn by Graphviz; as text where that is not installed."""
+    """The diagram as SVG, or as text if Graphviz is not installed."""
     try:
         return to_svg(plan.graph, plan.graph.name, about or None)
     except MissingPartError:

@@ -1,10 +1,10 @@
-"""Packed calls: documents one behind another in one row, each computed as a call of its own would compute it.
+"""Packed calls: documents concatenated in one row, each computed as if by a call of its own.
 
 # x [1, 9, f], cu_seqlens [0, 4, 6, 9]     ->     documents of 4, 2 and 3 positions
 
-Documents of one length are the batch of one call. Where padding changes nothing (`graph/padding.py`), shorter ones join
-a longer one as long as that is cheaper than another call. A traced call pads all of them to `max_seqlen`, so that its
-shapes do not depend on the offsets.
+Documents of equal length form the batch of one call. If padding changes nothing (`graph/padding.py`), shorter documents
+join a longer one as long as that costs less than another call. A traced call pads all documents to `max_seqlen`, so
+that shapes do not depend on the offsets.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.padding import Padding
@@ -33,21 +34,24 @@ Side = Any  # Rows or Padded, of one sequence leg
 def call_packed(
     module: Any, packed: Packed, inputs: tuple[Tensor, ...], key_mask: Tensor | None, losses: bool
 ) -> Result:
-    """The output of a packed call, [1, positions, ...]; [positions, ...] where no input has a batch dimension.
+    """Returns the output of a packed call, [1, positions, ...], or [positions, ...] if no input has a batch dimension.
 
-    Losses, and what states store, are averaged over the documents. Raises InputError.
+    Losses and stored states are averaged over the documents. Raises InputError.
     """
     packing: Packing = module._packing
     if packing.pairs:
         raise InputError(
-            f"{packing.design}: the output '{packing.output}' is of queries and keys, and a call with {packed.word} "
-            "has such pairs of each document alone: call the documents one by one."
+            f"{packing.design}: the output '{packing.output}' has a query leg and a key leg, and a call with "
+            f"{packed.word} "
+            "pairs positions within each document only: call the documents one by one."
         )
     averaged = losses or (module.training and bool(packing.states))
     padding = packing.everything if averaged else packing.evaluation
     row, traced = Row.of(module, inputs, key_mask, packed.word), torch.compiler.is_compiling()
     lengths = None if traced else documents(row, packed)
-    if padding.alone and not averaged:  # every row by itself, of whatever document it is
+    if not traced and not row.lengths[packing.query]:
+        return _empty(module, row, packed, averaged)
+    if padding.alone and not averaged:  # rows do not depend on other rows, so their document does not matter
         return row.whole(_run(module, row.inputs, None, False).movedim(packing.axis, 0))  # type: ignore[union-attr]
     if lengths is None:
         return _traced(module, row, packed, padding, losses)
@@ -55,7 +59,7 @@ def call_packed(
 
 
 class Row(NamedTuple):
-    """The tensors of a packed call without their batch dimension, and how many positions there are along a leg."""
+    """The tensors of a packed call without batch dimension, and the lengths of their sequence legs."""
 
     packing: Packing
     inputs: tuple[Tensor | None, ...]
@@ -63,12 +67,15 @@ class Row(NamedTuple):
     lengths: dict[str, int]
     batched: bool
     device: torch.device
-    own_keys: bool  # whether an input of the call stands on the key leg
+    own_keys: bool  # whether an input has the key leg
 
     @staticmethod
     def of(module: Any, inputs: tuple[Tensor, ...], key_mask: Tensor | None, word: str, behind: bool = False) -> Row:
-        """The row of a call. Raises InputError."""
+        """Checks the inputs and removes their batch dimension. Raises InputError."""
         packing, signature = module._packing, module._signature
+        if not packing.read:
+            reason = f"the output '{packing.output}' depends on no input, so no document has rows of its own"
+            raise InputError(f"{packing.design}: {reason}: call it without {word}.")
         lengths = signature.check_row(inputs, behind)
         batch = signature.batch(inputs)
         if batch not in ((), (1,)):
@@ -86,14 +93,12 @@ class Row(NamedTuple):
         own_keys = not packing.tied and any(packing.key in legs for _, legs in given)
         if packing.query not in lengths:
             if not packing.tied:
-                raise InputError(
-                    f"{packing.design}: no input has the leg '{packing.query}', whose documents these are."
-                )
+                raise InputError(f"{packing.design}: no input has the leg '{packing.query}' that the documents divide.")
             lengths[packing.query] = lengths[str(packing.key)]
         return Row(packing, flat, key_mask, lengths, batch == (1,), given[0][0].device, own_keys)
 
     def split(self, queries: Side, keys: Side) -> Iterator[Any]:
-        """Each input as documents. One without a sequence leg serves all of them as it is."""
+        """Splits each input into documents. An input without a sequence leg is shared by all of them."""
         query, key = self.packing.query, str(self.packing.key)
         for value, legs in zip(self.inputs, self.packing.inputs, strict=False):
             if value is None or not {query, key} & {*legs}:
@@ -104,17 +109,17 @@ class Row(NamedTuple):
                 yield queries.split(value, legs.index(query)) if query in legs else keys.split(value, legs.index(key))
 
     def whole(self, value: Tensor) -> Tensor:
-        """A result with its positions first, in the form of the inputs."""
+        """A result with positions first, laid out like the inputs."""
         value = value.movedim(0, self.packing.axis)
         return value.unsqueeze(0) if self.batched else value
 
     def rows(self, value: Tensor) -> Tensor:
-        """The result of documents, [documents, ...], with documents and positions as one, first dimension."""
+        """A result [documents, ...] with documents and positions merged into the first dimension."""
         return value.movedim(1 + self.packing.axis, 1).flatten(0, 1)
 
 
 def documents(row: Row, packed: Packed) -> tuple[list[int], list[int]]:
-    """How many queries and keys each document has. Raises InputError."""
+    """Returns the number of queries and of keys of each document. Raises InputError."""
     packing, design = row.packing, row.packing.design
     length = row.lengths[packing.query]
     name, offsets = packed.offsets(design, length, row.device)
@@ -126,9 +131,11 @@ def documents(row: Row, packed: Packed) -> tuple[list[int], list[int]]:
         if len(keys) != len(queries):
             raise InputError(f"{design}: '{name}' has {len(queries)} documents, 'cu_seqlens_k' has {len(keys)}.")
         if keys != queries and (packing.tied or not row.own_keys):
-            raise InputError(f"{design}: queries and keys are the same positions, and '{name}' is not 'cu_seqlens_k'.")
+            raise InputError(
+                f"{design}: queries and keys are the same positions, but '{name}' differs from 'cu_seqlens_k'."
+            )
     elif row.own_keys and (packed.cu_seqlens is None or row.lengths[str(packing.key)] != length):
-        raise InputError(f"{design}: keys are an input of their own: give 'cu_seqlens_k', their offsets.")
+        raise InputError(f"{design}: keys are an input of their own: give their offsets, 'cu_seqlens_k'.")
     packed.check_longest(design, max(queries + keys))
     return queries, keys
 
@@ -139,8 +146,21 @@ def _run(module: Any, inputs: tuple[Tensor | None, ...], key_mask: Tensor | None
     return found
 
 
+def _empty(module: Any, row: Row, packed: Packed, averaged: bool) -> Result:
+    """The output of a row without positions: no rows of the output of one position, so that gradients are zeros."""
+    if averaged:
+        raise InputError(f"{row.packing.design}: all documents are empty, so there are no losses and states.")
+    one = []
+    for x in row.inputs:
+        if x is not None:
+            x = F.pad(x, [side for size in reversed(x.shape) for side in (0, int(size == 0))])[None]
+        one.append(x)
+    made = _run(module, tuple(one), None, False)
+    return row.whole(row.rows(made)[:0])  # type: ignore[arg-type]
+
+
 def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], padding: Padding, losses: bool) -> Result:
-    """One call for the documents of each length, or of lengths that are near to each other."""
+    """Runs one call per document length; padding can merge similar lengths."""
     packing = row.packing
     pads = padding.behind is None and (packing.keyed or padding.apart is None)
     work = partial(work_of, module, row.device) if pads else None
@@ -154,7 +174,7 @@ def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], paddi
     for group, keep, *inputs in zip(groups, shown, *parts, strict=True):
         if group.padded and padding.key_mask and packing.keyed:
             keep = both(keep, group.shown(keys, row.device))
-        share = len(group.documents) / len(queries)
+        share = len(group.documents) / sum(len(group.documents) for group in groups)
         made = _run(module, tuple(inputs), keep, losses)
         states.add(share)
         made, found = made if isinstance(made, tuple) else (made, {})
@@ -168,28 +188,32 @@ def _by_length(module: Any, row: Row, queries: list[int], keys: list[int], paddi
 def call_with_cache(
     module: Any, packed: Packed, inputs: tuple[Tensor, ...], key_mask: Tensor | None, losses: bool, cache: Cache
 ) -> Result:
-    """The output of a packed call with a cache, whose batch are the documents. Raises InputError.
+    """Returns the output of a packed call with a cache, whose batch is the documents. Raises InputError.
 
-    Shorter ones are padded on the left, behind what the cache has of them, and the cache knows what is padding.
+    Shorter documents are padded on the left, after their cached positions; the cache marks padding as hidden.
     """
     packing: Packing = module._packing
     design = packing.design
     if torch.compiler.is_compiling():
         raise InputError(
-            f"{design}: a compiled call with a cache takes no {packed.word}: give [documents, positions, ...]."
+            f"{design}: a compiled call with a cache accepts no '{packed.word}': give [documents, positions, ...]."
         )
     if key_mask is not None:
-        raise InputError(f"{design}: a call with a cache and {packed.word} takes no 'key_mask': the cache has one.")
+        raise InputError(
+            f"{design}: a call with a cache and {packed.word} accepts no 'key_mask': the cache has its own."
+        )
     if any({packing.query, packing.key} <= {*legs} for legs in packing.inputs):
-        raise InputError(f"{design}: a call with a cache and {packed.word} takes no input of queries and keys.")
+        raise InputError(
+            f"{design}: a call with a cache and {packed.word} accepts no input with both a query and a key leg."
+        )
     row = Row.of(module, inputs, None, packed.word, behind=cache.length > 0)
     queries, keys = documents(row, packed)
     memory = module._decoder(cache.droppable).decoding.memory
     problem = packing.evaluation.between if cache.length and not memory else packing.evaluation.before
     if problem is not None and len({*(keys if memory else queries)}) > 1:
         raise InputError(
-            f"{design}: documents of several lengths are padded in a cache, and {problem}: give documents of one "
-            "length, or a cache to each."
+            f"{design}: a cache pads documents to one length, and {problem}: give documents of equal "
+            "length, or use one cache per document."
         )
     along, on_keys = (Padded.of(_offsets(own, row.device), sum(own), max(own), True) for own in (queries, keys))
     shown = on_keys.shown if min(keys) < max(keys) and (row.own_keys or not memory) else None
@@ -202,7 +226,7 @@ def _offsets(lengths: list[int], device: torch.device) -> Tensor:
 
 
 class _States:
-    """What a training call stores, averaged over calls of shares of its documents, which all read the old values."""
+    """Averages the states that training calls store over the documents; every call reads the old values."""
 
     def __init__(self, module: Any, names: Sequence[str]):
         self.held = [getattr(module, name) for name in names]
@@ -222,21 +246,24 @@ class _States:
 
 
 def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: bool) -> Result:
-    """All documents padded to `max_seqlen`, with shapes that do not depend on where they begin. Raises InputError."""
+    """Pads all documents to `max_seqlen`: shapes do not depend on the offsets. Raises InputError."""
     packing, design = row.packing, row.packing.design
     length = row.lengths[packing.query]
     name, offsets = packed.offsets(design, length, row.device)
     own, most = packed.key_offsets(design, row.device), packed.check_longest(design)
     apart = row.own_keys and own is not None
     if own is None and row.own_keys and packed.cu_seqlens is None:
-        raise InputError(f"{design}: keys are an input of their own: give 'cu_seqlens_k', their offsets.")
+        raise InputError(f"{design}: keys are an input of their own: give their offsets, 'cu_seqlens_k'.")
     if most is None:
-        raise InputError(f"{design}: a compiled call with '{name}' needs 'max_seqlen', an int: the longest document.")
+        raise InputError(
+            f"{design}: a compiled call with '{name}' needs 'max_seqlen', the length of the longest document."
+        )
     problem = padding.apart if apart or not packing.keyed else padding.behind
-    before = problem is not None and apart and padding.before is None  # the last query stands at the last key
+    before = problem is not None and apart and padding.before is None  # the last query is at the last key
     if problem is not None and not before:
         raise InputError(f"{design}: a compiled call pads documents to one length, and {problem}: call it uncompiled.")
-    check_traced(design, name, offsets, length, most)
+    averaged = losses or (module.training and bool(packing.states))
+    check_traced(design, name, offsets, length, most, least=int(averaged))
     packed.check_positions(design, name, offsets)
     along = on_keys = Padded.of(offsets, length, most, before)
     if apart:

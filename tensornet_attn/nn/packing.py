@@ -1,4 +1,4 @@
-"""What packed calls of a design need to know of its diagram, and what padding costs them."""
+"""The facts about a diagram that packed calls need, and the cost of padding."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ import torch
 
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.report import cost_of
+from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.padding import Padding, padding_of
 from tensornet_attn.nn.documents import Work
 
-CALL = 3e-4  # seconds that a call takes whatever its work
-LENGTH = 256  # at twice this, and at this, work is counted
+CALL = 3e-4  # seconds per call, independent of its work
+LENGTH = 256  # work is counted at this length and at twice this length
 
 
 @dataclass(frozen=True)
 class Packing:
-    """A diagram as packed calls see it: plain data, which torch.compile can read.
+    """A diagram as seen by packed calls, as plain data that torch.compile can read.
 
-    `inputs`: the legs of each. `axis`: of the query leg in the output, without a batch dimension. `pairs`: whether the
-    output has both sequence legs. `keyed`: whether keys are positions of the documents, not rows of their own.
-    `evaluation`: what padding changes of the output; `everything`: of losses and states too.
+    `inputs`: legs of each input. `axis`: that of the query leg in the output, without batch. `pairs`: whether the
+    output has both sequence legs. `read`: whether the output depends on inputs. `keyed`: whether keys are positions of
+    the documents. `evaluation`: what padding changes in the output; `everything`: in losses and states too.
     """
 
     design: str
@@ -33,6 +34,7 @@ class Packing:
     output: str
     axis: int
     pairs: bool
+    read: bool
     keyed: bool
     tied: bool
     states: tuple[str, ...]
@@ -43,17 +45,18 @@ class Packing:
     def of(graph: Graph) -> Packing:
         legs, query = graph.legs_of(graph.output), str(graph.query)
         inputs = tuple(tensor.legs for tensor in graph.of_role("input"))
+        read = any(tensor.name in behind(graph, (graph.output,)) for tensor in graph.of_role("input"))
         keyed = graph.tied or any(graph.key in own for own in inputs)
         states = tuple(state for state, _ in graph.updates)
         evaluation, everything = padding_of(graph, (graph.output,)), padding_of(graph, graph.results)
         return Packing(
-            graph.name, query, graph.key, inputs, graph.output, legs.index(query), graph.key in legs, keyed, graph.tied,
-            states, evaluation, everything,
+            graph.name, query, graph.key, inputs, graph.output, legs.index(query), graph.key in legs, read, keyed,
+            graph.tied, states, evaluation, everything,
         )  # fmt: skip
 
 
 def work_of(module: Any, device: torch.device) -> Work:
-    """What a sequence of a length takes, in calls that do nothing: a polynomial of degree two through counted FLOPs."""
+    """Returns length -> work of a sequence, in units of an empty call: a quadratic polynomial fitted to FLOPs."""
     known = module.__dict__.setdefault("_works", {})
     if device.type not in known:
         target, schedule = module.plan.target, module.plan.schedule

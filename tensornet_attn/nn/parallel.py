@@ -1,7 +1,7 @@
-"""Tensor parallelism: a compiled design whose weights are split over processes along a leg, as a ParallelStyle.
+"""Tensor parallelism: a ParallelStyle that splits the weights of a compiled design over processes along a leg.
 
-Each process has its part of the weights on the leg and runs the diagram of that part. What comes in is the same in all
-of them and so is what goes out: outputs are added up forward, gradients of inputs and of whole weights backward.
+Each process holds its part of the weights and runs the diagram of that part. Inputs and outputs are equal in all
+processes: outputs are summed in the forward, gradients of inputs and of unsplit weights in the backward.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ GONE = -1
 
 @dataclass(frozen=True)
 class TensorParallel:
-    """How a design is split: `leg`, `shards` (weight: dimension), `whole`, `reduce` (steps), `style`, `to_text()`."""
+    """A tensor-parallel plan from `module.tp_plan()`; pass its `style` to `parallelize_module`."""
 
     split: Split
     written: Graph
-    kind: type[nn.Module]  # of what is split: a compiled design
+    kind: type[nn.Module]  # class of the module: CompiledDesign
 
     @property
     def leg(self) -> str:
@@ -45,22 +45,22 @@ class TensorParallel:
 
     @property
     def shards(self) -> dict[str, int]:
-        """The dimension along which each weight on the leg is split."""
+        """The dimension along which each weight is split, by name."""
         return dict(self.split.shards)
 
     @property
     def whole(self) -> tuple[str, ...]:
-        """The weights that every process has."""
+        """The weights that every process holds whole."""
         return self.split.whole
 
     @property
     def reduce(self) -> tuple[str, ...]:
-        """The steps after which values are added up over the processes."""
+        """The steps whose values are summed over the processes."""
         return self.split.reduce
 
     @property
     def style(self) -> ParallelStyle:
-        """What `torch.distributed.tensor.parallel.parallelize_module` takes for a compiled design."""
+        """The ParallelStyle for `torch.distributed.tensor.parallel.parallelize_module`."""
         return LegParallel(self.split, self.written, self.kind)
 
     def to_text(self) -> str:
@@ -68,7 +68,7 @@ class TensorParallel:
 
 
 class LegParallel(ParallelStyle):
-    """Splits the compiled design that is `written` so along a leg. Raises InputError for another, or a wrong mesh."""
+    """Splits a compiled design along a leg. Raises InputError for another design, or if the mesh is not 1-D."""
 
     def __init__(self, split: Split, written: Graph, kind: type[nn.Module]):
         super().__init__()
@@ -78,9 +78,13 @@ class LegParallel(ParallelStyle):
         if not isinstance(module, self.kind):
             raise InputError(f"this plan is for a compiled design; the module is a {type(module).__name__}.")
         if device_mesh.ndim != 1:
-            raise InputError(f"{module.design.name}: a mesh of one dimension is needed, this has {device_mesh.ndim}.")
+            raise InputError(
+                f"{module.design.name}: the mesh has {device_mesh.ndim} dimensions; give a mesh of one dimension."
+            )
         if module.plan.graph != self.written:
-            raise InputError(f"this plan is for '{self.written.name}' as it was, not for this '{module.design.name}'.")
+            raise InputError(
+                f"this plan is for another version of '{self.written.name}' than this '{module.design.name}'."
+            )
         make = SplitMake(module._make, self.written, self.split, part_of(self.split, device_mesh.size()), device_mesh)
         shards = dict(self.split.shards)
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
@@ -97,7 +101,7 @@ class LegParallel(ParallelStyle):
 
 @dataclass(frozen=True)
 class SplitMake:
-    """Makes what a process runs, in the place of what makes a whole module."""
+    """Makes the run of one process from a plan of the whole module."""
 
     make: Callable[[Design, Plan], Made]
     written: Graph
@@ -106,17 +110,17 @@ class SplitMake:
     mesh: DeviceMesh
 
     def __call__(self, design: Design, plan: Plan) -> Made:
-        if plan.graph != self.written:  # of a part of the layer, such as a cache has
-            raise InputError(f"{design.name}: a design that is split over processes has no cache.")
+        if plan.graph != self.written:  # a part of the layer, as in a cache
+            raise InputError(f"{design.name}: a design that is split over processes cannot use a cache.")
         own = make_plan(self.part.graph, plan.backend, plan.target)
         made = self.make(design, own)
         return replace(made, run=_run(self, own, made.run), evaluate=_gathering(made.evaluate))
 
     def tensors(self, module: nn.Module) -> dict[str, Tensor]:
-        """This process's weights and states by name."""
+        """The weights and states of this process, by name."""
         shards = dict(self.split.shards)
         values = {name: _local(value, name in shards) for name, value in module.named_parameters(recurse=False)}
-        with torch.no_grad():  # a step that updates a state writes into its part
+        with torch.no_grad():  # a step that updates a state writes into its local part
             values |= {name: value.to_local() for name, value in module.named_buffers(recurse=False)}
         if self.part.chooser is not None:
             like = next(iter(values.values()))
@@ -124,11 +128,11 @@ class SplitMake:
         return values
 
     def chosen(self, value: Tensor, dim: int) -> Tensor:
-        """This process's entries of a dimension that is the whole leg."""
+        """The entries of this process along a dimension of the whole leg."""
         return value.chunk(self.mesh.size(), dim)[self.mesh.get_local_rank()]
 
     def own_mask(self, mask: Tensor | None, inputs: tuple[Tensor, ...], signature: Signature) -> Tensor | None:
-        """A mask [batch..., other legs, n, m]: this process's entries of the leg. Others are as they are."""
+        """The entries of this process of a mask [batch..., other legs, n, m]; unchanged if the leg is not in it."""
         batch = 0 if mask is None else len(signature.batch(inputs))
         if mask is None or mask.dim() in (2, batch + 2):
             return mask
@@ -141,7 +145,7 @@ class SplitMake:
         return mask if dim is None or mask.shape[batch + dim] == 1 else self.chosen(mask, batch + dim)
 
     def _dim(self, box: str, legs: tuple[str, ...]) -> int | None:
-        """Which of the other legs of a box is split; None where none is, GONE where it has them no more."""
+        """The dimension of a box that is split. Returns None if none is, GONE if the box has lost these legs."""
         step = self.split.graph.step.get(box)
         if step is None or {*step.op.operand("of").legs} - {self.split.graph.query, self.split.graph.key} != {*legs}:
             return GONE
@@ -149,9 +153,9 @@ class SplitMake:
 
 
 class PartOfModule:
-    """What stands in the place of the module in one process: its weights and states by name.
+    """Replaces the module in one process: weights and states by name.
 
-    A class of its own, since torch.compile does not trace a namespace of the standard library.
+    A class, because torch.compile does not trace `types.SimpleNamespace`.
     """
 
     def __init__(self, plan: Plan, training: bool, tensors: Mapping[str, Tensor]):
@@ -161,7 +165,7 @@ class PartOfModule:
 
 
 def _run(make: SplitMake, own: Plan, run: Run) -> Run:
-    """Runs the part of one process, between the copies and the sum that make it what one process gives."""
+    """Runs the part of one process, between copying its inputs and summing its outputs."""
 
     def call(module: nn.Module, given: Arguments) -> Result:
         mask = make.own_mask(_copied(given.mask, make.mesh), given.inputs, module._signature)
@@ -179,28 +183,28 @@ def _run(make: SplitMake, own: Plan, run: Run) -> Run:
 
 
 def _copied(value: Any, mesh: DeviceMesh) -> Any:
-    """A value that all processes have. Its gradient is the sum of theirs."""
+    """A value equal in all processes, whose gradient is summed over them."""
     if value is None or not value.is_floating_point():
         return value
     return DTensor.from_local(value, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
 
 
 def _added(value: Tensor, mesh: DeviceMesh) -> Tensor:
-    """The sum of the processes' values, in all of them."""
+    """The sum of the values of all processes, in each of them."""
     return (
         DTensor.from_local(value, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()]).to_local()
     )
 
 
 def _local(value: DTensor, sharded: bool) -> Tensor:
-    """This process's part of a weight; a weight that is whole gets the sum of the processes' gradients."""
+    """The local part of a weight. The gradient of an unsplit weight is summed over the processes."""
     if sharded:
         return value.to_local()
     return value.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 
 
 def _gathering(evaluate: Callable[..., dict[str, Tensor]]) -> Callable[..., dict[str, Tensor]]:
-    """Single steps of the diagram are computed whole, in every process, with weights that are gathered first."""
+    """Gathers the weights and evaluates single steps whole, in every process."""
 
     def whole(graph: Any, tensors: Mapping[str, Tensor], **options: Any) -> dict[str, Tensor]:
         values = {name: v.full_tensor() if isinstance(v, DTensor) else v for name, v in tensors.items()}

@@ -1,4 +1,4 @@
-"""How a compiled module runs: the emitted forward, or the same under torch.compile."""
+"""Runs of compiled modules: the emitted forward, eagerly or under torch.compile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 def emitted_run(source: str, class_name: str, plan: Plan, inductor: bool = False) -> Run:
-    """Calls the forward of an emitted class with the compiled module in the place of `self`."""
+    """Returns a function that calls the forward of the emitted class with the compiled module as `self`."""
     if plan.backend == "triton" and interpreting():
         mend_interpreter()
     emitted = load_class(source, class_name, plan.graph.name).forward

@@ -1,4 +1,4 @@
-"""A step with a cache as a function: what is kept comes as tensors and goes as tensors, for torch.export and ONNX."""
+"""A decoding step as a pure function: cached values are inputs and outputs, for torch.export and ONNX."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.plan.decoding import decoding_of
 
 Tensor = torch.Tensor
-PLACED = ("rows", "seen")  # inputs of a part that have a number for each position
+PLACED = ("rows", "seen")  # kinds of inputs that depend on the position
 
 
 def decoding_step(layer: CompiledDesign, first: bool = False) -> DecodingStep:
-    """A step with a cache as a function, `step(x, *kept) -> (y, *kept after)`, for torch.export and ONNX.
+    """Returns a step with a cache as a pure function, `step(x, *kept) -> (y, *new_kept)`, for torch.export and ONNX.
 
-    `first`: of the first chunk, `step(x)`. Raises InputError where the design cannot decode so.
+    `first`: the step for the first chunk, `step(x)`. Raises InputError if the design cannot decode this way.
     """
     return DecodingStep(layer, first)
 
 
 class DecodingStep(nn.Module):
-    """`step(x, *kept) -> (y, *kept after)`: a chunk behind what is kept; `first`: behind nothing, `step(x)`.
+    """A decoding step as a module: `step(x, *kept) -> (y, *new_kept)`; with `first`, `step(x)` starts a sequence.
 
-    `kept`: the names of what is kept, in order. Its tensors are [batch..., legs], those of a window with all of their
-    positions. Other inputs of the design stand behind x.
+    `kept` lists the names of the cached values in order; their tensors are [batch..., legs], a window with all of its
+    positions. Give further inputs of the design after x.
     """
 
     def __init__(self, layer: CompiledDesign, first: bool = False):
-        """Raises InputError where the length is needed and nothing that is kept has it."""
+        """Raises InputError if the step needs the number of positions and no cached value has it."""
         super().__init__()
-        self.kept = (*layer.new_cache(),)  # which plans, before anything is traced
+        self.kept = (*layer.new_cache(),)  # plans all parts before tracing
         self.layer, self.first, self._decoding = layer, first, decoding_of(layer.plan.graph)
         every = any(one.leg is not None and one.reach is None for one in self._decoding.kept)
         placed = next((one.value for one in self._decoding.parts if any(i.how in PLACED for i in one.inputs)), None)
         if placed is not None and not every and not first:
             raise InputError(
-                f"{layer.design.name}: a step is no function of what is kept alone: '{placed}' asks where a position "
-                "stands; call the layer with new_cache()."
+                f"{layer.design.name}: the step depends on more than the cached values: '{placed}' needs the absolute "
+                "position; call the layer with new_cache()."
             )
         self.train(layer.training)
 
     def forward(self, x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        """The output, and all that is kept then."""
+        """Returns the output and the new cached values."""
         count = len(others) - (0 if self.first else len(self.kept))
         if count < 0:
             wanted = ", ".join(self.kept)
-            raise InputError(f"{self.layer.design.name}: {len(others)} tensors behind x; a step needs {wanted}.")
+            raise InputError(f"{self.layer.design.name}: {len(others)} tensors after x; give {wanted}.")
         cache = _StatelessCache(self.layer.design.name, self._decoding)
         if not self.first:
             cache.set(dict(zip(self.kept, others[count:], strict=True)), x.dtype)
@@ -59,10 +59,10 @@ class DecodingStep(nn.Module):
 
 
 class _StatelessCache(Cache):
-    """A cache of one call, which changes no tensor: what is kept after it is another one."""
+    """A cache for one call that modifies no tensor; it returns new ones."""
 
     def set(self, kept: Mapping[str, Tensor], dtype: torch.dtype) -> None:
-        """Takes what is kept; the longest says how many positions there are."""
+        """Sets the cached values; the longest gives the number of positions."""
         self._held, self._dtype = {name: value.detach() for name, value in kept.items()}, dtype
         every = [one for one in self._kept.values() if one.leg is not None]
         longest = next((one for one in every if one.reach is None), every[0] if every else None)

@@ -1,4 +1,4 @@
-"""Configurations by timing on the device: each candidate of each kernel that a call launches, the fastest kept."""
+"""Tuning: times each candidate configuration of each launched kernel on the device and keeps the fastest."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime.triton import configure
 from tensornet_attn.runtime.triton.cache import Choices, cache_key, keep, recall
 
-RUNS = 5  # timed calls of a candidate, after one that compiles; the shortest counts
+RUNS = 5  # timed calls per candidate, after one that compiles; the shortest counts
 NEVER = float("inf")
 
 
 def tuned(call: Callable[[], object], source: str) -> Choices:
-    """Times a call with each candidate of its kernels in turn; the fastest is launched from now on, and kept on disk.
+    """Times a call with each candidate of its kernels; later launches use the fastest, which is saved to disk.
 
-    `source`: the text that has the kernels. A candidate that does not fit the device is passed over. Raises InputError
-    without a GPU, where times say nothing.
+    `source`: the source text of the kernels. Skips candidates that do not fit the device. Raises InputError if there is
+    no GPU.
     """
     if not torch.cuda.is_available():
-        raise InputError("tune: there is no GPU to time kernels on; leave it out, and the model chooses.")
+        raise InputError("tune: there is no GPU to time kernels on; leave it out to use the cost model.")
     configure.ASKED.clear()
-    configure.CONFIGS.clear()  # so that the call asks for all of them
+    configure.CONFIGS.clear()  # makes the call request all configurations
     call()
     found: Choices = {}
     for key, candidates in list(configure.ASKED.items()):
@@ -38,14 +38,14 @@ def tuned(call: Callable[[], object], source: str) -> Choices:
 
 
 def tune_design(design: CompiledDesign) -> Choices:
-    """Tunes the kernels of a compiled design at the lengths and the batch that it is planned for, and its backward.
+    """Tunes the kernels of a compiled design, forward and backward, at the lengths and the batch of its plan.
 
-    States that a call stores and generators of random numbers are afterwards what they were before. Raises InputError
-    where the plan has no Triton kernels, and where there is no GPU.
+    Restores states and random number generators afterwards. Raises InputError if the plan has no Triton kernels, or if
+    there is no GPU.
     """
     plan = design.plan
     if plan.backend != "triton":
-        raise InputError(f"{plan.graph.name}: tune, but the plan runs on '{plan.backend}': only 'triton' is timed.")
+        raise InputError(f"{plan.graph.name}: the plan runs on '{plan.backend}'; only 'triton' can be tuned.")
     like, states = next(design.parameters()), {name: x.clone() for name, x in design.named_buffers()}
     sizes = {leg.name: leg.size or 1 for leg in plan.graph.legs} | dict(plan.target.sizes(plan.graph))
     shapes = [(sizes[BATCH], *(sizes[leg] for leg in tensor.legs)) for tensor in plan.graph.of_role("input")]
@@ -65,13 +65,13 @@ def tune_design(design: CompiledDesign) -> Choices:
 
 
 def recalled(source: str) -> None:
-    """Lets the kernels of a text launch with what was tuned for them on this device."""
+    """Uses the tuned configurations that are saved for this source text and device."""
     if found := recall(cache_key(source)):
         configure.choose(found)
 
 
 def _time(call: Callable[[], object], key: str, config: dict[str, int]) -> float:
-    """Milliseconds of the call where one kernel has this configuration; NEVER where that does not fit."""
+    """Milliseconds of the call with this configuration of one kernel. Returns NEVER if it does not fit."""
     from triton.runtime.errors import OutOfResources
 
     before = dict(configure.CHOICES)

@@ -1,7 +1,6 @@
-"""One file an operation: `OPS` holds what the package knows of each kind of box, `MAPS` the elementwise maps, `MASKS`
-which keys a query may see.
+"""The tables of the language: `OPS` (operations, the kinds of boxes), `MAPS` (elementwise maps), `MASKS`.
 
-A class in a file of this folder that says `kind` is an operation of the language.
+Each operation has its own file. A class in this folder that defines `kind` is an operation.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["MAPS", "MASKS", "OPS", "Map", "Mask", "Operation", "another_map", "a
 ORDER = (
     "softmax normalize keep map logsumexp max sum mean cumsum reverse_cumsum topk rmsnorm layernorm groupnorm l1norm "
     "l2norm rope rel_shift conv delta_rule scan dropout".split()
-)  # of messages and the JSON schema; others come after these
+)  # in messages and the JSON schema; other kinds follow
 
 
 def _found(parent: type[Operation]) -> Iterator[Operation]:
@@ -44,7 +43,7 @@ BOXES |= {kind: operation.model for kind, operation in OPS.items() if operation.
 
 @contextmanager
 def another_operation(operation: Operation) -> Iterator[None]:
-    """The language has one more operation, inside of `with`."""
+    """Adds an operation to the language inside a `with` block."""
     with registered(OPS, operation.kind, operation, "box"):
         if operation.model is not None:
             BOXES[operation.kind] = operation.model

@@ -1,4 +1,4 @@
-"""Convolution along a sequence leg: the sum along a leg of taps, each of which is shifted by a position of its own."""
+"""Convolution along a sequence leg: the sum along a leg of taps, each shifted by another number of positions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
 from tensornet_attn.ops.model import BoxModel, Masks, Operand
 from tensornet_attn.ops.operation import Operation, aligned, without
 
-MOST = 4096  # taps: more are no convolution but attention
+MOST = 4096  # taps; attention covers longer ranges
 
 
 def _legs(value: object) -> object:
     both = isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(leg, str) for leg in value)
     if not (both or isinstance(value, str)):
-        raise PydanticCustomError("one or two", "a leg is wanted here, or a list of two")
+        raise PydanticCustomError("one or two", "expected a leg or a list of two legs")
     return tuple(value) if isinstance(value, list) else value
 
 
 def _widths(value: object, info: ValidationInfo) -> object:
     found, of = _legs(value), info.data.get("conv")
     if of is not None and isinstance(of, str) != isinstance(found, str):
-        raise PydanticCustomError("as many", "a width for each leg is wanted here")
+        raise PydanticCustomError("as many", "expected a width for each leg")
     return found
 
 
@@ -38,7 +38,7 @@ Widths = Annotated[Any, BeforeValidator(_widths), WithJsonSchema(LEGS)]
 
 
 class Conv(BoxModel):
-    """The sum along `width` of entries that stand so many positions apart; of two legs along two widths."""
+    """The sum along `width` of entries at neighbouring positions; two legs have two widths."""
 
     key = "conv"
     second = "width"
@@ -48,19 +48,23 @@ class Conv(BoxModel):
     of: Operand
 
     def apart(self, keys: Collection[str]) -> BoxModel:
-        """Along the keys, where masks act, and then along the other leg."""
+        """A convolution along the keys, where masks apply, inside one along the other leg."""
         if isinstance(self.conv, str):
             return self
         pairs = sorted(zip(self.conv, self.width, strict=True), key=lambda pair: pair[0] in keys)
         (other, wide), (key, width) = pairs
+        for parameter, leg, again in (("conv", other, key), ("width", wide, width)):
+            if leg == again:
+                hint = "a convolution of scores runs along both sequence legs, e.g. 'conv: [n, m]' and 'width: [i, j]'."
+                raise Refusal("leg-twice", f"leg '{leg}' stands twice in '{parameter}'.", hint)
         return Conv(conv=other, width=wide, of=Conv(conv=key, width=width, mask=self.mask, of=self.of))
 
 
 class ConvOperation(Operation):
-    """result[i] = sum over j of of[i + j - left, j]; what is beyond the ends or hidden counts as zero.
+    """result[i] = sum over j of of[i + j - left, j]; entries beyond the ends and masked entries count as zero.
 
-    A box of the planner has a `weight` as well, and sums of * weight[j]: then the operand has no leg of taps. A box of
-    a decoding cache has an operand on the key leg, and the last positions of that as its result.
+    A box of the planner also has a `weight`, and sums of * weight[j] for an operand without a leg of taps. A box of a
+    decoding cache has an operand on the key leg, and its result has only the last positions.
     """
 
     kind = "conv"
@@ -73,20 +77,20 @@ class ConvOperation(Operation):
 
     @property
     def multiplies(self) -> bool:
-        return False  # hidden entries of its operand are left out before
+        return False  # masked entries of its operand are removed before
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         declared, own = box.declared, box.legs or ()
         if not declared[leg].sequence and not box.broken(leg):
             box.written("conv")
             raise Refusal(
-                "box-leg", f"'{leg}' is no query or key leg.", "a convolution runs along one, e.g. 'conv: n'."
+                "box-leg", f"'{leg}' is not a query or key leg.", "name the leg to convolve along, e.g. 'conv: n'."
             )
         size = declared[other].size
         if (size is None or size > MOST) and not box.broken(other):
             box.written("width")
             reason = f"has size {size}" if size else "is sized at run time"
-            raise Refusal("box-leg", f"leg '{other}' {reason}.", f"the taps of a convolution are at most {MOST:,}.")
+            raise Refusal("box-leg", f"leg '{other}' {reason}.", f"use a leg with a size of at most {MOST:,} taps.")
         return without(own, other)
 
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
@@ -170,19 +174,19 @@ def convolves(box: Box | None) -> bool:
 
 
 def source_of(graph: Graph, box: Box) -> str:
-    """The leg of the positions that are read: that of the box, or, with a decoding cache, the key leg."""
+    """The leg of the input positions: the leg of the box or, with a decoding cache, the key leg."""
     return str(box.leg) if box.leg in box.operand("of").legs else str(graph.key)
 
 
 def result_of(lines: Lines, step: Step, box: Box) -> str:
-    """The leg of the positions that are made."""
+    """The leg of the output positions."""
     return str(box.leg) if box.leg in step.legs else str(lines.graph.query)
 
 
 def left_of(graph: Graph, box: Box, width: int) -> int:
-    """How many taps are of positions before: all but one in a causal design, else the smaller half.
+    """The number of taps at earlier positions: all but one in a causal design, otherwise the smaller half.
 
-    Along the keys of a map, where the masks hide what is later, taps lie on both sides in a causal design too.
+    Along the keys of queries x keys, where masks hide later keys, taps are on both sides in a causal design too.
     """
     of = box.operand("of").legs
     both = graph.query in of and graph.key in of

@@ -1,4 +1,4 @@
-"""Running sums along the key leg: of the visible entries up to each key, or from each key on."""
+"""Cumulative sums along the key leg: of the visible entries up to each key, or from each key on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ReverseCumSum(BoxModel):
 
 
 class CumSumOperation(Operation):
-    """Of queries x keys; what has no query leg is summed as `written_out` says."""
+    """The cumulative sum of queries x keys. `written_out` handles operands without the query leg."""
 
     kind = "cumsum"
     model = CumSum
@@ -47,13 +47,13 @@ class CumSumOperation(Operation):
         own, query = box.legs or (), box.query
         if box.declared[leg].kind != "key" and not box.broken(leg):
             box.written(self.kind)
-            raise Refusal("box-leg", f"'{leg}' is no key leg.", "running sums run along the keys.")
+            raise Refusal("box-leg", f"'{leg}' is not a key leg.", f"name the key leg, e.g. '{self.kind}: m'.")
         if query in own:
             return own
         if query is None or self.reverse:
             box.written(self.kind)
-            message = f"what stands in '{self.kind}' has no query leg; its legs are {' '.join(own)}."
-            hint = "sums from a key on are of queries x keys: put the query leg into it."
+            message = f"the operand of '{self.kind}' has no query leg; its legs are {' '.join(own)}."
+            hint = f"use an operand with the query leg: '{self.kind}' sums queries x keys."
             raise Refusal("box-leg", message, hint if self.reverse else "declare a query leg, e.g. 'n: query'.")
         return tuple(query if name == leg else name for name in own)
 

@@ -1,4 +1,4 @@
-"""Fast weights: S += rate (v - S k) k^T, read by the query; S may fade, and have keys of its own to erase and write."""
+"""Fast weights: S += rate (v - S k) k^T, read by the query; gates decay S and separate erasing from writing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tensornet_attn.ops.model import Arithmetic, BoxModel, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, over, without
 
 ROLES = ("query", "key", "value", "rate")
-GATES = ("decay", "erase", "erase_undecayed", "write")  # of which a plain rule has none
+GATES = ("decay", "erase", "erase_undecayed", "write")  # absent from a plain rule
 KEYS = ("key", *GATES[1:])
-# A decoding cache gives these: S, to normalize the sum of the keys, for both their number.
+# Operands of a decoding cache: S; the sum of the keys, for `read` and `both`; the number of keys, for `both`.
 PAST = ("state", "sum", "count")
-# Work for each number of query, key, result. read: z.q, z + k, divide. both: z'.k and k / (z'.k + eps) as well.
+# Operations for each element of query, key, result. read: z.q, z + k, divide. both: also z'.k and k / (z'.k + eps).
 NORMALIZE = {"none": (0, 0, 0), "read": (2, 1, 1), "both": (2, 4, 1)}
-# Memory by how it is normalized: sums of keys as the queries read them, reads and their totals; for `both` also the
-# sums before each key, the keys divided, and of each key its product with the sums, that with eps, and rate times it.
+# Saved tensors by normalization: sums of keys at the queries, reads and their divisors; `both` adds the sums before
+# each key, the divided keys, and for each key its product with the sums, this plus eps, and the rate times this.
 REMEMBERED: dict[str, tuple[str, ...]] = {
     "none": (),
     "read": ("query", "result", "row"),
@@ -31,7 +31,7 @@ REMEMBERED: dict[str, tuple[str, ...]] = {
 
 
 class DeltaRule(BoxModel):
-    """Fast weights: S += rate (v - S k) k^T, read by the query."""
+    """Fast weights: S += rate (v - S k) k^T, read by the query (Schlag et al. 2021)."""
 
     key = "delta_rule"
     operands = (*ROLES, *GATES)
@@ -55,25 +55,25 @@ class DeltaRule(BoxModel):
 class DeltaRuleOperation(Operation):
     kind = "delta_rule"
     model = DeltaRule
-    leg_on_operand = False  # the query, which lacks the key leg
+    leg_on_operand = False  # its first operand, the query, lacks the key leg
     modes = ("none", "read", "both")
     recurrent = looks_back = True
     logarithms = ("decay",)
     between = " by "
-    saves = ROLES  # from which S is computed again
+    saves = ROLES  # the backward recomputes S from these
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         """The value's legs with the key leg replaced by the query leg."""
         query = box.query or ""
         if box.declared[leg].kind != "key" and not box.broken(leg):
             box.written("delta_rule")
-            raise Refusal("box-leg", f"'{leg}' is no key leg.", "fast weights run along the keys.")
+            raise Refusal("box-leg", f"'{leg}' is not a key leg.", "name the key leg, e.g. 'delta_rule: m'.")
         for role, use in box.operands.items():
             wanted, unwanted = (query, leg) if role == "query" else (leg, query)
             if (wanted not in use.legs or unwanted in use.legs) and not box.broken(*use.legs):
                 box.written(role)
                 message = f"'{role}' has legs {' '.join(use.legs) or 'none'}; it needs '{wanted}' and not '{unwanted}'."
-                raise Refusal("box-leg", message, f"only 'query' stands on '{query}'; the others stand on '{leg}'.")
+                raise Refusal("box-leg", message, f"give 'query' the leg '{query}', and the others '{leg}'.")
         check_gates(box)
         check_steps(box, other)
         legs = {role: set(use.legs) - {query, leg, other} for role, use in box.operands.items()}
@@ -84,10 +84,10 @@ class DeltaRuleOperation(Operation):
             if found:
                 box.written(role)
                 names = ", ".join(f"'{name}'" for name in sorted(found))
-                hint = "query and key share it, or the value has it."
-                hint = "the rate has legs of the value." if role == "rate" else hint
-                hint = f"'{role}' has legs of key and value." if role in GATES else hint
-                raise Refusal("dangling", f"leg {names} of '{role}' meets nothing.", hint)
+                hint = "use a leg that query and key share, or a leg of the value."
+                hint = "use legs of the value in the rate." if role == "rate" else hint
+                hint = f"use legs of the key and the value in '{role}'." if role in GATES else hint
+                raise Refusal("dangling", f"leg {names} of '{role}' is on no matching operand.", hint)
         return tuple(query if name == leg else name for name in box.operands["value"].legs if name != other)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
@@ -98,9 +98,9 @@ class DeltaRuleOperation(Operation):
         return tuple(role for role, _ in box.operands if role not in PAST)
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
-        """With S the legs of value and key without m: twice m S, S k and the outer product that updates; n S, S q.
+        """With |S| the product of the legs of value and key without m: 2 m |S| for S k and the update, n |S| for S q.
 
-        Where S fades, and where it is written by another key than it is erased by, m S once more for each.
+        A decay, and a separate key for writing, each add m |S|.
         """
         memory = {*box.operand("value").legs, *box.operand("key").legs} - {box.leg, box.other}
 
@@ -123,13 +123,13 @@ class DeltaRuleOperation(Operation):
         sizes |= {"result": scene.elements(step), "row": rows}
         found = {f"{step.name}: {kind} {i}": sizes[kind] for i, kind in enumerate(REMEMBERED[box.mode or "none"])}
         gates = {role: scene.elements(use) for role, use in box.operands if role in GATES}
-        if gates:  # keys times the rate, and decays that are no less than a least one
+        if gates:  # keys times the rate, and clamped decays
             used = {"key": sizes["key"], "decay": gates.get("decay", sizes["rate"]), "write": gates.get("write", 0)}
             found |= {f"{step.name}: {role} used": count for role, count in used.items() if count}
         return found
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        """Operands as [heads..., sequence, width]; the contracted legs are one width, the value's own legs another."""
+        """Operands are [heads..., sequence, width]; the width is the contracted legs, or the value's own legs."""
         heads, _, own = legs_of(box)
         past = past_text(lines, box)
         rest = [f"past={past}"] if past else []
@@ -144,7 +144,7 @@ class DeltaRuleOperation(Operation):
 
 
 class DeltaStateOperation(DeltaRuleOperation):
-    """What a delta rule leaves after its last key, [heads..., contracted legs, the value's own legs]."""
+    """The state of a delta rule after the last key, [heads..., contracted legs, the value's own legs]."""
 
     kind = "delta_state"
     model = None
@@ -181,7 +181,7 @@ class DeltaStateOperation(DeltaRuleOperation):
 
 
 def legs_of(box: Box) -> tuple[Legs, Legs, Legs]:
-    """The legs of the heads, those that query and key contract, and those that only values have."""
+    """(legs of the heads, legs that query and key contract, legs that only the value has)."""
     key, value = box.operand("key").legs, without(box.operand("value").legs, box.leg, box.other)
     contracted = without(key, box.leg, box.other, *value)
     shared = {leg for role, use in box.operands if role != "value" and role not in PAST for leg in use.legs}
@@ -190,46 +190,46 @@ def legs_of(box: Box) -> tuple[Legs, Legs, Legs]:
 
 
 def check_gates(box: Checker) -> None:
-    """Refuses what does not go together."""
+    """Rejects combinations of gates and normalization that are undefined."""
     gates = [role for role in GATES if role in box.operands]
     mode = box.written("normalize")
     if gates and mode != "none":
-        message = f"'normalize: {mode}' divides by sums of keys, which '{gates[0]}' leaves without a meaning."
+        message = f"'normalize: {mode}' divides by sums of keys, which are undefined with '{gates[0]}'."
         raise Refusal("wrong-value", message, f"remove 'normalize' or '{gates[0]}'.")
     if "erase" in gates and "erase_undecayed" in gates:
         box.written("erase_undecayed")
-        hint = "'erase' reads the state after it fades, 'erase_undecayed' before."
-        raise Refusal("wrong-value", "'erase' and 'erase_undecayed' both say what erases.", hint)
+        hint = "use one of them: 'erase' reads the state after the decay, 'erase_undecayed' before it."
+        raise Refusal("wrong-value", "'erase' and 'erase_undecayed' both set the erasing key.", hint)
 
 
 def check_steps(box: Checker, steps: str) -> None:
-    """Refuses operands that lack the leg of the steps, and those that cannot have it."""
+    """Rejects operands that lack the leg of the steps, and a query or decay that has it."""
     for role, use in box.operands.items() if steps and not box.broken(steps) else ():
         once = role in ("query", "decay")
         if once == (steps in use.legs):
             box.written(role)
             needs = (
-                f"it may not have '{steps}', as it is one for all steps"
+                f"it is the same for all steps and cannot have '{steps}'"
                 if once
-                else f"it needs '{steps}', one for each step"
+                else f"it needs '{steps}', with an entry for each step"
             )
-            hint = f"'query' and 'decay' lack '{steps}', the others have it."
+            hint = f"give '{steps}' to all operands except 'query' and 'decay'."
             raise Refusal("box-leg", f"'{role}' has legs {' '.join(use.legs)}; {needs}.", hint)
 
 
 def sequence_of(box: Box) -> Legs:
-    """The key leg, and that of the steps at each key."""
+    """The key leg and, if there is one, the leg of the steps at each key."""
     return tuple(leg for leg in (box.leg, box.other) if leg is not None)
 
 
 def updates(box: Box) -> int:
-    """How often all of S is passed through for a key: read, written, and where gates say so faded, written again."""
+    """The passes over S for each key: read and update, plus one for a decay and one for a separate writing key."""
     roles = {role for role, _ in box.operands}
     return 2 + ("decay" in roles) + ("write" in roles)
 
 
 def gate_texts(lines: Lines, box: Box) -> list[str]:
-    """What a gated rule alone has, and the key mask, as arguments: decay [heads..., sequence, 1 or d]; or nothing."""
+    """The arguments of a gated rule, decay as [heads..., sequence, 1 or d], and the key mask; none for a plain rule."""
     heads, contracted, _ = legs_of(box)
     found = [] if box.other is None else [f"steps={lines.size(box.other)}"]
     for role, use in box.operands:
@@ -244,7 +244,7 @@ def gate_texts(lines: Lines, box: Box) -> list[str]:
 
 
 def written(run: Run, box: Box) -> tuple[Tensor | None, Tensor]:
-    """What the queries read, where there are any, and the last S [batch..., heads, own legs, contracted legs]."""
+    """The results of the queries, None without queries, and the last S [batch..., heads, own legs, contracted legs]."""
     key, (heads, contracted, own) = str(box.leg), legs_of(box)
     legs, operands = (*heads, *own, *contracted), dict[str, Tensor]()
     for role, use in [(role, use) for role, use in box.operands if role not in PAST]:
@@ -265,7 +265,7 @@ def written(run: Run, box: Box) -> tuple[Tensor | None, Tensor]:
 
 
 def operand_texts(lines: Lines, box: Box) -> list[str]:
-    """The query, where there is one, the keys and the values as matrices, and the rates [heads..., sequence]."""
+    """The query if there is one, keys and values as matrices, and the rates [heads..., sequence]."""
     heads, contracted, own = legs_of(box)
     found = []
     for role, use in box.operands:
@@ -277,12 +277,12 @@ def operand_texts(lines: Lines, box: Box) -> list[str]:
 
 
 def past_of(box: Box) -> list[Use]:
-    """What stands before the first key: nothing, or the operands that a decoding cache gives."""
+    """The state before the first key: the operands of a decoding cache, if any."""
     return [use for role, use in box.operands if role in PAST]
 
 
 def past_text(lines: Lines, box: Box) -> str:
-    """What stands before the first key as a list: S [heads..., d, e], [heads..., d] and [heads...]; or nothing."""
+    """The state before the first key: a list of S [heads..., d, e], [heads..., d] and [heads...]. Empty without it."""
     heads, contracted, own = legs_of(box)
     groups = ((contracted, own), (contracted,), ())
     found = []
@@ -293,13 +293,13 @@ def past_text(lines: Lines, box: Box) -> str:
 
 
 def key_mask_of(heads: Legs) -> str:
-    """The key mask of the call beside these heads."""
+    """The key mask of the call, broadcast over these heads."""
     masked = f"key_mask[{', '.join(['...', *['None'] * len(heads), ':'])}]" if heads else "key_mask"
     return f"{masked} if key_mask is not None else None" if heads else masked
 
 
 def normalized(lines: Lines, box: Box) -> list[str]:
-    """How reads and keys are divided, as arguments."""
+    """The arguments for the normalization."""
     mode = box.mode or "none"
     return [] if mode == "none" else [f'"{mode}"', *lines.eps(box.number("eps"))]
 
@@ -315,9 +315,9 @@ def fast_weights(
     eps: float,
     past: Sequence[Tensor] = (),
 ) -> tuple[Tensor | None, Tensor]:
-    """S += rate (v - S k) k^T key by key, read by the query that stands there, and the last S.
+    """S += rate (v - S k) k^T key by key. Returns the reads of the queries at their positions, and the last S.
 
-    Operands are [sequence, batch..., legs of the value, contracted legs]; reads [batch..., legs of the value, n].
+    Operands are [sequence, batch..., legs of the value, contracted legs]; reads are [batch..., legs of the value, n].
     """
     import torch
 
@@ -345,9 +345,9 @@ def fast_weights(
             reads.append(read if mode == "none" else over(read, dot(z, q[place - first_query]) + eps))
     if q is None:
         return None, S
-    none = dot(S, q.new_zeros(q.shape[1:]))  # has the legs of a read where there is none
+    none = dot(S, q.new_zeros(q.shape[1:]))  # the shape of a read, for calls without queries
     stacked = torch.stack(torch.broadcast_tensors(*reads, none), -1)[..., :-1]
-    return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs are ones here
+    return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs have size 1
 
 
 def gated_weights(
@@ -364,9 +364,9 @@ def gated_weights(
     erase_undecayed: Tensor | None = None,
     write: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor]:
-    """S <- D S + rate (v write - key (D S erase)), D = exp(decay), key by key; else as `fast_weights`.
+    """S <- D S + rate (v write - key (D S erase)), D = exp(decay), key by key; otherwise like `fast_weights`.
 
-    Each key may be several steps, which stand one after another; S fades at the first of them.
+    Each key may have several consecutive steps; S decays at the first of them.
     """
     import torch
 
@@ -390,13 +390,13 @@ def gated_weights(
             reads.append(dot(S, q[place - first_query]))
     if q is None:
         return None, S
-    none = dot(S, q.new_zeros(q.shape[1:]))  # has the legs of a read where there is none
+    none = dot(S, q.new_zeros(q.shape[1:]))  # the shape of a read, for calls without queries
     stacked = torch.stack(torch.broadcast_tensors(*reads, none), -1)[..., :-1]
-    return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs are ones here
+    return stacked.flatten(stacked.ndim - 1 - contracted), S  # the contracted legs have size 1
 
 
 def widened(lines: Lines, value: Value, before: Legs, width: Legs) -> Value:
-    """An operand with all legs of the width, the same along those that it lacks."""
+    """An operand broadcast to all legs of the width."""
     if {*width} <= {*value.legs}:
         return value
     value = value.aligned((*before, *width), whole=True)

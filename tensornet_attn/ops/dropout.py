@@ -1,4 +1,4 @@
-"""Entries set to zero with a probability while training, the rest scaled up."""
+"""Dropout: in training, sets entries to zero with a probability and scales up the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensornet_attn.ops.operation import Operation
 
 
 class Dropout(BoxModel):
-    """Entries set to zero with this probability while training, the rest scaled up."""
+    """In training, sets entries to zero with this probability and scales up the others."""
 
     key = "dropout"
     numbers = ("dropout",)
@@ -37,5 +37,5 @@ class DropoutOperation(Operation):
         return tiles.dropped(box.number("dropout"), tiles.value(box.operand("of")))
 
     def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
-        """Its one number, the probability, whatever it is."""
+        """The probability, even if it has the default value."""
         return [f"p = {to_text(value)}" for _, value in box.numbers]

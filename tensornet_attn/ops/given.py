@@ -1,4 +1,4 @@
-"""What operations are given to answer with: a diagram, and the checker, oracle, prices and writers that ask them."""
+"""Interfaces that the methods of operations receive: the checker, the reference run, costs, emitters and tiles."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.steps import Seen, Step, Use
 from tensornet_attn.ir.values import ATOM, Legs, Value
 
-Tensor = Any  # of torch, which is imported where a reference is evaluated
+Tensor = Any  # of torch, which only reference runs import
 Graph = Any  # a checked diagram: `graph.model.Graph`
-Scene = Any  # a diagram at sizes, which counts elements: `cost.scene.Scene`
+Scene = Any  # a diagram with sizes, which counts elements: `cost.scene.Scene`
 Tile = Any  # a node of a kernel's program: `tiles.model.Node`
 
 
 class Checker(Protocol):
-    """The check of one box; `written` makes the place of a parameter the place of what is refused next."""
+    """The check of one box. `written` returns a parameter and makes its location that of the next error."""
 
     @property
-    def legs(self) -> Legs | None: ...  # those of the first operand; None where it is broken
+    def legs(self) -> Legs | None: ...  # those of the first operand; None if it is broken
     @property
     def operands(self) -> Mapping[str, Use]: ...
     @property
@@ -29,11 +29,11 @@ class Checker(Protocol):
     def written(self, parameter: str) -> object: ...
     def broken(self, *legs: str) -> bool: ...
     def number(self, name: str) -> int | float | None: ...
-    def given(self, name: str) -> bool: ...  # whether the design says anything of a parameter
+    def given(self, name: str) -> bool: ...  # whether the design sets a parameter
 
 
 class Run(Protocol):
-    """One evaluation by the oracle: values are tensors [batch..., legs]."""
+    """One evaluation of the reference: values are tensors [batch..., legs]."""
 
     graph: Graph
     values: dict[str, Tensor]
@@ -49,14 +49,14 @@ class Run(Protocol):
     def seen(self, seen: Seen, legs: Legs) -> Tensor: ...
     def visible_keys(self, leg: str) -> Tensor: ...
     def masked(self, step: Step, scale: float = 1) -> tuple[Tensor, Tensor, Legs, int]:
-        """scale * operand with a float mask added, which of it is visible, its legs, and the axis of the box."""
+        """scale * operand with the float mask added, the visible entries, the legs, and the axis of the box."""
         ...
 
 
 class Lines(Protocol):
-    """The writer of `forward`. `call`: of a function of the runtime; `bind`: gives a step its value.
+    """The emitter of `forward`. `call` emits a call of a runtime function; `bind` assigns the value of a step.
 
-    `functions`: what the file calls, names of the runtime's functions or the text of one that is its own.
+    `functions` has the names of the runtime functions that the file calls, and the text of its own functions.
     """
 
     values: dict[str, Any]
@@ -78,9 +78,9 @@ class Lines(Protocol):
 
 
 class Tiles(Protocol):
-    """The tiles of one box, which `nodes` makes: `tiles.model.Nodes`.
+    """The tiles of one box; `nodes`, a `tiles.model.Nodes`, creates them.
 
-    Where the leg of the box has tiles beside each other, `variable` runs over them, and `place` is that of the result.
+    If several tiles cover the leg of the box, `variable` is their index and `place` the index of the result.
     """
 
     @property
@@ -93,13 +93,13 @@ class Tiles(Protocol):
 
 
 class KernelTiles(Tiles, Protocol):
-    """The tiles of one box in a kernel that sees some queries and some keys. What it has no tile of raises Unfit.
+    """The tiles of one box in a kernel over a block of queries and a block of keys. Raises Unfit if a tile is missing.
 
-    `masked`: a tile of queries x keys, and where the box may look; `seen`: where its readers look. `bias`: what a float
-    mask adds; `biased`: x with that, and an empty variable, or what x is the logsumexp of and the variable over which
-    exp of it is summed. `divided`: x by sums along rows, `op` being "softmax" (`last`: such a variable) or "normalize"
-    (`last`: its eps; `sink`: one more score of each row). `entry`: a table of distances, which are its leg, at those of
-    queries and keys.
+    `masked`: a tile of queries x keys and the pairs visible to the box. `seen`: the pairs visible to its readers.
+    `bias`: the float mask. `biased`: x plus the float mask and an empty variable; if x is a logsumexp, its terms and
+    the variable that it sums over. `divided`: x divided by sums along rows; `op` is "softmax" (`last`: this variable;
+    `sink`: a further score of each row) or "normalize" (`last`: its eps). `entry`: a table over distances, its leg,
+    looked up at the distances of queries and keys.
     """
 
     def masked(self, use: Use) -> tuple[Tile, Tile]: ...

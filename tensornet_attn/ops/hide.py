@@ -1,4 +1,4 @@
-"""What readers see, and a number elsewhere: made by rewriting, so that what masks hide does no harm."""
+"""The operand at visible pairs and a number elsewhere. Rewrites insert it so that masked entries have no effect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensornet_attn.ops.operation import Operation
 
 
 class Hide(Operation):
-    """Masks act before maps and products, not after: whatever stands where they hide."""
+    """Applies masks before maps and products instead of after them, so that any masked values are harmless."""
 
     kind = "hide"
     elementwise = inline = only_hides = True

@@ -1,7 +1,7 @@
-"""Several legs as one, and one as several: the entries stay in their order. Made where a design writes `(h d)`.
+"""Joins several legs into one, and splits one into several, without reordering entries. A design writes `(h d)`.
 
-x[n (h d)]            a leg of x is h and d:       split over h_d into h d
-.. -> n (h d)         h and d are one leg:         join over h_d of h d
+x[n (h d)]            splits a leg of x:           split over h_d into h d
+.. -> n (h d)         joins h and d:               join over h_d of h d
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tensornet_attn.ops.operation import Operation, aligned
 
 
 class Join(Operation):
-    """Its `parts`, legs of the operand, are its leg in the result."""
+    """Joins `parts`, legs of the operand, into the leg of the box."""
 
     kind = "join"
     linear = keeps_sign = True
@@ -40,7 +40,7 @@ class Join(Operation):
 
 
 class Split(Join):
-    """Its leg of the operand is its `parts` in the result."""
+    """Splits the leg of the box into `parts`."""
 
     kind = "split"
     splits = True
@@ -62,5 +62,5 @@ class Split(Join):
 
 
 def apart_of(legs: Legs, box: Box) -> Legs:
-    """Legs with the parts of a leg in its place."""
+    """The legs, with the leg of the box replaced by its parts."""
     return tuple(part for leg in legs for part in (box.parts if leg == box.leg else (leg,)))

@@ -1,4 +1,4 @@
-"""of where visible, 0 elsewhere."""
+"""Masked scores without normalisation: `of` at visible pairs, 0 elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensornet_attn.ops.operation import Operation
 
 
 class MaskedScores(BoxModel):
-    """of where visible, 0 elsewhere."""
+    """Masked scores without normalisation: `of` at visible pairs, 0 elsewhere."""
 
     key = "keep"
     keep: LegName
@@ -24,7 +24,7 @@ class Keep(Operation):
     masked = zero_where_hidden = only_hides = keeps_sign = linear = same_of_one = True
     ignores_zeros = "always"
     takes_float_mask = False
-    per_element = 0  # its mask alone
+    per_element = 0  # only its mask
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         value, keep, legs, _ = run.masked(step)

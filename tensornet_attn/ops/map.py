@@ -1,4 +1,4 @@
-"""An elementwise function: a row of the table in `maps`."""
+"""The box `map`: an elementwise function of the table in `maps`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Map(BoxModel):
 
 
 class MapOperation(Operation):
-    """Its answers are those of the row that the box names."""
+    """Takes all properties from the row that the box names."""
 
     kind = "map"
     model = Map
@@ -87,5 +87,5 @@ def arguments(box: Box) -> tuple[Arith, ...]:
 
 
 def known(tree: Arith, values: Mapping[str, int | float]) -> float:
-    """A number that is known before run time; minus infinity for any other."""
+    """The value of a number, minus infinity if it is unknown before run time."""
     return float(evaluate(tree, values)) if all(name.name in values for name in names(tree)) else -inf

@@ -1,7 +1,7 @@
-"""The elementwise maps: one row a map, with all that the package knows of it.
+"""The table of elementwise maps. A row has all properties of one map.
 
-Texts are templates: of PyTorch over `x` (`atom` where something may follow it) and the numbers `a`, `b`; of Triton over
-`x`; for the slope, which is the gradient of x, also over the result `y` and its gradient `d`.
+Texts are templates. Those of PyTorch use `x` (`atom` if a method call follows) and the numbers `a`, `b`; those of
+Triton use `x`. A slope, the gradient of x, also uses the result `y` and its gradient `d`.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _LOG1P = "tl.maximum({x}, 0.0) + tl.log(1 + exp_of(-tl.abs({x})))"
 class Map:
     """An elementwise function of x and numbers.
 
-    `reference(torch, x, *numbers)`: what it is, on tensors. `torch`: its PyTorch text; empty where the runtime has a
-    function of its name. `finite`: a number at every number, and so is its derivative. `least`: no value is below;
-    `least_of` says so where the numbers decide, minus infinity standing for a number that is not known.
-    `keeps_sign`: of what is not negative it is not negative. `saves`: what its backward keeps.
+    `reference(torch, x, *numbers)` is its plain implementation. `torch` is its PyTorch text; if it is empty, the
+    runtime has a function of its name. `finite`: the map and its derivative are finite at all numbers. `least` is a
+    lower bound; `least_of` computes it from the numbers, given as minus infinity if unknown. `keeps_sign`: it is
+    nonnegative at nonnegative x. `saves`: the tensor saved for the backward.
     """
 
     name: str
     reference: Callable[..., Any]
     torch: str = ""
-    triton: str = ""  # empty: there are no tiles of it
+    triton: str = ""  # empty: no tiles
     slope: str = ""
-    torch_slope: str = ""  # without numbers; empty: torch knows it
-    usage: str = ""  # how it is written, with numbers that make sense; its name where it has none
-    arguments: int = 0  # how many numbers it has
+    torch_slope: str = ""  # without numbers; empty: autograd
+    usage: str = ""  # an example with useful numbers; empty: the name
+    arguments: int = 0  # the number of its numbers
     finite: bool = False
     least: float = -inf
     least_of: Callable[[Numbers], float] | None = None
     keeps_sign: bool = False
     zero: Callable[[Numbers], bool] = lambda numbers: False  # whether it is zero at zero
     saves: str = "of"  # or "result"
-    level: int = ATOM  # how tightly its PyTorch text binds
-    operations: int = 1  # for each number
+    level: int = ATOM  # the operator precedence of its PyTorch text
+    operations: int = 1  # for each element
 
 
 _CUBIC = "1.5957691216057308 * ({x} + 0.044715 * {x} * {x} * {x})"  # 2 sqrt(2 / pi) (x + 0.044715 x ** 3)
@@ -61,7 +61,7 @@ def _at_zero(numbers: Numbers) -> bool:
 _ROWS = (
     Map(
         "relu", lambda torch, x: torch.relu(x), "F.relu({x})", "tl.maximum({x}, 0.0)", "tl.where({x} > 0, {d}, 0.0)",
-        "torch.ops.aten.threshold_backward({d}, {x}, 0)",  # one pass, where a condition is two
+        "torch.ops.aten.threshold_backward({d}, {x}, 0)",  # one pass; a condition takes two
         finite=True, least=0, zero=_at_zero, saves="result",
     ),
     Map(
@@ -94,7 +94,7 @@ _ROWS = (
         least=-0.376, keeps_sign=True, zero=_at_zero,
     ),
     Map(
-        "hardsigmoid", lambda torch, x: (x + 3).clamp(0, 6) / 6, "({x} + 3).clamp(0, 6) / 6",  # F's slope is a float32
+        "hardsigmoid", lambda torch, x: (x + 3).clamp(0, 6) / 6, "({x} + 3).clamp(0, 6) / 6",  # F's gradient is float32
         "tl.minimum(tl.maximum({x} + 3, 0.0), 6.0) / 6", "tl.where(({x} > -3) & ({x} < 3), {d} / 6, 0.0)",
         finite=True, least=0, level=PRODUCT,
     ),
@@ -217,7 +217,7 @@ _ROWS = (
         zero=lambda numbers: numbers[0] >= 0,
     ),
 )  # fmt: skip
-MEANT = {  # words of other libraries: what is written here
+MEANT = {  # names in other libraries, and the map of this language
     "clip": "clamp(0, 1)",
     "gelu_approximate": "gelu_tanh",
     "gelu_new": "gelu_tanh",
@@ -243,5 +243,5 @@ MAPS: dict[str, Map] = {row.name: row for row in _ROWS}
 
 
 def another_map(row: Map) -> AbstractContextManager[None]:
-    """Has one more map, inside of `with`."""
+    """Adds a map to the language inside a `with` block."""
     return registered(MAPS, row.name, row, "map")

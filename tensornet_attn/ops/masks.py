@@ -1,8 +1,8 @@
-"""The masks: one row a mask, with all that the package knows of it.
+"""The table of masks. A row has all properties of one mask.
 
-`sees` says when a query sees a key, in one text for PyTorch and Triton, over `{query}` and `{key}`, where they stand,
-`{distance}`, query minus key, and the numbers `{a}`, `{b}`. Where there are more queries than keys, a query may stand
-below 0, where `//` floors in PyTorch and truncates in Triton.
+`sees` is the condition under which a query sees a key. The same text serves PyTorch and Triton, with the positions
+`{query}` and `{key}`, `{distance}` (query minus key) and the numbers `{a}`, `{b}`. With more queries than keys, the
+position of a query may be negative, where `//` floors in PyTorch and truncates in Triton.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tensornet_attn.ops.registered import registered
 class Mask:
     """Which keys a query sees.
 
-    `reference(query, key, *numbers)`: the same on tensors of positions. `areas(*numbers)`: no pair outside of them is
-    seen; every pair inside of them where `exact`. `refuse(*numbers)`: why it shows nothing, or what a number must be.
-    `torch`: the runtime's function of n, m and the numbers, where it has one for whole tensors and for blocks of rows.
+    `reference(query, key, *numbers)` is the condition on tensors of positions. `areas(*numbers)` contains all visible
+    pairs, and no others if `exact`. `refuse(*numbers)` is the reason why numbers are invalid, or empty. `torch` is the
+    runtime's function of n, m and the numbers, if it has one.
     """
 
     name: str
@@ -31,9 +31,9 @@ class Mask:
     sees: str
     areas: Callable[..., Areas] = lambda *numbers: EVERYWHERE
     exact: bool = False
-    usage: str = ""  # how it is written, with numbers that make sense; its name where it has none
-    arguments: int = 0  # how many numbers it has, with those that may be left out
-    defaults: tuple[int, ...] = ()  # the last numbers, where they are not given
+    usage: str = ""  # an example with useful numbers; empty: the name
+    arguments: int = 0  # the number of its numbers, optional ones included
+    defaults: tuple[int, ...] = ()  # defaults of the last numbers
     refuse: Callable[..., str] = lambda *numbers: ""
     torch: str = ""
 
@@ -43,12 +43,12 @@ class Mask:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many numbers may be given."""
+        """The valid counts of numbers."""
         return tuple(range(self.arguments - len(self.defaults), self.arguments + 1))
 
     @property
     def by_distance(self) -> bool:
-        """Whether it asks for the distance of query and key alone, not where they stand."""
+        """Whether it depends only on the distance of query and key."""
         return "{query}" not in self.sees and "{key}" not in self.sees
 
 
@@ -68,13 +68,13 @@ _ROWS = (
     Mask(
         "band", lambda query, key, width: (query - key).abs() <= width, "({distance} <= {a}) & ({distance} >= -{a})",
         lambda width: _window(width, width), exact=True, usage="band(5)", arguments=1, torch="band_mask",
-        refuse=lambda width: "sees nothing: its width is below 0" if width < 0 else "",
+        refuse=lambda width: "shows no key: its width is negative" if width < 0 else "",
     ),
     Mask(
         "window", lambda query, key, left, right: (query - key <= left) & (query - key >= -right),
         "({distance} <= {a}) & ({distance} >= -{b})", _window, exact=True, usage="window(4, 0)", arguments=2,
         torch="window_mask",
-        refuse=lambda left, right: "sees nothing: left + right is below 0" if left + right < 0 else "",
+        refuse=lambda left, right: "shows no key: left + right is negative" if left + right < 0 else "",
     ),
     Mask(
         "prefix", lambda query, key, count: key < count, "{key} < {a}", lambda count: (Area(key=(-inf, count - 1)),),
@@ -89,19 +89,19 @@ _ROWS = (
     ),
     Mask(
         "dilated", lambda query, key, step: (query - key) % step == 0, "{distance} % {a} == 0",
-        usage="dilated(2)", arguments=1, refuse=_at_least_one("has no meaning", "its step"),
+        usage="dilated(2)", arguments=1, refuse=_at_least_one("is undefined", "its step"),
     ),
     Mask(
         "block", lambda query, key, size: query // size == key // size,
         "({query} >= 0) & ({query} // {a} == {key} // {a})", lambda size: _window(size - 1, size - 1),
-        usage="block(64)", arguments=1, refuse=_at_least_one("has no meaning", "its size"),
+        usage="block(64)", arguments=1, refuse=_at_least_one("is undefined", "its size"),
     ),
     Mask(
         "block_causal", lambda query, key, size: query // size >= key // size,
         "({query} >= 0) & ({query} // {a} >= {key} // {a})", lambda size: _window(inf, size - 1),
-        usage="block_causal(64)", arguments=1, refuse=_at_least_one("has no meaning", "its size"),
+        usage="block_causal(64)", arguments=1, refuse=_at_least_one("is undefined", "its size"),
     ),
-    Mask(  # a call computes each document by itself, so that all pairs of it are of one
+    Mask(  # a call computes each document separately, so that it sees only pairs of one document
         "document", lambda query, key: query - key == query - key, "{distance} == {distance}", exact=True,
     ),
 )  # fmt: skip
@@ -109,5 +109,5 @@ MASKS: dict[str, Mask] = {row.name: row for row in _ROWS}
 
 
 def another_mask(row: Mask) -> AbstractContextManager[None]:
-    """Has one more mask, inside of `with`."""
+    """Adds a mask to the language inside a `with` block."""
     return registered(MASKS, row.name, row, "mask")

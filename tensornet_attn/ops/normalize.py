@@ -1,4 +1,4 @@
-"""of / (sum along the leg + eps): kernel attention."""
+"""Kernel attention: of / (sum along the leg + eps)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensornet_attn.ops.operation import Operation, over
 
 
 class Normalize(BoxModel):
-    """of / (sum along the leg + eps): kernel attention."""
+    """Kernel attention: of / (sum along the leg + eps)."""
 
     key = "normalize"
     numbers = ("eps",)

@@ -1,4 +1,4 @@
-"""Norms along the leg: of / (a length of it + eps)."""
+"""Normalisations along the leg."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class L2Norm(BoxModel):
 
 
 class GroupNorm(BoxModel):
-    """layernorm in each of `groups` blocks of neighbouring entries along the leg."""
+    """`layernorm` within each of `groups` equal groups of neighbouring entries along the leg."""
 
     key = "groupnorm"
     numbers = ("groups", "eps")
@@ -65,7 +65,7 @@ class GroupNorm(BoxModel):
 
 
 class Norm(Operation):
-    """`call`: its function in the runtime, which has `usual` for eps where none is given."""
+    """`call` names the runtime function; `usual` is that function's default for eps."""
 
     runs_along = inline = True
     per_element = 3
@@ -75,14 +75,14 @@ class Norm(Operation):
 
     @abstractmethod
     def of(self, x: Tensor, axis: int, eps: float) -> Tensor:
-        """Of a tensor, along an axis."""
+        """The norm of a tensor along an axis."""
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         axis, eps = axis_of(box.leg, step.legs), run.number(box.number("eps"))
         return self.of(run.operand(step), axis, eps), step.legs
 
     def finite(self, graph: Graph, box: Box) -> bool:
-        """A root is infinitely steep at zero."""
+        """The derivative of a square root is infinite at zero, which eps > 0 avoids."""
         return not self.usual or evaluate(box.number("eps"), graph.values) > 0
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
@@ -121,8 +121,8 @@ class GroupNormOperation(LayerNormOperation):
         if name != "groups" or box.broken(leg):
             return
         if size is None:
-            hint = "name a leg with a size, such as that of the features."
-            raise Refusal("run-time-leg", f"leg '{leg}' is sized at run time, and so are its groups.", hint)
+            hint = "use a leg with a size, such as a feature leg."
+            raise Refusal("run-time-leg", f"leg '{leg}' is sized at run time and cannot be divided into groups.", hint)
         if not isinstance(value, int) or value < 1 or size % value:
             message = f"'groups' is {value}; it must be a whole number that divides the size {size} of '{leg}'."
             raise Refusal("number", message, "e.g. 'groups: 8'.")

@@ -1,4 +1,4 @@
-"""An operation: all that the package knows of one kind of box. Each kind answers in a file of its own."""
+"""The base class of operations. An operation defines all properties of one kind of box, in its own file."""
 
 from __future__ import annotations
 
@@ -16,168 +16,168 @@ from tensornet_attn.ops.model import BoxModel
 
 
 class Operation(ABC):
-    """What there is to know of a kind of box; what is said here holds where a kind says nothing else."""
+    """All properties of a kind of box, with their defaults."""
 
     kind: str
-    model: type[BoxModel] | None = None  # its keys in a design; None: rewriting alone makes it
+    model: type[BoxModel] | None = None  # its keys in a design; None if only rewrites create it
 
     # The language
-    masked: ClassVar[bool] = False  # whether masks act in it along the key leg
+    masked: ClassVar[bool] = False  # whether masks apply to it along the key leg
     has_leg: ClassVar[bool] = True  # whether its key names a leg
     leg_on_operand: ClassVar[bool] = True  # whether its first operand has this leg
-    splits: ClassVar[bool] = False  # whether its leg of the operand is several in the result
-    makes_leg: ClassVar[bool] = False  # whether its second leg is one that the operand lacks
+    splits: ClassVar[bool] = False  # whether its leg becomes several legs in the result
+    makes_leg: ClassVar[bool] = False  # whether its second leg is new in the result
     has_map: ClassVar[bool] = False  # whether its key names an elementwise map
-    modes: tuple[str, ...] = ()  # the values of the key that chooses between ways of one box
-    mode_key: ClassVar[str] = "normalize"  # that key; one that may be left out has None for its usual way
+    modes: tuple[str, ...] = ()  # the values of the key that selects a mode of the box
+    mode_key: ClassVar[str] = "normalize"  # that key; None selects the default mode of an optional key
 
     # Facts for rewriting and planning
-    elementwise: ClassVar[bool] = False  # every entry by itself, whatever its legs are
-    reduces: ClassVar[bool] = False  # its result lacks the leg that it runs over
-    is_sum: ClassVar[bool] = False  # its result is the sum along its leg, so that parts of the leg add up
-    log_of_sum: ClassVar[bool] = False  # its result is the logarithm of the sum of exponentials along its leg
-    same_of_one: ClassVar[bool] = False  # along a leg of one entry, which no mask hides, its result is that entry
-    linear: ClassVar[bool] = False  # of a sum it is the sum
-    recurrent: ClassVar[bool] = False  # runs from key to key with a state; causal by nature, a key mask alone acts
-    runs_along: ClassVar[bool] = False  # an entry needs all entries along the leg
-    looks_back: ClassVar[bool] = False  # no later position reaches an earlier one, with no mask at all
-    zero_where_hidden: ClassVar[bool] = False  # keeps the key leg, with zeros where masks hide
-    only_hides: ClassVar[bool] = False  # its operand where it may look, a number elsewhere
-    selects: ClassVar[bool] = False  # k entries along its leg, zeros elsewhere
-    without_gradient: ClassVar[tuple[str, ...]] = ()  # operands, by role, that decide and are no part of the result
-    logarithms: ClassVar[tuple[str, ...]] = ()  # operands, by role, of which a state is multiplied by the exp
-    scales: ClassVar[bool] = False  # every entry is multiplied by a number, drawn as its `dropout` says
-    keeps_zeros: ClassVar[bool] = True  # zero where its operands are; those of maps say so themselves
-    ignores_zeros: ClassVar[Literal["always", "nonnegative", "never"]] = "never"  # entries that are zero change nothing
-    takes_float_mask: ClassVar[bool] = True  # whether the numbers of a float mask can be added in it
-    divides_by_sum: ClassVar[bool] = False  # by a sum along the leg, which should not be near zero
-    keeps_sign: ClassVar[bool] = False  # not negative where its operand is not
+    elementwise: ClassVar[bool] = False  # each entry of the result depends on one entry of the operand
+    reduces: ClassVar[bool] = False  # the result lacks the leg of the box
+    is_sum: ClassVar[bool] = False  # the result is the sum along the leg; sums over parts of it can be added
+    log_of_sum: ClassVar[bool] = False  # the result is the logarithm of the sum of exponentials along the leg
+    same_of_one: ClassVar[bool] = False  # along a leg of size 1 without masks, the result is the operand
+    linear: ClassVar[bool] = False  # the result of a sum is the sum of the results
+    recurrent: ClassVar[bool] = False  # carries a state from key to key; causal by definition, only a key mask applies
+    runs_along: ClassVar[bool] = False  # an entry depends on all entries along the leg
+    looks_back: ClassVar[bool] = False  # no position depends on a later one, even without masks
+    zero_where_hidden: ClassVar[bool] = False  # keeps the key leg, with zeros at masked pairs
+    only_hides: ClassVar[bool] = False  # the operand at visible pairs, a number elsewhere
+    selects: ClassVar[bool] = False  # k entries along the leg, zeros elsewhere
+    without_gradient: ClassVar[tuple[str, ...]] = ()  # roles of operands that get no gradient
+    logarithms: ClassVar[tuple[str, ...]] = ()  # roles of operands whose exp multiplies a state
+    scales: ClassVar[bool] = False  # multiplies each entry by a random number
+    keeps_zeros: ClassVar[bool] = True  # zero where the operand is zero; for maps, see `Map.zero`
+    ignores_zeros: ClassVar[Literal["always", "nonnegative", "never"]] = "never"  # zero entries have no effect
+    takes_float_mask: ClassVar[bool] = True  # whether a float mask can be added to its operand
+    divides_by_sum: ClassVar[bool] = False  # divides by a sum along the leg, which should not be near zero
+    keeps_sign: ClassVar[bool] = False  # nonnegative where the operand is nonnegative
 
     # Work and memory
-    per_element: ClassVar[int] = 0  # elementwise operations for each number of the operand
-    saves: tuple[str, ...] = ()  # for the backward: operands by role, `result`, `row` (a number each), `chosen`
-    gradient: ClassVar[str] = ""  # the runtime's function of what it `saves` first and of its gradient; else torch's
-    row_gradients: ClassVar[Mapping[str, str]] = {}  # beside it, of operands with a number a row: the same, by role
+    per_element: ClassVar[int] = 0  # elementwise operations for each element of the operand
+    saves: tuple[str, ...] = ()  # saved for backward: operands by role, `result`, `row` (one number a row), `chosen`
+    gradient: ClassVar[str] = ""  # runtime function of the first saved tensor and the gradient; empty: autograd
+    row_gradients: ClassVar[Mapping[str, str]] = {}  # gradient functions of operands with one number a row, by role
 
     # Pictures and code
     look: ClassVar[str] = "box"
-    between: ClassVar[str] = " "  # the word before the second leg
-    inline: ClassVar[bool] = False  # whether its operand may be written inside its line
+    between: ClassVar[str] = " "  # the word before the second leg, in pictures
+    inline: ClassVar[bool] = False  # whether its operand's expression may be inlined
 
-    def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:  # noqa: B027  # most have nothing to refuse
-        """Raises Refusal where a number that is known now cannot be."""
+    def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:  # noqa: B027  # most kinds have no check
+        """Raises Refusal if a number that is known before run time is invalid."""
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
-        """The legs of the result. Raises Refusal where operands do not fit."""
+        """The legs of the result. Raises Refusal if the legs of the operands do not fit."""
         return tuple(name for name in box.legs or () if not (self.reduces and name == leg))
 
     def written_out(self, step: Step, box: Box, query: str | None) -> tuple[list[Step], list[Leaf]]:
-        """The steps that it is short for, the last of its name, and the constants that they need; else itself."""
+        """The steps that the box abbreviates, the last with its name, and their constants; else the step itself."""
         return [step], []
 
     def finite(self, graph: Graph, box: Box) -> bool:
-        """Whether it is a number at every number, and its derivative too; but for what overflows in a sum."""
+        """Whether the result and its derivative are finite for finite operands, apart from overflow in a sum."""
         return True
 
     def zero_at_zero(self, graph: Graph, box: Box) -> bool:
-        """Whether it is zero where its operand is."""
+        """Whether the result is zero where the operand is zero."""
         return self.keeps_zeros
 
     def lower_bound(self, graph: Graph, box: Box, below: float) -> float:
-        """A number that no value is below; `below`: one for the operand."""
+        """A lower bound of the result, given the lower bound `below` of the operand."""
         return 0 if self.keeps_sign and below >= 0 else -inf
 
     def zeros_elsewhere(self, box: Box) -> bool:
-        """Whether it selects entries, and all others are zero."""
+        """Whether it selects entries and sets the others to zero."""
         return self.selects
 
     def nothing_elsewhere(self, box: Box) -> bool:
-        """Whether it selects entries, and all others are minus infinity, of which a softmax makes zeros."""
+        """Whether it selects entries and sets the others to minus infinity, which a softmax maps to zero."""
         return False
 
     def legs_mixed(self, box: Box) -> set[str | None]:
-        """The legs along which an entry of the result takes more than one entry of the operand."""
+        """The legs along which an entry of the result depends on more than one entry of the operand."""
         return {box.leg, box.other}
 
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
-        """The legs of which no block may be missing to compute it."""
+        """The legs that must be complete to compute it, and cannot be split into blocks."""
         return (box.leg,)
 
     def counts_positions(self, box: Box) -> bool:
-        """Whether it counts where its entries stand along its leg, one by one, as `legs_mixed` says."""
+        """Whether the result depends on the positions of entries along the leg, without mixing entries."""
         return box.leg not in self.legs_mixed(box)
 
     def by_length(self, box: Box) -> bool:
-        """Whether an entry is another one where more positions follow."""
+        """Whether an entry of the result depends on the total length."""
         return False
 
     @abstractmethod
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        """What it computes, as plainly as the equation, and the legs of that."""
+        """The plain implementation of its equation; returns the result and its legs."""
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
-        """Multiply-adds of one batch element, by the legs they run over."""
+        """MACs for one batch element: a count for each set of legs that a product runs over."""
         return {}
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
-        """Elementwise operations over the whole batch: one more for each number for a mask, a scale and a dropout."""
+        """Elementwise operations over the whole batch; a mask, a scale and a dropout add one for each element."""
         numbers = dict(box.numbers)
         acts = sum(name in numbers and scene.number(numbers[name]) != at for name, at in (("scale", 1), ("dropout", 0)))
         each = self.per_element + bool(scene.graph.masks(step)) + acts
         return each * scene.elements(box.operand("of"))
 
     def saved(self, box: Box) -> tuple[str, ...]:
-        """What `saves` says, of a box."""
+        """The tensors saved for the backward of this box, in the form of `saves`."""
         return self.saves
 
     @property
     def multiplies(self) -> bool:
-        """Whether its backward multiplies by entries of operands: an infinite one that masks hide then does harm."""
+        """Whether its backward multiplies by entries of operands, so that a masked infinite entry could give NaN."""
         return not (self.linear or self.scales or self.selects or self.recurrent)
 
     def also_saved(self, scene: Scene, step: Step, box: Box) -> dict[str, int]:
-        """Floats that its backward keeps beside these, by a name of their own."""
+        """Sizes, in elements, of further tensors saved for the backward, by name."""
         return {}
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
-        """Its line of PyTorch, where no masks act: that with masks, without any, along the last leg."""
+        """Emits its line of PyTorch without masks. By default, `emit_masked` with the leg moved last and no mask."""
         value = lines.value(box.operand("of"))
         value = value.arranged((*without(value.legs, box.leg), str(box.leg)))
         self.emit_masked(lines, step, box, value, "None", "None")
 
     def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
-        """Its line where masks act: `value` has the leg last; `keep` and `bias` are names, or None."""
-        raise TypeError(f"no mask acts in '{self.kind}'.")
+        """Emits its line with masks. The leg is the last of `value`; `keep` and `bias` are names of masks or "None"."""
+        raise TypeError(f"masks do not apply to '{self.kind}'.")
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
-        """Its tile in a kernel where no masks act, made of those of its operands; None where there are none."""
+        """Its tile in a kernel without masks, from the tiles of its operands. Returns None if it has no tiles."""
         return None
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
-        """Its tile of queries x keys where masks act; None where there are none."""
+        """Its tile of queries x keys with masks. Returns None if it has no such tile."""
         return None
 
     def tile_along(self, tiles: Tiles, step: Step, box: Box) -> Tile | None:
-        """Its tile where its leg has tiles beside each other, over `tiles.variable`; None where there are none."""
+        """Its tile if several tiles, indexed by `tiles.variable`, cover its leg. Returns None if it has none."""
         return None
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
-        """A tile of queries x keys whose sum along the keys is its result; of `log_of_sum`, a softmax of these."""
+        """A tile of queries x keys whose sum along the keys is the result; with `log_of_sum`, its softmax."""
         return None
 
     def words(self, box: Box) -> str:
-        """What a picture calls it: `softmax over m`."""
+        """Its label in pictures, such as `softmax over m`."""
         if box.leg is None:
             return box.kind
         return f"{box.kind} over {box.leg}" + (f"{self.between}{box.other}" if box.other else "")
 
     def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
-        """Its numbers in a picture; `written`: those that say something, as text."""
+        """Its numbers in pictures; `written` maps the names of those with a non-default value to text."""
         return [f"{name} = {text}" for name, text in written.items()]
 
 
 def dim_of(value: Value, leg: str | None) -> int:
-    """The dimension of a leg, from the end."""
+    """The dimension of a leg, counted from the end."""
     return value.legs.index(str(leg)) - len(value.legs)
 
 
@@ -186,20 +186,20 @@ def without(legs: Legs, *others: str | None) -> Legs:
 
 
 def aligned(value: Tensor, have: Legs, want: Legs) -> Tensor:
-    """`value` [batch..., have] with its legs in the order of `want`; legs it lacks have size 1."""
+    """`value` [batch..., have] with its legs in the order of `want`; missing legs get size 1."""
     batch = value.ndim - len(have)
     value = value.permute([*range(batch), *(batch + have.index(leg) for leg in want if leg in have)])
     return value[(..., *(slice(None) if leg in have else None for leg in want))]
 
 
 def over(value: Tensor, divisor: Tensor) -> Tensor:
-    """value / divisor; a zero divisor gives zeros, and gradients of zero."""
+    """value / divisor; where the divisor is zero, the result and its gradients are zero."""
     zero = divisor == 0
     return (value / divisor.masked_fill(zero, 1)).masked_fill(zero, 0)
 
 
 def axis_of(leg: str | None, legs: Legs) -> int:
-    """The dimension of a leg counted from the end, so that it holds with and without a batch."""
+    """The dimension of a leg counted from the end, so that it is the same with and without a batch."""
     return [*legs].index(leg) - len(legs)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Sum, mean, largest entry and logsumexp along the leg, which the result lacks."""
+"""Reductions: sum, mean, maximum and logsumexp along the leg."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class Mean(BoxModel):
 
 
 class Reduction(Operation):
-    """A number for each row along the leg; 0 for a row that sees nothing."""
+    """Reduces the leg. A row without a visible entry gives 0."""
 
     masked = reduces = runs_along = same_of_one = True
     dense: str  # the method of a tensor
-    how: str  # how tiles beside each other become one: `tiles.model.Node`
+    how: str  # the reduction of tiles: `tiles.model.Node`
 
     @abstractmethod
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
-        """Of the visible entries."""
+        """The reduction of the visible entries."""
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         value, keep, legs, axis = run.masked(step)
@@ -81,7 +81,7 @@ class LogSumExpOperation(Reduction):
     model = LogSumExp
     log_of_sum = True
     keeps_zeros = False
-    per_element = 4  # largest, subtract, exp, sum
+    per_element = 4  # max, subtract, exp, sum
     saves = ("of", "result")
 
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:
@@ -96,7 +96,7 @@ class LogSumExpOperation(Reduction):
 
 
 class MaxOperation(Reduction):
-    """The gradient is shared evenly among equal largest entries."""
+    """Equal maxima share the gradient evenly."""
 
     kind, dense, how = "max", "amax", "max"
     model = Max
@@ -136,7 +136,7 @@ class MeanOperation(Reduction):
         return tiles.nodes.mul(tiles.nodes.share(tiles.variable), super().tile_along(tiles, step, box), step.name)
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        """Each entry times 1 / (how many are visible)."""
+        """Each entry divided by the number of visible entries."""
         x, visible = biased(tiles, step, box)
         ones = tiles.nodes.spread(tiles.nodes.number(ONE), x.axes)
         share = tiles.divided("normalize", ones, visible, Number(0), f"{step.name}_share")
@@ -144,6 +144,6 @@ class MeanOperation(Reduction):
 
 
 def biased(tiles: KernelTiles, step: Step, box: Box) -> tuple[Tile, Tile]:
-    """The operand with what a float mask adds, and where the box may look."""
+    """The operand plus the float mask, and the visible pairs."""
     x, visible = tiles.masked(box.operand("of"))
     return tiles.nodes.add([tiles.bias(visible), x], f"{step.name}_terms"), visible

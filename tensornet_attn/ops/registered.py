@@ -1,4 +1,4 @@
-"""Rows that are added to the tables of the language while a program runs: masks, maps, kinds of boxes."""
+"""Adds rows to the tables of the language at run time: masks, maps, kinds of boxes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _added: list[Hashable] = []
 
 
 def added() -> tuple[Hashable, ...]:
-    """The rows that are added now: what is kept by its text is kept for these, as a name may come to mean another."""
+    """The added rows. Caches with names in their keys must include them, because a name can change its meaning."""
     return tuple(_added)
 
 
 @contextmanager
 def registered(table: dict[str, Row], name: str, row: Row, noun: str) -> Iterator[None]:
-    """The table has one more row, inside of `with`. Raises InputError for a name that it has already."""
+    """Adds a row inside a `with` block. Raises InputError if the name is already in the table."""
     if name in table:
         raise InputError(f"there is already a {noun} '{name}'; choose another name.")
     table[name] = row

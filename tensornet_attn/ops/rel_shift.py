@@ -1,4 +1,4 @@
-"""From relative positions to keys, or to queries: entry p = position(n) - position(m)."""
+"""Selects from a table over relative positions, for each query and key, the entry p = position(n) - position(m)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensornet_attn.ops.operation import Operation, aligned, without
 
 
 class RelShift(BoxModel):
-    """From relative positions to keys, or to queries: entry p = position(n) - position(m)."""
+    """Selects from a table over relative positions, for each query and key, the entry p = position(n) - position(m)."""
 
     key = "rel_shift"
     second = "to"
@@ -24,37 +24,45 @@ class RelShiftOperation(Operation):
     kind = "rel_shift"
     model = RelShift
     makes_leg = looks_back = keeps_sign = linear = True
-    per_element = 0  # moves numbers
+    per_element = 0  # only copies
     between = " to "
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
-        """(... n, p) to (... n, m), or (... m, p) to (... m, n); where `of` lacks n, or m, all have the same table."""
+        """(... n, p) becomes (... n, m), or (... m, p) becomes (... m, n). Without n, or m, `of` is shared."""
         own, query, kind = box.legs or (), box.query, box.declared[other].kind
         if box.declared[leg].kind != "relative" and not box.broken(leg):
             box.written("rel_shift")
-            raise Refusal("box-leg", f"'{leg}' is no relative leg.", "declare one, e.g. 'p: relative'.")
+            raise Refusal("box-leg", f"'{leg}' is not a relative leg.", "declare a relative leg, e.g. 'p: relative'.")
         if (kind not in ("key", "query") and not box.broken(other)) or other in own:
             box.written("to")
-            raise Refusal("box-leg", f"'{other}' is no key leg to shift to.", "name the key leg, which 'of' lacks.")
+            raise Refusal(
+                "box-leg",
+                f"'to' must be a key or query leg that 'of' lacks, not '{other}'.",
+                "set 'to' to the key leg, and use an 'of' without it.",
+            )
         if query is None:
             box.written("to")
-            raise Refusal("box-leg", "there is no query leg to shift from.", "declare one, e.g. 'n: query'.")
+            raise Refusal(
+                "box-leg", "this design has no query leg to shift from.", "declare a query leg, e.g. 'n: query'."
+            )
         source = query
         if kind == "query":
             source = next((name for name, one in box.declared.items() if one.kind == "key"), "")
             if not source:
                 box.written("to")
-                raise Refusal("box-leg", "there is no key leg to shift from.", "declare one, e.g. 'm: key'.")
+                raise Refusal(
+                    "box-leg", "this design has no key leg to shift from.", "declare a key leg, e.g. 'm: key'."
+                )
         replacement = (other,) if source in own else (source, other)
         place = own.index(leg)
         return (*own[:place], *replacement, *own[place + 1 :])
 
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
-        """Of keys that have all relative positions a block of queries would need all."""
+        """With tables of keys over all relative positions, each block of queries needs the whole table."""
         return (graph.query,) if box.other == graph.query and graph.leg[str(box.leg)].reach is None else ()
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        """result[n, m] = of[n, p], or of[m, p], at p = position(n) - position(m); those beyond a reach are its ends."""
+        """result[n, m] = of[n, p], or of[m, p], at p = position(n) - position(m); p beyond the reach is clamped."""
         use, query, along, to = box.operand("of"), str(run.graph.query), str(box.leg), str(box.other)
         source = str(run.graph.key) if to == query else query
         places, others = run.positions(along), without(use.legs, source, along)

@@ -1,4 +1,4 @@
-"""Rotary embedding by the position on a sequence leg, or by positions that are given."""
+"""Rotary embedding by the position on a sequence leg, or by explicit positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensornet_attn.ops.given import Checker, Graph, Lines, Run, Scene, Tensor
 from tensornet_attn.ops.model import Arithmetic, BoxModel, Flag, LegName, Operand
 from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 
-# The numbers that each scaling needs, and those that it may have; meanings are those of transformers' rope_parameters.
+# Required and optional numbers of each scaling, with the meanings of transformers' rope_parameters.
 ORIGINAL = "original_max_position_embeddings"
 SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("factor",), ()),
@@ -29,7 +29,7 @@ USUAL = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": 1.0}
 
 
 class Rope(BoxModel):
-    """Rotary embedding by the position on a sequence leg, or by positions that are given."""
+    """Rotary embedding by the position on a sequence leg, or by explicit positions."""
 
     key = "rope"
     operands = ("of", "positions")
@@ -63,15 +63,15 @@ class RopeOperation(Operation):
     modes = ("linear", "dynamic", "llama3", "yarn")
     mode_key = "rope_type"
     linear = True
-    per_element = 3  # two products and a sum, of the fraction that turns
+    per_element = 3  # two products and a sum, for the rotated fraction
     between = " along "
 
     @property
     def multiplies(self) -> bool:
-        return True  # by positions that are given, which may have a gradient
+        return True  # by explicit positions, which may have a gradient
 
     def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:
-        """Blocks, which are read after the leg and the fraction, must be equal; of each an even number turns."""
+        """Checks that scaling numbers are positive, and that equal blocks each rotate an even number of entries."""
         if name in SCALED and name != "truncate" and not value > 0:
             raise Refusal("number", f"'{name}' is {value}; it must be positive.", f"e.g. '{name}: 8'.")
         if name == "blocks":
@@ -84,29 +84,34 @@ class RopeOperation(Operation):
         return super().result(box, leg, other)
 
     def check_scaling(self, box: Checker) -> None:
-        """Each kind of scaling has its numbers, and no others."""
+        """Raises Refusal if a number of the scaling is missing, or if it has a number of another scaling."""
         kind = box.written("rope_type")
         needed, more = SCALINGS.get(str(kind), ((), ()))
         given = [name for name in SCALED if box.written(name) is not None]
         for name in (name for name in given if name not in (*needed, *more)):
             box.written(name)
             which = " or ".join(f"'rope_type: {k}'" for k, (own, others) in SCALINGS.items() if name in (*own, *others))
-            raise Refusal("unknown-key", f"'{name}' is of scaled positions only.", f"it goes with {which}.")
+            raise Refusal("unknown-key", f"'{name}' needs another 'rope_type'.", f"use it with {which}.")
         if missing := [name for name in needed if name not in given]:
             box.written("rope_type")
             message = f"'rope_type: {kind}' needs '{missing[0]}'."
-            raise Refusal("missing-key", message, f"it takes {', '.join((*needed, *more))}.")
+            raise Refusal("missing-key", message, f"this type has the keys {', '.join((*needed, *more))}.")
+        base = box.number("base")
+        if kind == "yarn" and base is not None and base <= 1:
+            box.written("base")
+            raise Refusal("number", f"'base' is {base}; with YaRN it must be above 1.", "e.g. 'base: 10000'.")
         if kind == "llama3":
             low, high = box.number("low_freq_factor"), box.number("high_freq_factor")
             if low is not None and high is not None and not low < high:
+                box.written("low_freq_factor")
                 message = f"'low_freq_factor' is {low} and 'high_freq_factor' {high}."
-                raise Refusal("number", message, "the first is below the second, as 1 and 4 are.")
+                raise Refusal("number", message, "make the first smaller than the second, e.g. 1 and 4.")
 
     def legs_mixed(self, box: Box) -> set[str | None]:
         return {box.other}
 
     def legs_whole(self, graph: Graph, box: Box) -> tuple[str | None, ...]:
-        """A block knows where its queries stand, and of no other leg."""
+        """A block of queries knows its positions on the query leg, but on no other leg."""
         return (box.other,) if box.leg == graph.query and not by_length(box) else (box.leg, box.other)
 
     def counts_positions(self, box: Box) -> bool:
@@ -116,7 +121,7 @@ class RopeOperation(Operation):
         return by_length(box)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        """(a cos - b sin, b cos + a sin) on the first and second half of the rotated entries, block by block."""
+        """(a cos - b sin, b cos + a sin) for the two halves a, b of the rotated entries of each block."""
         import torch
 
         legs = (*without(step.legs, box.leg, box.other), str(box.leg), str(box.other))
@@ -141,7 +146,7 @@ class RopeOperation(Operation):
         return torch.cat((turned, rest.expand(*turned.shape[:-1], rest.shape[-1])), -1)
 
     def turns(self, run: Run, box: Box, width: int, others: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines times the factor of the attention, [batch..., ones..., n, pairs]."""
+        """Cosines and sines times the attention factor, [batch..., ones..., n, pairs]."""
         import torch
 
         leg, given = str(box.leg), dict(box.operands).get("positions")
@@ -154,7 +159,7 @@ class RopeOperation(Operation):
         places = places.to(torch.float64)
         most = places.detach().max() + 1 if places.numel() else torch.ones((), dtype=torch.float64, device=run.device)
         numbers = {name: float(run.number(tree)) for name, tree in box.numbers}
-        width //= places.shape[-1]  # the pairs are divided between the axes
+        width //= places.shape[-1]  # the axes share the pairs equally
         base = numbers["base"]
         rates = [rate(box.mode, numbers, base, pair, width, most) for pair in range(width // 2)]
         rates = torch.stack([torch.as_tensor(r, dtype=torch.float64, device=run.device) for r in rates])
@@ -171,7 +176,7 @@ class RopeOperation(Operation):
         blocks, width = lines.number(box.number("blocks")), lines.size(str(box.other))
         text, place, along = value.text, dim_of(value, box.leg), dim_of(value, box.other)
         others = [leg for leg in value.legs if leg not in (box.leg, box.other)]
-        if blocks != "1":  # one more dim: blocks, before the entries of a block
+        if blocks != "1":  # adds a dim of blocks before the entries of a block
             text, width = f"{value.text}.unflatten({along}, ({blocks}, -1))", f"({width} // {blocks})"
             place -= place < along
             others.insert(sum(leg in others for leg in value.legs[: value.legs.index(str(box.other))]), "")
@@ -191,38 +196,38 @@ class RopeOperation(Operation):
 
 
 def check_blocks(box: Checker, blocks: int | float, leg: str, along: str) -> None:
-    """Raises Refusal where the leg has no positions, or blocks are not equal, or turn an odd number of entries."""
+    """Raises Refusal if the leg has no positions, if blocks are unequal, or if an odd number of entries rotates."""
     given = box.number("fraction")
     fraction = 1 if given is None else given
     if not box.declared[leg].sequence and not box.broken(leg):
         box.written("rope")
-        hint = "rope turns by the position on one, e.g. 'rope: n'."
-        raise Refusal("box-leg", f"'{leg}' is no query or key leg.", hint)
+        hint = "name the leg whose positions rotate, e.g. 'rope: n'."
+        raise Refusal("box-leg", f"'{leg}' is not a query or key leg.", hint)
     width = box.declared[along].size
     if width is None and not box.broken(along):
         box.written("along")
-        raise Refusal("box-leg", f"leg '{along}' is sized at run time.", "turn along a feature leg.")
+        raise Refusal("box-leg", f"leg '{along}' is sized at run time.", "rotate along a feature leg.")
     if not isinstance(blocks, int) or blocks < 1 or (width or blocks) % blocks:
         box.written("blocks")
-        message = f"the {width} entries of '{along}' do not make {blocks} equal blocks."
-        raise Refusal("number", message, f"'blocks' divides the size of '{along}'.")
+        message = f"the {width} entries of '{along}' cannot be divided into {blocks} equal blocks."
+        raise Refusal("number", message, f"set 'blocks' to a divisor of the size of '{along}'.")
     block = (width or 2 * blocks) // blocks
     part = fraction * block
     if not 0 < part <= block or part % 2:
         box.written("fraction" if fraction != 1 else "along" if blocks == 1 else "blocks")
         whole = f"entries of '{along}'" if blocks == 1 else f"entries of a block of '{along}'"
-        message = f"{fraction} of the {block} {whole} is {part:g}; they are turned in pairs."
-        raise Refusal("number", message, f"an even number of entries, at most {block}.")
+        message = f"{fraction} of the {block} {whole} is {part:g}, but entries rotate in pairs."
+        raise Refusal("number", message, f"rotate an even number of entries, at most {block}.")
 
 
 def check_positions(box: Checker, leg: str, along: str) -> None:
-    """Raises Refusal unless positions stand on the leg, and at most on one more, of axes that share the pairs."""
+    """Raises Refusal unless positions have the leg and at most one more, for axes that share the pairs equally."""
     own = box.operands["positions"].legs
     axes = without(own, leg)
     box.written("positions")
     if (leg not in own or len(axes) > 1) and not box.broken(*own):
         message = f"'positions' has legs {' '.join(own) or 'none'}."
-        raise Refusal("box-leg", message, f"a number for each entry of '{leg}', or one for each of several axes.")
+        raise Refusal("box-leg", message, f"give 'positions' the leg '{leg}' and, for several axes, one more leg.")
     sizes = [box.declared[axis].size for axis in axes]
     width, fraction, blocks = box.declared[along].size, box.number("fraction"), box.number("blocks")
     if not axes or box.broken(*own, along) or None in (width, fraction, blocks):
@@ -231,22 +236,22 @@ def check_positions(box: Checker, leg: str, along: str) -> None:
     if sizes[0] is None or pairs % sizes[0]:
         count = "a number known at run time" if sizes[0] is None else str(sizes[0])
         message = f"{pairs} pairs of entries cannot be divided equally between {count} axes of '{axes[0]}'."
-        raise Refusal("box-leg", message, f"the size of '{axes[0]}' divides the number of pairs.")
+        raise Refusal("box-leg", message, f"give '{axes[0]}' a size that divides the number of pairs.")
 
 
 def interleaved(box: Box) -> bool:
-    """Whether neighbours are paired, and not the first half with the second."""
+    """Whether neighbouring entries form pairs, instead of entries of the two halves."""
     flag = dict(box.numbers).get("interleaved")
     return flag is not None and bool(evaluate(flag, {}))
 
 
 def by_length(box: Box) -> bool:
-    """Whether all entries turn by other angles where there are more positions."""
+    """Whether the angles depend on the total length."""
     return box.mode == "dynamic"
 
 
 def position_text(lines: Lines, box: Box, others: Legs) -> str:
-    """Positions of the leg: [n], or those that are given, [..., ones, n] or [..., ones, n, axes]."""
+    """The positions of the leg, [n], or explicit positions, [..., ones, n] or [..., ones, n, axes]."""
     given = dict(box.operands).get("positions")
     if given is None:
         return lines.positions(str(box.leg))
@@ -256,7 +261,7 @@ def position_text(lines: Lines, box: Box, others: Legs) -> str:
 
 
 def axes_text(lines: Lines, box: Box) -> str:
-    """How many axes the positions have, where these stand on a leg."""
+    """The number of axes of the positions; empty if they have no leg of axes."""
     given = dict(box.operands).get("positions")
     axes = without(given.legs, box.leg) if given is not None else ()
     return lines.size(axes[0]) if axes else ""
@@ -269,7 +274,7 @@ def scaling_text(lines: Lines, box: Box) -> str:
 
 
 def scaling_of(kind: str, numbers: dict[str, float]) -> tuple[str | float, ...]:
-    """The kind, and its numbers in the order in which `runtime.positions.scaled_rates` takes them."""
+    """The kind and its numbers, in the order of `runtime.positions.scaled_rates`."""
     if kind != "yarn":
         return (kind, *(numbers[name] for name in SCALINGS[kind][0]))
     own = (numbers["factor"], numbers[ORIGINAL], attention_factor(kind, numbers))
@@ -277,7 +282,7 @@ def scaling_of(kind: str, numbers: dict[str, float]) -> tuple[str | float, ...]:
 
 
 def attention_factor(kind: str | None, numbers: dict[str, float]) -> float:
-    """What YaRN multiplies cosines and sines by, as transformers works it out where it is not given."""
+    """YaRN's factor of cosines and sines; computed as in transformers if it is not given."""
     if kind != "yarn":
         return 1.0
     if "attention_factor" in numbers:
@@ -292,7 +297,7 @@ def attention_factor(kind: str | None, numbers: dict[str, float]) -> float:
 def rate(
     kind: str | None, numbers: dict[str, float], base: float, pair: int, width: int, most: Tensor
 ) -> float | Tensor:
-    """Radians of a position for one pair of entries of `width`; `most`: one more than the last position."""
+    """The angle per position, in radians, of one pair of `width` entries; `most` is the last position plus 1."""
     plain = base ** (-2 * pair / width)
     if kind is None:
         return plain
@@ -305,7 +310,7 @@ def rate(
             return plain
         longer = factor * most.clamp(min=original) / original - (factor - 1)
         return (base * longer ** (width / (width - 2))) ** (-2 * pair / width)
-    turns = original * plain / (2 * math.pi)  # within the original length
+    turns = original * plain / (2 * math.pi)  # full rotations within the original length
     if kind == "llama3":
         low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
         share = min(max((turns - low) / (high - low), 0.0), 1.0)

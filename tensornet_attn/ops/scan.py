@@ -1,4 +1,4 @@
-"""A recurrence number by number along the keys, h = exp(decay) h + x, read at each query's own position."""
+"""An elementwise recurrence along the keys, h = exp(decay) h + x, read at each query's own position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensornet_attn.ops.operation import Operation, aligned, without
 
 
 class Scan(BoxModel):
-    """h = exp(decay) h + of, key after key; a query has the h at its own position."""
+    """h = exp(decay) h + of, key by key; a query reads h at its own position."""
 
     key = "scan"
     operands = ("of", "decay")
@@ -28,30 +28,34 @@ class ScanOperation(Operation):
     saves = ("decay", "result")
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
-        """The legs of what is summed, with the key leg replaced by the query leg."""
+        """The legs of `of`, with the key leg replaced by the query leg."""
         query, of = box.query, box.operands["of"].legs
         if box.declared[leg].kind != "key" and not box.broken(leg):
             box.written("scan")
-            raise Refusal("box-leg", f"'{leg}' is no key leg.", "a scan runs along the keys.")
+            raise Refusal("box-leg", f"'{leg}' is not a key leg.", "name the key leg, e.g. 'scan: m'.")
         if query is None:
             box.written("scan")
-            raise Refusal("box-leg", "there is no query leg to read a scan.", "declare one, e.g. 'n: query'.")
+            raise Refusal(
+                "box-leg", "this design has no query leg to read a scan.", "declare a query leg, e.g. 'n: query'."
+            )
         for role, use in box.operands.items():
             if (leg not in use.legs or query in use.legs) and not box.broken(*use.legs):
                 box.written(role)
                 message = f"'{role}' has legs {' '.join(use.legs) or 'none'}; it needs '{leg}' and not '{query}'."
-                raise Refusal("box-leg", message, "a scan gives each query what stands at its own position.")
+                raise Refusal(
+                    "box-leg", message, f"use an operand on the leg '{leg}'; a scan has a result for each query."
+                )
         if strange := [name for name in box.operands["decay"].legs if name not in of]:
             box.written("decay")
-            message = f"leg '{strange[0]}' of 'decay' meets nothing."
-            raise Refusal("dangling", message, "'decay' has legs of what is summed; sum this one away before.")
+            message = f"leg '{strange[0]}' of 'decay' is not on 'of'."
+            raise Refusal("dangling", message, "use legs of 'of' in 'decay', or sum this leg before.")
         return tuple(query if name == leg else name for name in of)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
         return scanned(run, box)[0], (*without(box.operand("of").legs, box.leg), run.graph.query)
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
-        """exp of the decay; a product and a sum."""
+        """The exp of the decay, a product and a sum."""
         return scene.elements(box.operand("decay")) + 2 * scene.elements(box.operand("of"))
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
@@ -61,7 +65,7 @@ class ScanOperation(Operation):
 
 
 class ScanStateOperation(ScanOperation):
-    """What a scan has behind its last key."""
+    """The state of a scan after the last key."""
 
     kind = "scan_state"
     model = None
@@ -77,12 +81,12 @@ class ScanStateOperation(ScanOperation):
 
 
 def past_of(box: Box) -> Use | None:
-    """What stands before the first key: the operand that a decoding cache gives, or nothing."""
+    """The state before the first key: an operand of a decoding cache. Returns None without a cache."""
     return dict(box.operands).get("state")
 
 
 def scanned(run: Run, box: Box) -> tuple[Tensor, Tensor]:
-    """h at each query's position, [batch..., legs without the key's, n], and behind the last key."""
+    """h at each query's position, [batch..., legs without the key leg, n], and h after the last key."""
     import torch
 
     key, m, n = str(box.leg), run.size(str(box.leg)), run.size(run.graph.query)
@@ -102,7 +106,7 @@ def scanned(run: Run, box: Box) -> tuple[Tensor, Tensor]:
 
 
 def scan_texts(lines: Lines, box: Box) -> list[str]:
-    """What is summed and the decays [..., m, legs...], how many legs these are, what stands before, the key mask."""
+    """`of` and `decay` as [..., m, legs...], the number of these legs, the state before, the key mask."""
     key = str(box.leg)
     legs = without(box.operand("of").legs, key)
     x = lines.value(box.operand("of")).arranged((key, *legs)).text

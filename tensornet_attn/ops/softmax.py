@@ -1,4 +1,4 @@
-"""softmax(scale * of) along the leg, perhaps beside a sink: one more score, of no value."""
+"""softmax(scale * of) along the leg, with an optional sink: a further score without a value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 
 
 class Softmax(BoxModel):
-    """softmax(scale * of) along the leg; `sink`: one more score, of no value."""
+    """softmax(scale * of) along the leg; `sink` is a further score in each row, without a value."""
 
     key = "softmax"
     numbers = ("scale", "dropout")
@@ -31,13 +31,13 @@ class Softmax(BoxModel):
 
 
 class SoftmaxOperation(Operation):
-    """Rows that see nothing are zeros; they are replaced before exp, where zero times infinity would be NaN."""
+    """Rows without a visible key give zeros. They are replaced before exp, because 0 * inf would give NaN."""
 
     kind = "softmax"
     model = Softmax
     masked = runs_along = zero_where_hidden = True
     keeps_zeros = False
-    per_element = 5  # largest, subtract, exp, sum, divide
+    per_element = 5  # max, subtract, exp, sum, divide
     saves = ("result",)
     gradient = "softmax_gradient"
     row_gradients: ClassVar[Mapping[str, str]] = {"sink": "sink_gradient"}
@@ -49,7 +49,7 @@ class SoftmaxOperation(Operation):
         if beyond:
             box.written("sink")
             has = f"'sink' has leg '{beyond[0]}'"
-            hint = "a sink has legs of 'of', and not the one that the softmax runs along: there is one for each row."
+            hint = f"use only legs of 'of' other than '{leg}' in the sink: each row has one sink."
             raise Refusal(
                 "box-leg", f"{has}; the rows of this softmax have {' '.join(without(legs, leg)) or 'no legs'}.", hint
             )
@@ -59,13 +59,14 @@ class SoftmaxOperation(Operation):
         return 0
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        """The sink is one more column, which is dropped after the softmax."""
+        """The sink is a further column, which is removed after the softmax."""
         import torch
 
         scores, keep, legs, axis = run.masked(step, run.number(box.number("scale")))
         scores = scores.where(keep, -math.inf).where(keep.any(axis, keepdim=True), 0)
         if (use := sink_of(box)) is not None:
-            sink = aligned(run.values[use.name], use.legs, legs).expand_as(scores.narrow(axis, 0, 1))
+            sink = aligned(run.values[use.name], use.legs, legs)
+            sink = sink.expand_as(scores.sum(axis, keepdim=True))  # there may be no keys
             weights = torch.cat([sink, scores], axis).softmax(axis).narrow(axis, 1, scores.shape[axis])
         else:
             weights = scores.softmax(axis)
@@ -107,5 +108,5 @@ class SoftmaxOperation(Operation):
 
 
 def sink_of(box: Box) -> Use | None:
-    """What is added to the sum of each row, and weighs no value; None where there is nothing."""
+    """The sink, None if there is none."""
     return dict(box.operands).get("sink")

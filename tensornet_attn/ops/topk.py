@@ -1,4 +1,4 @@
-"""`of` at the k entries along the leg where `by` is largest, 0 elsewhere; of the best groups alone, if asked."""
+"""`of` at the k entries along the leg where `by` is largest, 0 elsewhere; optionally only within the best groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ OUTSIDE = Negative(Number(inf))
 class TopK(BoxModel):
     """`of` at the k entries along the leg where `by` is largest, `fill` elsewhere.
 
-    Of so many `groups` of neighbouring entries the best `k_groups` alone, by the sum of their largest `k_in_group`.
+    `groups` divides the leg into groups of neighbouring entries. Only the best `k_groups` groups count, ranked by the
+    sum of their `k_in_group` largest entries.
     """
 
     key = "topk"
@@ -41,7 +42,7 @@ class TopKOperation(Operation):
     model = TopK
     runs_along = keeps_sign = selects = True
     ignores_zeros = "nonnegative"
-    per_element = 2  # compare, keep
+    per_element = 2  # compare, select
     saves = ("chosen",)
     without_gradient = ("by",)
 
@@ -52,38 +53,40 @@ class TopKOperation(Operation):
         if not isinstance(value, int) or value < 1:
             raise Refusal("number", f"'{name}' is {value}; it must be a whole number from 1.", f"e.g. '{name}: 2'.")
         if size is None and name == "groups" and not box.broken(leg):
-            hint = "give the leg a size."
-            raise Refusal("run-time-leg", f"leg '{leg}' is sized at run time, and so are its groups.", hint)
+            hint = "use a leg with a size."
+            raise Refusal("run-time-leg", f"leg '{leg}' is sized at run time and cannot be divided into groups.", hint)
         if size is None or box.broken(leg):
             return
         groups = box.number("groups") if box.given("groups") else None
         each = size // int(groups) if groups else size
         if name == "k" and value > size:
-            raise Refusal("k-too-large", f"'k' is {value}, but leg '{leg}' has size {size}.", f"at most {size}.")
+            raise Refusal("k-too-large", f"'k' is {value}, but leg '{leg}' has size {size}.", f"use at most {size}.")
         if name == "groups" and size % value:
             message = f"'groups' is {value}, which does not divide the size {size} of '{leg}'."
-            raise Refusal("number", message, "groups are of equal size.")
+            raise Refusal("number", message, f"set 'groups' to a divisor of {size}.")
         if name == "k_groups" and groups and value > groups:
-            raise Refusal("k-too-large", f"'k_groups' is {value} of {groups} groups.", f"at most {groups}.")
+            raise Refusal(
+                "k-too-large", f"'k_groups' is {value}, but there are {groups} groups.", f"use at most {groups}."
+            )
         if name == "k_in_group" and groups and value > each:
             raise Refusal(
-                "k-too-large", f"'k_in_group' is {value}, and a group has {each} entries.", f"at most {each}."
+                "k-too-large", f"'k_in_group' is {value}, but a group has {each} entries.", f"use at most {each}."
             )
         k = box.number("k")
         if name == "k_groups" and groups and k is not None and k > value * each:
             message = f"'k' is {k}, but {value} groups have {value * each} entries of '{leg}' together."
-            raise Refusal("k-too-large", message, f"at most {value * each}.")
+            raise Refusal("k-too-large", message, f"use at most {value * each}.")
 
     def result(self, box: Checker, leg: str, other: str) -> Legs:
         legs, by = box.legs or (), box.operands["by"].legs
         if leg not in by or set(by) - set(legs):
             box.written("by")
             has = f"'by' has legs {' '.join(by) or 'none'}; 'of' has {' '.join(legs)}"
-            raise Refusal("box-leg", f"{has}.", f"'by' has '{leg}', and no leg that 'of' lacks.")
+            raise Refusal("box-leg", f"{has}.", f"give 'by' the leg '{leg}', and only legs of 'of'.")
         for name, needs in (("groups", "k_groups"), ("k_groups", "groups"), ("k_in_group", "groups")):
             if box.given(name) and not box.given(needs):
-                message = f"'{name}' says nothing without '{needs}'."
-                hint = "e.g. 'groups: 8, k_groups: 4': of 8 groups of neighbouring entries, the best 4."
+                message = f"'{name}' needs '{needs}'."
+                hint = "e.g. 'groups: 8, k_groups: 4' for the best 4 of 8 groups of neighbouring entries."
                 raise Refusal("missing-key", message, hint)
         return legs
 
@@ -103,7 +106,7 @@ class TopKOperation(Operation):
         return not self.zeros_elsewhere(box)
 
     def reference(self, run: Run, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        """A stable sort keeps equal entries in order: the smaller index wins."""
+        """A stable sort keeps equal entries in order, so that the smaller index wins."""
         import torch
 
         axis, role = axis_of(box.leg, step.legs), "by" if "by" in dict(box.operands) else "of"
@@ -123,7 +126,7 @@ class TopKOperation(Operation):
             )
             scores = torch.where(inside, by, -inf)
         found = chosen(scores, int(run.number(box.number("k"))), axis)
-        elsewhere = torch.where(none, by, 0 if self.zeros_elsewhere(box) else -inf)  # gradients of zero for `by`
+        elsewhere = torch.where(none, by, 0 if self.zeros_elsewhere(box) else -inf)  # `by` gets zero gradients
         return torch.where(found, of, elsewhere), step.legs
 
     def emit(self, lines: Lines, step: Step, box: Box) -> None:
@@ -135,12 +138,12 @@ class TopKOperation(Operation):
 
 
 def groups_of(box: Box) -> tuple[str, ...]:
-    """The numbers that say which groups count, if any do."""
+    """The names of the numbers about groups that the box has."""
     return tuple(name for name, _ in box.numbers if name in OF_GROUPS)
 
 
 def ranks(lines: Lines, box: Box, by: str, dim: str) -> str:
-    """What entries are chosen by, as text: less than any number outside of the best groups."""
+    """The text of the scores that rank entries; minus infinity outside the best groups."""
     numbers = {name: lines.integer(box.number(name)) for name in groups_of(box)}
     if not numbers:
         return by

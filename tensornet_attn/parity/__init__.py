@@ -1,4 +1,4 @@
-"""Layers that other packages wrote, beside the designs that compute the same, and how far apart they are."""
+"""Compares layers of other packages with the designs that compute the same."""
 
 from tensornet_attn.parity import of_fla, of_transformers, of_x_transformers
 from tensornet_attn.parity.layer import Agreement, Layer, compare, version_of

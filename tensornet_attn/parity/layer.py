@@ -1,4 +1,4 @@
-"""A layer that another package wrote beside the design that computes the same, and how far apart the two are."""
+"""Compares a layer of another package with the design that computes the same."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tensornet_attn.errors import MissingPartError
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.read import Source
 
-POSITIONS = 11  # behind every window that a layer here has
+POSITIONS = 11  # longer than the windows of all layers
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer to compare. `make` gives the module, of small sizes; `design` what `convert` makes of it.
+    """A layer to compare. `make` returns the module at small sizes; `design` is the argument of `convert`.
 
-    `reading`: how its weights are read, where `convert` does not know the class. `call`: its output for [batch, n, f].
-    `single`: what of it runs in float32, whatever the dtype of its weights; the two then agree as far as that goes.
+    `reading`: how to read its weights, if `convert` does not support the class. `call`: its output for [batch, n, f].
+    `single`: the parts that run in float32 whatever the dtype of the weights, which limits the agreement.
     """
 
-    package: str  # as its distribution is called
+    package: str  # name of the distribution
     name: str
     design: Source
     make: Callable[[], nn.Module]
@@ -46,9 +46,9 @@ class Layer:
         return self.design if isinstance(self.design, str) else str(self.design["name"])  # type: ignore[index,call-overload]
 
     def drawn(self, seed: int = 0) -> nn.Module:
-        """The module in float64 and in evaluation, every parameter drawn, so that nothing is zero or one by chance."""
+        """The module in float64 and evaluation mode, with random parameters, so that none is zero or one."""
         if find_spec(MODULES[self.package]) is None:
-            raise MissingPartError(f"{self.name} is of {self.package}: pip install 'tensornet-attn[parity]'.")
+            raise MissingPartError(f"{self.name} needs {self.package}: pip install 'tensornet-attn[parity]'.")
         module = self.make().double().eval()
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -63,7 +63,7 @@ class Layer:
         return convert(module, self.design, legs=self.legs)
 
     def exported(self, layer: CompiledDesign, module: nn.Module) -> nn.Module:
-        """A module with the weights of the design."""
+        """The module with the weights of the design."""
         return written(layer, module, reader_of(module, self.design, layer, self.reading), place_of(module, ""))
 
     def called(self, module: nn.Module, x: Tensor) -> Tensor:
@@ -76,7 +76,10 @@ MODULES = {"transformers": "transformers", "x-transformers": "x_transformers", "
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest differences, relative to the largest number of the other: of outputs, of gradients, carried back."""
+    """The maximum differences of outputs, of gradients, and of weights that are exported and read again.
+
+    They are relative to the maximum value of the layer. `plan` describes how the design is computed.
+    """
 
     output: float
     gradients: float
@@ -89,9 +92,9 @@ class Agreement:
 
 
 def compare(layer: Layer) -> Agreement:
-    """Runs a layer and its design in float64: outputs, gradients of the input and of every parameter that is read.
+    """Compares a layer and its design in float64: outputs, and gradients of the input and of all parameters.
 
-    Gradients of the design's weights are carried to the module's parameters by the derivatives of what reads them.
+    The derivatives of the reading map the gradients of the design's weights to those of the module's parameters.
     """
     theirs = layer.drawn()
     ours = layer.converted(theirs)
@@ -111,10 +114,10 @@ def compare(layer: Layer) -> Agreement:
     )
     pairs = [(mine.grad, grads[0]), *zip(carried, grads[1:], strict=True)]
     found = [(a, b) for a, b in pairs if a is not None and b is not None]
-    largest = max(float(b.abs().max()) for _, b in found)  # that of a bias of keys is nothing but rounding
+    largest = max(float(b.abs().max()) for _, b in found)  # of all: the gradient of a key bias is only rounding
     apart = [float((a - b).abs().max()) / largest for a, b in found]
     unread = [name for name, a, b in zip(named, carried, grads[1:], strict=True) if (a is None) != (b is None)]
-    assert not unread, f"{layer.name}: gradients of {', '.join(unread)} are on one side alone"
+    assert not unread, f"{layer.name}: only one side has gradients of {', '.join(unread)}"
     back = layer.exported(ours, layer.drawn(seed=2))
     again = reader_of(back, layer.design, ours, layer.reading)(back)
     lost = max(float((again[name] - value).detach().abs().max()) for name, value in read.items())
@@ -122,7 +125,7 @@ def compare(layer: Layer) -> Agreement:
 
 
 def relative(mine: Tensor | None, theirs: Tensor | None) -> float:
-    """The largest difference in units of the largest number of the other."""
+    """The maximum difference, relative to the maximum value of the other."""
     assert mine is not None
     assert theirs is not None
     return float(((mine - theirs).abs().max() / theirs.abs().max().clamp(min=1e-12)).detach())
@@ -132,10 +135,10 @@ PLAIN = re.compile(r"dense|one product|one pass|two operands")
 
 
 def plan_of(layer: CompiledDesign) -> str:
-    """How the design is computed where that is more than what the diagram says, in the words of `explain`."""
+    """The implementations of the plan in the words of `explain`, without plain products."""
     steps = [line.split(": ") for line in layer.explain().splitlines() if line.startswith("  ") and line[2] != " "]
     ways = dict.fromkeys(parts[1] for parts in steps if len(parts) > 1 and not PLAIN.match(parts[1]))
-    return ", ".join(ways) or "as it is written"
+    return ", ".join(ways) or "as written"
 
 
 def version_of(package: str) -> str:

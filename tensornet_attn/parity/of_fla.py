@@ -1,6 +1,6 @@
-"""The plain references of fla-core's operations, between projections, as layers that designs are compared with.
+"""Layers from the reference implementations of fla-core's operations, with projections.
 
-Each runs in float32 inside, whatever it is given, but for those that say otherwise.
+They compute in float32 whatever their dtype, unless `single` is empty.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Run = Callable[..., Any]
 
 
 def naive(folder: str, function: str) -> Run:
-    """A plain reference by its file: importing fla itself takes Triton, and seconds."""
+    """A reference implementation, loaded from its file, because importing fla needs Triton and takes seconds."""
     root = find_spec("fla")
     assert root is not None
     assert root.submodule_search_locations
@@ -37,7 +37,7 @@ def naive(folder: str, function: str) -> Run:
 
 
 class Projected(nn.Module):
-    """An operation between projections without biases: queries, keys, values and what else it takes, by head."""
+    """An operation between projections without biases, of its arguments (such as queries) and of its output."""
 
     def __init__(self, widths: Mapping[str, int], run: Run):
         super().__init__()
@@ -47,13 +47,13 @@ class Projected(nn.Module):
         self.out = nn.Linear(H * widths["v"], F, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, n, f]; the operation takes and gives [batch, n, heads, entries]."""
+        """Maps [batch, n, f] to [batch, n, f]; arguments and result of the operation are [batch, n, heads, entries]."""
         given = {name: getattr(self, name)(x).unflatten(-1, (H, width)) for name, width in self.widths.items()}
         return self.out(self.run(**given).flatten(-2).to(x.dtype))  # type: ignore[no-any-return]
 
 
 def heads_first(function: Run) -> Run:
-    """Of an operation on [batch, heads, n, entries], one on [batch, n, heads, entries]."""
+    """Converts an operation on [batch, heads, n, entries] to one on [batch, n, heads, entries]."""
 
     def run(**given: Tensor) -> Tensor:
         found = function(**{name: value.transpose(1, 2) for name, value in given.items()})
@@ -76,7 +76,10 @@ def row(
     fixed: Mapping[str, Callable[[], Tensor]] | None = None,
     names: Mapping[str, str] | None = None,
 ) -> Layer:
-    """`legs`: the leg of each projection's entries, 1 where a head has one number; `names`: of its weight there."""
+    """A layer of fla-core. `legs`: the leg of each projection's entries, or 1 for one value per head.
+
+    `names`: names of the projections' weights in the design.
+    """
     sizes = {"d": D, "e": E, "r": 3, "1": 1}
     widths = {name: sizes[leg] for name, leg in legs.items()}
 
@@ -112,12 +115,12 @@ DELTA: dict[str, Any] = {
 
 
 def decays() -> Tensor:
-    """Of retention: minus the log of 1 - 2 ** (-5 - head)."""
+    """The decays of retention: -log(1 - 2 ** (-5 - head))."""
     return -torch.log1p(-(2.0 ** (-5.0 - torch.arange(H, dtype=torch.float64))))
 
 
 def gates(s: Tensor) -> tuple[Tensor, Tensor]:
-    """What each position writes to a slot, and the logarithm of what the slot keeps."""
+    """The write gate of each slot, and the logarithm of its decay."""
     g = nnf.logsigmoid(s) / 8
     return 1 - g.exp(), g
 
@@ -127,7 +130,7 @@ def rate(beta: Tensor) -> Tensor:
 
 
 def gated(legs: str, **more: str) -> dict[str, Any]:
-    """The delta rule whose state fades, at a rate with these legs; `more`: other operands."""
+    """The delta rule with a decay of the state that has these legs. `more`: other operands."""
     own = legs.removeprefix("m ")
     erased = {"erase": "memory[m f] Wa[f h d] -> m h d"} if more else {}
     steps = {

@@ -1,4 +1,4 @@
-"""The layers of transformers that designs are compared with, of small sizes."""
+"""Layers of transformers at small sizes, with the designs to compare them with."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SOFTMAX = "softmax"
 
 
 def rope(part: float = 1.0) -> dict[str, Any]:
-    """Positions of a base that turns far within few positions, and the part of a head that turns."""
+    """Rotary positions with a small base, for large angles at few positions; `part`: the rotary fraction of a head."""
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": part}}
 
 
 def made(folder: str, kind: str, layer: int | None = 0, config: str = "", **options: Any) -> Callable[[], nn.Module]:
-    """A module of transformers by its folder and class, of a small config of the same stem."""
+    """A constructor of a transformers class from a small config of its model."""
 
     def make() -> nn.Module:
         modeling = import_module(f"transformers.models.{folder}.modeling_{folder}")
@@ -46,7 +46,7 @@ def made(folder: str, kind: str, layer: int | None = 0, config: str = "", **opti
 
 
 def configured(kind: Any, options: dict[str, Any]) -> Any:
-    """A config with the small sizes that its class knows, and these options."""
+    """A config with the fields of SMALL that its class has, and these options."""
     fields = {name for one in kind.__mro__ for name in getattr(one, "__annotations__", {})}
     settings = kind(**{key: value for key, value in SMALL.items() if key in fields} | options)
     settings._attn_implementation = settings._experts_implementation = "eager"
@@ -72,7 +72,7 @@ def perceiver() -> nn.Module:
 
 
 def biased() -> nn.Module:
-    """Experts whose choice has biases; they are a buffer."""
+    """Experts with a bias in the router, which is a buffer."""
     sizes = {"num_local_experts": 6, "n_group": 3, "topk_group": 2, "num_experts_per_tok": 2, "n_shared_experts": 1}
     module = made("deepseek_v3", "DeepseekV3MoE", None, moe_intermediate_size=10, **sizes)()
     module.gate.e_score_correction_bias.copy_(torch.linspace(-0.3, 0.4, 6))  # type: ignore[union-attr,operator]
@@ -80,7 +80,7 @@ def biased() -> nn.Module:
 
 
 def masked(module: Any, x: Tensor) -> Tensor:
-    """Of encoders whose forward takes a mask of one kind or another, without one."""
+    """The call of encoders without a mask."""
     module.config._attn_implementation = "eager"
     return output(module(x))
 
@@ -102,7 +102,7 @@ MPT = {"d_model": 24, "n_heads": 3}
 
 
 def row(name: str, design: Any, make: Callable[[], nn.Module], **given: Any) -> Layer:
-    """`call` is that of the reading where `convert` knows one."""
+    """A layer of transformers. By default, `call` is that of the `Reading` in `convert`."""
     kind = name.split(",")[0]
     reading = next((one for one in known.READINGS if one.design == design and kind in one.classes), None)
     call = given.pop("call", None if reading is None else reading.call)

@@ -1,4 +1,4 @@
-"""The layers of x-transformers that designs are compared with: its attention with one option after another."""
+"""Layers of x-transformers with the designs to compare them with: its attention, one option at a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def row(
     causal: bool = False,
     pairs: tuple[str, ...] = (),
 ) -> Layer:
-    """An attention with these options."""
+    """An attention of x-transformers with these options."""
 
     def make() -> nn.Module:
         from x_transformers.x_transformers import Attention
@@ -70,7 +70,7 @@ def feed_forward(
 
 
 def mixed(module: Any, _: Numbers) -> Tensor:
-    """Scores plus a mixture of them: the identity and a matrix, from head g to head h."""
+    """The mixing matrix of scores from head g to head h: the identity plus a weight."""
     weight = module.attend.pre_softmax_talking_heads.weight[:, :, 0, 0]
     return torch.eye(len(weight), dtype=weight.dtype) + weight.T
 

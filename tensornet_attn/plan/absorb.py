@@ -1,9 +1,9 @@
-"""Absorbed weights: keys and values stay what they are projections of, where the whole plan is then cheaper.
+"""Absorbed weights: keys and values are read before their projections, if that makes the whole plan cheaper.
 
 # K = c Wk; V = c Wv; A.of = Q K; y = A V Wo     ->     A.q = Q Wk; A.of = A.q c; y = (A c) Wv Wo
 
-Every way to do so is planned to the end and priced, forward and, in training, backward. What it saves is K and V for
-all keys; what it costs is that scores and what the map reads are as wide as `c`.
+Each candidate is planned completely and priced, forward and, in training, backward. It saves K and V for all keys, but
+scores and the results of the map become as wide as `c`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ HOW = {
 
 @dataclass(frozen=True)
 class Whole:
-    """What a schedule takes: time in the device's units, numbers with a query and a key leg at once.
+    """The cost of a schedule: time in the device's units; `pairs`: elements with both a query and a key leg.
 
-    `fused`: operations that never make scores.
+    `fused`: the number of operations that never store scores.
     """
 
     time: int
@@ -52,7 +52,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Move:
-    """Rules at places, the graph after them, and what that takes."""
+    """Rules at places, the graph after them, and its cost."""
 
     fired: tuple[tuple[Rule, str], ...]
     graph: Graph
@@ -60,9 +60,9 @@ class Move:
 
 
 def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Graph]) -> Lowered:
-    """The best moves, one after another, as long as the whole takes less time.
+    """Applies the best move repeatedly, as long as it reduces the time of the whole plan.
 
-    None is taken that leaves more of the scores in memory, or that fused attention does not take.
+    Moves that store more scores or prevent fused attention are skipped.
     """
 
     @cache
@@ -81,14 +81,14 @@ def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Grap
 
 
 def _describe(graph: Graph, rule: Rule, place: str) -> str:
-    """What becomes of a step: its weights, and the tensors that are left on the key leg."""
+    """The effect of a rule on a step: its weights, and the tensors that remain on the key leg."""
     uses = graph.step[place].op.uses
     names = [[use.name for use in uses if (graph.key in use.legs) is keys] for keys in (False, True)]
     return HOW[rule.name].format(*(" ".join(f"'{name}'" for name in dict.fromkeys(own)) for own in names))
 
 
 def _moves(graph: Graph) -> Iterator[tuple[tuple[tuple[Rule, str], ...], Graph]]:
-    """Each rule at each place; and a key together with the value that is read with its scores."""
+    """Each rule at each place, and pairs of a key and the value that is read with its scores."""
     single = [
         ((rule, step.name), made)
         for step in graph.steps
@@ -105,7 +105,7 @@ def _moves(graph: Graph) -> Iterator[tuple[tuple[tuple[Rule, str], ...], Graph]]
 
 
 def fusable(start: Graph, graph: Graph) -> Graph:
-    """The graph, scores that a move changed as one product where fused attention then takes them."""
+    """The graph with changed scores merged into one product wherever fused attention then accepts them."""
     for box in softmaxes(graph):
         scores = attentions(graph)[box].scores
         if scores is not None and start.step.get(scores.name) != scores:
@@ -116,16 +116,16 @@ def fusable(start: Graph, graph: Graph) -> Graph:
 
 def _whole(schedule: Graph, context: Context) -> Whole:
     size = {leg.name: leg.size or context.sizes[leg.name] for leg in schedule.legs}
-    held = [step.legs for step in schedule.steps if quadratic(schedule, step.legs)]
+    pairs = [step.legs for step in schedule.steps if quadratic(schedule, step.legs)]
     return Whole(
         time_of(schedule, context.sizes, context.target),
-        sum(prod(size[leg] for leg in legs) for legs in held),
+        sum(prod(size[leg] for leg in legs) for legs in pairs),
         sum(map(_makes_no_scores, schedule.steps)),
     )
 
 
 def _refusals(graph: Graph, moves: Sequence[Move], now: Whole, context: Context) -> dict[str, tuple[str, ...]]:
-    """Why keys and values stay as they are: the best move that they have part in, with its figure."""
+    """Why keys and values stay as written: the best move for each of them, with its cost."""
     found = dict[str, tuple[str, ...]]()
     for move in sorted(moves, key=lambda move: move.cost.time):
         against = _against(move.cost, now, context)
@@ -136,24 +136,24 @@ def _refusals(graph: Graph, moves: Sequence[Move], now: Whole, context: Context)
 
 
 def _against(cost: Whole, now: Whole, context: Context) -> str:
-    """What is wrong with a cost."""
+    """Why a move with this cost is not made."""
     if cost.pairs > now.pairs:
-        return f"{cost.pairs - now.pairs:,} more scores would be kept"
+        return f"it would store {cost.pairs - now.pairs:,} more scores"
     if cost.fused < now.fused:
-        return "its scores would be no more fused"
+        return "its scores would no longer be fused"
     mine, others = (context.device.seconds(one.time) for one in (cost, now))
-    return f"it would all take {instead(mine, others, duration)}"
+    return f"the whole plan would take {instead(mine, others, duration)}"
 
 
 def _makes_no_scores(step: Step) -> bool:
-    """Whether a step is fused attention, within a band or not, or linear attention."""
+    """Whether a step is fused attention, banded or not, or linear attention."""
     form = step.form
     linear = isinstance(form, Recurrence) and form.value is not None and not form.mixes
     return step.attention is not None or isinstance(form, Band) or linear
 
 
 def _meet(graph: Graph, key: str, value: str) -> bool:
-    """Whether the product that reads a value reads the scores of a key too, through a map."""
+    """Whether the product that reads a value also reads, through a map, the scores of a key."""
     (scores, _), *_ = graph.readers[key]
     above = {reader.name for reader, _ in graph.readers.get(value, ())}
     for step in reversed(graph.steps):

@@ -1,4 +1,4 @@
-"""The choice between the plans of torch, of Triton, and of both, on a GPU."""
+"""The choice among the plans of torch, of Triton, and of both, on a GPU."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Make = Callable[[], Plan]
 
 
 def fastest(torch: Make, both: Make, triton: Make) -> Plan:
-    """The plan that is predicted to take the least time; in `both`, Triton has what cannot be fused attention.
+    """The plan with the least predicted time; in `both`, Triton computes what torch's fused attention cannot.
 
-    The roofline sees no difference between the same operations on two backends. Then fused attention of torch comes
-    first, which is tuned to the device, and all else goes to Triton: in torch it takes more passes over memory. Raises
-    InputError where none meets its target.
+    The roofline model predicts equal times for the same operations on both backends. Ties go to torch for fused
+    attention, which is tuned for the device, and otherwise to Triton, because torch makes more passes over memory.
+    Raises InputError if no plan meets its target.
     """
     made, errors = list[Plan](), list[InputError]()
     for make in (torch, both, triton):
         try:
             made.append(make())
-        except InputError as error:  # another one may meet the target
+        except InputError as error:  # another plan may meet the target
             errors.append(error)
     if not made:
         raise errors[0]
@@ -34,7 +34,7 @@ def fastest(torch: Make, both: Make, triton: Make) -> Plan:
 
 
 def _slower(plan: Plan, triton: Plan) -> bool:
-    """Whether torch computes what Triton has kernels for, but for what is fused attention."""
+    """Whether torch computes a region for which Triton has a kernel, fused attention excepted."""
     fused = {name for step in plan.schedule.steps if step.attention for name in step.attention.steps}
     own = {name for region in plan.regions if region.backend == "triton" for name in region.steps}
     return any(region.backend == "triton" and not (fused | own) & {*region.steps} for region in triton.regions)

@@ -1,6 +1,6 @@
-"""Blocks of queries: the groups of steps that have values of queries x keys, their kernels, how many rows a block has.
+"""Blocks of queries: the groups of steps with values of queries x keys, their kernels, and the size of a block.
 
-What is made of the query by spreading it over more legs, `C[r s] Q[n s] -> r s n`, is made for each block as well.
+Products that expand a query over more legs, `C[r s] Q[n s] -> r s n`, are computed per block too.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import product
 from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
 
-BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU, 2 to 8 MB about alike
-LEAST = 16  # rows of a block
+BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU; 2 to 8 MB are similar
+LEAST = 16  # minimum rows of a block
 
 
 @dataclass(frozen=True)
 class Group:
-    """Steps of a graph in primitive steps that have values of queries x keys, and read each other.
+    """Connected steps, of a graph in primitive steps, that have values of queries x keys.
 
-    `spread`: products of queries that are made again for each block.
+    `spread`: products of queries that are recomputed for each block.
     """
 
     graph: Graph
@@ -34,7 +34,7 @@ class Group:
 
     @cached_property
     def kernels(self) -> tuple[Step, ...]:
-        """A kernel for each step without such values that reads some."""
+        """A kernel for each step that reads values of queries x keys and has none itself."""
         return tuple(kernel(self.graph, step, self.spread) for step in exits(self.graph, self.steps))
 
     @property
@@ -44,10 +44,10 @@ class Group:
 
     @cached_property
     def reason(self) -> str | None:
-        """Why it cannot be computed by blocks of queries; None where it can."""
+        """Why the group cannot be computed in blocks of queries; None if it can."""
         kept = self.graph.results & self.steps
         if kept:
-            return f"'{sorted(kept)[0]}' has both legs and leaves the diagram"
+            return f"'{sorted(kept)[0]}' has both legs and is a result of the diagram"
         for step in dict.fromkeys(part for body in self.bodies for part in body):
             if reason := _mixes(self.graph, step) or _renamed(self.graph, step):
                 return reason
@@ -59,23 +59,23 @@ def groups_of(graph: Graph, sizes: Mapping[str, int]) -> list[Group]:
     return [Group(graph, frozenset(own), frozenset(spread_for(graph, own, sizes))) for own in groups(graph)]
 
 
-def steps_with(graph: Graph, split: Graph, made: Mapping[str, Step], gone: set[str]) -> Iterator[Step]:
-    """The steps as they were, but those that take part in a kernel, and what else there is of these, in one product."""
+def steps_with(graph: Graph, split: Graph, made: Mapping[str, Step], removed: set[str]) -> Iterator[Step]:
+    """The steps of `graph`; a step with parts in a kernel becomes the kernel and a product of its other parts."""
     parts: dict[str, list[Step]] = {}
     for part in split.steps:
         parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)
-    held = {use.name for step in made.values() for use in step.op.uses}
+    operands = {use.name for step in made.values() for use in step.op.uses}
     for step in graph.steps:
         own = parts[step.name]
-        if any(part.name in made or part.name in gone for part in own):
-            yield from rejoined([made.get(part.name, part) for part in own if part.name not in gone], held)
+        if any(part.name in made or part.name in removed for part in own):
+            yield from rejoined([made.get(part.name, part) for part in own if part.name not in removed], operands)
         else:
             yield step
 
 
-def rejoined(parts: Sequence[Step], held: set[str]) -> list[Step]:
-    """The parts that one step was split into, with products that only another one reads, no kernel, as its factors."""
-    read = {use.name for part in parts if part.contraction for use in part.op.uses} - held
+def rejoined(parts: Sequence[Step], operands: set[str]) -> list[Step]:
+    """The parts of one split step; products that only another part reads, and no kernel, are merged into it."""
+    read = {use.name for part in parts if part.contraction for use in part.op.uses} - operands
     alone = {part.name: term for part in parts if (term := product(part)) is not None and term.coefficient == ONE}
     products = {name: term for name, term in alone.items() if name in read}
 
@@ -93,7 +93,7 @@ def rejoined(parts: Sequence[Step], held: set[str]) -> list[Step]:
 
 
 def groups(graph: Graph) -> list[set[str]]:
-    """The steps with n x m values, together those that read each other or are read by one step."""
+    """The steps with n x m values, grouped with those that they read and those that share a reader."""
     found: list[set[str]] = []
     for step in graph.steps:
         wide = quadratic(graph, step.legs)
@@ -106,14 +106,14 @@ def groups(graph: Graph) -> list[set[str]]:
 
 
 def exits(graph: Graph, group: frozenset[str]) -> list[Step]:
-    """The steps without n x m values that read some of a group."""
+    """The steps without n x m values that read a step of the group."""
     return [step for step in graph.steps if step.name not in group and group & {use.name for use in step.op.uses}]
 
 
 def spread_for(graph: Graph, group: set[str], sizes: Mapping[str, int]) -> set[str]:
-    """Products that sum nothing, have more numbers than their factors, and are read by this group alone.
+    """Products that sum no leg, have more elements than their factors, and are read by this group alone.
 
-    To make them again for each block costs a multiplication a number, and spares the memory of all rows.
+    Recomputing them for each block costs one multiplication per element and saves the memory for all rows.
     """
     known = {leg.name: leg.size or sizes[leg.name] for leg in graph.legs}
     kept, found = graph.results, set[str]()
@@ -129,7 +129,7 @@ def spread_for(graph: Graph, group: set[str], sizes: Mapping[str, int]) -> set[s
 
 
 def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
-    """The kernel of an exit: it, all n x m values that it needs, and what is `spread` for them."""
+    """The kernel of an exit: the exit, all n x m values that it needs, and the `spread` products that these need."""
     wanted = {step.name}
     body: list[Step] = []
     for own in reversed(graph.steps):
@@ -144,69 +144,69 @@ def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
 
 
 def leaf(graph: Graph, use: Use) -> Use:
-    """What a body reads from outside, under its own leg names, but for sequence legs: these are as used."""
+    """An operand that a body reads from outside, under its own leg names, except that sequence legs are as used."""
     own = graph.legs_of(use.name)
     return Use(use.name, tuple(new if graph.leg[new].sequence else old for old, new in zip(own, use.legs, strict=True)))
 
 
 def _mixes(graph: Graph, step: Step) -> str | None:
-    """Whether a step is more than one row at a time, or needs more of a leg than a block has."""
+    """Why a step cannot run on one block of rows: it combines rows, or needs a whole unbounded leg. Otherwise None."""
     long = [leg.name for leg in graph.legs if leg.kind == "query" or unbounded(graph, leg.name)]
     if step.contraction is not None:
         summed = [leg for leg in long if leg not in step.legs and any(leg in use.legs for use in step.op.uses)]
         return f"'{step.name}' sums over '{summed[0]}'" if summed else None
     if step.box is None or OPS[step.box.kind].recurrent:
-        return f"'{step.name}' takes all of it at once"
+        return f"'{step.name}' needs all positions at once"
     met = [leg for leg in OPS[step.box.kind].legs_whole(graph, step.box) if leg in long]
     return f"'{step.name}' runs along '{met[0]}'" if met else None
 
 
 def _renamed(graph: Graph, step: Step) -> str | None:
-    """Whether a step reads an n x m value under other names of its long legs."""
+    """Why a step cannot read an n x m value: its long legs are renamed. Otherwise None."""
     for use in step.op.uses:
         if use.name in graph.step and quadratic(graph, own := graph.legs_of(use.name)):
             for old, new in zip(own, use.legs, strict=True):
                 if old != new and any(graph.leg[leg].sequence or unbounded(graph, leg) for leg in (old, new)):
-                    return f"'{step.name}' reads '{use.name}' with '{old}' as '{new}'"
+                    return f"'{step.name}' reads '{use.name}' with leg '{old}' renamed to '{new}'"
     return None
 
 
 def _drawn_twice(graph: Graph, bodies: Sequence[Sequence[Step]]) -> str | None:
-    """Whether something random would have to be drawn alike in two places."""
+    """Why random values cannot be drawn in blocks: two places need the same values. Otherwise None."""
     for name in (tensor.name for tensor in graph.of_role("noise") if quadratic(graph, tensor.legs)):
         uses = [use for body in bodies for step in body for use in step.op.uses if use.name == name]
         if len(uses) > 1 or any(use.legs != graph.legs_of(name) for use in uses):
-            return f"the noise '{name}' is used more than once, and is drawn where it is used"
+            return f"the noise '{name}' is used more than once, and each use would draw other values"
     drawn = [step.name for body in bodies for step in body if drops(graph, step)]
     twice = [name for name in drawn if drawn.count(name) > 1]
-    return f"the dropout of '{twice[0]}' would be drawn for two results" if twice else None
+    return f"the dropout of '{twice[0]}' would be drawn separately for two results" if twice else None
 
 
 def drops(graph: Graph, step: Step) -> bool:
-    """Whether a step has a dropout that acts."""
+    """Whether a step has a nonzero dropout."""
     found = dict(step.box.numbers).get("dropout") if step.box else None
     return found is not None and evaluate(found, graph.values) != 0
 
 
 def rows_of(graph: Graph, step: Step, keys: int) -> int:
-    """Rows of a block, with so many keys and one batch element."""
+    """The rows of a block, for this many keys and one batch element."""
     least, pairs = block_of(graph, step)
     return max(least, pairs // max(keys, keys_of(graph, step)))
 
 
 def block_of(graph: Graph, step: Step) -> tuple[int, int]:
-    """The least rows of a block, and its pairs of a query and a key: its largest tensor then has about BUDGET bytes."""
+    """The minimum rows of a block, and the query-key pairs with which its largest tensor has about BUDGET bytes."""
     return LEAST, max(BUDGET // (4 * _widest(graph, step, True)), 1)
 
 
 def keys_of(graph: Graph, step: Step) -> int:
-    """The keys that a row counts for at least: what is spread over its other legs takes as much room."""
+    """The minimum number of keys to count per row, so that values without a key leg also stay within the budget."""
     return -(-_widest(graph, step, False) // _widest(graph, step, True))
 
 
 def _widest(graph: Graph, step: Step, pairs: bool) -> int:
-    """The most numbers of one query and key, or of one query alone, that a block holds."""
+    """The most elements per query-key pair, or per query, among the tensors of a block."""
     block = step.form
     assert isinstance(block, Block)
-    held = [own.legs for own in block.inside if quadratic(graph, own.legs) == pairs]
-    return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in held), default=1)
+    shapes = [own.legs for own in block.inside if quadratic(graph, own.legs) == pairs]
+    return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in shapes), default=1)

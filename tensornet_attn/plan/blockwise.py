@@ -1,4 +1,4 @@
-"""Steps that are independent query by query, computed a block of queries at a time: no tensor of n x m elements.
+"""Blockwise computation: steps that are independent per query run on one block of queries at a time.
 
 # A.of = Q K;  A = box of A.of;  y.p1 = A V;  y = y.p1 Wo     ->     y.p1 = rows(Q, K, V);  y = y.p1 Wo
 """
@@ -15,11 +15,11 @@ from tensornet_attn.plan.implementation import Context, Cost, Implementation, Lo
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.price import scene_of, time_in_blocks, time_of_step
 
-WORTH = 1.25  # times as long is worth it to keep no tensor of queries x keys
+WORTH = 1.25  # accepted slowdown for storing no tensor of queries x keys
 
 
 class Blockwise(Implementation[Group]):
-    """Every group of steps that still has query and key legs, where blocks spare more than is kept anyway."""
+    """Groups of steps with query and key legs that no earlier row computes, if blocks save enough memory."""
 
     name, kind, opaque = "blocks of queries", "blockwise", True
 
@@ -28,42 +28,42 @@ class Blockwise(Implementation[Group]):
         return () if reason is None else (reason,)
 
     def cost(self, form: Group, context: Context) -> Cost | None:
-        """The time of blocks, computed again in the backward, and that of the steps one by one."""
+        """The time of blocks, with recomputation in the backward, and that of the separate steps."""
         if context.always:
             return None
         scene, target = scene_of(form.graph, context.sizes, context.target), context.target
         parts = dict.fromkeys(part for body in form.bodies for part in body)
         kept = sum(time_of_step(scene, part, target) for part in parts)
         again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
-        but = "computed again in the backward, they would take"
+        but = "with recomputation in the backward, they would take"
         return Cost(again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, WORTH)
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         split, _ = split_best(graph, context.sizes, context.device)
-        chosen, refused, costs, gone = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, str](), set[str]()
+        chosen, refused, costs, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, str](), set[str]()
         made: dict[str, Step] = {}
         for group in groups_of(split, context.sizes):
             reasons, cost = self.judged(group, context)
             if reasons:
                 refused |= {name: reasons for name in group.steps if not split.step[name].nested}
                 continue
-            gone |= group.steps | group.spread
+            removed |= group.steps | group.spread
             made |= {step.name: step for step in group.kernels}
             for step in group.kernels:
                 count = rows_of(split, step, context.sizes[str(graph.key)])
                 rows = f"blockwise: {count} queries at a time, recomputed in the backward"
-                chosen[step.name] = f"{rows}: no tensor of {graph.query} x {graph.key} elements"
+                chosen[step.name] = f"{rows}, without a tensor of {graph.query} x {graph.key} elements"
                 costs |= {} if cost is None else {step.name: str(cost)}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, gone))), chosen, refused, costs)
+        return Lowered(replace(graph, steps=tuple(steps_with(graph, split, made, removed))), chosen, refused, costs)
 
 
 BLOCKWISE = Blockwise()
 
 
 def _too_small(group: Group, context: Context) -> str | None:
-    """Why blocks do not pay: what they spare is less than what is kept anyway."""
+    """Why blocks do not pay off: they save no more elements than their operands have. None if they do."""
     known = {leg.name: leg.size or context.sizes[leg.name] for leg in group.graph.legs}
     inside = dict.fromkeys(part for body in group.bodies for part in body[:-1])
     spared = sum(prod(known[leg] for leg in step.legs) for step in inside)
     kept = sum(prod(known[leg] for leg in use.legs) for use in {use for one in group.kernels for use in one.op.uses})
-    return None if spared > kept else f"blocks of queries would spare {spared:,} numbers and keep {kept:,}"
+    return None if spared > kept else f"blocks would save {spared:,} elements, no more than the {kept:,} of operands"

@@ -1,6 +1,6 @@
-"""What was made is kept by content, the last few of it: the same request gives the same object.
+"""A least-recently-used cache by content: equal requests return the same object.
 
-Its content is that of the tables of `ops` too, to which rows may be added.
+The key includes the rows added to the tables of `ops`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class Cache(Generic[Value]):
-    """At most `most` values by key, the least recently used forgotten first.
+    """At most `most` values by key; the least recently used value is dropped first.
 
     >>> squares = Cache[int](most=2)
     >>> [squares.get(x, lambda: x * x) for x in (2, 3, 2, 4)], len(squares)
@@ -28,13 +28,13 @@ class Cache(Generic[Value]):
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of the key, made where it is not kept; what `make` raises is raised, and nothing is kept."""
+        """The value of a key, created by `make` if it is not cached. An exception of `make` propagates."""
         key = added(), key
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
                 return self._values[key]
-        made = make()  # outside of the lock: two threads may make the same, and the first one stays
+        made = make()  # outside the lock: if two threads create the value, the first one is kept
         with self._lock:
             made = self._values.setdefault(key, made)
             while len(self._values) > self._most:

@@ -1,9 +1,9 @@
-"""Sums over keys that a state carries from chunk to chunk: the past is one tensor, whatever its length.
+"""Sums over keys as states that decoding carries from chunk to chunk; the size of a state is independent of the length.
 
 # A = keep over m of q k;  o = A v     ->     o = A v + q past;  state = past + sum over the chunk of k v
 # s = sum over m of q k                ->     s = the same + q past;  state = past + sum over the chunk of k
 
-Where rows are divided by their sums, these are carried likewise. `m` then has the positions of the chunk alone.
+The row sums of normalised maps are carried the same way. `m` then has the positions of the chunk alone.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from tensornet_attn.ir.arithmetic import ONE, Negative, Number
 from tensornet_attn.ops.conv import convolves
 from tensornet_attn.ops.delta_rule import legs_of
 from tensornet_attn.ops.operation import without
-from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps, with_uses
+from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps, with_uses, without_dead
 
-TINY = Number(1e-30)  # beside a sum that is 1 at least, where anything was seen
-HIDDEN = 1e30  # what a hidden key's exponent lies above all others, and the level before any: parts are never float16
-PLACE = "chunk.place"  # an input [n]: 1 for the first position of the chunk, 2 for the next
-VISIBLE = "chunk.visible"  # an input [n]: 1, or 0 where the key mask of the call hides a position
+TINY = Number(1e-30)  # added to a sum that is at least 1 if any key is visible
+HIDDEN = 1e30  # offset of a hidden key's exponent, and the level before the first key; parts never run in float16
+PLACE = "chunk.place"  # an input [n]: the number of a position in the chunk, from 1
+VISIBLE = "chunk.visible"  # an input [n]: 1, or 0 if the key mask of the call hides the position
 
 
 @dataclass(frozen=True)
 class Carried:
-    """A graph with states. `states`: the step that gives a state, by the input that holds it before.
+    """A graph with states. `states`: the step that computes each new state, by the input that holds the old one.
 
-    `boxes`: the maps, sums, delta rules and scans that are carried. `levels`: inputs that are `HIDDEN` before any key.
+    `boxes`: the carried maps, sums, delta rules and scans. `levels`: the inputs that start at `HIDDEN`.
     """
 
     graph: Graph
@@ -51,7 +51,7 @@ class Carried:
 
 
 def carried(graph: Graph) -> Carried:
-    """Every map, every sum over the keys and every delta rule and scan that a state can carry, with its states."""
+    """The graph with a state for each map, sum over keys, delta rule and scan that a state can carry."""
     made = Carried(graph)
     for name, found in attentions(graph).items():
         form = linear(attentions(made.graph)[name]) if found.compares and name in attentions(made.graph) else ""
@@ -69,7 +69,7 @@ def carried(graph: Graph) -> Carried:
 
 
 def of_last(made: Carried) -> Carried:
-    """Convolutions read keys, the last of which are the chunk's, and give values of the chunk's queries.
+    """Lets convolutions read keys, the last of which belong to the chunk, and return values of the chunk's queries.
 
     # c[n] = conv over n of x[n]     ->     c[n] = conv of x[m], its last entries
     """
@@ -91,7 +91,7 @@ def of_last(made: Carried) -> Carried:
 
 
 def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
-    """A product with copies of the inputs that it reads along a leg: of an input nothing is a result to keep."""
+    """A product that reads copies of the inputs with a leg; a cache stores results, and inputs are not results."""
     inputs = {tensor.name for tensor in graph.of_role("input")}
     uses = dict.fromkeys(use for use in step.op.uses if use.name in inputs and leg in use.legs)
     names = {use: Use(fresh(graph, f"{step.name}.{use.name}"), use.legs) for use in uses}
@@ -100,16 +100,16 @@ def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
 
 
 def _sees_all(graph: Graph, form: Recurrence) -> bool:
-    """Whether no mask but causality hides keys."""
+    """Whether no mask except causality hides keys."""
     return all(mask == CAUSAL for mask in graph.masks(form.box))
 
 
 @dataclass(frozen=True)
 class _Level:
-    """What the past stands under where scores decay: exp(level - b) of a key is summed, level the least b so far.
+    """The common scale of the past where scores decay: exp(level - b) of each key is summed; level: the least b so far.
 
-    A query reads it by exp(a - level before the chunk), `read`, the exp of `since`. Behind the chunk the level may be
-    lower: what was held is multiplied by `fall`, the exp of the difference, and each key counts exp(level - b), `keys`.
+    A query reads the sum times `read` = exp(`since`), since = a - level before the chunk. If the chunk lowers the
+    level, the old sum is multiplied by `fall` = exp(new - old level). Each key counts exp(level - b), `keys`.
     """
 
     since: Use
@@ -120,17 +120,17 @@ class _Level:
 
 @dataclass
 class _States:
-    """The states of one box: inputs that hold them, and the steps that give them anew."""
+    """The states of one box: the inputs that hold them, and the steps that update them."""
 
     graph: Graph
     box: Step
     decays: tuple[Decay, ...] = ()
     tensors: list[Tensor] = field(default_factory=list)
-    before: list[Step] = field(default_factory=list)  # what queries read the states by
+    before: list[Step] = field(default_factory=list)  # steps with which queries read the states
     steps: list[Step] = field(default_factory=list)
     states: dict[str, str] = field(default_factory=dict)
-    others: dict[str, str] = field(default_factory=dict)  # legs of features, by those that values have of their name
-    known: dict[tuple[Use, ...], Use] = field(default_factory=dict)  # what holds the sum of these products
+    others: dict[str, str] = field(default_factory=dict)  # new legs of features, by the leg of values with that name
+    known: dict[tuple[Use, ...], Use] = field(default_factory=dict)  # the state that holds the sum of these products
     levels: dict[tuple[Use, ...], _Level] = field(default_factory=dict)
     largest: set[str] = field(default_factory=set)
 
@@ -139,7 +139,7 @@ class _States:
         return str(self.graph.query)
 
     def read(self, term: ScoreTerm, value: Use | None) -> Term:
-        """What a query reads of the past through a term; the state of it is new."""
+        """The part of a term that comes from the past; adds its state."""
         term = self.apart(term, value)
         level = self.level(term.pairwise) if term.pairwise else None
         keys = (*term.key, *((value,) if value else ()), *([level.keys] if level else []))
@@ -147,7 +147,7 @@ class _States:
         return Term(term.coefficient, (*term.query, *term.core, *read, self.sum(keys, level)))
 
     def sum(self, keys: tuple[Use, ...], level: _Level | None = None) -> Use:
-        """What holds the sum of these products over the past."""
+        """The state that holds the sum of these products over the past."""
         if keys not in self.known:
             pair = (self.graph.query, self.graph.key)
             legs = tuple(dict.fromkeys(leg for use in keys for leg in use.legs if leg not in pair))
@@ -159,7 +159,7 @@ class _States:
         return self.known[keys]
 
     def hold(self, legs: Legs) -> tuple[Use, str]:
-        """An input for a new state, and the name of the step that gives it."""
+        """An input for a new state, and the name of the step that updates it."""
         name = fresh(self.graph, f"{self.box.name}.state{len(self.states) + 1}")
         past = Use(f"{name}.past", legs)
         self.tensors.append(Tensor(past.name, "input", legs))
@@ -167,17 +167,17 @@ class _States:
         return past, name
 
     def visible(self) -> Use:
-        """1, or 0 where the key mask of the call hides a position."""
+        """1, or 0 if the key mask of the call hides the position: [n]."""
         return Use(VISIBLE, (self.query,))
 
     def now(self, use: Use) -> Use:
-        """A key's value at the positions of the chunk's queries."""
+        """The value of a key at the positions of the chunk's queries."""
         return Use(use.name, tuple(self.query if leg == self.graph.key else leg for leg in use.legs))
 
     def level(self, pairwise: tuple[Use, ...]) -> _Level:
-        """What these factors exp(a - b) decay by, their exponents added.
+        """The level for these factors exp(a - b), whose exponents are added.
 
-        Positions are those in the chunk: the level is moved back by what b is at the chunk's end and not at its start.
+        Positions count within the chunk, so the stored level is shifted by the change of b at the end of the chunk.
         """
         if pairwise in self.levels:
             return self.levels[pairwise]
@@ -203,7 +203,7 @@ class _States:
         some = self.step(f"{name}.some", Box("max", self.query, (("of", self.visible()),)), ())
         none = self.step(f"{name}.none", Contraction((Term(ONE, ()), Term(Negative(ONE), (some,)))), ())
         least = [Term(Negative(ONE), (some, use)) for use in (most, self.map(f"{name}.above", "relu", above, legs))]
-        least += [Term(ONE, (none, past))]  # where the chunk shows nothing, the level is what it was
+        least += [Term(ONE, (none, past))]  # if the chunk has no visible key, the level stays
         level = self.step(f"{name}.least", Contraction(tuple(least)), legs)
         end = self.step(f"{name}.end", Box("max", self.query, (("of", Use(PLACE, (self.query,))),)), ())
         moved = [self.at(term, end) for term in of_key if self.at(term, end) != term]
@@ -221,22 +221,22 @@ class _States:
         return self.levels[pairwise]
 
     def at(self, term: Term, place: Use) -> Term:
-        """The term of an exponent with its position at a place."""
+        """A term of an exponent, evaluated at another position."""
         places = {one.name for decay in self.decays for one in decay.places if one.init == POSITION}
         return replace(term, factors=tuple(place if use.name in places else use for use in term.factors))
 
     def step(self, name: str, op: Contraction | Box, legs: Legs) -> Use:
-        """A step that states are made of."""
+        """Adds a step of the update."""
         self.steps.append(Step(name, op, legs))
         return Use(name, legs)
 
     def map(self, name: str, function: str, of: Contraction, legs: Legs) -> Use:
-        """A map of a sum, in two steps."""
+        """Adds a map of a sum, as two steps."""
         inner = self.step(f"{name}.of", of, legs)
         return self.step(name, Box("map", None, (("of", inner),), function=Function(function)), legs)
 
     def apart(self, term: ScoreTerm, value: Use | None) -> ScoreTerm:
-        """The term with other legs for its features, where values have legs of their names."""
+        """The term with new legs for its features if values have legs with the same names."""
         scores = self.box.op.uses[0].legs
         met = {leg for use in term.factors for leg in use.legs if leg not in scores} & {*(value.legs if value else ())}
         for leg in sorted(met - {*self.others}):
@@ -250,7 +250,7 @@ class _States:
         return replace(term, query=on(term.query), key=on(term.key), core=on(term.core))
 
     def onto(self, made: Carried, graph: Graph, masked: str) -> Carried:
-        """The carried graph with these states behind the others; `masked`: its box of the chunk."""
+        """The carried graph with these states added; `masked`: the box that remains for the chunk."""
         places = {one.name: one for decay in self.decays for one in decay.places if one.init != POSITION}
         places |= {one.name: one for one in self.tensors}
         places |= {name: Tensor(name, "input", (self.query,)) for name in (VISIBLE, PLACE)}
@@ -261,7 +261,7 @@ class _States:
 
 
 def _map(made: Carried, name: str, form: Recurrence) -> Carried:
-    """A map that reads values: of the chunk, and of the past through the state."""
+    """Carries a map that is multiplied with values: the chunk's part is computed, the past comes from the state."""
     graph, found = made.graph, attentions(made.graph)[name]
     reader, own = found.reader(), _States(graph, found.box, form.decays)
     assert isinstance(reader, Reader)
@@ -291,10 +291,11 @@ def _map(made: Carried, name: str, form: Recurrence) -> Carried:
 
 
 def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
-    """A mean of values weighted by exponentials of numbers of the keys: that of the chunk and that of the past.
+    """Carries a mean of values whose weights are exponentials of key-only scores: the means of chunk and past.
 
-    Each counts as much as its exponentials sum to: sigmoid of the difference of their logarithms.
+    Each mean is weighted by its sum of exponentials: the weight is the sigmoid of the difference of their logarithms.
     """
+    made = _with_own_diagonal(made, name, form.decays[0])
     graph, found = made.graph, attentions(made.graph)[name]
     reader, own, box, value = found.reader(), _States(graph, found.box, form.decays), found.box, form.value
     assert isinstance(reader, Reader)
@@ -322,7 +323,7 @@ def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
     minus = [Term(Negative(ONE), (use,)) for use in (level.since, past)]
     more = step("more", Contraction((Term(ONE, (step("lse", chunk, rows),)), *minus)), rows)
     share = map_of("share", "sigmoid", more)
-    seen = step("seen", Contraction((Term(ONE, (map_, Use(ones.name, ones.legs))),)), rows)  # 1, or 0 of no key
+    seen = step("seen", Contraction((Term(ONE, (map_, Use(ones.name, ones.legs))),)), rows)  # 1, or 0 without a key
     inverse = map_of("past.inverse", "reciprocal", total)
     mean = step("past", Contraction((Term(ONE, (sums, inverse)),)), sums.legs)
     read = step("chunk", Contraction((Term(ONE, (map_, value)),)), legs)
@@ -334,8 +335,19 @@ def _mean(made: Carried, name: str, form: Recurrence) -> Carried:
     return replace(made, boxes=made.boxes | {f"{name}.lse"})
 
 
+def _with_own_diagonal(made: Carried, name: str, decay: Decay) -> Carried:
+    """With a copy of the diagonal for this map, which has the keys of the chunk alone; other readers may have all."""
+    diagonal, scores = decay.diagonal, attentions(made.graph)[name].scores
+    if diagonal is None or scores is None:
+        return made
+    copy = replace(diagonal, name=fresh(made.graph, f"{name}.own"))
+    reads = with_uses(scores, lambda use: replace(use, name=copy.name) if use.name == diagonal.name else use)
+    graph = with_steps(made.graph, {scores.name: [copy, reads]})
+    return replace(made, graph=without_dead(graph, [diagonal.name]) or graph, boxes=made.boxes | {copy.name})
+
+
 def _sum(made: Carried, form: Recurrence) -> Carried:
-    """A sum over keys: of the chunk, and of the past."""
+    """Carries a sum over keys: the sum over the chunk plus that over the past."""
     graph, box = made.graph, form.box
     own, chunk = _States(graph, box, form.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
     terms = (Term(ONE, (Use(chunk.name, box.legs),)), *(own.read(term, None) for term in form.terms))
@@ -344,7 +356,7 @@ def _sum(made: Carried, form: Recurrence) -> Carried:
 
 
 def _delta(made: Carried, step: Step) -> Carried:
-    """A delta rule behind the state that the past has left."""
+    """Lets a delta rule start from the state that the past has left."""
     graph, box, own = made.graph, step.box, _States(made.graph, step)
     assert box is not None
     after = replace(box, kind="delta_state", operands=box.operands[1:])
@@ -365,7 +377,7 @@ def _delta(made: Carried, step: Step) -> Carried:
 
 
 def _scan(made: Carried, step: Step) -> Carried:
-    """A recurrence number by number behind what the past has left."""
+    """Lets an elementwise recurrence start from the state that the past has left."""
     graph, box, own = made.graph, step.box, _States(made.graph, step)
     assert box is not None
     state, name = own.hold(without(box.operand("of").legs, box.leg))

@@ -1,4 +1,4 @@
-"""Convolutions of a product: what is convolved, and the weight of the taps, are read as they are.
+"""Convolutions of a product: the convolution reads the convolved factor and the weight of the taps directly.
 
 # c.of = x[n c] W[w c];  c = conv over n, with w, of c.of     ->     c = conv of x and W
 """
@@ -15,7 +15,7 @@ from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, wi
 
 
 def with_weights(graph: Graph, context: Context) -> Lowered:
-    """Every convolution of a product that nothing else reads, with its weight beside what it convolves."""
+    """Rewrites each convolution of a product without other readers to read its input and its weight separately."""
     for step in graph.steps:
         if step.box is not None and convolves(step.box) and not step.box.joins:
             graph = _with_weight(graph, step)
@@ -26,7 +26,7 @@ WITH_WEIGHTS = Rewriting("convolutions", with_weights)
 
 
 def _with_weight(graph: Graph, step: Step) -> Graph:
-    """The graph with one convolution as that of two tensors; as it was where it is none of a product."""
+    """The graph with the convolution as one of two tensors; unchanged if it is not of a suitable product."""
     box = step.box
     assert box is not None
     use, taps, source = box.operand("of"), str(box.other), source_of(graph, box)
@@ -35,7 +35,7 @@ def _with_weight(graph: Graph, step: Step) -> Graph:
     if inner is None or term is None or read_once(graph, inner.name) is None:
         return graph
     if {graph.query, graph.key} <= {*use.legs} or legs_in(term.factors) - {*inner.legs} & {*use.legs}:
-        return graph  # a map: a mask may name the legs of the whole product. Or legs that would meet
+        return graph  # masks may use the legs of the whole product; or legs would collide
     names = dict(zip(inner.legs, use.legs, strict=True))
     factors = [Use(one.name, tuple(names.get(leg, leg) for leg in one.legs)) for one in term.factors]
     weights = [one for one in factors if taps in one.legs]
@@ -49,7 +49,7 @@ def _with_weight(graph: Graph, step: Step) -> Graph:
 
 
 def _one(graph: Graph, name: str, coefficient: Arith, factors: list[Use], legs: set[str]) -> tuple[Use, list[Step]]:
-    """A product as one value with those of its legs that others read, and the step that makes it."""
+    """A product as one value with those legs that others read, and the step that computes it, if one is needed."""
     if len(factors) == 1 and coefficient == ONE:
         return factors[0], []
     own = tuple(dict.fromkeys(leg for use in factors for leg in use.legs if leg in legs))

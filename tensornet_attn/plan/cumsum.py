@@ -1,4 +1,4 @@
-"""Sums over the keys of products of a part of queries and one of keys: one cumulative sum of the keys' part.
+"""Sums over keys of products of a query part and a key part: one cumulative sum of the key part.
 
 # since.of = one[n] gate[m];  since = sum over the visible m of since.of     ->     since = one times a cumulative sum
 """
@@ -18,14 +18,14 @@ DESCRIPTION = {True: "a cumulative sum over the keys", False: "a sum over the ke
 
 @dataclass(frozen=True)
 class Summed:
-    """A sum over keys in a graph."""
+    """A sum over keys and its graph."""
 
     graph: Graph
     found: Recurrence
 
 
 class CumulativeSums(OfBoxes[Summed]):
-    """Every sum over keys that allows it: it takes no more operations than the scores at any length."""
+    """Sums over keys that separate into query and key parts; never more operations than computing the scores."""
 
     name, kind = "cumulative sums", "sums"
 
@@ -37,7 +37,7 @@ class CumulativeSums(OfBoxes[Summed]):
         return Summed(graph, found) if isinstance(found, Recurrence) and not found.decays else None
 
     def lower(self, form: Summed, context: Context) -> Lowered:
-        """The box and what it sums are replaced by one kernel."""
+        """Replaces the sum and the product that it sums by one kernel."""
         graph, found, before = form.graph, form.found, list[Step]()
         step = found.box
         assert step.box is not None

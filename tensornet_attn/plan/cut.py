@@ -1,7 +1,7 @@
-"""A leg as it runs through a diagram, looked at as one to split over processes: what every value then is, or why not.
+"""Splitting a leg over processes: the kind of every value if the leg is split, or why the leg cannot be split.
 
-A value is whole (the same in every process), split (it has the leg), or partial (a sum over the leg: the processes'
-values add up to it). A product that is linear in a partial value is partial; nothing else reads one. The output and
+A value is whole (the same in every process), split (it has the leg), or partial (the processes' values add up to it).
+A product that is linear in one partial value is partial; no other operation may read a partial value. The output and
 losses may be partial.
 """
 
@@ -18,15 +18,15 @@ from tensornet_attn.graph.wires import WHOLE, Joint, Wire, joints
 from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.legs import quadratic
 
-Slot = tuple[str, Wire]  # a leg of a tensor or of a step
+Slot = tuple[str, Wire]  # a leg of a tensor or step
 
 
 class Unsplit(Exception):
-    """Why a leg cannot be split, as a clause."""
+    """The reason why a leg cannot be split, as a clause."""
 
 
 def glued(graph: Graph) -> list[frozenset[Slot]]:
-    """Legs that are one: those of a tensor with the wires its uses hang on, those of a state with its new value."""
+    """Sets of slots that are the same leg: legs of tensors with their uses, legs of states with their new values."""
     union = UnionFind()
     for name in (*graph.tensor, *graph.step):
         for leg in graph.legs_of(name):
@@ -43,14 +43,14 @@ def glued(graph: Graph) -> list[frozenset[Slot]]:
 
 @dataclass(frozen=True)
 class Cut:
-    """A leg as it runs through the whole diagram, looked at as one to split."""
+    """A leg of the whole diagram, considered for splitting."""
 
     graph: Graph
     own: frozenset[Slot]
 
     @property
     def possible(self) -> bool:
-        """Whether it is on a weight, has a size, and is neither on an input nor on the output."""
+        """Whether the leg is on a weight, has a fixed size, and is on no input and not on the output."""
         roles = {self.graph.tensor[name].role for name, _ in self.own if name in self.graph.tensor}
         kept = any((self.graph.output, Wire(leg)) in self.own for leg in self.graph.step[self.graph.output].legs)
         sized = all(self.graph.leg[wire.leg].kind in ("size", "head") for _, wire in self.own)
@@ -58,19 +58,19 @@ class Cut:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the leg is called on weights, in the order declared."""
+        """The names of the leg on weights, in the order of declaration."""
         legs = [leg for t in self.graph.of_role("weight") for leg in t.legs if (t.name, Wire(leg)) in self.own]
         return tuple(dict.fromkeys(legs))
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it first stands on a weight."""
+        """The first weight with the leg, and the leg's index on it."""
         weights = enumerate(self.graph.of_role("weight"))
         return min((i, t.legs.index(leg)) for i, t in weights for leg in t.legs if (t.name, Wire(leg)) in self.own)
 
     @property
     def leg(self) -> str:
-        """What it is called in messages."""
+        """The name of the leg in messages."""
         return self.names[0]
 
     @property
@@ -78,7 +78,7 @@ class Cut:
         return any(self.graph.leg[name].kind == "head" for name in self.names)
 
     def shards(self) -> Iterator[tuple[str, int]]:
-        """The weights and states on it, each with the dimension as stored. Raises Unsplit."""
+        """The weights and states with the leg, and their stored dimension to shard. Raises Unsplit."""
         for tensor in self.graph.tensors:
             own = [leg for leg in tensor.legs if (tensor.name, Wire(leg)) in self.own]
             if len(own) > 1:
@@ -86,12 +86,12 @@ class Cut:
             groups = tensor.stored or tuple((leg,) for leg in tensor.legs)
             for place, group in enumerate(groups) if tensor.role in ("weight", "state") else ():
                 if {*own} & {*group[1:]}:
-                    raise Unsplit(f"'{tensor.name}' stores '{own[0]}' inside of {named(group[:1])}")
+                    raise Unsplit(f"'{tensor.name}' stores '{own[0]}' inside {named(group[:1])}")
                 if {*own} & {*group}:
                     yield tensor.name, place
 
     def kinds(self) -> tuple[dict[str, str], frozenset[tuple[str, int]]]:
-        """What each tensor and step is, and the terms of partial sums that are whole. Raises Unsplit."""
+        """The kind of each tensor and step, and the whole terms of partial sums. Raises Unsplit."""
         kinds = {t.name: "split" if self._has(t.name, t.legs) else "whole" for t in self.graph.tensors}
         shared: set[tuple[str, int]] = set()
         for step in self.graph.steps:
@@ -106,22 +106,22 @@ class Cut:
             if kinds[name] == "partial":
                 raise Unsplit(f"'{name}', which a state stores, is a sum over '{self.leg}'")
         if kinds[self.graph.output] != "partial":
-            raise Unsplit(f"the output is no sum over '{self.leg}'")
+            raise Unsplit(f"the output is not a sum over '{self.leg}'")
         return kinds, frozenset(shared)
 
     def _has(self, name: str, legs: Sequence[str]) -> bool:
         return any((name, Wire(leg)) in self.own for leg in legs)
 
     def _wires(self, step: Step, of: Sequence[Joint]) -> list[Wire]:
-        """The wires of some uses, and of the result, that are this leg."""
+        """The wires of the result and of some uses that are this leg."""
         wires = [Wire(leg) for leg in step.legs] + [wire for joint in of for wire in joint.wires]
         return [wire for wire in dict.fromkeys(wires) if (step.name, wire) in self.own]
 
     def _term(self, step: Step, place: int, term: Term, kinds: dict[str, str]) -> str:
-        """What a product is."""
+        """The kind of a product."""
         wires = self._wires(step, [joint for joint in joints(step) if joint.part == place])
         if len(wires) > 1:
-            raise Unsplit(f"'{step.name}' joins every entry of '{wires[0].leg}' with every one of '{wires[1].leg}'")
+            raise Unsplit(f"'{step.name}' combines each entry of '{wires[0].leg}' with each entry of '{wires[1].leg}'")
         partial = [use for use in term.factors if kinds[use.name] == "partial"]
         if partial and (wires or len(partial) > 1):
             raise Unsplit(f"{self._summed(partial[0].name, kinds)}, and '{step.name}' needs the whole sum")
@@ -130,14 +130,14 @@ class Cut:
         return "split" if wires else "whole"
 
     def _box(self, step: Step, kinds: dict[str, str]) -> str:
-        """What a box makes of its operands."""
+        """The kind of the result of a box."""
         box = step.box
         assert box is not None
         op = OPS[box.kind]
         wires = self._wires(step, joints(step))
         along = next((leg for leg in box.acting if Wire(leg) in wires), None)
         if len(wires) > 1:
-            raise Unsplit(f"{_describe(step)} joins every entry of '{wires[0].leg}' with every one of '{wires[1].leg}'")
+            raise Unsplit(f"{_describe(step)} combines each entry of '{wires[0].leg}' with each of '{wires[1].leg}'")
         if wires and not self._has(step.name, step.legs) and not (op.is_sum and along):
             raise Unsplit(f"{_describe(step)} runs over '{wires[0].leg}'")
         if along is not None and not op.is_sum:
@@ -148,20 +148,20 @@ class Cut:
         return "partial" if partial or along is not None else "split" if wires else "whole"
 
     def _summed(self, name: str, kinds: dict[str, str]) -> str:
-        """Where the leg was summed that a partial value is a sum over."""
+        """The step in which the leg is summed, for a partial value."""
         step = self.graph.step[name]
         if any(wire.leg not in step.legs for wire in self._wires(step, joints(step))):
-            return f"'{name}' sums '{self.leg}'"
+            return f"'{name}' sums over '{self.leg}'"
         return self._summed(next(use.name for use in step.op.uses if kinds[use.name] == "partial"), kinds)
 
     def check_work(self, kinds: dict[str, str]) -> None:
-        """Raises Unsplit where every process would make all scores, or all heads that are mixed into its own."""
+        """Raises Unsplit if every process would compute all scores, or all heads that are mixed into its own."""
         data = batched(self.graph)
         for step in self.graph.steps:
             if step.contraction is not None and kinds[step.name] == "split":
                 self._check_mixing(step, step.contraction, data)
             elif kinds[step.name] == "whole" and step.name in data and quadratic(self.graph, step.legs):
-                raise Unsplit(f"'{step.name}' has no '{self.leg}', so that every process would make all of it")
+                raise Unsplit(f"'{step.name}' does not have '{self.leg}', so every process would compute all of it")
 
     def _check_mixing(self, step: Step, op: Contraction, data: frozenset[str]) -> None:
         for term in op.terms:
@@ -184,7 +184,7 @@ class Cut:
 
 
 def _sum(terms: Sequence[str], split: bool) -> str:
-    """What a sum of terms is."""
+    """The kind of a sum of terms."""
     return "split" if split else "partial" if "partial" in terms else "whole"
 
 

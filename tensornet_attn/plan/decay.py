@@ -1,8 +1,8 @@
-"""Decay scores: a factor exp(a - b), a of queries and b of keys, lets the keys be summed first all the same.
+"""Decaying scores: with a factor exp(a - b), a of queries and b of keys, keys can still be summed first.
 
-# D = exp(a[n] - b[m]);  A.of = Q K D     ->     a chunk of keys keeps what it sums under a scale of its own
+# D = exp(a[n] - b[m]);  A.of = Q K D     ->     the sums of each chunk of keys have a scale of their own
 
-Such factors are powers of a rate by distance (retention) and products of gates between a key and a query.
+Examples of such factors are powers of a rate by distance (retention), and products of gates between key and query.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tensornet_attn.rewrite.duplicate import duplicated
 
 
 def decay_alone(graph: Graph, scores: str) -> Graph:
-    """The graph in which nothing else reads the factors that let these scores decay, nor their exponents."""
+    """The graph in which nothing else reads the decay factors of these scores, or their exponents."""
     step, pair = graph.step.get(scores), {graph.query, graph.key}
     for factor in sorted({use.name for use in (step.op.uses if step else ()) if pair <= {*use.legs}}):
         box = graph.step[factor].box if factor in graph.step else None
@@ -28,7 +28,7 @@ def decay_alone(graph: Graph, scores: str) -> Graph:
 
 
 def _alone(graph: Graph, place: str, reader: str) -> tuple[Graph, str]:
-    """The graph in which a step has this reader alone, and the step's name there: a copy where it had others."""
+    """The graph in which a step has only this reader, and the step's name there; copies the step if necessary."""
     if place not in graph.step or (
         {step.name for step, _ in graph.readers[place]} == {reader} and not kept(graph, place)
     ):
@@ -38,12 +38,19 @@ def _alone(graph: Graph, place: str, reader: str) -> tuple[Graph, str]:
 
 
 def decay_sides(graph: Graph, decay: Decay, name: str, before: list[Step]) -> list[Step]:
-    """The steps that make a decay of its sides, `name` in front, which are put `before`."""
+    """The steps of a decay from its query and key sides, which are added to `before` under names with prefix `name`."""
     uses: list[Use] = []
-    for letter, leg, terms in (("a", str(graph.query), decay.query), ("b", str(graph.key), decay.key)):
+    key = str(graph.key)
+    for letter, leg, terms in (("a", str(graph.query), decay.query), ("b", key, decay.key), ("c", key, decay.own)):
+        if not terms:
+            continue
         found = {other for term in terms for use in term.factors for other in use.legs}
         legs = (*(other for other in decay.box.legs if other in found and other not in (graph.query, graph.key)), leg)
         before.append(Step(f"{name}.{letter}", Contraction(terms), legs))
         uses.append(Use(f"{name}.{letter}", legs))
-    difference = Contraction((Term(ONE, (uses[0],)), Term(Negative(ONE), (uses[1],))))
-    return [replace(decay.of, op=difference), decay.box]
+    difference = [Term(ONE, (uses[0],)), Term(Negative(ONE), (uses[1],))]
+    if decay.diagonal is None:
+        return [replace(decay.of, op=Contraction(tuple(difference))), decay.box]
+    at = replace(decay.diagonal, name=f"{name}.own")
+    difference.append(Term(ONE, (Use(at.name, at.legs), uses[2])))
+    return [at, replace(decay.of, op=Contraction(tuple(difference))), decay.box]

@@ -1,12 +1,12 @@
-"""Decoding: what is kept of the positions seen so far, and the diagrams that compute one more chunk from that.
+"""Decoding: the results that a cache stores for past positions, and the diagrams that compute the next chunk from them.
 
 # K = x Wk;  V = x Wv;  A = softmax over m of Q K;  y = A V Wo
-#     ->     kept K and V;  K of the chunk;  V of the chunk;  y of the chunk, all of K and V given
+#     ->     stored: K and V;  computed: K and V of the chunk, y of the chunk from all of K and V
 
-Where queries meet keys, something of each key must have been kept: the cheapest results from which all that queries
-meet can be made again, a minimum cut of the diagram. Each part is a diagram on the design's own legs: `n` has the
-positions of the chunk, `m` those that are kept and the chunk's. The last query stands at the last key, so that masks
-and distances hold as they are.
+Wherever queries meet keys, results of all visible keys are needed. A minimum cut of the diagram finds the cheapest
+results to store from which these can be computed. Each part is a diagram on the design's own legs: `n` has the
+positions of the chunk, `m` the stored ones and the chunk's. The last query is at the position of the last key, so that
+masks and distances stay valid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
 from tensornet_attn.graph.model import Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.visibility import by_distance, lookahead
-from tensornet_attn.ir.arithmetic import Arith, names
+from tensornet_attn.ir.arithmetic import ONE, Arith, names
+from tensornet_attn.ir.steps import Contraction, Term
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import convolves, left_of
 from tensornet_attn.plan.blocks import exits, groups
@@ -40,15 +41,15 @@ from tensornet_attn.rewrite.change import fresh, leg_like, with_uses
 from tensornet_attn.tiles.legs import quadratic
 
 OF_CHUNK = {VISIBLE: "visible", PLACE: "place"}
-PLACES = ("position", "sinusoid")  # constants that say where a position stands
+PLACES = ("position", "sinusoid")  # constants that depend on absolute positions
 
 
 def decoding_of(graph: Graph, droppable: bool = False) -> Decoding:
-    """How a graph decodes: behind itself, or, where its keys are another input, against that.
+    """The decoding cache of a graph: of its own past or, if its keys are a separate input, of that memory.
 
-    `droppable`: of all positions nothing is kept that says where they stand, where that can be made again.
+    `droppable`: the results stored for all positions do not depend on absolute positions, if these can be added later.
 
-    Raises InputError where it cannot, with the step and the reason.
+    Raises InputError if no cache is possible, with the step and the reason.
     """
     memory = any(graph.key in one.legs and one.default is None for one in graph.of_role("input"))
     wanted = behind(graph, [graph.output])
@@ -72,20 +73,20 @@ def decoding_of(graph: Graph, droppable: bool = False) -> Decoding:
 
 
 def as_decoder(graph: Graph) -> Decoding:
-    """How a graph decodes with causality, or, where its keys are another input, as it is. Raises InputError."""
+    """The decoding cache of a graph, with causality unless its keys are a separate input. Raises InputError."""
     memory = any(graph.key in one.legs and one.default is None for one in graph.of_role("input"))
     return decoding_of(graph if memory else replace(graph, causal=True))
 
 
 def priced(graph: Graph, planned: Graph | None, n: int | None, m: int | None, batch: int, dtype: object) -> Report:
-    """The report of `cost_of`, with what decoding keeps. Raises InputError."""
+    """The report of `cost_of`, including the size of the decoding cache. Raises InputError."""
     report = cost_of(graph, planned, n, m, batch, dtype)
     length = dict(report.lengths).get(str(graph.key or graph.query), 0)
     return replace(report, decoding_state=decoding_state(graph, length))
 
 
 def decoding_state(graph: Graph, n: int) -> int | None:
-    """Floats that decoding keeps of n positions, for one sequence; None where there is no cache.
+    """Elements in the decoding cache after n positions, for one sequence; None if no cache is possible.
 
     >>> from tensornet_attn import build, load
     >>> decoding_state(build(load("mhsa")), 64)  # keys and values: 2 * 64 * 512
@@ -98,11 +99,11 @@ def decoding_state(graph: Graph, n: int) -> int | None:
 
 
 class _PositionsUnknown(Exception):
-    """Something asks where positions stand that a ring or a state has no more."""
+    """A step depends on positions that a ring buffer or a state does not store."""
 
 
 def _apart(graph: Graph) -> Graph:
-    """The graph in which maps of a blend read values each by itself, where each then has an implementation."""
+    """The graph in which the maps of a blend are applied to values separately, if all then have implementations."""
     context = Context(TRAINING.sizes(graph), TRAINING, "torch", TORCH.rows)
     for rewriting in (NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION) if graph.key else ():
         graph = rewriting.apply(graph, context).graph
@@ -110,7 +111,7 @@ def _apart(graph: Graph) -> Graph:
 
 
 def _looks_ahead(graph: Graph) -> str | None:
-    """Why a design is not causal; None where it is."""
+    """Why a design is not causal; None if it is."""
     for step in graph.steps:
         if graph.masked(step) and graph.query in step.op.uses[0].legs and lookahead(graph, step) > 0:
             return f"in '{step.name}' a query sees later keys; compile it with causal=True"
@@ -118,20 +119,20 @@ def _looks_ahead(graph: Graph) -> str | None:
             return f"'{step.name}' reads later positions; compile it with causal=True"
     met = any(graph.key in use.legs for step in graph.steps for use in step.op.uses)
     if met and not (graph.tied or any(graph.key in one.legs for one in graph.of_role("input"))):
-        return f"no input has the key leg '{graph.key}': there are as many keys whatever was seen"
+        return f"no input has the key leg '{graph.key}', so that the number of keys does not grow with the positions"
     for tensor in graph.tensors:
         if tensor.role == "weight" and {graph.query, graph.key} <= {*tensor.legs}:
-            return f"the weight '{tensor.name}' has a number for each query and key, whatever their positions"
+            return f"the weight '{tensor.name}' has an entry per query and key, independent of their positions"
     found = next((reason.removesuffix(".") for _, reason in causal_leaks(graph)), None)
     sums = found is None and graph.key is not None and not looks_back(replace(graph, causal=True))
-    return "numbers of all keys, later ones too, are summed" if sums else found
+    return "values of all keys, including later keys, are summed" if sums else found
 
 
 def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
-    """Why a step says something else at another length, or, against a memory, at another number of queries."""
+    """Why a step computes other values at another length, or, for a memory, with other queries; None if it does not."""
     lengths = {part for value in _numbers(step) for name in names(value) for part in [name.name]}
     if lengths := lengths & {str(graph.query), str(graph.key)}:
-        return f"'{step.name}' has the length '{min(lengths)}' in a number"
+        return f"'{step.name}' depends on the length '{min(lengths)}'"
     box = step.box
     if box is not None and convolves(step.box) and box.leg == graph.query and quadratic(graph, step.legs):
         return f"'{step.name}' reads scores of earlier queries"
@@ -142,15 +143,15 @@ def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
     tables = [use.name for use in step.op.uses if use.name in graph.tensor and graph.query in graph.legs_of(use.name)]
     tables = [name for name in tables if graph.tensor[name].role not in ("input", "noise")]
     if along or tables or relative & {*step.legs} or graph.masks(step):
-        return f"'{step.name}' asks where a query stands, and queries stand at the last keys of a memory"
+        return f"'{step.name}' depends on the positions of queries, which a memory fixes to those of its last keys"
     return None
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Steps where queries meet keys, with those that read them. `reach`: how far back these see; all if None.
+    """Steps in which queries meet keys, and their readers. `reach`: how far back they see; None: all keys.
 
-    `chunk`: they see the keys of the chunk alone, since states have the others.
+    `chunk`: they see only the keys of the chunk, because states carry the others.
     """
 
     steps: frozenset[str]
@@ -160,10 +161,10 @@ class Meeting:
 
 
 class _Derivation:
-    """The parts of one graph."""
+    """Derives the parts and the cached results of one graph."""
 
     def __init__(self, made: Carried, memory: bool, everything: bool = False, droppable: bool = False):
-        """`everything`: of each key something is kept, however few a query sees. `droppable`: see `decoding_of`."""
+        """`everything`: store results of all keys, even if queries see only a few. `droppable`: see `decoding_of`."""
         self.droppable = droppable
         self.graph, self.states, self.boxes, self.levels = made.graph, made.states, made.boxes, made.levels
         self.memory, self.everything = memory, everything
@@ -182,7 +183,7 @@ class _Derivation:
         parts = [part for part in self.parts.values() if part is not output]
         return Decoding(self.graph, (*parts, output), tuple(self.kept.values()), self.memory)
 
-    # What meets where
+    # Steps where queries meet keys
 
     def _meetings(self) -> Iterable[Meeting]:
         graph, taken = self.graph, set[str]()
@@ -195,7 +196,7 @@ class _Derivation:
             chunk = bool(boxes) and boxes <= self.boxes
             reach = None if self.everything else self._reach(steps)
             yield Meeting(own, ends, 0 if chunk else reach, chunk)
-        for step in graph.steps:  # keys summed by a step that makes nothing of queries x keys, as a delta rule
+        for step in graph.steps:  # steps that sum keys without values of queries x keys, such as a delta rule
             summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
             if summed and step.name in self.many and step.name not in taken:
                 chunk = step.name in self.boxes
@@ -203,7 +204,7 @@ class _Derivation:
                 yield Meeting(frozenset(), (step.name,), 0 if chunk else reach, chunk)
 
     def _reach(self, steps: Iterable[Step]) -> int | None:
-        """How far back the masks let any query see; None where something sees all."""
+        """How far back the masks let a query see; None if a step sees all keys."""
         graph, found = self.graph, list[int]()
         for step in steps:
             summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
@@ -213,25 +214,25 @@ class _Derivation:
                     return None
             if graph.masked(step):
                 reach = reach_of(graph, step)
-                if reach is None or not by_distance(graph.masks(step)):  # of a ring places are not known
+                if reach is None or not by_distance(graph.masks(step)):  # a ring buffer does not know positions
                     return None
                 found.append(max(reach.left, 0))
         return max(found) if found else None
 
     def _taps(self, step: Step) -> int | None:
-        """How far back a convolution reads; None for any other step."""
+        """How far back a convolution reads; None for other steps."""
         if step.box is None or not convolves(step.box):
             return None
         return left_of(self.graph, step.box, int(self.graph.leg[str(step.box.other)].size or 1))
 
     def _seq(self, legs: Iterable[str]) -> list[str]:
-        """The sequence legs among some."""
+        """The sequence legs in a list of legs."""
         return [leg for leg in legs if leg in (self.query, self.key)]
 
-    # What is kept
+    # Cached results
 
     def _kept(self) -> dict[str, Kept]:
-        """The cheapest results that all can be made of that queries meet."""
+        """The cheapest results from which everything that queries meet can be computed."""
         wanted: dict[str, float] = {}
         for one in self.meetings:
             for name in () if one.chunk else (*one.steps, *one.exits):
@@ -261,30 +262,30 @@ class _Derivation:
         }
 
     def _depends_on_position(self, name: str) -> bool:
-        """Whether a result says where its position stands."""
+        """Whether a result depends on its absolute position."""
         graph, found = self.graph, behind(self.graph, [name])
         rows = {one.name for role in ("weight", "state") for one in graph.of_role(role) if self._seq(one.legs)}
         return bool(rows & found) or any(map(self.placed, found))
 
     def _unplaced(self, names: Iterable[str]) -> list[str]:
-        """Results, or what they are made of before that says where its position stands."""
+        """Replaces results that depend on absolute positions by their operands that do not, if possible."""
         found = list[str]()
         for name in names:
             before = self._before(name) if self._depends_on_position(name) else []
-            inputs = [one for one in before if one in self.graph.tensor]  # of which nothing is a result to keep
+            inputs = [one for one in before if one in self.graph.tensor]  # inputs are not results and cannot be cached
             found += self._unplaced(before) if before and not inputs else [name]
         return list(dict.fromkeys(found))
 
     def _before_lengths(self, names: Iterable[str]) -> list[str]:
-        """Results, or what those are made of that are others when more positions follow."""
+        """Replaces results that change with the total length by their operands that do not."""
         found = list[str]()
         for name in names:
             before = self._before(name)
             changing = [one for one in behind(self.graph, [name]) if self._by_length(one)]
             if changing and (not before or any(one in self.graph.tensor for one in before)):
                 raise InputError(
-                    f"{self.graph.name}: no cache can be kept: '{changing[0]}' turns all positions by other angles "
-                    "at each length; compile it with another rope_type, or without positions of the call."
+                    f"{self.graph.name}: no cache can be kept: '{changing[0]}' rotates by angles that depend on "
+                    "the length; compile it with another rope_type, or without positions of the call."
                 )
             found += self._before_lengths(before) if changing else [name]
         return list(dict.fromkeys(found))
@@ -294,11 +295,11 @@ class _Derivation:
         return step is not None and step.box is not None and OPS[step.box.kind].by_length(step.box)
 
     def _differs(self, name: str) -> bool:
-        """Whether a result differs from call to call: weights, constants and what is made of them do not."""
+        """Whether a result differs between calls; weights, constants and results of these alone do not."""
         return name in self.many
 
     def _before(self, name: str) -> list[str]:
-        """What a result on one sequence leg can be made again of, for each position alone; empty where it cannot."""
+        """The operands from which a result can be recomputed position by position; empty if it cannot."""
         step = self.graph.step.get(name)
         if step is None or name in self.meeting:
             return []
@@ -307,14 +308,14 @@ class _Derivation:
     # Parts
 
     def part(self, value: str) -> Part:
-        """The part that gives a value of the chunk, made after those that it needs."""
+        """The part that computes a value of the chunk, added after the parts that it needs."""
         if value not in self.parts:
             own = _Build(self, value).part()
-            self.parts[value] = own  # behind those that it asked for
+            self.parts[value] = own  # added after the parts that it asked for
         return self.parts[value]
 
     def placed(self, name: str) -> bool:
-        """Whether a constant, or a box by itself, depends on where its positions stand."""
+        """Whether a constant or the box of a step depends on absolute positions."""
         tensor, step = self.graph.tensor.get(name), self.graph.step.get(name)
         if tensor is not None:
             return tensor.init is not None and tensor.init.name in PLACES and bool(self._seq(tensor.legs))
@@ -323,14 +324,14 @@ class _Derivation:
 
 
 class _Build:
-    """One part: the tensors, steps and inputs that its value needs."""
+    """Builds one part: the tensors, steps and inputs that its value needs."""
 
     def __init__(self, whole: _Derivation, value: str):
         self.whole, self.graph, self.value = whole, whole.graph, value
         self.query, self.key = whole.query, whole.key
         self.meeting = whole.meeting.get(value)
         self.tensors, self.steps, self.inputs = dict[str, Tensor](), dict[str, Step](), dict[str, Given]()
-        self.counts = False  # whether the place of a position counts
+        self.counts = False  # whether the value depends on absolute positions
 
     def part(self) -> Part:
         graph, legs = self.graph, self.graph.legs
@@ -347,8 +348,10 @@ class _Build:
         on_queries = any(self.query in self.tensors[own].legs for own in self.inputs)
         if not on_queries and any(self.query in one.legs for one in every):
             self.give(fresh(graph, "chunk"), self.value, "empty", (self.query,))
-        if output in self.tensors:
-            raise self.refused(self.value, "is a tensor, not a step")
+        if output in self.tensors:  # an input that keys and values read as it is
+            use = Use(output, self.tensors[output].legs)
+            output = fresh(graph, f"{self.value}.kept")
+            self.steps[output] = Step(output, Contraction((Term(ONE, (use,)),)), use.legs)
         made = replace(
             graph,
             legs=legs if self.counts or on_keys or graph.key else graph.legs,
@@ -360,21 +363,21 @@ class _Build:
         return Part(self.value, made, tuple(self.inputs.values()), self.meeting.reach if self.meeting else None)
 
     def refused(self, name: str, what: str) -> InputError:
-        return InputError(f"{self.graph.name}: a cache cannot keep what '{name}' needs: it {what}.")
+        return InputError(f"{self.graph.name}: a decoding cache cannot provide the operands of '{name}': it {what}.")
 
     def on(self, legs: Iterable[str], leg: str) -> tuple[str, ...]:
-        """Legs with their sequence leg as this one."""
+        """The legs with their sequence leg replaced."""
         return tuple(leg if one in (self.query, self.key) else one for one in legs)
 
     def give(self, name: str, value: str, how: str, legs: tuple[str, ...]) -> str:
-        """An input of the part."""
+        """Adds an input to the part and returns its name."""
         axis = next((i - len(legs) for i, leg in enumerate(legs) if leg in (self.query, self.key)), 0)
         hides = how == "chunk" and self.query in legs and self.value in self.whole.states.values()
         self.inputs[name], self.tensors[name] = Given(name, value, how, axis, hides), Tensor(name, "input", legs)
         return name
 
     def present(self, name: str, legs: tuple[str, ...]) -> str:
-        """The name that a value of the chunk has in the part."""
+        """Adds a value of the chunk to the part and returns its name there."""
         tensor, own = self.graph.tensor.get(name), self.on(legs, self.query)
         called = name if own == legs else f"{name}.now"
         if called in self.tensors or called in self.steps:
@@ -399,7 +402,7 @@ class _Build:
         return called
 
     def all(self, name: str, legs: tuple[str, ...]) -> str:
-        """The name that a value of all keys has in the part."""
+        """Adds a value of all keys to the part and returns its name there."""
         own = self.on(legs, str(self.key))
         called = name if own == legs else f"{name}.all"
         if called in self.tensors or called in self.steps:
@@ -421,11 +424,11 @@ class _Build:
         return called
 
     def leaf(self, tensor: Tensor, called: str, legs: tuple[str, ...]) -> str:
-        """A weight, a constant or noise on one sequence leg."""
+        """Adds a weight, state, constant or noise on one sequence leg."""
         if tensor.role in ("weight", "state"):
             return self.give(called, tensor.name, "rows", legs)
         if tensor.role == "noise" and self.key in legs:
-            raise self.refused(tensor.name, "is noise of keys")
+            raise self.refused(tensor.name, "is noise on the key leg")
         if self.whole.placed(tensor.name):
             if self.meeting is not None and self.meeting.reach is not None:
                 raise _PositionsUnknown
@@ -434,7 +437,7 @@ class _Build:
         return called
 
     def other(self, name: str) -> str:
-        """A value on no sequence leg, or on both."""
+        """Adds a value on no sequence leg, or on both."""
         if name in self.whole.states:
             how = "level" if name in self.whole.levels else "state"
             self.give(name, self.whole.states[name], how, self.graph.legs_of(name))
@@ -450,7 +453,7 @@ class _Build:
         return name
 
     def copy(self, step: Step, called: str, leg: str | None) -> None:
-        """A step on another sequence leg, under another name, with what it needs before it."""
+        """Adds a copy of a step on another sequence leg, under another name, after the values that it reads."""
 
         def change(use: Use) -> Use:
             legs = use.legs if leg is None else self.on(use.legs, leg)
@@ -474,14 +477,14 @@ class _Build:
 
 
 def _numbers(step: Step) -> list[Arith]:
-    """The arithmetic in a step."""
+    """The coefficients or parameters of a step."""
     if step.contraction is not None:
         return [term.coefficient for term in step.contraction.terms]
     return [value for _, value in step.box.numbers] if step.box else []
 
 
 def _made_of_inputs(graph: Graph) -> frozenset[str]:
-    """Tensors and steps that differ from call to call."""
+    """Tensors and steps whose values differ between calls."""
     found = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
     for step in graph.steps:
         if any(use.name in found for use in step.op.uses):

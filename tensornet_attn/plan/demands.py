@@ -1,4 +1,4 @@
-"""What a plan may be asked to keep to: no tensor with a query and a key leg, and the backend that was asked for."""
+"""Requirements on a plan: linear memory (no tensor with both a query and a key leg), and the requested backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensornet_attn.tiles.legs import quadratic
 
 
 def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]]:
-    """(name, what it is) of all that a schedule makes with a query and a key leg at once, outside of blocks."""
+    """(name, description) of each tensor with both a query and a key leg that a schedule stores outside blocks."""
     graph = split_products(schedule)
     for step in graph.steps:
         if step.attention:
@@ -25,28 +25,28 @@ def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]
 
 
 def _in_attention(graph: Graph, op: FusedAttention, backward: bool) -> Iterator[str]:
-    """What the fused operation makes of queries x keys in spite of being fused."""
+    """The tensors of queries x keys that fused attention still creates."""
     masks = (*op.masks, CAUSAL) if graph.causal and CAUSAL not in op.masks else op.masks
     if masks and (masks != (CAUSAL,) or op.beside):
         yield f"the mask [{graph.query} {op.leg}] of fused attention"
     if backward and evaluate(op.dropout, graph.values) != 0:
-        yield "dropout in fused attention, for which PyTorch makes all scores on a CPU"
+        yield "all scores, which PyTorch's fused attention needs for dropout on a CPU"
 
 
 def against_linear(plan: Plan) -> str:
-    """The first part of a plan that grows with queries x keys, with what was refused there; empty where none does."""
+    """The first violation of linear memory in a plan, with the rejected lowerings; empty if there is none."""
     for part, what in quadratic_parts(plan.schedule, plan.target.backward):
         name = plan.region_of(part)
         region = next((region for region in plan.regions if region.name == name), None)
         against = [f"not {low.name}: {reason}" for low in (region.refused if region else ()) for reason in low.against]
         return (
-            f"region '{name}' makes {what}: {'; '.join(against) or (region.chosen if region else 'no lowering fits')}"
+            f"region '{name}' creates {what}: {'; '.join(against) or (region.chosen if region else 'no lowering fits')}"
         )
     return ""
 
 
 def backend_of(step: Step, asked: str) -> str:
-    """The backend a step of the schedule runs on: torch.compile calls some operations as they are."""
+    """The backend that a step of the schedule runs on; inductor runs opaque kernels on torch."""
     own = BY_KIND.get(step.kernel.kind) if step.kernel else None
     if asked == "triton":
         return "triton" if erases(step) or (own is not None and own.on_triton(step.form)) else "torch"
@@ -54,13 +54,13 @@ def backend_of(step: Step, asked: str) -> str:
 
 
 def strictly(name: str, regions: Iterable[Region], asked: str) -> None:
-    """Raises InputError where a region runs on another backend than the one asked for.
+    """Raises InputError if a region runs on another backend than the requested one.
 
-    Plain products and boxes stay with torch where Triton is asked for: it has kernels for all else.
+    With Triton, plain products and boxes stay on torch, because Triton has kernels for everything else.
     """
     for region in regions:
         if region.backend != asked and not (asked == "triton" and region.plain):
             raise InputError(
                 f"{name}: strict, but region '{region.name}' runs on '{region.backend}' instead of '{asked}': "
-                f"{region.chosen}. Ask for backend '{region.backend}', or leave out strict."
+                f"{region.chosen}. Use backend '{region.backend}', or omit strict."
             )

@@ -1,4 +1,4 @@
-"""Distribution: a blend of attention maps that reads values becomes a blend of what each map reads.
+"""Distribution: a blend of attention maps times values becomes a blend of the products of each map and the values.
 
 # A = b1 near + b2 far;  y = A V Wo     ->     A.V = b1 near V + b2 far V;  y = A.V Wo
 """
@@ -17,7 +17,7 @@ from tensornet_attn.rewrite.change import legs_in, read_once, with_steps
 
 @dataclass(frozen=True)
 class Blend:
-    """A sum of attention maps, each times factors without the key leg, and the product that reads it."""
+    """A sum of attention maps, each times factors without the key leg, and the only product that reads the sum."""
 
     step: Step
     terms: tuple[tuple[Term, Use], ...]  # each with its map
@@ -29,24 +29,24 @@ class Blend:
 
 
 def distribution(graph: Graph, context: Context) -> Lowered:
-    """Every blend of maps, where each of these then has an implementation of its own."""
+    """Distributes each blend whose maps then all have implementations of their own."""
     made, chosen, refused = graph, dict[str, str](), dict[str, tuple[str, ...]]()
     for step in graph.steps:
         blend = blend_of(made, step)
         if blend is None:
             continue
-        apart = distributed(made, blend)
-        dense = [name for name in blend.maps if not context.takes(apart, name)]
+        separate = distributed(made, blend)
+        dense = [name for name in blend.maps if not context.takes(separate, name)]
         if dense:
-            refused[step.name] = (f"the map '{dense[0]}' would still be made",)
+            refused[step.name] = (f"the map '{dense[0]}' would still be stored",)
         else:
-            chosen[_name(made, blend)] = f"{' and '.join(blend.maps)} read the values, then are blended"
-            made = apart
+            chosen[_name(made, blend)] = f"{' and '.join(blend.maps)} are applied to the values, then blended"
+            made = separate
     return Lowered(made, chosen, refused)
 
 
 def blend_of(graph: Graph, step: Step) -> Blend | None:
-    """The blend that a step is, and who reads it: one product with values."""
+    """The blend that a step is, if its only reader is one product with values."""
     if step.contraction is None or graph.key not in step.legs or read_once(graph, step.name) is None:
         return None
     terms, (reader,) = tuple(_terms(graph, step.contraction, step.legs)), readers_of(graph, step.name)
@@ -54,7 +54,7 @@ def blend_of(graph: Graph, step: Step) -> Blend | None:
         return None
     if reader.use.legs != step.legs or graph.key in reader.step.legs:
         return None
-    # Legs that are summed inside of the blend: nobody else may have one, and each map has the legs that values share.
+    # No other tensor may have a leg that is summed inside the blend, and each map has the legs shared with the values.
     inside = legs_in(own for term, _ in terms for own in term.factors) - {*step.legs}
     shared = {*step.legs} & legs_in(reader.values)
     outside = {*reader.step.legs} | legs_in((*reader.values, *reader.others))
@@ -66,10 +66,10 @@ def blend_of(graph: Graph, step: Step) -> Blend | None:
 def _terms(
     graph: Graph, op: Contraction, legs: tuple[str, ...], inner: bool = False
 ) -> Iterator[tuple[Term, Use | None]]:
-    """The terms of a blend, each with its map if it is one; blends inside it are taken apart too."""
+    """The terms of a blend, each with its map, or None if it has none; nested blends are expanded."""
     for term in op.terms:
         keys = [use for use in term.factors if {graph.query, graph.key} <= {*use.legs}]
-        # What a blend inside sums is out of sight here: names of legs are its own.
+        # A nested blend has its own leg names, so a leg that it sums cannot appear in the outer terms.
         whole = all({*use.legs} <= {*legs} for use in term.factors)
         source = graph.step.get(keys[0].name) if len(keys) == 1 else None
         if source is None or keys[0].legs != source.legs:
@@ -85,10 +85,10 @@ def _terms(
 
 
 def distributed(graph: Graph, blend: Blend) -> Graph:
-    """The graph in which each map of the blend reads the values; steps that nothing reads any more are gone."""
+    """The graph in which each map of the blend is multiplied with the values; unused steps are removed."""
     outer, rest = blend.reader.product, blend.reader.others
-    once, before = _hoisted(graph, blend)
-    terms = tuple(_with_values(graph, blend, term, before) for term in once)
+    unique, before = _hoisted(graph, blend)
+    terms = tuple(_with_values(graph, blend, term, before) for term in unique)
     if rest:
         name, legs = _name(graph, blend), _legs(graph, blend, rest)
         before.append(Step(name, Contraction(terms), legs))
@@ -100,7 +100,7 @@ def distributed(graph: Graph, blend: Blend) -> Graph:
 
 
 def _with_values(graph: Graph, blend: Blend, term: Term, before: list[Step]) -> Term:
-    """A term that reads the values; what it has of the keys beside its map is multiplied with them `before`."""
+    """A term with the values instead of the key leg; its other factors on keys are multiplied with them `before`."""
     own = tuple(use for use in term.factors if graph.key in use.legs and graph.query not in use.legs)
     values = blend.reader.values
     if own:
@@ -113,7 +113,7 @@ def _with_values(graph: Graph, blend: Blend, term: Term, before: list[Step]) -> 
 
 
 def _hoisted(graph: Graph, blend: Blend) -> tuple[list[Term], list[Step]]:
-    """Terms in which each map stands once, and the sums of what it was multiplied by, as steps of their own."""
+    """Terms in which each map occurs once, and steps with the sums of the factors of maps that occurred repeatedly."""
     terms, steps = list[Term](), list[Step]()
     for name in blend.maps:
         own = [(term, found) for term, found in blend.terms if found.name == name]
@@ -130,7 +130,7 @@ def _hoisted(graph: Graph, blend: Blend) -> tuple[list[Term], list[Step]]:
 
 
 def _legs(graph: Graph, blend: Blend, rest: tuple[Use, ...]) -> tuple[str, ...]:
-    """The legs of the blend that has read the values: its own, and those of the values that something needs."""
+    """The legs of the blend applied to the values: its own, and those of the values that others need."""
     needed = {*blend.step.legs, *blend.reader.step.legs, *(leg for use in rest for leg in use.legs)} - {graph.key}
     own = dict.fromkeys((*blend.step.legs, *(leg for value in blend.reader.values for leg in value.legs)))
     return tuple(leg for leg in own if leg in needed)
@@ -141,7 +141,7 @@ def _name(graph: Graph, blend: Blend) -> str:
 
 
 def _fresh(graph: Graph, place: str, values: tuple[Use, ...]) -> str:
-    """`A.V`: what map A reads of the values V; `A.B`: what map B is multiplied by in A."""
+    """A new step name: `A.V` for map A times values V, `A.B` for the factors of map B in A."""
     name = f"{place}.{'_'.join(value.name.replace('.', '_') for value in values)}"
     while name in graph.step:
         name += "_"
@@ -149,7 +149,7 @@ def _fresh(graph: Graph, place: str, values: tuple[Use, ...]) -> str:
 
 
 def _without_dead(graph: Graph) -> Graph:
-    """The graph without what nothing reads any more: the blend, and blends that stood in it alone."""
+    """The graph without sums that nothing reads: the blend, and blends nested in it."""
     read = {use.name for _, use in graph.uses()} | graph.results
     sums = [step.name for step in graph.steps if step.contraction and graph.key in step.legs]
     dead = set(sums) - read

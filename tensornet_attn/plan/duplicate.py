@@ -1,4 +1,4 @@
-"""Scores that several maps read: each map that can then be lowered by itself gets scores of its own.
+"""Scores that several maps read: each map that can be lowered separately gets a copy of the scores.
 
 # S = Q K;  A = softmax over m of S;  L = softmax of S, in a band     ->     S = Q K;  A = ..;  S.copy = Q K;  L = ..
 """
@@ -15,12 +15,12 @@ from tensornet_attn.rewrite.duplicate import maps_of, scores_of_their_own
 
 
 def duplicated_scores(graph: Graph, context: Context) -> Lowered:
-    """Scores of their own for maps that then have an implementation each: it never stores them."""
+    """Copies scores for maps that then each have an implementation that does not store them."""
     return Lowered(_duplicated(graph, context, context))
 
 
 def beside_kernels(graph: Graph, context: Context) -> Lowered:
-    """The same for maps that kernels of Triton leave to others: a kernel of two maps makes their scores once."""
+    """Copies scores for maps that Triton kernels do not compute; a kernel of two maps computes their scores once."""
     rows = tuple(row for row in context.rows if row is not FUSED)
     return Lowered(_duplicated(graph, context, replace(context, rows=rows, backend="triton")))
 

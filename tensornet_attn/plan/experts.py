@@ -1,7 +1,7 @@
-"""Grouped experts: products with the weight of experts that a topk chose compute the chosen ones alone.
+"""Grouped experts: products with expert weights are computed only for the experts that a topk chose.
 
 # G = topk along e;  y = G x W             ->    y = sum of the k chosen G x W, rows sorted by expert
-# G = topk along e;  y = G map(x W1) W2    ->    the same, and x W1 at the chosen ones alone
+# G = topk along e;  y = G map(x W1) W2    ->    the same, and x W1 for the chosen experts only
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tensornet_attn.plan.price import scene_of, time_of_step
 from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 
-Hidden = tuple[tuple[Step, Product | None], ...]  # steps before the last product, each that is one read as such
+Hidden = tuple[tuple[Step, Product | None], ...]  # the steps before the last product; a Product for each that is one
 
 
 @dataclass(frozen=True)
 class Gated:
-    """A step that reads a topk: as a product with the weights of the chosen experts, or why it is none.
+    """A step that reads a topk, as a product with the weights of the chosen experts, or why it is not such a product.
 
-    `joined`: the steps that the product is made of. `hidden`: those that make its rows.
+    `joined`: the steps that compute the product. `hidden`: the steps that compute its rows.
     """
 
     graph: Graph
@@ -46,7 +46,7 @@ class Gated:
 
     @property
     def chosen(self) -> int:
-        """How many experts are chosen."""
+        """The number of chosen experts."""
         return int(evaluate(chosen_of(self.topk)[1], self.graph.values))
 
     @cached_property
@@ -57,7 +57,7 @@ class Gated:
     @cached_property
     def product(self) -> Product | str:
         if self.step.contraction is None:
-            return f"'{self.step.name}' is no product with the gates"
+            return f"'{self.step.name}' is not a product with the gates"
         return read_product(self.joined[-1], self.gate, self.expert, held(self.graph))
 
     @cached_property
@@ -67,7 +67,7 @@ class Gated:
 
 
 class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
-    """Every product with a topk as a factor for which that is possible and cheaper."""
+    """Products with a topk as a factor, for which computing only the chosen experts is possible and cheaper."""
 
     name, kind, opaque = "grouped experts", "experts", True
 
@@ -92,7 +92,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return (form.hidden,) if isinstance(form.hidden, str) else ()
 
     def cost(self, form: Gated, context: Context) -> Cost:
-        """Times of the products and of the maps between them, of the chosen experts alone, and of all."""
+        """Times of the products and of the maps between them: of the chosen experts, and of all experts."""
         last, hidden, device, sizes, k = form.product, form.hidden, context.device, _sizes(form, context), form.chosen
         assert isinstance(last, Product)
         assert not isinstance(hidden, str)
@@ -107,8 +107,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             elif product is not None:
                 dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
                 ours += chosen_time(product, k, sizes, device, context.backend == "triton")
-        but = f"with the chosen experts alone, '{last.step.name}' would take"
-        worth = 1 - 1e-12  # less, or it is not worth the sorting
+        but = f"'{last.step.name}' for the chosen experts only would take"
+        worth = 1 - 1e-12  # strictly less, to pay for the sorting
         return Cost(ours, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
 
     def lower(self, form: Gated, context: Context) -> Lowered:
@@ -119,13 +119,13 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, product)) if one is not None))
         made = replace(step, op=kernel(self.kind, graph, joined, body, experts))
         attended = next((one.attention for one, _ in hidden if one.attention is not None), None)
-        inside = f"; '{attended.steps[-1] if attended else hidden[-1][0].name}' too" if hidden else ""
+        inside = f", also in '{attended.steps[-1] if attended else hidden[-1][0].name}'" if hidden else ""
         inside += (
-            ", of the queries that chose each; on a GPU, and where torch.compile traces it, all of them"
+            " for the queries that chose each head (for all queries on a GPU and under torch.compile)"
             if attended
             else ""
         )
-        how = f"rows sorted by expert, the {form.chosen} chosen of {_sizes(form, context)[form.expert]} computed"
+        how = f"rows sorted by expert, only the {form.chosen} chosen of {_sizes(form, context)[form.expert]} computed"
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], made]}), {step.name: f"{self.name}: {how}{inside}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
@@ -136,20 +136,20 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return replace(made, graph=grouped, chosen=made.chosen | choices)
 
     def on_triton(self, form: object) -> bool:
-        return isinstance(form, Experts) and bool(form.products)  # the choice alone is a topk of torch's
+        return isinstance(form, Experts) and bool(form.products)  # a choice without products is torch's topk
 
 
 EXPERTS = GroupedExperts()
 
 
 def _attention_time(graph: Graph, step: Step, context: Context) -> int:
-    """The time of an attention of all heads, forward, for one element of the batch."""
+    """The forward time of an attention of all heads, for batch 1."""
     forward = replace(context.target, workload="prefill", batch=1)
     return time_of_step(scene_of(graph, context.sizes, forward), step, forward)
 
 
 def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
-    """The graph in which the product with the gates is a step of its own, and that step.
+    """Makes the product with the gates a step of its own; returns the graph and that step.
 
     # y = a[n] G O Wo + b S Ws     ->     y.routed = G O Wo;  y = a[n] y.routed + b S Ws
     """
@@ -159,33 +159,33 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
         return graph, step
     (term,) = own
     weight = [use for use in term.factors if use.name in held(graph) and {*use.legs} & {*gate.legs}]
-    apart = [
+    outer = [
         use for use in term.factors if use != gate and use not in weight and {*use.legs} <= {*gate.legs} & {*step.legs}
     ]
-    rest = tuple(use for use in term.factors if use not in apart)
-    if (len(terms) == 1 and not apart) or len(rest) < 3:
+    rest = tuple(use for use in term.factors if use not in outer)
+    if (len(terms) == 1 and not outer) or len(rest) < 3:
         return graph, step
     legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in rest))
     name = fresh(graph, f"{step.name}.routed")
     first = Step(name, Contraction((Term(ONE, rest),)), legs)
-    new = replace(term, factors=(*apart, Use(name, legs)))
+    new = replace(term, factors=(*outer, Use(name, legs)))
     sums = replace(step, op=Contraction(tuple(new if one is term else one for one in terms)))
     return with_steps(graph, {step.name: [first, sums]}), first
 
 
 def _biased(graph: Graph, step: Step, last: Product) -> Use | str:
-    """The product that a step adds biases of experts to, or why it is none."""
+    """The product to which a step adds the biases of experts, or why there is none."""
     assert step.contraction is not None
     terms = [term.factors[0] for term in step.contraction.terms if len(term.factors) == 1 and term.coefficient == ONE]
     rows = [use for use in terms if use.name not in held(graph)]
     sums = len(terms) == len(step.contraction.terms) and len(rows) == 1 and {*rows[0].legs} == {*step.legs}
     if not sums or last.heads or any({*last.tokens} & {*use.legs} for use in terms if use not in rows):
-        return f"'{step.name}' is no product with experts and biases of them"
+        return f"'{step.name}' is not a product with experts plus their biases"
     return rows[0]
 
 
 def _biases_apart(graph: Graph) -> Graph:
-    """The graph in which products with weights of experts stand by themselves in sums, such as those with biases.
+    """The graph in which products with expert weights are steps of their own instead of terms of sums with biases.
 
     # H = x W1 + b1;  y = G H W2 + G b2     ->     H' = x W1;  H = H' + b1;  y' = G H W2;  y = y' + G b2
     """
@@ -212,7 +212,7 @@ def _biases_apart(graph: Graph) -> Graph:
 
 
 def _chosen_again(graph: Graph) -> Graph:
-    """The graph in which gates that boxes make of chosen ones, such as their shares, are chosen once more.
+    """The graph in which gates computed from chosen ones, such as their normalised shares, are chosen again by topk.
 
     # G = l1norm of topk(s by c);  y = G x W     ->     G' = topk(G by c), which is G;  y = G' x W
     """
@@ -238,7 +238,7 @@ def _reading(step: Step, old: str, new: str) -> Step:
 
 
 def _weighs(graph: Graph, reader: Step, expert: str) -> bool:
-    """Whether a product has a weight of the experts."""
+    """Whether a product has a weight with a leg of experts."""
     return any(expert in use.legs and use.name in held(graph) for use in reader.op.uses)
 
 
@@ -247,7 +247,7 @@ def _sizes(form: Gated, context: Context) -> dict[str, int]:
 
 
 def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
-    """The graph where each topk that grouped experts alone read finds the chosen ones and makes nothing of all."""
+    """Lets each topk that only grouped experts read return the chosen experts instead of a dense tensor of gates."""
     grouped = {step.name for step in graph.steps if _grouped(step)}
     new, chosen = dict[str, list[Step]](), dict[str, str]()
     for step in graph.steps:
@@ -255,7 +255,7 @@ def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
             continue
         if all(reader.name in grouped for reader, _ in graph.readers.get(step.name, ())):
             new[step.name] = [replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))]
-            chosen[step.name] = "gates and numbers of the chosen experts, nothing for the others"
+            chosen[step.name] = "gates and indices of the chosen experts only"
     return with_steps(graph, new) if new else graph, chosen
 
 
@@ -264,20 +264,20 @@ def _grouped(step: Step) -> bool:
 
 
 def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> list[Step]:
-    """The step with all but gate and weight multiplied first, where these are several: that product, and the rest."""
-    apart = [use for use in term.factors if use == gate or (expert in use.legs and use.name in held(graph))]
-    others = [use for use in term.factors if use not in apart]
+    """Multiplies all factors except gate and weight first, if there are several: that product, then the rest."""
+    gated = [use for use in term.factors if use == gate or (expert in use.legs and use.name in held(graph))]
+    others = [use for use in term.factors if use not in gated]
     if len(others) < 2:
         return [step]
-    kept = {leg for use in apart for leg in use.legs} | set(step.legs)
+    kept = {leg for use in gated for leg in use.legs} | set(step.legs)
     legs = tuple(dict.fromkeys(leg for use in others for leg in use.legs if leg in kept))
     first = Step(f"{step.name}.p2", Contraction((Term(ONE, tuple(others)),)), legs)  # p1 is the kernel's own
-    rest = (*(use for use in apart if use == gate), Use(first.name, legs), *(use for use in apart if use != gate))
+    rest = (*(use for use in gated if use == gate), Use(first.name, legs), *(use for use in gated if use != gate))
     return [first, replace(step, op=Contraction((Term(term.coefficient, rest),)))]
 
 
 def _hidden(graph: Graph, last: Product) -> Hidden | str:
-    """The product with experts, and the maps of it, that give the rows of `last`; or why not the chosen ones alone."""
+    """The product with experts, and its maps, that compute the rows of `last`; or why they need all experts."""
     by = frozenset(last.gate.legs) - {last.expert}
     needed, read = Routing.of(graph).needed, Counter(use.name for _, use in graph.uses())
     found: list[tuple[Step, Product | None]] = []
@@ -294,6 +294,8 @@ def _hidden(graph: Graph, last: Product) -> Hidden | str:
             continue
         if step.contraction is not None and len(step.contraction.terms) == 1:
             first = read_product(step, last.gate, last.expert, held(graph))
+            if not isinstance(first, str) and first.slots:  # rows that nothing here makes of the chosen ones alone
+                first = f"'{first.x.name}' has rows of every '{last.expert}', chosen or not"
             if isinstance(first, str):
                 return tuple(found) if attended else first
             return ((step, first), *found)
@@ -315,12 +317,12 @@ def _hidden(graph: Graph, last: Product) -> Hidden | str:
         found.insert(0, (step, None))
         use = step.box.operand("of")
     if attended:
-        return tuple(found)  # rows of queries that all heads have
-    return f"'{use.name}' on leg '{last.expert}' is neither a product with experts nor a map of one"
+        return tuple(found)  # rows of queries without a leg of experts
+    return f"'{use.name}' on leg '{last.expert}' is neither a product with experts nor a map of such a product"
 
 
 def _view(step: Step) -> Use | None:
-    """What a step is under another name, its legs in some order; None where it is more."""
+    """The operand of a step that only renames or permutes its legs; None for other steps."""
     term = product_of(step)
     if term is None or len(term.factors) != 1 or term.coefficient != ONE:
         return None
@@ -329,21 +331,21 @@ def _view(step: Step) -> Use | None:
 
 
 def _not_by_head(graph: Graph, step: Step, last: Product) -> str:
-    """Why an attention is not computed for the chosen heads of each query alone; empty where it can be."""
+    """Why an attention cannot be computed for each query's chosen heads only; empty if it can."""
     op = step.attention
     assert op is not None
     heads = {*op.scores} - {graph.query, op.leg}
     if heads != {last.expert} or op.beside:
-        return f"'{op.steps[-1]}' has other legs than those of positions and '{last.expert}'"
+        return f"'{op.steps[-1]}' has legs other than positions and '{last.expert}'"
     if op.sink is not None:
         return f"'{op.steps[-1]}' has a sink"
     if last.tokens != (graph.query,) or graph.query in (*op.key.legs, *op.value.legs):
-        return f"'{op.steps[-1]}' has no queries of which each chooses"
+        return f"the queries of '{op.steps[-1]}' do not choose its heads one by one"
     return ""
 
 
 def _without_unread(graph: Graph) -> Graph:
-    """The graph without the steps of kernels that nothing else reads."""
+    """The graph without those steps in kernels of experts that nothing else reads."""
     parts = {name for step in graph.steps if step.kernel and _grouped(step) for name in step.kernel.steps[:-1]}
     for step in reversed(graph.steps if parts else ()):
         if step.name in parts and step.name not in graph.readers and step.name not in graph.results:

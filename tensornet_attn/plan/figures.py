@@ -1,4 +1,4 @@
-"""Predicted times and counts in the sentences of a plan: enough digits, one unit, singular and plural."""
+"""Predicted times and counts in the messages of a plan: enough digits, one unit, singular and plural."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNITS = (("second", 1.0), ("millisecond", 1e3), ("microsecond", 1e6))
 
 
 def duration(seconds: float, digits: int = 3) -> str:
-    """Seconds, milliseconds or microseconds, to so many digits.
+    """A time in seconds, milliseconds or microseconds, with `digits` significant digits.
 
     >>> duration(853e-6), duration(1e-6), duration(0.99996), duration(0.0020149, 4)
     ('853 microseconds', '1 microsecond', '1 second', '2.015 milliseconds')
@@ -33,8 +33,8 @@ def counted(operations: float, digits: int = 3) -> str:
     return f"{human(int(operations), digits)} multiply-add{'s' * (operations != 1)}"
 
 
-def instead(one: Number, other: Number, told: Callable[[Number, int], str]) -> str:
-    """One figure instead of another, in as many digits, from 3 to 6, as tell them apart.
+def instead(one: Number, other: Number, formatted: Callable[[Number, int], str]) -> str:
+    """'One figure instead of another', with the 3 to 6 digits that distinguish them.
 
     >>> instead(853.4e-6, 853.1e-6, duration)
     '853.4 microseconds instead of 853.1 microseconds'
@@ -42,7 +42,7 @@ def instead(one: Number, other: Number, told: Callable[[Number, int], str]) -> s
     '853 microseconds either way'
     """
     for digits in range(3, 7):
-        mine, others = told(one, digits), told(other, digits)
+        mine, others = formatted(one, digits), formatted(other, digits)
         if mine != others:
             return f"{mine} instead of {others}"
-    return f"{told(one, 3)} either way"
+    return f"{formatted(one, 3)} either way"

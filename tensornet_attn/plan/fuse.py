@@ -1,4 +1,4 @@
-"""Softmax attention as one fused operation: which boxes allow it, why others do not, and the graph that has it.
+"""Softmax attention as one fused operation: the boxes that allow it, the reasons against others, the lowering.
 
 # A.of = Q K;  A = softmax over m of A.of;  y = A V Wo     ->     A.o = attention(Q, K, V);  y = A.o Wo
 """
@@ -25,7 +25,7 @@ from tensornet_attn.rewrite.scores import RULES
 
 @dataclass(frozen=True)
 class Scored:
-    """A softmax box as it stands, and after the rewriting of its scores that fused attention may need."""
+    """A softmax box in its graph, and after the rewriting of its scores that fused attention may need."""
 
     graph: Graph
     made: Graph
@@ -34,12 +34,12 @@ class Scored:
 
     @cached_property
     def op(self) -> FusedAttention | str:
-        """The fused operation, or why it is none."""
+        """The fused operation, or why the box cannot be fused."""
         return operation(attentions(self.made)[self.box])
 
 
 class Fused(OfBoxes[Scored]):
-    """Fused attention where it may be, what states and losses need of its scores made apart where that lets it be."""
+    """Fused attention wherever possible. If this enables it, scores for states and losses are computed separately."""
 
     name, alone = "fused attention", True
 
@@ -68,7 +68,7 @@ class Fused(OfBoxes[Scored]):
         name = f"{form.box}.o"
         fused = _covering(fuse(form.made, form.box), name, form.graph)
         how = f", after {', '.join(dict.fromkeys(firing.rule.name for firing in form.trace))}" if form.trace else ""
-        chosen = {name: f"{self.name}: scaled_dot_product_attention, the scores are never made{how}"}
+        chosen = {name: f"{self.name}: scaled_dot_product_attention, the scores are never stored{how}"}
         made_before = {step.name for step in fused.steps if step.fused and step.name not in form.graph.step} - {name}
         return Lowered(fused, chosen | dict.fromkeys(made_before, "features side by side"))
 
@@ -76,8 +76,8 @@ class Fused(OfBoxes[Scored]):
         return super().takes(graph, place, context) or super().takes(_apart(graph) or graph, place, context)
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        plain, apart = super().lowered(graph, context), _apart(graph)
-        other = plain if apart is None else super().lowered(apart, context)
+        plain, separate = super().lowered(graph, context), _apart(graph)
+        other = plain if separate is None else super().lowered(separate, context)
         return other if len(other.chosen) > len(plain.chosen) else plain
 
 
@@ -85,28 +85,28 @@ FUSED = Fused()
 
 
 def _apart(graph: Graph) -> Graph | None:
-    """The graph with what states and losses need of scores made apart; None where they need none."""
-    apart, trace = everywhere(graph, (STATE_APART,))
-    return apart if trace else None
+    """The graph in which scores for states and losses are computed separately; None if there are none."""
+    separate, trace = everywhere(graph, (STATE_APART,))
+    return separate if trace else None
 
 
 def _covering(fused: Graph, name: str, before: Graph) -> Graph:
-    """The attention tells of every step of the diagram that it does."""
+    """Adds to the attention's steps all steps of the diagram that it replaces."""
     step = fused.step[name]
     assert step.attention is not None
     *_, box = step.attention.steps
-    gone = [own.name for own in before.steps if own.name not in fused.step and own.name != box]
-    new = replace(step, op=replace(step.attention, steps=(*gone, box)))
+    removed = [own.name for own in before.steps if own.name not in fused.step and own.name != box]
+    new = replace(step, op=replace(step.attention, steps=(*removed, box)))
     return replace(fused, steps=tuple(new if own.name == name else own for own in fused.steps))
 
 
 def _of_rewritten(form: Scored, context: Context) -> Cost:
-    """The fused form of rewritten scores, and the scores in blocks of queries.
+    """The cost of rewritten scores in fused attention, and that of the original scores in blocks of queries.
 
-    Forward and backward of one query and key, the product with the values included. The fused call computes every
-    head's scores of the full width, twice in the backward; the other way mixes heads on the scores, in blocks of
-    queries that are computed again, and moves each of them through memory. Queries that the rewriting makes, and keys
-    or values that are spread over heads they lack, go through memory, too; the other sequence shares what that costs.
+    FLOPs per query-key pair, forward and backward, including the product with the values; memory passes count as FLOPs.
+    The fused call computes every head's scores at full width, and again in the backward. Blocks of queries mix heads on
+    the scores, are recomputed, and move each score through memory. Queries that the rewriting computes, and keys or
+    values that are expanded to heads they lack, are moved too; this cost is divided by the other sequence's length.
     """
     op, plain, made, sizes, device = form.op, form.graph, form.made, context.sizes, context.device
     assert not isinstance(op, str)
@@ -120,19 +120,19 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, op, width, sizes)
     queries = _side(plain, made, made.query, sizes)
     fused += moved * (keys / max(1, sizes[str(made.query)]) + queries / max(1, sizes[str(made.key)]))
-    but = f"its scores rewritten as one product of width {width} would take, for a query and a key,"
+    but = f"with its scores as one product of width {width}, a query and a key would take"
     return Cost(fused, dense, lambda flops, digits: f"{human(round(flops), digits)} FLOPs", but)
 
 
 def _side(plain: Graph, made: Graph, own: str | None, sizes: Mapping[str, int]) -> float:
-    """Numbers of a position that the rewriting makes, times how often they go through memory."""
+    """Elements per position that the rewriting computes, times their passes through memory."""
     pair = {made.query, made.key}
     anew = [step for step in made.steps if step.name not in plain.step and {*step.legs} & pair == {own}]
     return NEW_PASSES * sum(_numbers(made, sizes, {*step.legs} - {own}) for step in anew)
 
 
 def _spread(made: Graph, op: FusedAttention, width: int, sizes: Mapping[str, int]) -> int:
-    """Numbers of a position that repeated keys and values have."""
+    """Elements per position of the expanded keys and values."""
     uses = (op.key, op.value)
     shared = {*op.scores} - {made.query, made.key} & {leg for use in uses for leg in use.legs}
     if all(shared & {*use.legs} in (set(), shared) for use in uses):
@@ -141,7 +141,7 @@ def _spread(made: Graph, op: FusedAttention, width: int, sizes: Mapping[str, int
 
 
 def _of_a_pair(graph: Graph, name: str, sizes: Mapping[str, int], device: Device) -> tuple[float, float]:
-    """What one query and one key take as the scores stand: multiply-adds in the best order, numbers times passes."""
+    """The cost of the original scores per query-key pair: MACs in the best order, and elements times memory passes."""
     scores, pair = graph.step[name], {graph.query, graph.key}
     before = {use.name for use in scores.op.uses if use.name in graph.step and pair <= {*use.legs}}
     found = [_of_a_pair(graph, one, sizes, device) for one in sorted(before)]
@@ -164,15 +164,15 @@ def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None])
     return prod(sizes.get(leg) or graph.leg[leg].size or 1 for leg in legs if leg)
 
 
-# How often a number goes through memory, forward and backward, and what work takes, as measured on one core.
+# Passes of an element through memory, forward and backward, and the cost of work, as measured on one core.
 FUSED_PASSES = 6  # a score in the fused call
 PASSES = 14.5  # a score of a softmax in blocks of queries
-TERM_PASSES = 16  # a score of each term beside the first
+TERM_PASSES = 16  # a score, for each term after the first
 MIX_PASSES = 4  # a score of a product of more than two factors
-BOX_PASSES = 8  # what a box before the softmax reads
-WORK = 1.8  # times the FLOPs: computed again, and less at once than in the fused call
-NEW_PASSES = 10  # a number of a query or key that the rewriting makes
-SPREAD_PASSES = 11  # a number of a key or a value that is repeated for heads that it lacks
+BOX_PASSES = 8  # an operand of a box before the softmax
+WORK = 1.8  # FLOPs relative to the fused call's: recomputation, and smaller products
+NEW_PASSES = 10  # an element of a query or key that the rewriting computes
+SPREAD_PASSES = 11  # an element of a key or value that is expanded to heads it lacks
 
 
 def softmaxes(graph: Graph) -> list[str]:
@@ -181,11 +181,11 @@ def softmaxes(graph: Graph) -> list[str]:
 
 
 def operation(found: Attention) -> FusedAttention | str:
-    """The fused operation that a softmax is with its scores and its reader, or the first reason why it is none."""
+    """The fused operation for a softmax, its scores and its reader, or the first reason why it cannot be fused."""
     if not found.terms:
         return f"the scores are {found.origin}, not a product of a query and a key tensor"
     if found.shared:
-        return "the scores or the attention map are used elsewhere too"
+        return "the scores or the attention map are also used elsewhere"
     term, reader = found.terms[0], found.reader("no values: it is mixed first")
     if len(found.terms) > 1:
         return f"the scores sum {len(found.terms)} products"
@@ -210,7 +210,7 @@ def operation(found: Attention) -> FusedAttention | str:
 
 
 def fuse(graph: Graph, box: str) -> Graph:
-    """The graph with the box and its two products replaced by one operation."""
+    """The graph with the box and its two products fused into one operation. Raises ValueError if that is impossible."""
     found = attentions(graph)[box]
     op = operation(found)
     if isinstance(op, str):
@@ -219,7 +219,7 @@ def fuse(graph: Graph, box: str) -> Graph:
 
 
 def placed(found: Attention, step: Step) -> Graph:
-    """The graph with a step in the place of a box, its scores and their product with the values."""
+    """The graph with a step in place of a box, its scores and its product with the values."""
     reader = found.reader()
     assert isinstance(reader, Reader)
     new = {found.of.name: [], found.box.name: [], reader.step.name: [step, reader.reading(Use(step.name, step.legs))]}
@@ -227,6 +227,6 @@ def placed(found: Attention, step: Step) -> Graph:
 
 
 def result_legs(op: FusedAttention) -> tuple[str, ...]:
-    """Heads, query leg, then the value's own legs: as the fused operation lays its result out."""
+    """The legs of the fused operation's result in order: heads, query leg, then the value's own legs."""
     kept = tuple(leg for leg in op.scores if leg not in (op.leg, *op.beside))
     return kept + tuple(leg for leg in op.value.legs if leg not in op.scores)

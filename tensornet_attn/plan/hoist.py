@@ -1,4 +1,4 @@
-"""What several products read of an attention map is made once for each of the values: each map has one reader then.
+"""Hoisted values: the product of an attention map and its values is computed once, so that each map has one reader.
 
 # y = g[h] A V Wo + A V Wo     ->     A.V = A V;  y = g[h] A.V Wo + A.V Wo
 # y = A V Wo + A U Wu          ->     A.V = A V;  A.copy = A;  A.U = A.copy U;  y = A.V Wo + A.U Wu
@@ -18,7 +18,7 @@ from tensornet_attn.rewrite.change import draws, fresh, kept, with_steps
 
 
 def hoisted_values(graph: Graph, context: Context) -> Lowered:
-    """Every map, or blend of maps, that several products read, each with the same values."""
+    """Hoists the product of each map, or blend of maps, whose readers all have the same values."""
     made = graph
     for box in graph.steps:
         values = list(_values(made, box))
@@ -27,15 +27,15 @@ def hoisted_values(graph: Graph, context: Context) -> Lowered:
 
 
 def map_for_each(graph: Graph, context: Context) -> Lowered:
-    """A map that several products read, each with values of its own, once for each, if none of these is stored then."""
+    """Copies a map for each of the values that its readers have, if then no copy of the map is stored."""
     made = graph
     for name in attentions(graph):
         box = made.step[name]
         values = list(_values(made, box))
         if len(values) > 1 and not draws(made, box):
             trial, names = _for_each(made, box, values)
-            apart = duplicated_scores(trial, context).graph
-            made = trial if all(context.takes(apart, name) for name in names) else made
+            duplicated = duplicated_scores(trial, context).graph
+            made = trial if all(context.takes(duplicated, name) for name in names) else made
     return Lowered(made)
 
 
@@ -44,7 +44,7 @@ FOR_EACH = Rewriting("a map for each of its values", map_for_each)
 
 
 def _values(graph: Graph, box: Step) -> dict[Use, None]:
-    """The values that a map's readers have beside it, where several products read it, and all in the same way."""
+    """The values of a map's readers, if several products read the map, all in the same way; otherwise empty."""
     whole = {graph.query, graph.key} <= {*box.legs} and not kept(graph, box.name)
     readers = readers_of(graph, box.name) if whole else ()
     if len(readers) < 2 or any(graph.key in reader.step.legs or reader.term is None for reader in readers):
@@ -55,7 +55,7 @@ def _values(graph: Graph, box: Step) -> dict[Use, None]:
 
 
 def _for_each(graph: Graph, box: Step, values: Iterable[Use]) -> tuple[Graph, tuple[str, ...]]:
-    """The graph with a map for each of the values, and their names."""
+    """The graph with a copy of the map for each of the values, and the names of the copies."""
     first, *others = values
     graph, names = _hoisted(graph, box, box.name, first), [box.name]
     for value in others:
@@ -67,7 +67,7 @@ def _for_each(graph: Graph, box: Step, values: Iterable[Use]) -> tuple[Graph, tu
 
 
 def _hoisted(graph: Graph, box: Step, name: str, value: Use) -> Graph:
-    """The graph with a step for what the map of this name reads of the values, before the first reader of both."""
+    """The graph with a step for the product of the map `name` and a value, before its first reader."""
     legs = tuple(leg for leg in box.legs if leg != graph.key)
     legs += tuple(leg for leg in value.legs if leg not in box.legs)
     old, result = Use(box.name, box.legs), fresh(graph, f"{box.name}.{value.name.replace('.', '_')}")

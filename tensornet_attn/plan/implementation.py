@@ -1,6 +1,6 @@
-"""An implementation: one way to compute forms of a diagram, what it does not take, what it costs, what it makes.
+"""Implementations: an implementation computes forms of a diagram, and states its limits, its cost and its kernels.
 
-It knows no other one. The table of all stands in `implementations`, and the planner asks each row for every form.
+It does not refer to other implementations. The planner asks each row of the table in `implementations` for each form.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Form = TypeVar("Form")
 
 @dataclass(frozen=True)
 class Lowered:
-    """A graph after a lowering: what was chosen, by the step it makes, and why not, by the box it left alone.
+    """A graph after a lowering: the choices by the step that they create, the rejections by the box they concern.
 
-    `costs`: the figures of what was chosen, where there are any.
+    `costs`: the figures of the choices, if cost decided.
     """
 
     graph: Graph
@@ -35,10 +35,10 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Cost:
-    """A predicted figure of a form in an implementation, and that of what would be computed in its place.
+    """The predicted cost of a form in an implementation, and the cost of the alternative.
 
-    `said`: a figure in words, to so many digits. `but`: what stands before both where it does not pay. `worth`: how
-    many times the other figure it may reach.
+    `said`: formats a cost with a number of digits. `but`: the text before both costs if the implementation does not
+    pay off. `worth`: the implementation pays off up to this multiple of the other cost.
     """
 
     own: float
@@ -57,9 +57,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Context:
-    """What implementations are asked in view of: `sizes` of all legs in the run, target, backend, and who is asked.
+    """The input of a planning decision: `sizes` of all legs, target, backend, and the rows of the table.
 
-    `always`: blocks of queries are taken even where they do not pay.
+    `always`: blocks of queries are used even if they do not pay off.
     """
 
     sizes: Mapping[str, int]
@@ -73,22 +73,22 @@ class Context:
         return self.target.device
 
     def takes(self, graph: Graph, box: str) -> bool:
-        """Whether an implementation computes a map by itself, and never makes it."""
+        """Whether an implementation computes a map without storing it."""
         own = [row for row in self.rows if row.alone] if box in attentions(graph) else []
         return any(row.takes(graph, box, self) for row in own)
 
 
 class Rewriting(NamedTuple):
-    """A change of the whole diagram after which maps have implementations of their own."""
+    """A change of the whole diagram that gives maps implementations of their own."""
 
     name: str
     apply: Callable[[Graph, Context], Lowered]
 
 
 class Implementation(ABC, Generic[Form]):
-    """A row of the table. `kind`: of its kernels, if it makes any. `alone`: it takes maps, and never makes them.
+    """A row of the table. `kind`: the kind of its kernels, if any. `alone`: it computes maps without storing them.
 
-    `opaque`: its kernels are one operation for torch.compile, which does not look into them.
+    `opaque`: torch.compile treats its kernels as one operation each.
     """
 
     name: str
@@ -97,49 +97,49 @@ class Implementation(ABC, Generic[Form]):
     opaque = False
 
     def unsupported(self, form: Form, context: Context) -> tuple[str, ...]:
-        """Why it cannot compute a form, in sentences; empty where it can."""
+        """Why it cannot compute a form, in sentences; empty if it can."""
         return ()
 
     def cost(self, form: Form, context: Context) -> Cost | None:
-        """What a form takes, beside what it would take else; None where it never takes more. Asked if supported."""
+        """Its cost for a supported form, and that of the alternative; None if it never costs more."""
         return None
 
     def judged(self, form: Form, context: Context) -> tuple[tuple[str, ...], Cost | None]:
-        """Why a form is not computed so, that it cannot or does not pay, empty where it is; and its cost."""
+        """Why a form is not computed this way (unsupported, or too expensive); empty if it is. And the cost."""
         reasons = self.unsupported(form, context)
         cost = None if reasons else self.cost(form, context)
         return (reasons if cost is None or cost.pays else (f"{cost.but} {cost}",)), cost
 
     @abstractmethod
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        """The graph in which every form that nothing speaks against is one operation."""
+        """The graph with one operation for each form that is supported and pays off."""
 
     def takes(self, graph: Graph, place: str, context: Context) -> bool:
         """Whether it computes the form at a step."""
         return False
 
     def on_triton(self, form: object) -> bool:
-        """Whether Triton has a kernel of its kind for a form."""
+        """Whether Triton has a kernel for a form of this kind."""
         return False
 
 
 class AtPlaces(Implementation[Form], Generic[Place, Form]):
-    """Forms that are lowered one after another, each at its place."""
+    """An implementation whose forms are lowered one after another, each at its place."""
 
     @abstractmethod
     def places(self, graph: Graph) -> Iterable[Place]:
-        """Where a graph may have a form of this kind: steps, as a rule."""
+        """The places where a graph may have a form of this kind, usually steps."""
 
     @abstractmethod
     def form(self, graph: Graph, place: Place) -> Form | None:
-        """The form at a place, as this implementation reads it; None where it is none of its kind."""
+        """The form at a place; None if there is none of this kind."""
 
     @abstractmethod
     def lower(self, form: Form, context: Context) -> Lowered:
-        """The graph in which a form is one operation; asked where nothing speaks against it."""
+        """The graph with one operation for a form that is supported and pays off."""
 
     def named(self, place: Place) -> str:
-        """The step that a refusal stands under in `explain`."""
+        """The step under which `explain` lists a rejection."""
         return str(place)
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
@@ -160,7 +160,7 @@ class AtPlaces(Implementation[Form], Generic[Place, Form]):
 
 
 class OfBoxes(AtPlaces[str, Form]):
-    """Forms that stand at a box of the diagram."""
+    """An implementation whose forms are at boxes of the diagram."""
 
     def takes(self, graph: Graph, place: str, context: Context) -> bool:
         form = self.form(graph, place)
@@ -168,7 +168,7 @@ class OfBoxes(AtPlaces[str, Form]):
 
 
 def kernel(kind: str, graph: Graph, before: Sequence[Step], body: Sequence[Step], form: object) -> Kernel:
-    """A kernel of these steps, which read the graph and what is made `before`."""
+    """A kernel of the steps `body`, which read the graph and the results of the steps `before`."""
     own, made = {step.name for step in body}, {step.name: step.legs for step in before}
     names = dict.fromkeys(use.name for step in body for use in step.op.uses if use.name not in own)
     uses = tuple(Use(name, made[name] if name in made else graph.legs_of(name)) for name in names)

@@ -1,4 +1,4 @@
-"""What a plan is made of: the rewritings and implementations of each backend, in the order in which it asks them."""
+"""The table of the planner: rewritings and implementations of each backend, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tensornet_attn.plan.triton import TRITON
 
 @dataclass(frozen=True)
 class Table:
-    """Rewritings, then implementations."""
+    """Rewritings of the diagram, then implementations."""
 
     rewritings: tuple[Rewriting, ...]
     rows: tuple[Implementation[Any], ...]
@@ -33,7 +33,7 @@ TORCH = Table(
     (WITH_WEIGHTS, NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS),
     (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE),
 )
-# A kernel of Triton reads all values of one map, and leaves out what is beyond a band.
+# A Triton kernel reads all values of one map, and skips keys outside a band.
 KERNELS = (WITH_WEIGHTS, NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
 TRITON_ALONE = Table(KERNELS, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE))
 BESIDE_FUSED = Table(KERNELS, (STATES, LINEAR, CUMSUM, FUSED, TRITON, BAND, EXPERTS, BLOCKWISE))

@@ -1,6 +1,6 @@
-"""Linear attention: boxes without a softmax whose scores are products of query and key features sum the keys first.
+"""Linear attention: maps without softmax whose scores are products of query and key features sum the keys first.
 
-So does a softmax whose scores compare nothing, a mean of values weighted by numbers of the keys.
+So does a softmax whose scores depend on keys only: a mean of values weighted by exponentials of these scores.
 
 # A.of = Q K;  A = normalize over m of A.of;  y = A V Wo     ->     A.o = linear(Q, K, V);  y = A.o Wo
 """
@@ -35,17 +35,14 @@ from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 
-DENSE = "with a mask at run time the scores are made"
+DENSE = "with a run-time mask, the scores are computed"
 PLAIN = (("scale", ONE), ("dropout", Number(0)))
-BESIDE_KERNELS = 16  # times fewer multiply-adds, for which torch computes on a GPU what a kernel could
+BESIDE_KERNELS = 16  # how many times fewer MACs torch must need to be preferred to a Triton kernel of scores
 
 
 @dataclass(frozen=True)
 class Summed:
-    """A map over the keys, its scores written out where these are powers, and how the keys are summed first.
-
-    `found`: a sentence where they cannot be.
-    """
+    """A map over the keys, with polynomial scores expanded. `found`: its recurrence, or why there is none."""
 
     opened: WrittenOut
     box: str
@@ -59,9 +56,9 @@ class Summed:
 
 
 class Linear(OfBoxes[Summed]):
-    """Every normalize and keep box over keys that allows it, where it takes fewer multiply-adds than the scores.
+    """Normalize and keep boxes over keys that need fewer MACs if the keys are summed first.
 
-    Likewise every softmax that compares no query with a key, and every sum over keys of scores that decay.
+    Also softmaxes whose scores depend on keys only, and sums over keys of decaying scores.
     """
 
     name, kind, alone = "linear attention", "linear", True
@@ -73,6 +70,8 @@ class Linear(OfBoxes[Summed]):
 
     def form(self, graph: Graph, place: str) -> Summed | None:
         attention = attentions(graph).get(place)
+        if place not in graph.step:  # a diagonal, now part of a kernel
+            return None
         if attention is None:
             found = _summed(*_as_map(graph, graph.step[place]))
             decays = isinstance(found.found, Recurrence) and found.found.decays
@@ -86,9 +85,9 @@ class Linear(OfBoxes[Summed]):
         return (form.found,) if isinstance(form.found, str) else ()
 
     def cost(self, form: Summed, context: Context) -> Cost:
-        """Multiply-adds: of the sums first, and of the scores.
+        """MACs if the keys are summed first, and MACs of the scores.
 
-        Where Triton has kernels for scores and none for these, torch must be far ahead.
+        If Triton has a kernel for the scores and none for their decay, torch must need far fewer MACs.
         """
         found, opened = form.found, form.opened
         assert not isinstance(found, str)
@@ -102,7 +101,7 @@ class Linear(OfBoxes[Summed]):
             ahead = inf if context.target.strict else BESIDE_KERNELS
         but = "summing over the keys first would cost"
         if ahead > 1:
-            but = f"its kernels know no scores that decay, as by '{found.decays[0].box.name}'; with torch it would take"
+            but = f"Triton has no kernel for decaying scores such as '{found.decays[0].box.name}'; torch would need"
         return Cost(first, other, counted, but, worth=1 / ahead)
 
     def lower(self, form: Summed, context: Context) -> Lowered:
@@ -111,12 +110,12 @@ class Linear(OfBoxes[Summed]):
         name = f"{form.box}.o"
         parts = recurrence_of(made.step[name])
         how = f", in chunks of {chunk_of(made, parts, context.sizes)}" if parts.causal(made) else ""
-        how += ", powers of scores written out" if opened.steps else ""
+        how += ", powers of scores expanded" if opened.steps else ""
         without = any(map(unmasked, opened.graph.steps))
         decay = "".join(f", decayed by '{decay.box.name}'" for decay in found.decays if not found.alone)
-        decay += ", their weights being numbers of their own" if found.alone else ""
-        said = f"{self.name}: the keys are summed first{how}{decay}" + ("" if without else f"; {DENSE}")
-        return Lowered(made, {name: said})
+        decay += ", weighted by scores of the keys only" if found.alone else ""
+        description = f"{self.name}: the keys are summed first{how}{decay}" + ("" if without else f"; {DENSE}")
+        return Lowered(made, {name: description})
 
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Recurrence) and not form.decaying
@@ -126,17 +125,17 @@ LINEAR = Linear()
 
 
 def _summed(graph: Graph, box: str) -> Summed:
-    """A map whose scores may be powers, and may decay."""
+    """A map whose scores may be polynomials and may decay."""
     of = attentions(graph)[box].of
     opened = written_out(graph, of) or WrittenOut(graph, ())
     if isinstance(opened, str):
         return Summed(WrittenOut(graph, ()), box, opened)
-    opened = replace(opened, graph=decay_alone(opened.graph, of.name))  # nothing else reads what the scores decay by
+    opened = replace(opened, graph=decay_alone(opened.graph, of.name))  # so that nothing else reads the decay factors
     return Summed(opened, box, linear(attentions(opened.graph)[box]))
 
 
 def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:
-    """A sum of scores over the keys as a map that reads ones: sum over m of S -> A = keep over m of S; A ones[m]."""
+    """A sum of scores over the keys as a map applied to ones: sum over m of S -> A = keep over m of S; A ones[m]."""
     assert box.box is not None
     of, key = box.box.operand("of"), str(graph.key)
     one = Tensor(fresh(graph, f"{box.name}.{key}"), "constant", (key,), Function("ones"))
@@ -146,7 +145,7 @@ def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:
 
 
 def _dense(parts: Recurrence, before: Sequence[Step], known: Mapping[str, int]) -> int:
-    """The multiply-adds of the same with scores, in the best order; `before`: the steps that made them, if others."""
+    """The MACs if scores are computed, in the best order; `before`: the steps that computed expanded scores, if any."""
     assert parts.value is not None
     found = prod(known[leg] for leg in {*parts.box.legs, *parts.value.legs})
     sums = [(step.legs, step.contraction.terms) for step in before if step.contraction is not None]
@@ -160,7 +159,7 @@ def _dense(parts: Recurrence, before: Sequence[Step], known: Mapping[str, int]) 
 
 
 def reassociated(attention: Attention, found: Recurrence) -> Graph:
-    """The graph with the box, its scores and the product with the values as one kernel."""
+    """The graph with the box, its scores and its product with the values as one kernel."""
     graph, box, before = attention.graph, found.box, list[Step]()
     reader, (name, legs) = attention.reader(), (f"{box.name}.o", attention.of.legs)
     assert isinstance(reader, Reader)
@@ -171,9 +170,10 @@ def reassociated(attention: Attention, found: Recurrence) -> Graph:
     graph = with_places(graph, tuple(places.values()))
     sides = [decay_sides(graph, decay, f"{box.name}.{decay.box.name}", before) for decay in found.decays]
     if found.alone:
-        ((scores, _),) = sides
-        body, new = [scores], replace(box.box, numbers=PLAIN)
-        terms = (replace(terms[0], decays=(_pair(scores),)),)
+        ((*body, _),) = sides
+        scores, new = body[-1], replace(box.box, numbers=PLAIN)
+        a, b, *own = (use for use in scores.op.uses if use.name not in {step.name for step in body})
+        terms = (replace(terms[0], decays=((a, b),), own=tuple(own)),)
     else:
         scores = written(attention.of.name if attention.terms else f"{box.name}.f", terms, legs)
         body, new = [*chain(*sides), scores], box.box
@@ -196,7 +196,7 @@ def _pair(difference: Step) -> tuple[Use, Use]:
 
 
 def _reading(reader: Reader, result: Use, before: list[Step]) -> Step:
-    """The reader of the map as a reader of the result; legs that it alone sums are summed `before`."""
+    """The reader of the map, reading the result instead; a step in `before` sums legs that only the reader sums."""
     needed = {*reader.step.legs, *(leg for use in reader.others for leg in use.legs)}
     legs = tuple(leg for leg in result.legs if leg in needed)
     if legs != result.legs:
@@ -206,9 +206,10 @@ def _reading(reader: Reader, result: Use, before: list[Step]) -> Step:
 
 
 def canonical(graph: Graph, found: Recurrence, legs: Legs, before: list[Step]) -> tuple[ScoreTerm, ...]:
-    """The terms with at most one factor a side in each, and one core where cores mix heads; `legs`: of the scores.
+    """The terms with at most one query factor and one key factor, and one core if cores mix heads.
 
-    What is made for that is put `before`. Where no core mixes heads, free factors go into the query side.
+    `legs`: of the scores. Products that this needs are added to `before`. Cores that mix no heads and free factors
+    become part of the query side.
     """
     terms, mixed = [], {*found.mixed}
     for i, term in enumerate(found.terms):
@@ -218,19 +219,19 @@ def canonical(graph: Graph, found: Recurrence, legs: Legs, before: list[Step]) -
             query, core = query + core, ()
         for letter, own in zip("qkc", (query, term.key, core), strict=True):
             needed = {leg for use in term.factors if use not in own for leg in use.legs} | {*legs}
-            name = fresh(graph, f"{found.box.name}.{letter}{number}")  # absorption calls its queries so
+            name = fresh(graph, f"{found.box.name}.{letter}{number}")  # absorption uses this name for its queries
             sides.append((_joined(name, own, needed, found.mixed, before),) if own else ())
         terms.append(replace(term, query=sides[0], key=sides[1], core=sides[2]))
     return tuple(terms)
 
 
 def written(name: str, terms: Sequence[ScoreTerm], legs: Legs) -> Step:
-    """Scores as a step."""
+    """The step that computes scores as the sum of these terms."""
     return Step(name, Contraction(tuple(Term(term.coefficient, term.factors) for term in terms)), legs)
 
 
 def featured(found: Recurrence, term: ScoreTerm) -> ScoreTerm:
-    """A canonical term with its features; a core that mixes no heads is the same for all queries."""
+    """A canonical term with its feature legs; a core that mixes no heads becomes the query side."""
     if term.core and not {*found.mixed} & {*term.core[0].legs}:
         term = replace(term, query=term.query or term.core, core=())
     uses = zip(term.query, term.key, strict=False)
@@ -241,7 +242,7 @@ def featured(found: Recurrence, term: ScoreTerm) -> ScoreTerm:
 
 
 def _joined(name: str, uses: Sequence[Use], needed: set[str], last: Legs, before: list[Step]) -> Use:
-    """One use for several: their product with the legs that are needed, in a step of its own if anything is done."""
+    """The product of several uses on the needed legs, as a step in `before`; a single such use is returned as it is."""
     legs = tuple(dict.fromkeys(leg for use in uses for leg in use.legs if leg in needed))
     if len(uses) == 1 and legs == uses[0].legs:
         return uses[0]

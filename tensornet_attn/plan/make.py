@@ -1,7 +1,7 @@
-"""Plans a graph: rewritings of the whole, then the implementations of the table, then every product in the best order.
+"""Plans a graph: rewritings of the whole diagram, then implementations in the order of the table, then product orders.
 
-Rewritings that give a map an implementation of its own come first. Weights are absorbed as long as the whole, with its
-implementations, takes less time. Each form is then computed by the first implementation that takes it.
+The first rewritings give maps implementations of their own. Weights are absorbed as long as this reduces the time of
+the complete plan. The first implementation that accepts a form computes it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tensornet_attn.tiles.legs import quadratic
 
 
 def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, fused: bool = False) -> Plan:
-    """The plan of a graph on a backend for a target: a pure function of its arguments.
+    """The plan of a graph on a backend for a target; a pure function of its arguments.
 
-    `reference` keeps the diagram as written; the others fuse and split it. `fused`: Triton takes what cannot be fused
-    attention alone. Raises InputError where no plan meets the target, with the least possible figure, or with the
-    region and what stands against it.
+    `reference` keeps the diagram as written. The other backends fuse steps and split products. `fused`: Triton
+    computes only what torch's fused attention cannot. Raises InputError if no plan meets the target: the message gives
+    the smallest possible peak, or the region that violates the requirement and the reason.
     """
     sizes = target.sizes(graph)
     if backend == "reference":
@@ -54,17 +54,17 @@ def _as_written(graph: Graph, target: Target, sizes: Mapping[str, int]) -> Plan:
 
 
 def _simpler(graph: Graph, backend: str) -> tuple[Graph, tuple[Region, ...]]:
-    """The graph after the rewrites that cost nothing, and a region for each step of the diagram that they left out."""
+    """The graph after the rewrites that never increase cost, and a region for each step that they removed."""
     made, trace = simplified(graph)
-    regions = (Region(name, (name,), backend, f"left out: {rule}") for name, rule in gone(graph, trace).items())
+    regions = (Region(name, (name,), backend, f"removed: {rule}") for name, rule in gone(graph, trace).items())
     return made, tuple(region for region in regions if "." not in region.name)
 
 
 def _planned(
     written: Graph, start: Graph, table: Table, context: Context, way: Way, left_out: tuple[Region, ...]
 ) -> Plan:
-    """The plan of a graph, which computes what is `written`, in one way to plan."""
-    alone = replace(context, backend="torch", rows=TORCH.rows)  # what torch takes alone, a kernel of Triton does, too
+    """The plan of the diagram `written` in one way to plan; `start`: the diagram after the first rewrites."""
+    alone = replace(context, backend="torch", rows=TORCH.rows)  # Triton fuses all maps that torch fuses
     context, notes, graph = way.of(context), _Notes(), start
     for rewriting in table.rewritings:
         if rewriting.name not in way.without:
@@ -82,14 +82,14 @@ def _planned(
     for name, made in own.items():
         notes.taken(name, made)
     lowered = [*own.values()][-1].graph
-    apart = [name for name in notes.chosen if name in start.step and name not in lowered.step and "." not in name]
-    regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in apart)
+    replaced = [name for name in notes.chosen if name in start.step and name not in lowered.step and "." not in name]
+    regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in replaced)
     regions += tuple(_regions(lowered, context.backend, notes))
     return Plan(written, schedule, regions, context.backend, _lengths(context.sizes), context.target)
 
 
 def _implemented(graph: Graph, context: Context) -> tuple[Graph, dict[str, Lowered]]:
-    """The schedule of a graph, and what each implementation made of it, by name."""
+    """The schedule of a graph, and the result of each implementation, by name."""
     found = dict[str, Lowered]()
     for row in context.rows:
         found[row.name] = row.lowered(graph, context)
@@ -103,14 +103,14 @@ def _lengths(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True)
 class _Notes:
-    """What was chosen, by the step it makes, and what was refused, by the step it would have been of."""
+    """The chosen lowerings by the step that they create, and the rejected ones by the step that they would replace."""
 
     chosen: dict[str, str] = field(default_factory=dict)
     refused: dict[str, list[Lowering]] = field(default_factory=dict)
     costs: dict[str, str] = field(default_factory=dict)
 
     def taken(self, name: str, made: Lowered) -> Graph:
-        """The graph of a rewriting or of an implementation, noted under its name."""
+        """The graph of a result of the rewriting or implementation `name`, whose choices are recorded."""
         self.chosen.update(made.chosen)
         self.costs.update(made.costs)
         for step, reasons in made.refused.items():
@@ -119,7 +119,7 @@ class _Notes:
 
 
 def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
-    """A region for each operation and each step of the diagram that is computed by itself, in the order they run."""
+    """A region for each kernel and for each other step of the diagram, in execution order."""
     for step in lowered.steps:
         if step.kernel and step.kernel.kind not in BY_KIND:
             continue  # features side by side, part of the attention that reads them
@@ -132,7 +132,7 @@ def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
 
 
 def _plain(graph: Graph, step: Step) -> bool:
-    """Whether a step is no more than products or a box of its own: a choice of experts, a sum, states among them."""
+    """Whether a step is a product or box of its own, without values of queries x keys; states and experts included."""
     form = step.form
     small = isinstance(form, Recurrence) and (form.mixes or form.value is None)
     small |= isinstance(form, Experts) and not form.products
@@ -140,7 +140,7 @@ def _plain(graph: Graph, step: Step) -> bool:
 
 
 def region_name(step: Step) -> str:
-    """The step of the diagram that an operation is known by: the box of an attention, the result of another kernel."""
+    """The step that names a region: the box of an attention, the result of another kernel."""
     return step.fused.steps[-1] if step.fused else step.name
 
 
@@ -149,5 +149,5 @@ def _chosen(step: Step) -> str:
         return f"dense {step.box.kind}"
     factors = max(len(term.factors) for term in step.contraction.terms) if step.contraction else 0
     if factors > limits.ORDER_FACTORS:
-        return f"two operands a step, in a greedy order: {factors} tensors are too many to search"
-    return ("one pass", "one pass", "one product", "two operands a step, in the cheapest order")[min(factors, 3)]
+        return f"pairwise products in a greedy order: {factors} tensors are too many for an exact search"
+    return ("one pass", "one pass", "one product", "pairwise products in the cheapest order")[min(factors, 3)]

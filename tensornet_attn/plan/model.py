@@ -1,4 +1,4 @@
-"""The plan of a design: the steps that will run, what was chosen for each region, and what was refused and why."""
+"""The plan of a design: its schedule, the lowering of each region, and the rejected lowerings with the reasons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensornet_attn.plan.target import TRAINING, Target
 
 @dataclass(frozen=True)
 class Lowering:
-    """One way to compute a region, and why it was not taken; an empty `against`: nothing speaks against it."""
+    """One way to compute a region. `against`: the reasons why it was not chosen; empty if there are none."""
 
     name: str
     against: tuple[str, ...] = ()
@@ -21,10 +21,10 @@ class Lowering:
 
 @dataclass(frozen=True)
 class Region:
-    """Steps of the diagram that are computed together: the backend, the lowering chosen, those refused.
+    """Steps of the diagram that are computed together: their backend, the chosen lowering, the rejected ones.
 
-    `plain`: a product or a box of its own, with nothing of queries x keys. `cost`: its figure, beside what it would be
-    otherwise, where that decided.
+    `plain`: the region is a product or box without values of queries x keys. `cost`: the predicted figure and that of
+    the alternative, if cost decided.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Offer:
-    """A way to plan the whole design: predicted seconds and peak of memory in bytes, what needs it, why not."""
+    """A plan of the whole design: predicted seconds, peak memory in bytes, the region at the peak, and why not."""
 
     name: str
     seconds: float
@@ -57,10 +57,11 @@ class Offer:
 
 @dataclass(frozen=True)
 class Plan:
-    """`graph` is the diagram as written, `schedule` the same in primitive steps, in the order in which they run.
+    """`graph`: the diagram as written. `schedule`: the diagram in primitive steps, in execution order.
 
-    `lengths`: those that orders were searched for; the code is right for every length. `offers`: the ways
-    that were compared, where the target asks for more than the cheapest.
+    `lengths`: the lengths that the orders of products are optimised for; the code is correct for all lengths.
+    `offers`: the plans that were compared, if the target limits memory or requires linear memory. `instead`: the
+    requested backend, if it cannot run.
     """
 
     graph: Graph
@@ -79,23 +80,23 @@ class Plan:
 
     @property
     def bucket(self) -> tuple[tuple[str, int], ...]:
-        """The old name of `lengths`."""
-        warn("Plan.bucket is now called Plan.lengths.", FutureWarning, stacklevel=2)
+        """Deprecated name of `lengths`."""
+        warn("Plan.bucket is deprecated; use Plan.lengths instead.", FutureWarning, stacklevel=2)
         return self.lengths
 
     @property
     def aim(self) -> Target:
-        """The old name of `target`."""
-        warn("Plan.aim is now called Plan.target.", FutureWarning, stacklevel=2)
+        """Deprecated name of `target`."""
+        warn("Plan.aim is deprecated; use Plan.target instead.", FutureWarning, stacklevel=2)
         return self.target
 
     def region_of(self, step: str) -> str:
-        """The name of the region that a step of the schedule belongs to, or the step's own."""
+        """The name of the region of a step of the schedule; the step's own name if it has no region."""
         known = {name: region.name for region in self.regions for name in (*region.steps, region.name)}
         return known.get(step) or known.get(step.partition(".")[0]) or step
 
     def as_dict(self) -> dict[str, object]:
-        """What `explain` says, as data: the target, the ways compared, each region with its steps and refusals."""
+        """The contents of `explain` as data: the target, the compared plans, each region with steps and rejections."""
         return {
             "design": self.graph.name,
             "backend": self.backend,
@@ -108,11 +109,11 @@ class Plan:
         }
 
     def explain(self) -> str:
-        """What was chosen and what was refused, region by region, as text."""
+        """The chosen and rejected lowerings of each region with the reasons, as text."""
         sizes = ", ".join(f"{leg} {size}" for leg, size in self.lengths)
         lines = [
             f"{self.graph.name}: backend {self.backend}, for {self.target.workload} on {self.target.device.name}, "
-            f"orders searched at {sizes or 'the sizes of the design'}"
+            f"product orders optimised for {sizes or 'the sizes of the design'}"
         ]
         lines += [f"  not {self.instead.name}: {reason}" for reason in self.instead.against] if self.instead else []
         lines += [f"  {offer}" for offer in self.offers]

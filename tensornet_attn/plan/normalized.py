@@ -1,4 +1,4 @@
-"""Blends of attention maps whose rows are divided by their sums: the maps read the values, and ones for the sums.
+"""Normalised blends of attention maps: each map is applied to the values, and to ones for the row sums.
 
 # A = normalize over m of (b1 near + b2 far);  y = A V Wo
 #     ->  A.V = b1 near V + b2 far V;  A.rows = b1 near 1 + b2 far 1;  y = reciprocal(A.rows) A.V Wo
@@ -20,31 +20,29 @@ from tensornet_attn.rewrite.change import fresh, read_once, with_steps, with_use
 
 
 def rows_of_blends(graph: Graph, context: Context) -> Lowered:
-    """Every normalized blend of maps, where each of these then has an implementation of its own."""
+    """Lowers each normalised blend whose maps then all have implementations of their own."""
     made, chosen = graph, dict[str, str]()
     for box in graph.steps:
         trial = _divided(made, made.step[box.name]) if box.name in made.step else None
         if trial is None:
             continue
         others = _others(made, made.step[box.name])
-        once = map_for_each(
-            hoisted_values(trial, context).graph, context
-        ).graph  # each map reads ones by itself, whoever else could read both
-        apart = duplicated_scores(once, context).graph
-        if all(context.takes(apart, name) for name in attentions(apart) if name not in others):
-            made, chosen[f"{box.name}.rows"] = once, f"the maps that '{box.name}' blends read ones as well as values"
+        single = map_for_each(hoisted_values(trial, context).graph, context).graph  # so that each map has one reader
+        duplicated = duplicated_scores(single, context).graph
+        if all(context.takes(duplicated, name) for name in attentions(duplicated) if name not in others):
+            made, chosen[f"{box.name}.rows"] = single, f"the maps of '{box.name}' are applied to ones as well as values"
     return Lowered(made, chosen)
 
 
 def _others(graph: Graph, box: Step) -> set[str]:
-    """Maps that a blend does not speak of."""
+    """The maps that are not part of a blend."""
     blend = _blend(graph, box)
     own = {*blend.maps} if blend is not None else set[str]()
     return {*attentions(graph)} - own
 
 
 def _blend(graph: Graph, box: Step) -> Blend | None:
-    """The blend that a box divides by its rows: read as if the box were not there."""
+    """The blend that a box normalises, read as if the box did not exist; None if there is none."""
     reader = read_once(graph, box.name)
     found = attentions(graph).get(box.name)
     if reader is None or found is None or not isinstance(found.weighting, Normalize):
@@ -61,7 +59,7 @@ def _blend(graph: Graph, box: Step) -> Blend | None:
 
 
 def _without(graph: Graph, box: Step, reader: Step) -> Graph:
-    """The graph in which the reader reads what the box divides."""
+    """The graph in which the reader of a box reads the operand of the box."""
     name = attentions(graph)[box.name].of.name
     new = with_uses(reader, lambda use: Use(name, use.legs) if use.name == box.name else use)
     return with_steps(graph, {box.name: [], reader.name: [new]})

@@ -1,8 +1,7 @@
-"""The cheapest order of a product of many tensors: an exact search over subsets, for legs that join any number.
+"""The cheapest order of a product of many tensors: an exact search over subsets, for legs on any number of tensors.
 
-The cost of a pair is max(FLOPs / rate, bytes / bandwidth) on a `Device`. A leg is summed as soon as neither a
-remaining factor nor the result has it. Outer products are searched as well. Sizes and rates are integers, so costs
-compare exactly.
+A pair costs max(FLOPs / rate, bytes / bandwidth) on a `Device`. A leg is summed as soon as neither a remaining factor
+nor the result has it. Outer products are searched too. Sizes and rates are integers, so costs compare exactly.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from tensornet_attn.graph.pairs import Legs, Path, left_to_right, split_products
 
 @dataclass(frozen=True)
 class Order:
-    """A path and its price. `method` is `exact`, or `greedy` where there were too many factors to search.
+    """A contraction path and its cost. `method`: `exact`, `greedy` (too many factors to search), or `given`.
 
-    `path` is in opt_einsum's format. `flops`: 2 for each multiply-add of a pair that sums a leg, 1 for each product of
-    a pair that sums none. `bytes`: operands read and results written. `biggest`: elements of the largest product.
+    `path` is in opt_einsum's format. `flops`: 2 per multiply-add of a pair that sums a leg, 1 per product of a pair
+    that sums none. `bytes`: operands read and results written. `biggest`: elements of the largest product.
     """
 
     path: tuple[tuple[int, int], ...]
@@ -48,9 +47,9 @@ def order(
     device: Device = GENERIC,
     dtype_bytes: int = 4,
 ) -> Order:
-    """The best order: least time, then FLOPs, then largest product, then left to right.
+    """The best order: least time; ties by FLOPs, then by the largest product, then left to right.
 
-    Exact up to `limits.ORDER_FACTORS` factors, greedy above: `method` says which.
+    Exact up to `limits.ORDER_FACTORS` factors, greedy above.
 
     >>> order([("n", "m"), ("m", "d"), ("d", "f")], ("n", "f"), {"n": 1024, "m": 1024, "d": 64, "f": 8}).path
     ((1, 2), (0, 1))
@@ -69,16 +68,16 @@ def price(
     device: Device = GENERIC,
     dtype_bytes: int = 4,
 ) -> Order:
-    """What a given path costs, with the method `given`."""
+    """The cost of a given path; its method is `given`."""
     return _Network.read(factors, result, sizes, device, dtype_bytes).priced(path, "given")
 
 
 def split_best(
     graph: Graph, sizes: Mapping[str, int], device: Device = GENERIC, dtype_bytes: int = 4
 ) -> tuple[Graph, tuple[Order, ...]]:
-    """The graph in primitive steps in the best orders, and the order found for each term of more than two factors.
+    """The graph in primitive steps in the best orders, and the order of each term of more than two factors.
 
-    `sizes` gives the legs sized at run time. The orders stand in the order of the terms in the diagram.
+    `sizes`: the legs that are known at run time only. The orders are in the order of the terms in the diagram.
     """
     found: list[Order] = []
 
@@ -90,10 +89,10 @@ def split_best(
 
 
 def exact_order(device: Device = GENERIC, dtype_bytes: int = 4) -> Any:
-    """An optimizer for opt_einsum, so that its report prints our path: `contract_path(..., optimize=exact_order())`."""
-    from opt_einsum.paths import PathOptimizer  # imported here: it costs time that only reports need
+    """An optimizer for opt_einsum that returns our path: `contract_path(..., optimize=exact_order())`."""
+    from opt_einsum.paths import PathOptimizer  # imported here because the import is slow and only reports need it
 
-    class ExactOrder(PathOptimizer):  # type: ignore[misc]  # mypy is told that opt_einsum has no types
+    class ExactOrder(PathOptimizer):  # type: ignore[misc]  # opt_einsum has no type hints
         def __call__(
             self, inputs: Any, output: Any, size_dict: dict[str, int], memory_limit: int | None = None
         ) -> list[tuple[int, ...]]:
@@ -107,7 +106,7 @@ def exact_order(device: Device = GENERIC, dtype_bytes: int = 4) -> Any:
 
 @dataclass(frozen=True)
 class _Network:
-    """The product as sets of legs, each a mask of bits: union and test are one operation each."""
+    """The product as sets of legs, each a bit mask, so that union and test are one operation each."""
 
     factors: tuple[int, ...]
     result: int
@@ -128,7 +127,7 @@ class _Network:
         return prod(size for i, size in enumerate(self.sizes) if legs >> i & 1)
 
     def joiner(self) -> Callable[[int, int, int], tuple[int, int, int]]:
-        """A function of the legs of two factors and of their product: time, FLOPs, elements of the product."""
+        """A function (legs of left factor, right factor, product) -> (time, FLOPs, elements of the product)."""
         size = cache(self.elements)
 
         def join(left: int, right: int, product: int) -> tuple[int, int, int]:
@@ -153,10 +152,10 @@ class _Network:
 
 
 def _exact(network: _Network) -> Path:
-    """Dynamic programming over subsets: the best way to a subset is the best split of it in two.
+    """Dynamic programming over subsets: the best order of a subset is its best split into two subsets.
 
-    Factor i is bit count - 1 - i. Splits are tried with the last factors alone first, and only a better one replaces
-    an earlier one: left to right wins ties. Ways not_profitable than left to right are dropped on the way.
+    Factor i is bit count - 1 - i. The last factors alone are tried first, and only a better split replaces an earlier
+    one, so left to right wins ties. Partial orders that take longer than left to right are pruned.
     """
     count = len(network.factors)
     legs, join = _subset_legs(network), network.joiner()
@@ -177,7 +176,7 @@ def _exact(network: _Network) -> Path:
 
 
 def _splits(subset: int) -> Iterator[int]:
-    """The parts without the first factor, ascending: each way to split a subset in two, once."""
+    """The parts of a subset without its first factor, ascending: each split into two parts occurs once."""
     rest = subset & ~(1 << subset.bit_length() - 1)
     part = rest & -rest
     while part:
@@ -186,7 +185,7 @@ def _splits(subset: int) -> Iterator[int]:
 
 
 def _subset_legs(network: _Network) -> list[int]:
-    """Of each subset of factors, the legs of its product: those that the other factors or the result need."""
+    """For each subset of factors, the legs of its product: those that other factors or the result need."""
     count = len(network.factors)
     union = [0] * (1 << count)
     for subset in range(1, 1 << count):
@@ -195,12 +194,12 @@ def _subset_legs(network: _Network) -> list[int]:
     everything = (1 << count) - 1
     needed = [union[subset] & (union[everything ^ subset] | network.result) for subset in range(1 << count)]
     for i, factor in enumerate(network.factors):
-        needed[1 << count - 1 - i] = factor  # a leg that only this factor has is summed in its first product
+        needed[1 << count - 1 - i] = factor  # a leg of this factor only is summed in its first product
     return needed
 
 
 def _path(chosen: Mapping[int, int], count: int) -> Path:
-    """The tree of splits in opt_einsum's format: positions in a list from which pairs are popped."""
+    """The tree of splits in opt_einsum's format: positions in a list from which pairs are removed."""
     waiting = [1 << count - 1 - i for i in range(count)]
     path: list[tuple[int, int]] = []
 
@@ -220,7 +219,7 @@ def _path(chosen: Mapping[int, int], count: int) -> Path:
 
 
 def _greedy(network: _Network) -> Path:
-    """Always the pair whose product is smallest against its operands, then the cheapest, then the first."""
+    """Picks the pair whose product is smallest relative to its operands, then the cheapest, then the first."""
     waiting = list(network.factors)
     path: list[tuple[int, int]] = []
     size = cache(network.elements)

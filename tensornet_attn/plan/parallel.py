@@ -1,4 +1,4 @@
-"""Which leg of a design is split over processes, so that what each makes of its part adds up to the output.
+"""Tensor parallelism: the leg of a design that is split over processes, whose partial outputs add up to the output.
 
 # y[n f] = A[h n m] V[m h d] Wo[h d f]     ->     y = sum over processes of y', each with its own part of the leg h
 """
@@ -16,12 +16,12 @@ from tensornet_attn.rewrite.whole import simplified
 
 @dataclass(frozen=True)
 class Split:
-    """A leg that is split over processes. Each has its part of the weights on it; an all-reduce adds up the output.
+    """A leg that is split over processes. Each has its shard of the weights on the leg; all-reduce sums the output.
 
-    `shards`: (weight, dimension as stored). `whole`: weights that every process has, whose gradients are added up, as
-    those of the inputs are. `reduce`: the steps that the all-reduce stands after. `own`: the places that have the leg.
-    `shared`: (step, number of the term) of terms in a partial sum that every process has, so that each adds a part.
-    `alike`: the losses that every process has, likewise.
+    `shards`: (weight, dimension as stored). `whole`: replicated weights; their gradients, like those of the inputs,
+    are summed over processes. `reduce`: the steps that are all-reduced. `own`: the slots that have the leg.
+    `shared`: (step, number of the term) of terms in a partial sum that all processes have, so that each adds a share.
+    `alike`: the losses that all processes compute in full, so that each adds a share.
     """
 
     graph: Graph
@@ -35,37 +35,38 @@ class Split:
     alike: tuple[str, ...] = ()
 
     def to_text(self) -> str:
-        """What is split and what is added up, a line a weight.
+        """The sharded and replicated weights, one per line, and the all-reduced results.
 
         >>> from tensornet_attn import build, load
         >>> print(split_of(build(load("mla"))).to_text())
-        mla: 'h' is split, 8 in all
-          Wq[f h d]: dimension 1
-          Wo[h d f]: dimension 0
-          Wc[f c]: whole
-          Wuk[c h d]: dimension 1
-          Wuv[c h d]: dimension 1
-          added up: 'y', and the gradients of x, memory, Wc
+        mla: leg 'h' of size 8 is split
+          Wq[f h d]: sharded along dimension 1
+          Wo[h d f]: sharded along dimension 0
+          Wc[f c]: replicated
+          Wuk[c h d]: sharded along dimension 1
+          Wuv[c h d]: sharded along dimension 1
+          all-reduced: 'y', and the gradients of x, memory, Wc
         """
         shards = dict(self.shards)
-        lines = [f"{self.graph.name}: '{self.leg}' is split, {self.size:,} in all"]
+        lines = [f"{self.graph.name}: leg '{self.leg}' of size {self.size:,} is split"]
         for tensor in self.graph.tensors:
             if tensor.name in shards or tensor.name in self.whole:
-                place = f"dimension {shards[tensor.name]}" if tensor.name in shards else "whole"
+                place = f"sharded along dimension {shards[tensor.name]}" if tensor.name in shards else "replicated"
                 lines.append(f"  {tensor.name}[{' '.join(tensor.legs)}]: {place}")
         leaves = ", ".join([*(tensor.name for tensor in self.graph.of_role("input")), *self.whole])
-        return "\n".join([*lines, f"  added up: {named(self.reduce)}, and the gradients of {leaves}"])
+        return "\n".join([*lines, f"  all-reduced: {named(self.reduce)}, and the gradients of {leaves}"])
 
 
 def split_of(graph: Graph, processes: int | None = None, leg: str | None = None) -> Split:
-    """The leg to split a design along: of those that divide by `processes`, the one that leaves fewest weights whole.
+    """The split of a design over processes, along the leg that leaves the fewest weight elements replicated.
 
-    Nothing of queries x keys is left to every process, and no heads are mixed into the leg; a `leg` that is given need
-    only give the right output. Raises InputError, with what stands against each leg.
+    By default, the leg's size must be a multiple of `processes`, no process repeats work of queries x keys, and no step
+    mixes heads into the leg. A given `leg` must only yield the correct output. Raises InputError with the reason
+    against each leg.
     """
     found = _splits(graph, processes, leg)
     if isinstance(found, str):
-        simple, trace = simplified(graph)  # legs that a constant joins may come apart there
+        simple, trace = simplified(graph)  # without constants, legs that a constant joins may be independent
         again = _splits(simple, processes, leg) if trace else found
         if isinstance(again, str):
             raise InputError(f"{graph.name}: {found}")
@@ -74,17 +75,17 @@ def split_of(graph: Graph, processes: int | None = None, leg: str | None = None)
 
 
 def _kept_whole(split: Split) -> int:
-    """How many numbers every process has."""
+    """The number of replicated elements."""
     return sum(prod(size or 1 for size in split.graph.shape_of(name)) for name in split.whole)
 
 
 def _splits(graph: Graph, processes: int | None, leg: str | None) -> list[Split] | str:
-    """The ways to split a graph, or why there is none."""
+    """The possible splits of a graph, or why there is none."""
     cuts = [cut for cut in (Cut(graph, slots) for slots in glued(graph)) if cut.possible]
     cuts.sort(key=lambda cut: cut.place)
     if leg is not None and not any(leg in cut.names for cut in cuts):
         known = (name for cut in cuts for name in cut.names)
-        return f"no weight has a leg '{leg}' inside of the diagram; {nearest(leg, known)}"
+        return f"no weight has a leg '{leg}' inside the diagram; {nearest(leg, known)}"
     against: list[tuple[Cut, str]] = []
     found = []
     for cut in cuts if leg is None else [cut for cut in cuts if leg in cut.names]:
@@ -94,16 +95,16 @@ def _splits(graph: Graph, processes: int | None, leg: str | None) -> list[Split]
             against.append((cut, str(reason)))
     if found:
         return found
-    told = [reason for cut, reason in against if cut.heads] or [reason for _, reason in against]
-    clauses = "; ".join(dict.fromkeys(told)) or "no weight has a leg inside of the diagram"
+    reasons = [reason for cut, reason in against if cut.heads] or [reason for _, reason in against]
+    clauses = "; ".join(dict.fromkeys(reasons)) or "no weight has a leg inside the diagram"
     return f"no leg can be split over processes: {clauses}."
 
 
 def _split(cut: Cut, processes: int | None, strict: bool) -> Split:
-    """The split along a leg. Raises Unsplit; `strict`: also where processes would do the same work."""
+    """The split along a leg. Raises Unsplit; `strict`: also if processes would repeat work."""
     size = cut.graph.leg[cut.leg].size or 0
     if processes is not None and size % processes:
-        raise Unsplit(f"'{cut.leg}' ({size}) does not divide by {processes} processes")
+        raise Unsplit(f"{processes} processes do not divide '{cut.leg}' ({size})")
     shards = tuple(cut.shards())
     kinds, shared = cut.kinds()
     if strict:

@@ -1,8 +1,8 @@
-"""What one process computes of a design that is split along a leg: the same diagram on a shorter leg.
+"""The diagram that one process computes if a design is split along a leg: the same diagram on a shorter leg.
 
 # y[n f] = A[h n m] V[m h d] Wo[h d f] + b[f]     ->     y[n f] = A[h_ n m] V[m h_ d] Wo[h_ d f] + 1/2 b[f]
 
-Only places that are split get the shorter leg: the old one keeps its size, which scales and coefficients speak of.
+Only split places get the shorter leg. The old leg keeps its size, because scales and coefficients refer to it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ZEROS = Function("zeros")
 
 @dataclass(frozen=True)
 class Part:
-    """The diagram of one process. `chooser`: a weight [whole leg, part of it] that picks the process's entries.
+    """The diagram of one process. `chooser`: the weight [whole leg, its part] that selects the process's entries.
 
-    Constants and noise are made whole in every process, so that they are what one process would have; what is split of
-    them is picked out of that. None where there are none.
+    Every process creates constants and noise in full, so that their values do not depend on the number of processes.
+    The chooser selects the process's entries of those that are split; it is None if none is split.
     """
 
     graph: Graph
@@ -33,18 +33,18 @@ class Part:
 
 
 def part_of(split: Split, processes: int) -> Part:
-    """The diagram of one of some processes. Raises InputError where the leg does not divide by them."""
+    """The diagram of one of several processes. Raises InputError if they do not divide the leg."""
     if processes < 1 or split.size % processes:
         raise InputError(
-            f"{split.graph.name}: leg '{split.leg}' ({split.size}) cannot be split over {processes} processes: it must "
-            "divide evenly."
+            f"{split.graph.name}: leg '{split.leg}' ({split.size}) cannot be split over {processes} processes: use a "
+            "number of processes that divides its size."
         )
     return _Parts(split, processes).part()
 
 
 @dataclass
 class _Parts:
-    """The split places, and the leg that they get; `picked`: what stands for a constant or noise that is split."""
+    """The split places and their new leg; `picked`: the replacement of each split constant and noise tensor."""
 
     split: Split
     processes: int
@@ -68,7 +68,7 @@ class _Parts:
         return leg_like(graph, old, self.split.size // self.processes, graph.leg[old].kind, graph.leg)
 
     def _own(self, name: str, legs: tuple[str, ...]) -> tuple[str, ...]:
-        """The legs of a tensor or of a result, those that are split replaced."""
+        """The legs of a tensor or result, with the split leg replaced."""
         return tuple(self.leg.name if (name, Wire(leg)) in self.split.own else leg for leg in legs)
 
     def _tensor(self, tensor: Tensor) -> Tensor:
@@ -77,11 +77,11 @@ class _Parts:
             return tensor
         new = dict(zip(tensor.legs, legs, strict=True))
         stored = tuple(tuple(new[leg] for leg in group) for group in tensor.stored)
-        init = ZEROS if tensor.role == "weight" else tensor.init  # weights are parts of what has its values already
+        init = ZEROS if tensor.role == "weight" else tensor.init  # weights are copied from the initialised module
         return replace(tensor, legs=legs, stored=stored, init=init)
 
     def _picks(self) -> Iterator[Step]:
-        """A step for each constant and noise that is split: C[h d] -> C[h d] own[h h_] -> h_ d."""
+        """A step for each split constant and noise tensor: C[h d] -> C[h d] own[h h_] -> h_ d."""
         for tensor in self.split.graph.tensors:
             legs = self._own(tensor.name, tensor.legs)
             if legs != tensor.legs and tensor.role in ("constant", "noise"):
@@ -105,7 +105,7 @@ class _Parts:
         return self._shared(step)
 
     def _shared(self, step: Step) -> Step:
-        """Terms that every process has, in a sum that is added up: each process adds its share of them."""
+        """Terms that all processes have, in a sum over processes: each process adds its share of them."""
         places = {place for name, place in self.split.shared if name == step.name}
         if not places or step.contraction is None:
             return step

@@ -1,4 +1,4 @@
-"""What a design keeps of positions, and the diagrams of a chunk behind them: what `plan/decoding.py` gives."""
+"""The decoding cache of a design and the diagrams of a chunk of positions; `plan/decoding.py` derives them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tensornet_attn.rewrite.change import draws
 
 @dataclass(frozen=True)
 class Kept:
-    """A result that is kept for each position. `leg`: its sequence leg; `reach`: of how many positions, all if None.
+    """A result that the cache stores per position. `leg`: its sequence leg. `reach`: see `rows`; None: all.
 
-    Of a state, which is one for all positions, `leg` is None. `placed`: it says where its position stands, as keys do
-    that are turned by it.
+    A state, one value for all positions, has `leg` None. `placed`: the result depends on its absolute position, as
+    keys with rotary embeddings do.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Kept:
     placed: bool = False
 
     def rows(self, length: int) -> int:
-        """Positions that are kept of so many."""
+        """The number of positions stored at a length: all, or the last `reach` + 1."""
         return length if self.reach is None else min(length, self.reach + 1)
 
 
@@ -34,25 +34,22 @@ class Kept:
 class Given:
     """An input of a part: a value of the design.
 
-    `how`: of the `chunk`; `kept`, with the chunk's; a `state` of the past, or a `level`, which is as large as can be
-    before anything was seen; a weight's `rows`; `visible`, 1 where the key mask of the call shows a position, and its
-    `place` in the chunk, from 1; `seen` and `empty`, which only say how many positions there are in all, and
-    in the chunk. `hides`: it makes a state, and hidden positions of it are cleared.
+    `how`: of the `chunk`; `kept`: cached positions and the chunk; a `state` of the past, or a `level`, a state that is
+    at its maximum before the first position; a weight's `rows`; `visible`: 1 if the key mask of the call shows a
+    position, and `place`: its number in the chunk, from 1; `seen` and `empty`: only the total number of positions, and
+    the number in the chunk. `hides`: it updates a state, so its masked positions are cleared.
     """
 
     name: str
     value: str
     how: str
-    axis: int  # of the sequence leg, from the end
+    axis: int  # of the sequence leg, counted from the end
     hides: bool = False
 
 
 @dataclass(frozen=True)
 class Part:
-    """A diagram that gives one value of the chunk. `reach`: the positions before the chunk that its keys have.
-
-    None: all of them.
-    """
+    """A diagram that computes one value of the chunk. `reach`: cached positions that its keys include; None: all."""
 
     value: str
     graph: Graph
@@ -67,9 +64,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Parts in the order in which they run, the output last, and what is kept.
+    """The parts in execution order, the output last, and the cached results.
 
-    `memory`: of another input than the chunk, once.
+    `memory`: cached results belong to another input than the chunk and are computed once.
     """
 
     graph: Graph
@@ -79,38 +76,38 @@ class Decoding:
 
     @cached_property
     def drawn(self) -> list[str]:
-        """Noise, and steps with dropout, that more than one part would draw, each in its own way."""
+        """Noise, and steps with dropout, that more than one part would draw independently."""
         graphs = [part.graph for part in self.parts]
         found = [step.name for graph in graphs for step in graph.steps if draws(graph, step)]
         found += [tensor.name for graph in graphs for tensor in graph.of_role("noise")]
         return [name for name, count in Counter(found).items() if count > 1]
 
     def floats(self, n: int) -> int:
-        """Floats kept of n positions, for one sequence."""
+        """Cached elements after n positions, for one sequence."""
         return sum(self.elements(one) * (one.rows(n) if one.leg else 1) for one in self.kept)
 
     def elements(self, one: Kept) -> int:
-        """Numbers of a position, or of a state."""
+        """Elements per position, or of a state."""
         return prod(self.graph.leg[leg].size or 1 for leg in one.legs if leg != one.leg)
 
     def as_dict(self) -> dict[str, object]:
-        """What `to_text` says, as data; `numbers`: of one position, or of a state, whose `leg` is None."""
+        """The contents of `to_text` as data; `numbers`: elements per position, or of a state, whose `leg` is None."""
         kept = [asdict(one) | {"numbers": self.elements(one)} for one in self.kept]
         return {"design": self.graph.name, "kept": kept, "computed": [part.value for part in self.parts]}
 
     def to_text(self) -> str:
-        """What is kept, a line a result, and what is computed of each chunk.
+        """The cached results, one per line, and the values computed for each chunk.
 
         >>> from tensornet_attn import build, load
         >>> from tensornet_attn.plan.decoding import decoding_of
         >>> print(decoding_of(build(load("mla"), causal=True)).to_text())
-        mla: a cache keeps
-          C[m c]: 256 numbers of each position
-        of a chunk it computes C, y
+        mla: a decoding cache stores
+          C[m c]: 256 elements per position
+        for each chunk it computes C, y
         """
-        lines = [f"{self.graph.name}: a cache keeps{'' if self.kept else ' nothing'}"]
+        lines = [f"{self.graph.name}: a decoding cache stores{'' if self.kept else ' nothing'}"]
         for one in self.kept:
-            which = "each position" if one.reach is None else f"each of the last {one.reach + 1:,} positions"
-            of = f" of {which}{' of the memory' * self.memory}" if one.leg else ", whatever the length"
-            lines.append(f"  {one.name}[{' '.join(one.legs)}]: {self.elements(one):,} numbers{of}")
-        return "\n".join([*lines, f"of a chunk it computes {', '.join(part.value for part in self.parts)}"])
+            which = "per position" if one.reach is None else f"for each of the last {one.reach + 1:,} positions"
+            of = f" {which}{' of the memory' * self.memory}" if one.leg else " at any length"
+            lines.append(f"  {one.name}[{' '.join(one.legs)}]: {self.elements(one):,} elements{of}")
+        return "\n".join([*lines, f"for each chunk it computes {', '.join(part.value for part in self.parts)}"])

@@ -1,8 +1,8 @@
-"""Scores that are polynomials of products of queries and keys, written out: each term is a product of the two again.
+"""Expands scores that are polynomials of products of queries and keys: each term becomes a product of the two again.
 
 # S = Q K;  A.of = 1 + S + S S / 2     ->     A.of = 1 + Q[d] K[d] + Q[d] K[d] Q[d_] K[d_] / 2
 
-The features of a square are the products of two features: as many as the width, squared.
+A square of products over a leg of width d becomes a product of d ** 2 features.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tensornet_attn.rewrite.change import inlined, plain_number, with_legs, with
 
 @dataclass(frozen=True)
 class WrittenOut:
-    """The graph with the scores written out; `steps`: what made them before, they themselves last, if anything did."""
+    """The graph with expanded scores; `steps`: the steps that computed the expanded factors, then the scores."""
 
     graph: Graph
     steps: tuple[Step, ...]
 
 
 def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
-    """Scores as a sum of products without factors that depend on query and key at once.
+    """Expands scores into a sum of products in which no factor depends on query and key at once.
 
-    None where no factor is made of such products, and where there would be too many terms; a reason where a factor is
-    used elsewhere too.
+    Returns None if no factor is such a polynomial or there would be too many terms, and a reason if a factor has other
+    readers.
     """
     scores = _source(graph, of)
     if scores is None:
@@ -54,13 +54,13 @@ def written_out(graph: Graph, of: Use) -> WrittenOut | str | None:
     without = without_dead(new, read)
     left = next((name for name in read if without is None or name in without.step), None)
     if left is not None:
-        return f"'{left}' in the scores is used elsewhere too"
+        return f"'{left}' in the scores is also used elsewhere"
     assert without is not None
     return WrittenOut(without, (*read.values(), scores))
 
 
 def _source(graph: Graph, use: Use) -> Step | None:
-    """What makes a tensor with legs of queries and keys, as a sum of products; None where that is something else."""
+    """The step that computes a tensor with query and key legs as a sum of products; None if it is not such a sum."""
     step = graph.step.get(use.name)
     if step is None or not {graph.query, graph.key} <= {*use.legs}:
         return None
@@ -74,7 +74,7 @@ def _source(graph: Graph, use: Use) -> Step | None:
 
 
 def _power(graph: Graph, function: Function | None) -> int:
-    """How often a map multiplies a number by itself: 2 for `square`, p for `power(p)`; 0 where it does not."""
+    """The exponent of a map that is a power: 2 for `square`, p for `power(p)`; 0 for other maps."""
     if function == Function("square"):
         return 2
     if function is None or function.name != "power":

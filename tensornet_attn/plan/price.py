@@ -1,11 +1,11 @@
-"""What a schedule is predicted to take in time and memory.
+"""The predicted time and memory of a schedule.
 
     forward                              max(FLOPs / rate, bytes / bandwidth) of each step
-    backward of what is kept             twice the forward
-    backward of what is computed again   three times the FLOPs, twice the bytes
-    fused attention                      of one width: zeros are put to queries and keys, or to values
+    backward of stored values            twice the forward
+    backward with recomputation          three times the FLOPs, twice the bytes
+    fused attention                      queries and keys, or values, are padded with zeros to one width
 
-Between the steps of a block of rows nothing is moved: a block is made to stay in a cache.
+Steps within a block of queries move no data, because a block is sized to stay in a cache.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tensornet_attn.graph.recurrence import erases
 from tensornet_attn.plan.blocks import rows_of
 from tensornet_attn.plan.target import Target
 
-KEEPS, AGAIN = (3, 3), (4, 3)  # times the FLOPs and the bytes of the forward, with a backward
+KEEPS, AGAIN = (3, 3), (4, 3)  # FLOPs and bytes of forward and backward, as multiples of the forward's
 DELTA = 4
 
 
 @dataclass(frozen=True)
 class Price:
-    """Predicted seconds of a run, and its peak of memory in bytes with the step that runs then."""
+    """The predicted time in seconds, the peak memory in bytes, and the step at the peak."""
 
     seconds: float
     bytes: int
@@ -37,23 +37,23 @@ class Price:
 
 
 def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> Price:
-    """The price of a schedule at these sizes of the legs that the run decides."""
+    """The price of a schedule; `sizes`: the legs that are known at run time only."""
     found = peak(scene_of(split_products(schedule), sizes, target), target.backward, scratch)
     return Price(target.device.seconds(time_of(schedule, sizes, target)), target.bytes * found.numbers, found.step)
 
 
 def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
-    """The time of a schedule alone, in the device's units."""
+    """The time of a schedule in the device's units."""
     scene = scene_of(split_products(schedule), sizes, target)
     return sum(time_of_step(scene, step, target) for step in scene.graph.steps)
 
 
 def scratch(scene: Scene, step: Step) -> tuple[int, int]:
-    """Numbers that a step needs while it runs, forward and backward, as measured on a CPU.
+    """Elements of temporary memory of a step, forward and backward, as measured on a CPU.
 
-    One copy of the largest operand in another layout; fused attention repeats keys and values for the heads they lack,
-    and in the backward their gradients; the delta rule has `DELTA` copies of all operands in chunks; a block of rows
-    has all its values with a query leg.
+    Usually one copy of the largest operand in another layout. Fused attention expands keys and values to the heads
+    that they lack; its backward does so for their gradients too. The delta rule stores `DELTA` copies of all operands,
+    in chunks. A block of queries stores all its values with a query leg.
     """
     op = step.attention
     if isinstance(step.form, Block) and not step.form.tiled:
@@ -87,7 +87,7 @@ def time_of_step(scene: Scene, step: Step, target: Target) -> int:
 
 
 def _widened(scene: Scene, step: Step) -> tuple[int, int]:
-    """More multiply-adds, and numbers moved, since zeros bring query, key and value to one width before they meet."""
+    """Additional MACs and elements moved by fused attention, which pads query, key and value to one width."""
     op = step.attention
     assert op is not None
     width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
@@ -99,7 +99,7 @@ def _widened(scene: Scene, step: Step) -> tuple[int, int]:
 
 
 def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:
-    """The time of a kernel that is not in the graph yet: its work, and what it reads and writes."""
+    """The time of a kernel that is not yet in the graph: its work, the elements read and written."""
     assert step.kernel is not None
     work = sum(2 * macs(scene, part) + elementwise(scene, part) for part in step.kernel.body)
     moves = target.device.width * (

@@ -1,11 +1,11 @@
-"""Stages of a step of decoding: parts that run in one call, as one diagram with several outputs.
+"""Stages of a decoding step: parts that run in one call, as one diagram with several outputs.
 
 # K of x;  V of x;  y of x, all of K and V   ->   K and V of x;  y of x, all of K and V
 # k of x;  v of x;  read of x, k, v, S;  S of k, v, S;  y of read   ->   y and S of x and S
 # A[n m] = Q[n d] K[m d];  r[n d] = A[n m] V[m d]   ->   A[n] = Q[n d] K[n d];  r[n d] = A[n] V[n d]
 
-A part that reads what is kept of a position runs behind that which gives it for the chunk: the cache stands between
-them. What several parts have in common is one step. Keys of a chunk of one position are that position.
+A part that reads cached results runs after the part that computes them for the chunk, because the cache is updated
+between them. Steps that parts share are computed once. In a chunk of one position, keys are that position.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.parts import Decoding, Given, Part
 
-AT_ONE = ("visible", "place")  # what is 1 at the one position of a chunk that no mask hides
+AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible position
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Values of a chunk that one diagram gives: its output, then those that it gives `also`."""
+    """Values of a chunk that one diagram computes: its output, then those in the graph's `also`."""
 
     values: tuple[str, ...]
     graph: Graph
@@ -42,8 +42,8 @@ def single(decoding: Decoding) -> tuple[Stage, ...]:
 def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
     """The stages of a chunk of one position.
 
-    `apart`: what reads states stands by itself, as it is computed in another dtype, or where a mask of the call hides
-    positions from states. Otherwise no mask does.
+    `apart`: parts that read states are separate stages, because they run in another dtype or a mask of the call hides
+    positions from states. Otherwise no mask hides positions from states.
     """
     found: list[_Group] = []
     place: dict[str, int] = {}
@@ -52,8 +52,8 @@ def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
         for one in part.inputs:
             if one.value in place and one.how in ("chunk", "kept"):
                 least = max(least, place[one.value] + (one.how == "kept" or (apart and one.hides)))
-        once = decoding.memory and part.value in {one.name for one in decoding.kept}
-        kind = (once, apart and part.carried)
+        computed_once = decoding.memory and part.value in {one.name for one in decoding.kept}
+        kind = (computed_once, apart and part.carried)
         own = next((i for i in range(least, len(found)) if found[i].takes(part, kind)), len(found))
         if own == len(found):
             found.append(_Group(decoding, kind))
@@ -64,14 +64,14 @@ def merged(decoding: Decoding, apart: bool) -> tuple[Stage, ...]:
 
 @dataclass
 class _Group:
-    """Parts that become a stage."""
+    """Parts that become one stage."""
 
     decoding: Decoding
     kind: tuple[bool, bool]
     parts: list[Part] = field(default_factory=list)
 
     def takes(self, part: Part, kind: tuple[bool, bool]) -> bool:
-        """Whether a part is of the same kind, and its keys, if it has some, are those of the others."""
+        """Whether a part is of the same kind and its keys, if any, are those of the other parts."""
         own = {one.reach for one in self.parts if _has_keys(one)}
         return kind == self.kind and (not own or not _has_keys(part) or own == {part.reach})
 
@@ -99,14 +99,14 @@ class _Group:
 
 
 def _has_keys(part: Part) -> bool:
-    """Whether a part speaks of the key leg."""
+    """Whether a part uses the key leg."""
     graph = part.graph
     legs = {leg for tensor in graph.tensors for leg in tensor.legs} | {leg for step in graph.steps for leg in step.legs}
     return graph.key in legs | {leg for _, use in graph.uses() for leg in use.legs}
 
 
 def _at_one(graph: Graph) -> Graph:
-    """The diagram where queries and keys are the same one position; as it was, where a box along keys needs them."""
+    """The diagram for one position that is both query and key; unchanged if a box along the keys needs the key leg."""
     query, key = str(graph.query), str(graph.key)
     if any(key in one.legs for one in graph.tensors if one.role != "constant" or query in one.legs):
         return graph
@@ -132,16 +132,16 @@ def _at_one(graph: Graph) -> Graph:
 
 
 class _Merge:
-    """One diagram of several; what is alike in two of them is there once."""
+    """One diagram of several; equal steps are merged."""
 
     def __init__(self, apart: bool):
         self.apart = apart
         self.legs, self.tensors = dict[str, Leg](), dict[str, Tensor]()
         self.steps, self.inputs = dict[str, Step](), dict[str, Given]()
-        self.made = dict[str, str]()  # the step that gives a value
+        self.made = dict[str, str]()  # the step that computes a value
 
     def add(self, part: Part) -> str:
-        """Takes in a part; the name of its output here."""
+        """Adds a part and returns the name of its output in the merged diagram."""
         names: dict[str, str] = {}
         graph = part.graph
         self.legs |= {leg.name: leg for leg in graph.legs}
@@ -179,7 +179,7 @@ class _Merge:
         return own
 
     def _free(self, name: str, same: Callable[[str], bool]) -> str:
-        """The name, or one like it, that nothing else has."""
+        """The name, or a variant of it, that is unused or names an equal entry."""
         return next(one for one in _like(name) if same(one) or not (one in self.tensors or one in self.steps))
 
 

@@ -1,10 +1,10 @@
-"""Sums over the keys that queries read feature by feature: linear attention written as its states.
+"""Sums over the keys that queries read along a feature leg: linear attention written with explicit states.
 
 # S = sum over m of k[m g d] v[m g e];  T = P[g h] S[n g d e];  O = q[n h d] T[n h d e]
-#     ->   without heads that are mixed    A = keep over m of q k;  O = A v        which linear attention takes
-#     ->   else                            O = states(q, P, k, v)
+#     ->   if no heads are mixed    A = keep over m of q k;  O = A v        a map, which linear attention computes
+#     ->   otherwise                O = states(q, P, k, v)
 
-Where a query sees the keys up to its own, S stands for each query in the diagram, and nowhere in memory after this.
+In a causal diagram S has a value per query; neither lowering stores these values.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, wi
 class Read:
     """A sum over keys, and the product in which queries read it.
 
-    `query`, `key`, `value`, `mix`: the factors of each; `terms`: what else is read beside the sum, by the same query.
-    `rest`: the other factors of the reader's product.
+    `query`, `key`, `value`, `mix`: the factors of each side. `terms`: terms that are added to the sum before the query
+    reads it. `rest`: the other factors of the reader's product.
     """
 
     box: Step
@@ -43,13 +43,13 @@ class Read:
     mix: tuple[Use, ...]
     terms: tuple[Term, ...]
     rest: tuple[Use, ...]
-    legs: tuple[str, ...]  # of what is read
+    legs: tuple[str, ...]  # of the result of the read
     features: tuple[str, ...]
-    between: Step | None  # that mixed the states
+    between: Step | None  # the step that mixes the states
 
 
 class States(OfBoxes["Mixed"]):
-    """Every sum over keys that is mixed before queries read it, where that takes fewer multiply-adds than scores."""
+    """Sums over keys that are mixed before queries read them, if this needs fewer MACs than scores."""
 
     name, kind = "mixed states", "states"
 
@@ -64,7 +64,7 @@ class States(OfBoxes["Mixed"]):
         return (form.parts,) if isinstance(form.parts, str) else ()
 
     def cost(self, form: Mixed, context: Context) -> Cost:
-        """Multiply-adds: of the states, and of the scores."""
+        """MACs of the states, and of the scores."""
         made, parts = form.made, form.parts
         assert not isinstance(parts, str)
         known = {leg.name: leg.size or 1 for leg in made.legs} | dict(context.sizes)
@@ -79,8 +79,8 @@ class States(OfBoxes["Mixed"]):
         assert not isinstance(parts, str)
         how = f", in chunks of {states_chunk(made, parts, context.sizes)}" if parts.causal(form.graph) else ""
         over = " and ".join(f"'{leg}'" for leg in parts.mixed)
-        said = f"the keys are summed first, and mixed over {over} before they are read{how}; {DENSE}"
-        return Lowered(made, {f"{form.read.box.name}.read": f"{self.name}: {said}"})
+        description = f"the keys are summed first, then mixed over {over} and read by queries{how}; {DENSE}"
+        return Lowered(made, {f"{form.read.box.name}.read": f"{self.name}: {description}"})
 
 
 STATES = States()
@@ -88,14 +88,14 @@ STATES = States()
 
 @dataclass(frozen=True)
 class Mixed:
-    """A sum over the keys that is mixed before it is read."""
+    """A sum over the keys that is mixed before queries read it."""
 
     graph: Graph
     read: Read
 
     @cached_property
     def found(self) -> tuple[Recurrence | str, tuple[Step, ...]]:
-        """The states, or why they are none, and the steps that make their parts."""
+        """The states, or why they cannot be used, and the steps that compute their operands."""
         before: list[Step] = []
         return _recurrence(self.graph, self.read, before), tuple(before)
 
@@ -120,7 +120,7 @@ class Mixed:
 
 
 def sums_as_maps(graph: Graph, context: Context) -> Lowered:
-    """Every sum over keys that queries read feature by feature is a map that reads values, if that is then linear."""
+    """Turns each sum over keys that queries read along a feature leg into a map, if linear attention accepts it."""
     made = graph
     for box in sums(graph):
         found = _found(made, made.step[box.name])
@@ -131,7 +131,7 @@ def sums_as_maps(graph: Graph, context: Context) -> Lowered:
 
 
 def _found(graph: Graph, box: Step) -> Read | None:
-    """The sum with its reader; None where no query reads it feature by feature."""
+    """A sum with its reader; None if no query reads it along a feature leg."""
     form, reader = cumulative(graph, box), read_once(graph, box.name)
     if isinstance(form, str) or form.decays or reader is None or reader.contraction is None:
         return None
@@ -146,7 +146,7 @@ def _found(graph: Graph, box: Step) -> Read | None:
 
 
 def _mixes(graph: Graph, step: Step, box: Step) -> bool:
-    """Whether a step only mixes the state, and adds what is no state: nothing in it is a query's or a key's own."""
+    """Whether a step only mixes the state and adds other terms, without factors on the query or key leg."""
     others = [use for use in step.op.uses if use.name != box.name]
     return not any({graph.query, graph.key} & {*use.legs} for use in others) and graph.query in step.legs
 
@@ -163,21 +163,21 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None) -> Read | 
     own = [term for term in mixing if any(one.name == box.name for one in term.factors)]
     if len(own) != 1 or sum(one.name == box.name for one in own[0].factors) != 1:
         return None
-    held = next(one for one in own[0].factors if one.name == box.name)
-    if held.legs != box.legs:
+    state_use = next(one for one in own[0].factors if one.name == box.name)
+    if state_use.legs != box.legs:
         return None
     elsewhere = legs_in(one for one in others if graph.query not in one.legs)
-    gone = {*use.legs} - {*reader.step.legs} - {str(graph.query)} - elsewhere
-    query = tuple(one for one in others if graph.query in one.legs and gone & {*one.legs})
-    features = tuple(leg for leg in use.legs if leg in gone & legs_in(query) & {*held.legs})
+    summed = {*use.legs} - {*reader.step.legs} - {str(graph.query)} - elsewhere
+    query = tuple(one for one in others if graph.query in one.legs and summed & {*one.legs})
+    features = tuple(leg for leg in use.legs if leg in summed & legs_in(query) & {*state_use.legs})
     keys = tuple(one for one in inner.factors if graph.key in one.legs)
     key = tuple(one for one in keys if {*features} & {*one.legs})
     value = tuple(one for one in keys if one not in key)
     free = tuple(one for one in inner.factors if one not in keys and not _says_nothing(graph, one))
-    mix = tuple(one for one in own[0].factors if one != held)
+    mix = tuple(one for one in own[0].factors if one != state_use)
     if not key or {*features} & legs_in((*mix, *value)):
         return None
-    groups = {*held.legs} & legs_in(key) - {*features} - legs_in(query) - {*reader.step.legs}
+    groups = {*state_use.legs} & legs_in(key) - {*features} - legs_in(query) - {*reader.step.legs}
     mixes = tuple(one for one in others if groups & {*one.legs} and graph.query not in one.legs)
     rest = tuple(one for one in others if one not in query and one not in mixes)
     legs = dict.fromkeys((*(leg for one in query for leg in one.legs), *use.legs))
@@ -201,18 +201,18 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None) -> Read | 
 
 
 def _says_nothing(graph: Graph, use: Use) -> bool:
-    """Whether a factor is ones on the query leg, there to give the sum that leg."""
+    """Whether a factor is ones on the query leg, which only adds the leg to the sum."""
     tensor = graph.tensor.get(use.name)
     return tensor is not None and tensor.init == ONES and use.legs == (graph.query,)
 
 
 def _mixed(found: Read) -> bool:
-    """Whether legs of the state are summed with a mixture before they are read."""
+    """Whether legs of the state are summed with a mixture before queries read it."""
     return bool({*found.box.legs} & legs_in(found.key) - {*found.features} - {*found.legs})
 
 
 def _as_map(graph: Graph, found: Read) -> Graph:
-    """The graph in which a map reads the values."""
+    """The graph in which a map is applied to the values."""
     box, before = found.box, list[Step]()
     assert box.box is not None
     value = found.value
@@ -231,7 +231,7 @@ def _as_map(graph: Graph, found: Read) -> Graph:
 
 
 def _recurrence(graph: Graph, found: Read, before: list[Step]) -> Recurrence | str:
-    """The states with one use for query, key, values and mixture each, made `before`; or why they are none."""
+    """The states with one use each for query, key, values and mixture, computed `before`; or why not."""
     name = found.box.name
     query, key = (
         _joined(fresh(graph, f"{name}.{side}"), uses, before) for side, uses in (("q", found.query), ("k", found.key))
@@ -252,7 +252,7 @@ def _recurrence(graph: Graph, found: Read, before: list[Step]) -> Recurrence | s
         and {*found.legs} - pair - own <= heads
     )
     if not fits:
-        return "queries, keys, values and mixture share heads in another way than states of few heads do"
+        return "queries, keys, values and mixing weights do not share heads in the way that mixed states need"
     term = ScoreTerm(ONE, (query,), (key,), width=tuple(leg for leg in key.legs if leg in features))
     return Recurrence(
         found.box,
@@ -267,7 +267,7 @@ def _recurrence(graph: Graph, found: Read, before: list[Step]) -> Recurrence | s
 
 
 def _joined(name: str, uses: tuple[Use, ...], before: list[Step], needed: set[str] | None = None) -> Use:
-    """One use for several: their product, in a step of its own, with the legs that are needed, or all."""
+    """The product of several uses as a step of its own, with the needed legs or all; a single use is returned."""
     if len(uses) == 1:
         return uses[0]
     legs = tuple(dict.fromkeys(leg for use in uses for leg in use.legs if needed is None or leg in needed))
@@ -276,12 +276,12 @@ def _joined(name: str, uses: tuple[Use, ...], before: list[Step], needed: set[st
 
 
 def _placed(graph: Graph, found: Read, before: list[Step], term: Term) -> Graph:
-    """The graph in which a step of its own reads the state, and the reader takes its result."""
+    """The graph in which a step of its own reads the state, and the reader uses its result."""
     others = tuple(replace(own, factors=(*found.query, *own.factors)) for own in found.terms)
     own = Step(fresh(graph, f"{found.box.name}.sum"), Contraction((term, *others)), found.legs)
     reader = found.reader.with_terms([Term(ONE, (Use(own.name, own.legs), *found.rest))])
-    gone = (found.box, found.between, graph.step[found.box.op.uses[0].name])
-    return with_steps(graph, {step.name: [] for step in gone if step} | {reader.name: [*before, own, reader]})
+    removed = (found.box, found.between, graph.step[found.box.op.uses[0].name])
+    return with_steps(graph, {step.name: [] for step in removed if step} | {reader.name: [*before, own, reader]})
 
 
 SUMS = Rewriting("sums as maps", sums_as_maps)

@@ -1,6 +1,6 @@
-"""What a plan is made for: the lengths and the kind of run, the device that prices it, and what it must keep to.
+"""The target of a plan: lengths and workload, the device whose costs are used, and requirements on the plan.
 
-The code of every plan is right for every length; a target decides what it is fast and small at.
+The code of every plan is correct for all lengths; the target selects the sizes and device that it is optimised for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
 
 @dataclass(frozen=True)
 class Workload:
-    """A kind of run: how many queries and keys, and whether a backward follows."""
+    """The default numbers of queries and keys, and whether a backward follows."""
 
     queries: int
     keys: int
@@ -41,9 +41,10 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Target:
-    """A workload, with other lengths where `n` and `m` are given; `memory`: bytes that the predicted peak may reach.
+    """A workload, sizes and dtype that replace its defaults, a device, and requirements.
 
-    `linear_memory`: no tensor may have both a query and a key leg. `strict`: each region on the backend asked.
+    `memory`: the limit of the predicted peak in bytes. `linear_memory`: no tensor has both a query and a key leg.
+    `strict`: all regions run on the requested backend. Raises InputError if a value is invalid.
     """
 
     workload: str = "training"
@@ -70,18 +71,18 @@ class Target:
 
     @property
     def demanding(self) -> bool:
-        """Whether the cheapest plan may not be the one."""
+        """Whether the target can rule out the cheapest plan."""
         return self.memory is not None or self.linear_memory
 
     @property
     def bytes(self) -> int:
-        """Of one number."""
+        """Bytes per element."""
         return dtype_bytes(self.dtype)
 
     def sizes(self, graph: Graph) -> dict[str, int]:
-        """Sizes of the legs that the run decides; `m` not given is as `n`.
+        """The sizes of the legs that are known at run time only; `m` defaults to `n`.
 
-        A workload's own lengths give way to the maximum of a leg; lengths asked for above it raise InputError.
+        Default lengths are limited to the maximum of their leg. A requested length above it raises InputError.
         """
         workload, known = WORKLOADS[self.workload], {"query": self.n, "key": self.m or self.n}
         usual = {"query": workload.queries, "key": workload.keys}
@@ -93,7 +94,7 @@ class Target:
         return lengths | relative | {BATCH: self.batch}
 
     def words(self, sizes: Mapping[str, int]) -> str:
-        """The run in words: 'training, n = 1,024, m = 1,024, batch 1, float32'."""
+        """The workload as text: 'training, n = 1,024, m = 1,024, batch 1, float32'."""
         lengths = [f"{leg} = {size:,}" for leg, size in sizes.items() if leg != BATCH]
         return ", ".join([self.workload, *lengths, f"batch {self.batch:,}", self.dtype])
 
@@ -102,7 +103,7 @@ TRAINING = Target()
 
 
 class TargetOptions(TypedDict, total=False):
-    """What `target_from` takes, for functions that pass it on; `bucket` is the old name of `workload`."""
+    """The keyword arguments of `target_from`, for functions that forward them; `bucket` is a deprecated name."""
 
     workload: str
     bucket: str
@@ -116,12 +117,12 @@ class TargetOptions(TypedDict, total=False):
 
 
 def current(options: TargetOptions) -> TargetOptions:
-    """The options under their names of today; an old name is taken with a FutureWarning. Raises InputError for both."""
+    """The options with deprecated names replaced, with a FutureWarning. Raises InputError if both names are given."""
     if "bucket" not in options:
         return options
     if "workload" in options:
-        raise InputError("'bucket' is the old name of 'workload': give 'workload' alone.")
-    warn("'bucket' is now called 'workload': write workload=... instead.", FutureWarning, stacklevel=caller())
+        raise InputError("'bucket' is the deprecated name of 'workload'; give only 'workload'.")
+    warn("'bucket' is deprecated; use workload=... instead.", FutureWarning, stacklevel=caller())
     found = {("workload" if name == "bucket" else name): value for name, value in options.items()}
     return cast(TargetOptions, found)
 
@@ -137,14 +138,14 @@ def target_from(
     linear_memory: bool = False,
     strict: bool = False,
 ) -> Target:
-    """The target that a caller asks for; `dtype` counts for memory alone. Raises InputError."""
+    """The target for these options; `dtype` affects only the predicted memory. Raises InputError."""
     device = device_costs if isinstance(device_costs, Device) else device_named(device_costs)
     kind = "float32" if dtype is None or memory is None else str(dtype).removeprefix("torch.")
     return Target(workload, device, n, m, batch, kind, bytes_of(memory), linear_memory, strict)
 
 
 def bytes_of(memory: int | str | None) -> int | None:
-    """A limit in bytes: a whole number, or a text such as '2GiB' or '500 MB'. Raises InputError.
+    """A memory limit in bytes, from an integer or text such as '2GiB' or '500 MB'. Raises InputError.
 
     >>> bytes_of("2GiB"), bytes_of("500 MB"), bytes_of(None)
     (2147483648, 500000000, None)
@@ -154,5 +155,5 @@ def bytes_of(memory: int | str | None) -> int | None:
     found = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([a-z]*)\s*", str(memory), re.IGNORECASE)
     unit = UNITS.get(found[2].lower()) if found else None
     if isinstance(memory, bool) or found is None or unit is None or (number := int(float(found[1]) * unit)) < 1:
-        raise InputError(f"memory is {memory!r:.40}, and must be a number of bytes, e.g. 2GiB, 500MB or 1000000.")
+        raise InputError(f"memory is {memory!r:.40}; give a positive number of bytes, e.g. 2GiB, 500MB or 1000000.")
     return number

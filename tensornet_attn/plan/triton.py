@@ -1,4 +1,4 @@
-"""Regions of queries x keys as Triton kernels of their own: which regions, why not others, in which order of products.
+"""Regions of queries x keys as Triton kernels: the regions, the reasons against others, the orders of products.
 
 # A.of = Q K;  A = softmax over m of A.of;  y.p1 = A V;  y = y.p1 Wo     ->     y.p1 = tiles(Q, K, V);  y = y.p1 Wo
 """
@@ -24,7 +24,7 @@ from tensornet_attn.tiles.model import Node, Program, Unfit, below
 
 
 class Tiles(Implementation[Group]):
-    """Every group of steps with values of queries x keys that a tile program can compute, on the backend triton."""
+    """Groups of steps with values of queries x keys that a tile program can compute, on the triton backend."""
 
     name, kind, opaque = "Triton kernels", "tiles", True
 
@@ -32,7 +32,7 @@ class Tiles(Implementation[Group]):
         sizes = context.sizes
         orders = [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         orders.append(split_products(graph, partial(_weights_first, graph), sizes))
-        chosen, refused, made, gone = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
+        chosen, refused, made, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
         best = min(orders, key=lambda split: _work(split, sizes))
         for group in groups_of(best, sizes):
             against = {step.name: reason for step in group.kernels if (reason := _reason(group, step))}
@@ -43,12 +43,12 @@ class Tiles(Implementation[Group]):
                     refused |= {name: (reason,) for name in named if _own(best, name, group.steps)}
             if none:
                 continue
-            gone |= group.steps | group.spread
+            removed |= group.steps | group.spread
             made |= {step.name: step if step.name in against else _as_tiles(step) for step in group.kernels}
             chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
             fine = [step for step in group.kernels if step.name not in against]
             chosen |= {step.name: _describe(tile_program(best, step)) for step in fine}
-        return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, gone))), chosen, refused)
+        return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, removed))), chosen, refused)
 
     def on_triton(self, form: object) -> bool:
         return True
@@ -58,7 +58,7 @@ TRITON = Tiles()
 
 
 def _weights_first(graph: Graph, factors: Sequence[Legs], result: Legs, sizes: Mapping[str, int]) -> Path:
-    """The best order after products of weights: a core made of two is one core to a kernel."""
+    """The best order after weights have been multiplied with each other, so that a kernel reads two cores as one."""
     waiting, pairs = list(factors), list[tuple[int, int]]()
     outside = {BATCH, *(leg.name for leg in graph.legs if leg.sequence or leg.kind == "relative")}
     while len(waiting) > 2 and (pair := _sharing(waiting, outside)):
@@ -70,13 +70,13 @@ def _weights_first(graph: Graph, factors: Sequence[Legs], result: Legs, sizes: M
 
 
 def _sharing(factors: Sequence[Legs], outside: set[str]) -> tuple[int, int] | None:
-    """Two factors that share a leg and have none of those outside."""
+    """Two factors that share a leg and have no leg in `outside`."""
     inner = [i for i, legs in enumerate(factors) if not outside & {*legs}]
     return next(((i, j) for i, j in combinations(inner, 2) if {*factors[i]} & {*factors[j]}), None)
 
 
 def _own(graph: Graph, name: str, group: Container[str]) -> bool:
-    """Whether a step is one of the diagram, or reads a group."""
+    """Whether a step is a step of the diagram or an exit of the group."""
     return name not in group or not graph.step[name].nested
 
 
@@ -87,7 +87,7 @@ def _as_tiles(step: Step) -> Step:
 
 
 def _reason(group: Group, step: Step) -> str | None:
-    """Why one of the kernels of a group is no tile program; None where it is one."""
+    """Why a kernel of a group cannot be a tile program; None if it can."""
     if group.reason:
         return group.reason
     try:
@@ -98,7 +98,7 @@ def _reason(group: Group, step: Step) -> str | None:
 
 
 def _work(graph: Graph, sizes: Mapping[str, int]) -> float:
-    """Multiply-adds of one query and one key in all programs, of the groups that have a tile program."""
+    """MACs per query-key pair over all programs; infinite if a group has no tile program."""
     total = 0.0
     for group in groups_of(graph, sizes):
         for step in group.kernels:
@@ -115,18 +115,18 @@ def _forward(program: Program) -> list[Node]:
 
 
 def _macs(graph: Graph, program: Program, node: Node) -> int:
-    """Multiply-adds of all tiles of a node: those of an operation of an entry count as one."""
+    """MACs of all tiles of a node; an elementwise operation counts as one per element."""
     summed = node.data[0] if node.op == "dot" else ""
     terms = program.nodes.sizes[node.data[0]] if node.op == "over" else 1
     return program.tiles(node.heads) * terms * prod(graph.leg[leg].size or 1 for leg in program.widths.get(summed, ()))
 
 
 def _programs(graph: Graph, program: Program) -> int:
-    """Programs of one block: those of each head that is not inside of one."""
+    """The number of programs per block: one for each combination of heads that are not tiled inside a program."""
     return prod((graph.leg[leg].size or 1) // tiles for leg, tiles in program.heads.items())
 
 
 def _describe(program: Program) -> str:
     beside = " x ".join(f"{tiles} {leg}" for leg, tiles in program.heads.items() if tiles > 1)
-    tiles = f", {beside} tiles a program" if beside else ""
+    tiles = f", {beside} tiles per program" if beside else ""
     return f"Triton kernels{tiles}: no tensor of {program.query} x {program.key} elements"

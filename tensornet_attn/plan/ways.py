@@ -1,4 +1,4 @@
-"""Ways to plan a whole design, and the choice between them where memory counts as well as time."""
+"""Ways to plan a whole design, and the choice among them if the target limits memory."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tensornet_attn.plan.model import Offer, Plan
 from tensornet_attn.plan.normalized import NORMALIZED
 from tensornet_attn.plan.price import price_of
 
-AS_PRICED = "every region as is cheapest"
+AS_PRICED = "the cheapest implementation of each region"
 
 
 @dataclass(frozen=True)
 class Way:
-    """Rewritings and implementations left out, and whether blocks of queries are taken even where they do not pay."""
+    """Names of skipped rewritings and implementations. `always`: use blocks of queries even if they do not pay off."""
 
     name: str
     without: tuple[str, ...] = ()
     always: bool = False
 
     def of(self, context: Context) -> Context:
-        """The context in this way."""
+        """The context for this way to plan."""
         rows = tuple(row for row in context.rows if row.name not in self.without)
         return replace(context, rows=rows, always=self.always)
 
@@ -50,12 +50,12 @@ WAYS = (
 
 
 def chosen(plans: Mapping[str, Plan], sizes: Mapping[str, int]) -> Plan:
-    """The plan without a limit where that meets its target, else the fastest one that does. Raises InputError."""
+    """The plan without restrictions if it meets its target, otherwise the fastest one that does. Raises InputError."""
     offers = [_offer(name, plan, sizes) for name, plan in plans.items()]
     fine = [offer for offer in offers if not offer.against]
     if not fine:
         raise InputError(_none(next(iter(plans.values())), offers, sizes))
-    best = min(fine, key=lambda offer: (offer.name != AS_PRICED, offer.seconds))  # the first of equals
+    best = min(fine, key=lambda offer: (offer.name != AS_PRICED, offer.seconds))  # ties go to the first
     others = {offer.figures: _beaten(offer, best) for offer in reversed(offers) if offer.figures != best.figures}
     return replace(plans[best.name], offers=(best, *reversed(others.values())))
 
@@ -71,18 +71,18 @@ def _offer(name: str, plan: Plan, sizes: Mapping[str, int]) -> Offer:
 
 def _beaten(offer: Offer, best: Offer) -> Offer:
     slower = best.seconds > offer.seconds
-    why = f"'{best.name}' meets the limit, too" if slower else f"'{best.name}' is no slower"
+    why = f"'{best.name}' meets the limit and is preferred" if slower else f"'{best.name}' is at least as fast"
     return replace(offer, against=offer.against or (why,))
 
 
 def _none(plan: Plan, offers: list[Offer], sizes: Mapping[str, int]) -> str:
-    """What is wrong where no offer is fine."""
+    """The message if no plan meets the target."""
     name, target = plan.graph.name, plan.target
     linear = [offer for offer in offers if not any(reason.startswith("region") for reason in offer.against)]
     if not linear:
         return f"{name}: linear_memory, but {offers[min(1, len(offers) - 1)].against[0]}."
     least = min(linear, key=lambda offer: offer.bytes)
     return (
-        f"{name}: no plan stays within {target.memory:,} bytes ({target.words(sizes)}): the least possible is "
-        f"{least.bytes:,} bytes, for region '{least.region}', with {least.name}."
+        f"{name}: no plan fits within {target.memory:,} bytes ({target.words(sizes)}): the smallest predicted peak is "
+        f"{least.bytes:,} bytes, in region '{least.region}', with {least.name}."
     )

@@ -1,1 +1,1 @@
-"""Pages of HTML in one file: templates, styles and drawings that `analyse`, `compare` and `search` share."""
+"""Self-contained HTML pages: the templates, styles and drawings that `analyse`, `compare` and `search` share."""

@@ -1,4 +1,4 @@
-"""A page of HTML in one file: nothing is loaded from elsewhere, and every text is escaped."""
+"""A self-contained HTML page: it loads nothing from elsewhere, and all text is escaped."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEMPLATES = Path(__file__).parent / "templates"
-DOTS = 144  # per inch: twice the 72 that a figure's inches stand for on the page
+DOTS = 144  # per inch: twice the 72 per inch of the figure's size on the page
 FILTERS = (words.clock, words.column, words.counted, words.drop, words.exact, words.joined, words.score, words.short)
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts; `total`: its last row sums up the others."""
+    """A table of text; `total`: the last row is the sum of the others."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -40,18 +40,18 @@ class Table:
 
 @dataclass(frozen=True)
 class Image:
-    """A picture as a data URI, and the words that say what it shows. `width` in pixels, of a plot."""
+    """An image as a data URI with alternative text. `width`: of a plot, in pixels."""
 
     source: str
     words: str
     width: int | None = None
 
 
-Block = Table | Image | str  # what pages are made of; a string is a sentence
+Block = Table | Image | str  # a part of a page; a string is a sentence
 
 
 def page(template: str, title: str, script: str = "", **context: Any) -> str:
-    """The page of a template; no script runs but the file `script` of the folder of templates."""
+    """Renders a template as a page; the only script that runs is the file `script` in the template folder."""
     text = _file(script) if script else Markup()
     digest = b64encode(sha256(text.encode()).digest()).decode()
     policy = Markup(f"{_POLICY}; script-src 'sha256-{digest}'" if script else _POLICY)
@@ -64,7 +64,7 @@ def page(template: str, title: str, script: str = "", **context: Any) -> str:
 
 @cache
 def environment(folder: Path, html: bool, filters: tuple[Callable[..., str], ...]) -> Environment:
-    """The templates of a folder, filters by their names; of HTML, every text is escaped."""
+    """The templates of a folder, with filters by name; `html`: escapes all text."""
     made = Environment(
         loader=FileSystemLoader(folder),
         autoescape=html,
@@ -79,19 +79,19 @@ def environment(folder: Path, html: bool, filters: tuple[Callable[..., str], ...
 
 
 def _file(name: str) -> Markup:
-    """A style or script, as it stands."""
+    """The contents of a style or script, unescaped."""
     return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
 
 
 def plot(figure: Figure, words: str) -> Image:
-    """A figure of matplotlib as a PNG."""
+    """A matplotlib figure as a PNG image."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DOTS, metadata={"Software": None})
     return _image(buffer.getvalue(), "image/png", words, round(figure.get_figwidth() * 96))
 
 
 def picture(design: Design, words: str) -> Image | str:
-    """The diagram of a design as an image, where its ids and its text are its own; or why there is none."""
+    """The diagram of a design as an image, isolated from the ids of the page; or why there is none."""
     try:
         return _image(compiler.picture(design, "svg"), "image/svg+xml", words)
     except MissingPartError as error:
@@ -103,7 +103,7 @@ def _image(data: bytes, kind: str, words: str, width: int | None = None) -> Imag
 
 
 def drawing(design: Design) -> Markup:
-    """The diagram of a design as an element of the page, or a note that says why there is none."""
+    """The diagram of a design as an element of the page, or a note with the reason why there is none."""
     try:
         return Markup(compiler.picture(design, "svg").decode())
     except MissingPartError as error:

@@ -1,4 +1,4 @@
-"""The axes of plots: which values lie where, and where ticks stand; templates draw them."""
+"""The axes of plots: positions of values and ticks; templates draw them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-WIDE = 8.0  # between the least and the greatest cost, from which on an axis is logarithmic
-HIGH = 0.97  # accuracy from which on an axis shows .99 and .999 apart
-ERROR = 1e-4  # the least share of errors that is told from none
+WIDE = 8.0  # an axis is logarithmic if the ratio of the largest to the smallest cost exceeds this
+HIGH = 0.97  # largest accuracy from which an axis separates .99 and .999
+ERROR = 1e-4  # the smallest error rate that is distinguished from zero
 RATES = (0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 1)
-TICKS = 6  # about as many as an axis has
-EDGE = 0.04  # of the axis, left free at either end
+TICKS = 6  # approximate number of ticks of an axis
+EDGE = 0.04  # margin at each end, as a fraction of the axis
 
 
 def _rate(value: float) -> float:
@@ -20,7 +20,7 @@ def _rate(value: float) -> float:
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis from `first` to `last`, places on the page, for values whose measures are from `low` to `high`."""
+    """An axis from `first` to `last` on the page, for values with measures from `low` to `high`."""
 
     measure: Callable[[float], float]
     low: float
@@ -30,13 +30,13 @@ class Scale:
     ticks: tuple[float, ...]
 
     def at(self, value: float) -> float:
-        """The place of a value."""
+        """The position of a value on the page."""
         share = (self.measure(value) - self.low) / (self.high - self.low)
         return self.first + share * (self.last - self.first)
 
 
 def linear(values: Sequence[float], first: float, last: float, zero: bool = False) -> Scale:
-    """An axis for any values; `zero`: it begins at 0.
+    """A linear axis; `zero`: starts at 0.
 
     >>> linear([0.0, 10.0], 0, 100, zero=True).ticks
     (0.0, 2.0, 4.0, 6.0, 8.0, 10.0)
@@ -45,7 +45,7 @@ def linear(values: Sequence[float], first: float, last: float, zero: bool = Fals
 
 
 def cost(values: Sequence[float], first: float, last: float) -> Scale:
-    """An axis for costs: logarithmic where they differ widely.
+    """An axis for costs, logarithmic if they differ by more than a factor of `WIDE`.
 
     >>> cost([100.0, 5000.0], 0, 100).ticks
     (100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
@@ -55,12 +55,12 @@ def cost(values: Sequence[float], first: float, last: float) -> Scale:
 
 
 def near_one(values: Sequence[float]) -> bool:
-    """Whether values are shares, the greatest of them so near 1 that an axis is by the share of errors."""
+    """Whether all values are rates and the largest is so close to 1 that the axis should show error rates."""
     return bool(values) and min(values) >= 0 and HIGH <= max(values) <= 1
 
 
 def rate(values: Sequence[float], first: float, last: float) -> Scale:
-    """An axis for shares by the logarithm of the share of errors, so that .99 and .999 are apart.
+    """An axis for rates, logarithmic in the error rate, which separates .99 and .999.
 
     >>> rate([0.4, 0.999], 0, 100).ticks
     (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
@@ -96,13 +96,13 @@ def _round_ticks(low: float, high: float) -> list[float]:
 
 
 def _decade_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each power of ten; powers of ten alone where there are many."""
+    """1, 2 and 5 times each power of ten; only powers of ten if there are many."""
     powers = range(math.floor(low), math.ceil(high) + 1)
     return [size * 10.0**power for power in powers for size in ((1, 2, 5) if high - low < 2.5 else (1,))]
 
 
 def readable_ticks(scale: Scale, tick: Callable[[float], str]) -> list[float]:
-    """The ticks whose words do not run into those of the one before."""
+    """The ticks whose labels do not overlap the label before."""
     found: list[float] = []
     free = float("-inf")
     for value in scale.ticks:

@@ -1,4 +1,4 @@
-"""How numbers, times and lists are written on a page."""
+"""Formats of numbers, times and lists on a page."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def clock(seconds: float) -> str:
 
 
 def drop(value: float) -> str:
-    """How much less the confirmed quality is than the one that the search has seen.
+    """The difference between the quality that the search saw and the confirmed quality.
 
     >>> drop(0.0214), drop(-0.003)
     ('a drop of 0.0214', 'a rise of 0.0030')
@@ -91,7 +91,7 @@ def in_bytes(size: int) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table on a terminal: entries aligned left, the last one of a row as long as it is.
+    """The lines of a table on a terminal: left-aligned columns; the last entry of a row does not widen its column.
 
     >>> aligned([("a", "bc", "d"), ("long", "words that end a row",), ("e", "f", "g")])
     ['a     bc  d', 'long  words that end a row', 'e     f   g']

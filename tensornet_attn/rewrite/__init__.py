@@ -1,4 +1,4 @@
-"""Graph to graph, the same function: rules as data, one engine."""
+"""Rewrites of graphs that preserve the function: rules as data, applied by one engine."""
 
 from tensornet_attn.rewrite.whole import simplified
 

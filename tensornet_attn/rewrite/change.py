@@ -1,4 +1,4 @@
-"""What rules are written with: who reads what, steps replaced or written out in their readers, fresh names."""
+"""Building blocks of rules: readers of steps, replacing and inlining of steps, fresh names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Legs = tuple[str, ...]
 
 
 def terms_of(step: Step | None) -> tuple[Term, ...]:
-    """The terms of a sum of products; none of any other step."""
+    """The terms of a sum of products; empty for any other step."""
     return step.contraction.terms if step is not None and step.contraction is not None else ()
 
 
@@ -27,18 +27,18 @@ def product(step: Step | None) -> Term | None:
 
 
 def kept(graph: Graph, name: str) -> bool:
-    """Whether a step is wanted for itself: the output, what a state stores, or a loss."""
+    """Whether a step is a result of the graph: the output, an update of a state, or a loss."""
     return name in graph.results
 
 
 def read_once(graph: Graph, name: str) -> Step | None:
-    """The step that alone reads a step, once; None where others do or the step is wanted for itself."""
+    """The only reader of a step. Returns None if it is read more than once or is a result of the graph."""
     readers = graph.readers.get(name, ())
     return readers[0][0] if len(readers) == 1 and not kept(graph, name) else None
 
 
 def with_steps(graph: Graph, new: Mapping[str, Iterable[Step]]) -> Graph:
-    """The graph with steps replaced by others, by name."""
+    """The graph with the named steps replaced by other steps."""
     return replace(graph, steps=tuple(part for step in graph.steps for part in new.get(step.name, [step])))
 
 
@@ -47,9 +47,9 @@ def with_terms(step: Step, terms: Iterable[Term]) -> Step:
 
 
 def settled(before: Graph, after: Graph) -> Graph | None:
-    """The graph after a rule, constants that nothing reads left out; None where a leaf would lose its last reader.
+    """The graph after a rule, without unread constants. Returns None if another leaf would lose its last reader.
 
-    A weight or an input must still get its gradient, of zeros if need be, so that it may not fall out of the graph.
+    Weights and inputs stay in the graph, so that each keeps its gradient, possibly of zeros.
     """
     gone = before.readers.keys() - after.readers.keys()
     if any(name in before.tensor and before.tensor[name].role != "constant" for name in gone):
@@ -72,7 +72,7 @@ def fresh(graph: Graph, name: str) -> str:
 
 
 def leg_like(graph: Graph, name: str, size: int, kind: str, taken: Iterable[str]) -> Leg:
-    """A leg of this size that none of the taken ones is: the named one if it may be, else one with _ after it."""
+    """A leg of this size that is not taken: the named leg if possible, otherwise one with `_` appended."""
     while name in taken or name in dict(graph.settings) or not _fits(graph.leg.get(name), size):
         name += "_"
     return graph.leg.get(name) or Leg(name, kind, size)
@@ -92,14 +92,17 @@ def legs_in(factors: Iterable[Use]) -> set[str]:
 
 
 def drop_dead(graph: Graph, place: str) -> Graph | None:
-    """Z = f(X), read by nothing   ->   gone"""
+    """Z = f(X), without a reader   ->   removed"""
     if place in graph.readers or kept(graph, place):
         return None
     return settled(graph, with_steps(graph, {place: []}))
 
 
 def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
-    """The graph without those steps, and what they alone read, that nothing reads; None where a weight would go too."""
+    """The graph without those of the steps, and of their operands, that have no reader.
+
+    Returns None if a weight would lose its last reader.
+    """
     for name in names:
         gone = graph.step.get(name)
         if gone is None or name in graph.readers or kept(graph, name):
@@ -113,15 +116,15 @@ def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
 
 
 def draws(graph: Graph, step: Step) -> bool:
-    """Whether a step draws random numbers: two such are never the same."""
+    """Whether a step draws random numbers, so that it differs from all other steps."""
     chance = dict(step.box.numbers).get("dropout") if step.box is not None else None
     return chance is not None and not (plain_number(graph, chance) and evaluate(chance, graph.values) == 0)
 
 
 def read_instead(graph: Graph, place: str, name: str, order: tuple[int, ...]) -> Graph | None:
-    """The graph in which another step is read, its legs those of this one in this order; this one is gone.
+    """The graph in which readers of `place` read the step `name` instead; `order` permutes the legs.
 
-    None where a mask of the call would name other legs, or where nothing reads the step but a call.
+    Returns None if a mask of the call would have other legs, or if the step has no reader or is a result.
     """
     if kept(graph, place) or place not in graph.readers:
         return None
@@ -136,7 +139,7 @@ def read_instead(graph: Graph, place: str, name: str, order: tuple[int, ...]) ->
 
 
 def seen(graph: Graph, step: Step) -> Legs:
-    """The legs that a run-time mask may name, in the order in which it names them; none where no mask acts."""
+    """The legs, other than query and key, of a mask of the call, in its order; empty if masks do not apply."""
     pair = (graph.query, graph.key)
     if step.box is None or not graph.masked(step):
         return ()
@@ -151,12 +154,12 @@ def plus(graph: Graph, a: Arith, b: Arith) -> Arith:
 
 
 def is_map(graph: Graph, step: Step | None) -> bool:
-    """Whether a step is attention over keys: each query's row of it is a weighting of them."""
+    """Whether a step is an attention map."""
     return step is not None and step.name in attentions(graph)
 
 
 def spread(graph: Graph, place: str, at: int, use: Use, source: Step) -> Graph | None:
-    """The graph with one product of a sum as a sum of products; None where legs would meet that are not one."""
+    """The graph with `source` inlined into a product of the sum at `place`. Returns None if that is not possible."""
     step = graph.step[place]
     terms = list(terms_of(step))
     found = inlined(graph, step.legs, terms[at], use, source)
@@ -172,9 +175,10 @@ def spread(graph: Graph, place: str, at: int, use: Use, source: Step) -> Graph |
 def inlined(
     graph: Graph, legs: Legs, outer: Term, use: Use, source: Step
 ) -> tuple[tuple[Term, ...], tuple[Leg, ...]] | None:
-    """The terms of a product, in a step with these legs, whose factor `use` is read as what makes it, and their legs.
+    """(terms, new legs) of a product `outer`, in a step with these legs, after inlining the step of its factor `use`.
 
-    Legs that the source sums get names that the product has not. None where they cannot, or there are too many factors.
+    Legs that the source sums are renamed to avoid those of the product. Returns None if this is not possible, or if
+    there are too many factors.
     """
     place, new, terms = outer.factors.index(use), dict[str, Leg](), list[Term]()
     rest = (*outer.factors[:place], *outer.factors[place + 1 :])
@@ -194,7 +198,7 @@ def inlined(
         if len(rest) + len(inner) > limits.FACTORS:
             return None
         coefficient = times(outer.coefficient, term.coefficient)
-        for leg in sorted({*use.legs} - {*legs} - legs_in((*inner, *rest))):  # summed over what is the same along it
+        for leg in sorted({*use.legs} - {*legs} - legs_in((*inner, *rest))):  # a sum over a broadcast leg
             coefficient = times(coefficient, Name(leg))
         terms.append(Term(coefficient, (*inner, *rest)))
     return tuple(terms), tuple(new.values())

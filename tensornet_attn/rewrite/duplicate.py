@@ -1,7 +1,7 @@
-"""Rules for what several read: it is made for one of them once more.
+"""Rules that duplicate a step with several readers.
 
-Alone with its reader, a step can go where another reader would hold it. The parts of states and of losses run in
-training only.
+A step with a single reader can be lowered in ways that another reader would prevent. Steps of states and losses run
+only in training.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensornet_attn.rewrite.engine import Rule
 
 
 def beside_output(graph: Graph) -> set[str]:
-    """The steps without which a call would give the same: for states and losses alone."""
+    """The steps that only states and losses need."""
     return {step.name for step in graph.steps} - behind(graph, [graph.output, *graph.also])
 
 
@@ -26,7 +26,7 @@ def state_apart(graph: Graph, place: str) -> Graph | None:
     if graph.query not in step.legs or graph.key not in step.legs or draws(graph, step):
         return None
     if len(readers) + (place in (graph.output, *graph.also)) < 2:
-        return None  # one makes the output, another does not
+        return None  # needs a reader for the output and another reader
     apart = beside_output(graph)
     if place in apart or not readers & apart:
         return None
@@ -40,7 +40,7 @@ def scores_apart(graph: Graph, place: str) -> Graph | None:
 
 
 def maps_of(graph: Graph, place: str) -> tuple[str, ...]:
-    """The attention maps of a product of queries and keys that others read too; none where it has one reader."""
+    """The attention maps that read a product of queries and keys with further readers; empty if it has one reader."""
     step, readers = graph.step[place], [step for step, _ in graph.readers.get(place, ())]
     if step.contraction is None or not {graph.query, graph.key} <= {*step.legs}:
         return ()
@@ -50,14 +50,14 @@ def maps_of(graph: Graph, place: str) -> tuple[str, ...]:
 
 
 def scores_of_their_own(graph: Graph, place: str, maps: Collection[str]) -> Graph:
-    """The graph in which each of these maps reads scores that nothing else reads."""
+    """The graph in which each of these maps reads its own copy of the scores."""
     others = {step.name for step, _ in graph.readers[place]} - {*maps}
-    first = [] if others or kept(graph, place) else list(maps)[:1]  # which may have the scores that are there
+    first = [] if others or kept(graph, place) else list(maps)[:1]  # it keeps the original scores
     return duplicated(graph, place, [{own} for own in maps if own not in first])
 
 
 def duplicated(graph: Graph, place: str, groups: Iterable[Collection[str]]) -> Graph:
-    """The graph with a step made once more for each group of those that read it."""
+    """The graph with a copy of a step for each group of its readers."""
     for readers in groups:
         name = fresh(graph, f"{place}.copy")
 

@@ -1,4 +1,4 @@
-"""The engine of the rewrites: rules are tried in order, again and again, until none fires."""
+"""The engine of the rewrites: tries rules in order until none fires."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NoReturn
 
 from tensornet_attn.graph.model import Graph
 
-CAP = 64  # firings for one place; far more than any diagram needs
+CAP = 64  # firings for one place; far above the needs of any diagram
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`before -> after`, and the function that does it at one place: the new graph, or None where it does not fit.
+    """A rule `before -> after`. `apply` returns the graph after applying it at a step, or None if it does not match.
 
-    `names`: of a pattern, what its names stand for where it fires. `why`: of any other rule, why it is no pattern.
+    `names` returns the bindings of a pattern's names. For a rule that is not a pattern, `why` gives the reason.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Firing:
-    """One application of a rule: the rule, the graph after it, and the step that it fired at."""
+    """One application of a rule: the rule, the graph after it, and its step."""
 
     rule: Rule
     graph: Graph
@@ -38,9 +38,9 @@ Trace = tuple[Firing, ...]
 
 
 def rewritten(graph: Graph, place: str, rules: Sequence[Rule]) -> tuple[Graph, Trace]:
-    """The graph with the rules applied around a step until none fires, and how it came to that.
+    """(graph, trace) after applying the rules at one step until none fires.
 
-    Raises RuntimeError, naming the rule, where they never come to rest.
+    Raises RuntimeError with the name of the rule if the rules reach no fixed point.
     """
     trace: list[Firing] = []
     while (firing := _first(graph, place, rules)) is not None:
@@ -52,9 +52,9 @@ def rewritten(graph: Graph, place: str, rules: Sequence[Rule]) -> tuple[Graph, T
 
 
 def everywhere(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, Trace]:
-    """The same around every step, in the order of the graph, until the rules fire around none."""
+    """(graph, trace) after applying the rules at all steps, in the order of the graph, until none fires."""
     trace: list[Firing] = []
-    cap, quiet = CAP * max(1, len(graph.steps)), set[str]()  # where nothing fires in the graph as it is
+    cap, quiet = CAP * max(1, len(graph.steps)), set[str]()  # steps at which no rule fires in the current graph
     while True:
         before = len(trace)
         for place in [step.name for step in graph.steps]:
@@ -71,7 +71,7 @@ def everywhere(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, Trace]:
 
 def _first(graph: Graph, place: str, rules: Sequence[Rule]) -> Firing | None:
     for rule in rules:
-        made = rule.apply(graph, place) if place in graph.step else None  # a rule may take its own step away
+        made = rule.apply(graph, place) if place in graph.step else None  # a rule may remove its own step
         if made is not None:
             return Firing(rule, made, place)
     return None
@@ -79,4 +79,4 @@ def _first(graph: Graph, place: str, rules: Sequence[Rule]) -> Firing | None:
 
 def _refuse(firing: Firing) -> NoReturn:
     name = firing.graph.name
-    raise RuntimeError(f"the rewrite '{firing.rule.name}' fires without end at '{firing.place}' of '{name}'.")
+    raise RuntimeError(f"the rewrite '{firing.rule.name}' never stops firing at '{firing.place}' of '{name}'.")

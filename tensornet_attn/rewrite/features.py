@@ -1,4 +1,4 @@
-"""Scores of several products, and terms of queries or keys alone, as one product of features side by side."""
+"""Writes scores of several products and terms of one side as one product of concatenated features."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.rewrite.change import Legs, fresh, leg_like, legs_in, read_once, terms_of, with_steps
 from tensornet_attn.rewrite.engine import Rule
 
-Pair = tuple[Term, tuple[Use, Use]]  # a product of a query and a key tensor, and both
+Pair = tuple[Term, tuple[Use, Use]]  # a product of a query and a key tensor, and the two tensors
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Values side by side: what a kernel makes of its parts, along a leg that stands last in its result."""
+    """The form of a kernel that concatenates its parts along the last leg of its result."""
 
     leg: str
 
 
 def side_by_side(graph: Graph, place: str) -> Graph | None:
-    """Q[n d] K[m d] + b[m]   ->   [Q, 1][n w] [K, b][m w],  the features side by side on a leg w of size d + 1
+    """Q[n d] K[m d] + b[m]   ->   [Q, 1][n w] [K, b][m w],  the features concatenated on a leg w of size d + 1
 
-    Where b grows with the length, and a term a[n] was kept for that:  [1, a, Q][n w] [b, 1, K][m w], since numbers are
-    added up in this order.
+    If b grows with the length, and a term a[n] was kept for this reason:  [1, a, Q][n w] [b, 1, K][m w], because sums
+    are computed in this order.
     """
     scores = _scores(graph, place)
     box, terms = graph.step[place].box, terms_of(scores)
@@ -59,7 +59,7 @@ def side_by_side(graph: Graph, place: str) -> Graph | None:
     for i, (name, shared) in enumerate(zip(names, (query_legs, key_legs), strict=True)):
         features, added = _features(name, i, wide, own, shared), _added(name, i, alone, shared)
         if not any({*shared} <= {*part.legs} for part in (*features, *added)):
-            return None  # no part has all legs that the parts share: the others would have nothing to be spread like
+            return None  # no part has all shared legs, so that the others cannot be broadcast to them
         parts = [*added, *features] if alone[0] else [*features, *added]
         uses = {use.name: Use(use.name, graph.legs_of(use.name)) for part in parts for use in part.op.uses}
         op = Kernel("join", tuple(uses.values()), tuple(parts), Joined(leg.name))
@@ -69,7 +69,7 @@ def side_by_side(graph: Graph, place: str) -> Graph | None:
 
 
 def _features(name: str, side: int, wide: Sequence[Pair], own: Sequence[Legs], shared: Legs) -> list[Step]:
-    """One side of each product of a query and a key tensor, the coefficients on that of the query."""
+    """One side of each product of a query and a key tensor; the query side has the coefficients."""
     return [
         Step(
             f"{name}.{i}",
@@ -81,7 +81,7 @@ def _features(name: str, side: int, wide: Sequence[Pair], own: Sequence[Legs], s
 
 
 def _added(name: str, side: int, alone: Sequence[Sequence[Term]], shared: Legs) -> list[Step]:
-    """The column of what this side alone adds to the scores, and the ones that meet that of the other side."""
+    """The column of the terms of this side only, and the column of ones for the terms of the other side."""
     ones = [Step(f"{name}.one", Contraction((Term(Number(1), ()),)), ())] if alone[1 - side] else []
     legs = tuple(leg for leg in shared if any(leg in use.legs for term in alone[side] for use in term.factors))
     bias = [Step(f"{name}.bias", Contraction(tuple(alone[side])), legs)] if alone[side] else []
@@ -89,7 +89,7 @@ def _added(name: str, side: int, alone: Sequence[Sequence[Term]], shared: Legs) 
 
 
 def _sides(graph: Graph, scores: Step, term: Term, joint: set[str | None]) -> tuple[Use | None, Use | None] | None:
-    """The query-side and the key-side factor of a term; one and None where it has one side alone."""
+    """The query-side and the key-side factor of a term; one of them is None if the term has only one side."""
     keys = [use for use in term.factors if joint & set(use.legs)]
     queries = [use for use in term.factors if graph.query in use.legs]
     if bool(keys) != bool(queries):
@@ -105,7 +105,7 @@ def _order(use: Use, shared: Legs, own: Legs) -> Legs:
 
 
 def _scores(graph: Graph, place: str) -> Step | None:
-    """The sum of products that a softmax box alone reads, under its own leg names."""
+    """The sum of products that only the softmax at `place` reads, under its own leg names."""
     box = graph.step[place].box
     if box is None:
         return None
@@ -119,5 +119,5 @@ SIDE_BY_SIDE = Rule(
     "features side by side",
     "Q[n d] K[m d] + b[m] -> [Q, 1][n w] [K, b][m w]",
     side_by_side,
-    "it joins any number of features on a leg that it makes",
+    "it joins any number of features on a new leg",
 )

@@ -1,8 +1,8 @@
-"""Hidden entries are replaced before they do harm: in a gradient an infinite one would be multiplied by zero.
+"""Replaces masked entries before they can produce NaN: a gradient would multiply an infinite entry by zero.
 
-# D = exp(E);  A = keep over m of D, causal     ->     E' = E, 1 where hidden;  D = exp(E');  A = keep over m of D
+# D = exp(E);  A = keep over m of D, causal     ->     E' = E, 1 where masked;  D = exp(E');  A = keep over m of D
 
-Done to what is evaluated or emitted: plans are made of diagrams without it.
+This applies to graphs that are evaluated or emitted; plans are made from graphs without it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import fresh, terms_of, with_uses
 
 _EXP = Function("exp")
-_FACTOR, _OPERAND = 0, 1  # what stands for hidden entries: at 1 every box is a number, and its derivative too
-_POWER = -inf  # of exp, which is zero then, and its derivative too
+_FACTOR, _OPERAND = 0, 1  # replacements of masked entries: all boxes and their derivatives are finite at 1
+_POWER = -inf  # for exp, so that the result and its derivative are zero
 
 
 def hiding(graph: Graph, shown: Iterable[str] = (), everywhere: bool = False, blocks: bool = False) -> Graph:
-    """The graph with a box `hide` wherever hidden entries could do harm.
+    """The graph with a box `hide` wherever masked entries could produce NaN.
 
-    That is before maps that are infinite somewhere, or whose derivative is; and, of an input with query and key leg,
-    whose entries may be infinite themselves, before any map or product. `everywhere`: before all maps and products.
-    `shown`: steps of which every entry is wanted. `blocks`: of queries and keys, whose entries beyond the last ones are
-    hidden too: before such maps there is a box even where everything is seen.
+    A box is inserted before maps that are infinite at some number, or have an infinite derivative; and before all maps
+    and products of an input with query and key leg, whose entries may be infinite. `everywhere`: before all maps and
+    products. `shown` names steps whose entries are all needed. `blocks`: the graph runs on blocks of queries and keys,
+    whose entries beyond the last position are masked too, so that such maps get a box even if all entries are visible.
     """
     found = _Hiding(graph, looks(graph, shown), everywhere, blocks)
     for step in graph.steps:
@@ -39,7 +39,7 @@ def hiding(graph: Graph, shown: Iterable[str] = (), everywhere: bool = False, bl
 
 @dataclass
 class _Hiding:
-    """`doubtful`: tensors and steps that may be infinite where they are hidden. `made`: the boxes so far."""
+    """`doubtful` names tensors and steps with possibly infinite masked entries; `made` has the boxes so far."""
 
     graph: Graph
     looks: Mapping[str, tuple[Seen, ...]]
@@ -55,7 +55,7 @@ class _Hiding:
         return self.graph.key is not None and {self.graph.query, self.graph.key} <= {*legs}
 
     def add(self, step: Step) -> None:
-        """Adds a step, and what has to stand before it."""
+        """Adds a step, preceded by its boxes."""
         if step.fused is not None or self.graph.masked(step):
             self.steps.append(step)
             return
@@ -71,7 +71,7 @@ class _Hiding:
         self.steps.append(with_uses(step, lambda use: next(uses)) if any(harmful) else step)
 
     def harmful(self, step: Step) -> list[bool]:
-        """Of each use whether an infinite entry would do harm, and there may be one."""
+        """For each use, whether a possibly infinite entry would produce NaN."""
         if step.box is None:
             many = [len(term.factors) > 1 for term in terms_of(step) for _ in term.factors]
             return [more and self.infinite(use) for more, use in zip(many, step.op.uses, strict=True)]
@@ -84,7 +84,7 @@ class _Hiding:
         return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
-        """What a step reads in place of a use of which it sees this much."""
+        """The replacement of a use of which `look` is visible."""
         if look == EVERYTHING and not (self.blocks and fill != _FACTOR and self.pairs(use.legs)):
             return use
         if (use, look, fill) not in self.made:

@@ -1,4 +1,4 @@
-"""Patterns found in a graph: what their names stand for, in the order in which the ways to read them are tried."""
+"""Matches patterns against a graph, and yields the bindings of their names in a fixed order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Places = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a product of a pattern was found: its term, and the places of the factors of each item in it."""
+    """The location of a product of a pattern: its term, and the places of each item's factors in it."""
 
     term: int
     factors: Mapping[str, Places]
 
 
 class Name(str):
-    """`A.of`; its root is `A`."""
+    """A name such as `A.of`, whose root is `A`."""
 
     @property
     def root(self) -> str:
@@ -33,7 +33,7 @@ class Name(str):
 
 @dataclass(frozen=True)
 class Match:
-    """What the names of a pattern stand for; `spots`: of a step, where its products are; `label`: what was chosen."""
+    """The bindings of a pattern's names; `spots`: the locations of products by step; `label`: of the choice made."""
 
     graph: Graph
     steps: Mapping[str, Step] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Match:
     numbers: Mapping[str, tuple[Arith, ...]] = field(default_factory=dict)
     spots: Mapping[str, tuple[Spot, ...]] = field(default_factory=dict)
     label: str = ""
-    known: dict[str, frozenset[str]] = field(default_factory=dict)  # computed once
+    known: dict[str, frozenset[str]] = field(default_factory=dict)  # cached values
 
     def but(
         self,
@@ -51,7 +51,7 @@ class Match:
         spots: Mapping[str, tuple[Spot, ...]] | None = None,
         label: str = "",
     ) -> Match:
-        """The match with more names."""
+        """The match with further bindings."""
         return Match(
             self.graph,
             {**self.steps, **steps} if steps else self.steps,
@@ -64,7 +64,7 @@ class Match:
 
     @property
     def names(self) -> dict[str, Name]:
-        """What each name stands for, as text."""
+        """The bindings as text."""
         found = {key: Name(" ".join(use.name for use in uses)) for key, uses in self.uses.items()}
         return {"label": Name(self.label)} | found | {key: Name(step.name) for key, step in self.steps.items()}
 
@@ -72,13 +72,13 @@ class Match:
         return self.uses[name][0]
 
     def legs(self, *names: str) -> set[str]:
-        """The legs of factors, and of steps in their own names."""
+        """The legs of the named factors and steps."""
         own = (legs_in(self.uses[name]) if name in self.uses else {*self.steps[name].legs} for name in names)
         return set[str]().union(*own)
 
     @property
     def keys(self) -> frozenset[str]:
-        """The key leg, and the other leg that a softmax at the place runs over."""
+        """The key leg, and a further leg that the softmax runs over."""
         if "keys" not in self.known:
             boxes = [step.box for step in self.steps.values()]
             others = [box.other for box in boxes if box is not None and box.other is not None]
@@ -106,13 +106,13 @@ Choose = Callable[[Match, Step, int], Choices]
 
 @dataclass(frozen=True)
 class Matcher:
-    """Finds the left side of a rule; `choose`: what `X[chosen]..` or `X[terms]..` may stand for, each with a label."""
+    """Matches the left side of a rule; `choose` yields labelled bindings of `X[chosen]..` or `X[terms]..`."""
 
     side: Side
     choose: Choose | None = None
 
     def step(self, match: Match, name: str, step: Step) -> Iterator[Match]:
-        """The ways in which a step is what the pattern says of a name."""
+        """The matches of a step with the pattern's definition of a name."""
         body = self.side[name]
         if isinstance(body, BoxOf):
             yield from self.box(match, name, body, step)
@@ -133,7 +133,7 @@ class Matcher:
             yield from self.step(match.but({name: step}, {body.of: (use,)}, numbers), body.of, source)
 
     def sum(self, match: Match, name: str, body: Sum, terms: tuple[Term, ...]) -> Iterator[Match]:
-        """Of several products the later ones are tried in order, with each the earlier ones."""
+        """The matches of a sum; the last product varies slowest."""
         count = len(body.products)
         if self.choose and count and body.products[0].items[0].words == ("terms",):
             for _, chosen in self.choose(match, match.steps[name], 0):
@@ -155,7 +155,7 @@ class Matcher:
             yield from self.products(own, name, bodies[:-1], terms[:-1])
 
     def product(self, match: Match, name: str, body: Product, place: int, term: Term) -> Iterator[Match]:
-        """The ways in which a term is a product of the pattern; `X..` takes what single factors leave."""
+        """The matches of a term with a product of the pattern; `X..` takes the factors that single items leave."""
         left = len(term.factors) - len(body.single)
         if left < 0 or (left and not body.many) or (not body.numbers and term.coefficient != ONE):
             return
@@ -172,7 +172,7 @@ class Matcher:
                     yield done
 
     def singles(self, match: Match, items: tuple[Item, ...], term: Term) -> list[Places]:
-        """The factors that single items may stand for, in order."""
+        """The places of factors that match the single items, in order."""
         fits = [[i for i, use in enumerate(term.factors) if self.fits(match, item, use)] for item in items]
         if len(items) < 2:
             return [(i,) for i in fits[0]] if items else [()]
@@ -194,7 +194,7 @@ class Matcher:
     def many(
         self, match: Match, name: str, body: Product, place: int, taken: Places, term: Term
     ) -> Iterator[tuple[str, dict[str, Places]]]:
-        """What each `X..` takes of the factors that are left: the first that its words fit, or what is chosen."""
+        """(label, places by item): each remaining factor goes to the first `X..` whose words hold, or as chosen."""
         single = {item.name: (i,) for item, i in zip(body.single, taken, strict=True)}
         left = [i for i in range(len(term.factors)) if i not in taken]
         if len(body.many) < 2 and not any(item.words for item in body.many):

@@ -1,17 +1,17 @@
-"""Rules as text that runs: `before -> after` over sums of products and boxes, read once, matched at a step, and built.
+"""The notation of rules: executable texts `before -> after` over sums of products and boxes.
 
     S = .. + c * X[keys].. ..; A = softmax(S)   ->   S = .. + c * {X..} ..; A = softmax(S)
 
-Steps are separated by `;`. The last one of `before` stands at the place of the rule, or the first if the rule says so;
-all but the last are read by the next alone. In a product `X` is a factor, `X..` those that are left, `..` the others,
-and `c *` binds the coefficient, which is 1 otherwise; in a sum `..` are the other terms. Words in brackets must hold of
-a factor: `n` (on the query leg), `m` (on the key leg), `keys` (on any leg of the softmax), `held` (made of weights
-alone), `map` (attention), `no m`; `chosen` and `terms` are what a function of the rule chooses.
+Steps are separated by `;`. A rule applies at the last step of `before`, or at the first with `first`; each other step
+is read only by the next. In a product, `X` is a factor, `X..` the remaining factors, `..` the others, and `c *` binds
+the coefficient, which is 1 otherwise. In a sum, `..` are the other terms. Words in brackets are conditions on a factor:
+`n` (has the query leg), `m` (has the key leg), `keys` (has a leg of the softmax), `held` (depends only on weights),
+`map` (is an attention map), `no m`; a function of the rule chooses `chosen` and `terms`.
 
-In `after`, `{..}` is multiplied or added first, in a step of its own; `(S)` is S written out; `.. + T` puts T where the
-first matched term was, `T + ..` before the others; factors stay in their places where a product has `..`. `Z is X`: who
-reads Z reads X. Steps that `after` lacks are gone. Other names are what the predicates of the rule find: functions,
-whose names follow `if` where a rule is shown.
+In `after`, `{..}` is computed first, in a separate step; `(S)` is S inlined; `.. + T` puts T in the place of the first
+matched term, `T + ..` before the other terms; factors keep their places if a product has `..`. `Z is X` means that
+readers of Z read X. Steps that `after` lacks are removed. Predicates of the rule bind the other names; they are
+functions, whose names follow `if` in the text of a rule.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from functools import cached_property
 
 STEP = re.compile(r"(\w+) (=|is) (.*)")
 BOX = re.compile(r"(\w+)\((\w+)((?:, \w+ [\w ]+)*)\)")
-PLUS = re.compile(r" \+ (?![^{(]*[})])")  # not in brackets
+PLUS = re.compile(r" \+ (?![^{(]*[})])")  # outside of brackets
 PRODUCT = re.compile(r"(?:(-?)([\w ]+|\(\w+ \+ \w+\)) \* )?(.*)")
 ITEM = re.compile(r"\{([^}]*)\}|\((\w+)\)|(\w+)(?:\[([^\]]*)\])?(\.\.)?|\.\.")
 
 
 @dataclass(frozen=True)
 class Item:
-    """`X[k]`, `X..`, `..`, `(X)` or `{sum}` in a product."""
+    """An item of a product: `X[k]`, `X..`, `..`, `(X)` or `{sum}`."""
 
     name: str = ""
     many: bool = False
@@ -43,7 +43,7 @@ REST = Item("..", many=True)
 
 @dataclass(frozen=True)
 class Product:
-    """`numbers`: names whose product the coefficient is; their sum where one of them is `+`."""
+    """`numbers` are names; the coefficient is their product, or their sum if one of them is `+`."""
 
     items: tuple[Item, ...]
     numbers: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Sum:
-    """`rest`: where the other terms stand, `first` or `last`; empty where there are none."""
+    """`rest` is the place of the other terms, `first` or `last`; empty if there are none."""
 
     products: tuple[Product, ...]
     rest: str = ""
@@ -68,7 +68,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class BoxOf:
-    """`softmax(S, scale s)`: the kind, the step inside, and numbers by name."""
+    """A box such as `softmax(S, scale s)`: its kind, its operand, and its numbers by name."""
 
     kind: str
     of: str
@@ -77,7 +77,7 @@ class BoxOf:
 
 @dataclass(frozen=True)
 class Same:
-    """`Z is X`."""
+    """The statement `Z is X`."""
 
     name: str
 
@@ -86,7 +86,7 @@ Side = dict[str, Sum | BoxOf | Same]
 
 
 def read_side(text: str) -> Side:
-    """One side of a rule."""
+    """Parses one side of a rule."""
     found: Side = {}
     for part in text.split(";"):
         step = STEP.fullmatch(part.strip())
@@ -108,7 +108,7 @@ def read_sum(text: str) -> Sum:
 
 
 def read_product(text: str) -> Product:
-    sign, numbers, factors = PRODUCT.fullmatch(text).groups()  # type: ignore[union-attr]  # it fits any text
+    sign, numbers, factors = PRODUCT.fullmatch(text).groups()  # type: ignore[union-attr]  # it matches any text
     items = []
     for group, out, name, words, many in (found.groups() for found in ITEM.finditer(factors)):
         if group or out or name:

@@ -1,4 +1,4 @@
-"""Rules that are patterns: matched at a step, refused or completed by predicates, built as their right side says."""
+"""Rules as patterns: matched at a step, filtered and completed by predicates, and built from their right side."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ Where = Callable[[Match], Match | None]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A rule as text. `where`: predicates that refuse a match, or bind more names. `new`: for each `{..}` the name of
-    its step, and whose legs its own are in the order of. `first`: the first step stands at the place, not the last.
-    `choose`: what `X[chosen]..` or `X[terms]..` may stand for. `then`: what else follows from it.
+    """A rule as text.
+
+    `where`: predicates that reject a match or bind further names. `new`: for each `{..}`, the name of its step and the
+    names that define the order of its legs. `first`: the rule applies at the first step, not the last. `choose`: yields
+    bindings of `X[chosen]..` or `X[terms]..`. `then`: a further change after the rule.
     """
 
     text: str
@@ -53,7 +55,7 @@ class Pattern:
 
     @cached_property
     def kind(self) -> str:
-        """The kind of the box at the place; empty where a sum stands there."""
+        """The kind of the box at the place of the rule; empty for a sum."""
         body = list(self.sides[0].values())[0 if self.first else -1]
         return body.kind if isinstance(body, BoxOf) else ""
 
@@ -62,7 +64,7 @@ class Pattern:
         return Matcher(self.sides[0], self.choose)
 
     def apply(self, graph: Graph, place: str) -> Graph | None:
-        """The graph after the first match that fits, or None."""
+        """The graph after the first match that can be built, or None if there is none."""
         if self.kind == _kind(graph.step[place]):
             for match in self.matches(graph, place):
                 made = self.built(match)
@@ -71,7 +73,7 @@ class Pattern:
         return None
 
     def names(self, graph: Graph, place: str) -> dict[str, str]:
-        """What the names of the pattern stand for where it fires."""
+        """The bindings of the pattern's names at its first match."""
         found = next((match for match in self.matches(graph, place) if self.built(match) is not None), Match(graph))
         return {key: name for key, name in sorted(found.names.items()) if name and key.isalpha() and key != "label"}
 
@@ -109,7 +111,7 @@ class Pattern:
         return settled(match.graph, made) if made is not None else None
 
     def with_sum(self, graph: Graph, match: Match, name: str, body: Sum) -> Graph | None:
-        """The graph with a step as the pattern says; a step inside that is gone is written out in it first."""
+        """The graph with a sum of the right side. A removed step inside the sum is inlined first."""
         spots, step = match.spots.get(name, ()), match.steps[name]
         gone = [key for key in self.sides[0] if key not in self.sides[1] and spots and key in spots[0].factors]
         inner = gone[0] if gone else ""
@@ -135,7 +137,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class _Term:
-    """A term of a step, as the right side has it. `inner`: the step that was written out in it."""
+    """A term of the right side. `inner` names the step that was inlined in it."""
 
     graph: Graph
     match: Match
@@ -144,7 +146,7 @@ class _Term:
     new: tuple[tuple[str, str], ...]
 
     def made(self, body: Product) -> tuple[Term, list[Step]] | None:
-        """The term and the steps that it needs; None where legs would be lost."""
+        """(term, new steps). Returns None if legs would be lost."""
         named = {item.name for item in _flat(body.items)}
         dropped = [i for key, own in self.places.items() if key not in named and key != ".." for i, _ in own]
         parts: list[tuple[int, tuple[Use, ...], Item]] = []
@@ -172,12 +174,12 @@ class _Term:
 
     @cached_property
     def places(self) -> dict[str, list[tuple[int, Use]]]:
-        """The factors that each name stands for with their places in the term, of what is written out in it too."""
+        """The factors of each name with their places in the term, including those of the inlined step."""
         found: dict[str, list[tuple[int, Use]]] = {}
         step = self.graph.step[self.match.steps[self.name].name]
         for spot in self.match.spots[self.name]:
             factors, order = terms_of(step)[spot.term].factors, list(range(limits.FACTORS))
-            if self.inner:  # its factors stand first
+            if self.inner:  # its factors come first
                 (out,), (source,) = spot.factors[self.inner], self.match.spots[self.inner]
                 width = sum(map(len, source.factors.values()))
                 found = {key: [(i, factors[i]) for i in own] for key, own in source.factors.items()}
@@ -188,7 +190,7 @@ class _Term:
         return found
 
     def group(self, item: Item, uses: tuple[Use, ...], others: list[Use], name: str, order: str) -> Step | None:
-        """The step of `{..}`, under a name that is free; None where one of several terms would sum a leg alone."""
+        """The step of `{..}`, under a fresh name. Returns None if a single-factor term of a sum would sum a leg."""
         match, products = self.match, item.group.products if item.group is not None else ()
         factors = [uses] if len(products) == 1 else [_uses(match, product) for product in products]
         terms = [Term(_number(match, product), own) for product, own in zip(products, factors, strict=True)]
@@ -201,12 +203,12 @@ class _Term:
 
 
 def _kind(step: Step) -> str | None:
-    """The kind of a box, empty for a sum of products; None for what the planner made."""
+    """The kind of a box, empty for a sum of products, None for a fused step."""
     return step.box.kind if step.box is not None else "" if step.contraction is not None else None
 
 
 def _number(match: Match, body: Product | tuple[str, ...]) -> Arith:
-    """The coefficient of a product: names stand for the numbers that are multiplied, or added; 1 is no name."""
+    """The coefficient of a product: the product, or sum, of the bound numbers; unbound names such as 1 count as 1."""
     names, negative = (body.numbers, body.negative) if isinstance(body, Product) else (body, False)
     if "+" in names:
         return plus(match.graph, *match.numbers[names[0]], *match.numbers[names[-1]])
@@ -219,7 +221,7 @@ def _number(match: Match, body: Product | tuple[str, ...]) -> Arith:
 
 
 def _with_numbers(match: Match, step: Step, body: BoxOf) -> Step:
-    """A box with other numbers: `scale c s` is c times s."""
+    """A box with new numbers; `scale c s` is c times s."""
     assert step.box is not None
     new = {key: _number(match, names) for key, names in body.numbers}
     numbers = tuple((key, new.get(key, value)) for key, value in step.box.numbers)
@@ -227,7 +229,7 @@ def _with_numbers(match: Match, step: Step, body: BoxOf) -> Step:
 
 
 def _flat(items: tuple[Item, ...]) -> Iterator[Item]:
-    """Items, and those in braces."""
+    """Items, including those in braces."""
     for item in items:
         yield item
         for product in item.group.products if item.group is not None else ():
@@ -239,14 +241,14 @@ def _uses(match: Match, body: Product) -> tuple[Use, ...]:
 
 
 def _order(match: Match, order: str) -> list[str]:
-    """`n F Z`: the query leg, the legs of F, those of the step Z."""
+    """The legs of an order such as `n F Z`: the query leg, the legs of F, the legs of the step Z."""
     own = {"n": (str(match.graph.query),)} | {key: step.legs for key, step in match.steps.items()}
     own |= {key: tuple(leg for use in uses for leg in use.legs) for key, uses in match.uses.items()}
     return [leg for word in order.split() for leg in own[word]]
 
 
 def pattern(name: str, text: str, *where: Where, **more: object) -> Rule:
-    """A rule that runs as it is written."""
+    """A rule from its text."""
     made = Pattern(text, where, **more)  # type: ignore[arg-type]
     conditions = ", ".join(one.__name__.replace("_", " ") for one in where)
     return Rule(name, f"{text} if {conditions}" if where else text, made.apply, names=made.names)

@@ -1,10 +1,10 @@
-"""Other orders of products and sums: each is a choice, better at some sizes and worse at others.
+"""Other orders of products and sums. Each is a choice that is faster at some sizes and slower at others.
 
-The planner prices what it takes of these: its order search, distribution, fused attention. Here they stand alone.
+The planner prices them in its search for an order, in distribution and in fused attention; here they are plain rules.
 
-Absorption: a projection goes from the key side to what reads it, where its weights meet other weights. What stands on
-the key leg is then the latent itself. It pays where making K or V for every key costs more than wider scores and values
-do: a few queries, many keys, and a latent that all heads share.
+Absorption moves a projection from the keys to their reader, where it is multiplied with other weights; the reader
+then uses the latent directly. It is profitable if computing K or V for each key costs more than wider scores and
+values: with few queries, many keys, and a latent that all heads share.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tensornet_attn.rewrite.pattern import Match, pattern
 
 
 def only_place(match: Match) -> Match | None:
-    """X and Y share a leg that nothing else has, and something else is multiplied with them."""
+    """X and Y share a leg that neither another factor nor Z has, and the product has other factors."""
     rest = match.uses[".."]
     shared = match.legs("X") & match.legs("Y") - legs_in(rest) - match.legs("Z")
     return match if rest and shared else None
 
 
 def wide_factor(match: Match) -> Match | None:
-    """V alone is on the key leg, and a factor that has heads of the map has legs of the values too."""
+    """Only V has the key leg, and a factor with heads of the map also has legs of the values."""
     graph, rest = match.graph, match.uses[".."]
     if graph.key in legs_in(rest) | match.legs("Z"):
         return None
@@ -33,25 +33,25 @@ def wide_factor(match: Match) -> Match | None:
 
 
 def mixes_maps(match: Match) -> Match | None:
-    """B is a product of a map over the keys, and read in a product."""
+    """B is a product with an attention map, and its reader is a product."""
     maps = any(is_map(match.graph, match.graph.step.get(use.name)) for use in match.uses["X"])
     fits = maps and len(match.uses["X"]) > 1 and match.graph.key in match.steps["B"].legs
     return match if fits and match.uses[".."] else None
 
 
 def several(match: Match) -> Match | None:
-    """S is a sum, and read in a product."""
+    """S is a sum of several terms, and its reader is a product."""
     sum_ = match.steps["S"].contraction
     return match if sum_ is not None and len(sum_.terms) > 1 and match.uses[".."] else None
 
 
 def not_numbers(match: Match) -> Match | None:
-    """What is beside the common factor is no number alone."""
+    """The factors beside the common factor are not only numbers."""
     return match if match.legs("X", "Y") else None
 
 
 def projected_key(match: Match) -> Match | None:
-    """K is a projection of keys alone, S has queries and keys, and all legs of the keys are read beside them."""
+    """K is a projection of keys only, S has query and key leg, and other factors or S have all legs of the keys."""
     factors = _factors(match)
     keys = [use for use in factors if match.graph.key in use.legs]
     others = legs_in(use for use in factors if match.graph.key not in use.legs)
@@ -60,7 +60,7 @@ def projected_key(match: Match) -> Match | None:
 
 
 def projected_value(match: Match) -> Match | None:
-    """K is a projection of keys alone, y sums over the keys with a map, and all legs of the values are read beside."""
+    """K is a projection of keys only, S sums over keys with a map, and S or other factors have its legs."""
     graph, factors = match.graph, _factors(match)
     keys = [use for use in factors if graph.key in use.legs and graph.query not in use.legs]
     maps = any({graph.query, graph.key} <= {*use.legs} for use in factors)
@@ -70,16 +70,16 @@ def projected_value(match: Match) -> Match | None:
 
 
 def projected_twice(match: Match) -> Match | None:
-    """One tensor and two products of weights."""
+    """Z and Y both multiply by weights, and together they have one factor with batch dimensions."""
     graph, many = match.graph, match.batched
     inner, outer = match.uses["X"], (match.one("Z"), *match.uses[".."])
     maps = any({graph.query, graph.key} <= {*use.legs} for use in (*inner, *outer))
     fits = _held(match, inner) and _held(match, outer) and len(outer) > 1 and not maps
-    return match if fits and sum(use.name in many for use in (*inner, *outer)) == 2 else None  # a tensor and Z
+    return match if fits and sum(use.name in many for use in (*inner, *outer)) == 2 else None  # the tensor and Z
 
 
 def _factors(match: Match) -> tuple[Use, ...]:
-    """The product with K written out; none where K is no projection of the keys, or stands alone."""
+    """The factors of the product with K inlined; empty if K is not a projection of keys, or is the only factor."""
     step, graph = match.steps["K"], match.graph
     (spot,) = match.spots["S"]
     term = terms_of(match.steps["S"])[spot.term]
@@ -91,7 +91,7 @@ def _factors(match: Match) -> tuple[Use, ...]:
 
 
 def _held(match: Match, factors: tuple[Use, ...]) -> bool:
-    """Whether a product has weights, or constants, that stand on no sequence."""
+    """Whether a product has weights or constants without a sequence leg."""
     ends = {leg.name for leg in match.graph.legs if leg.sequence}
     return any(use.name not in match.batched and not ends & {*use.legs} for use in factors)
 

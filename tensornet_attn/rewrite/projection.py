@@ -1,4 +1,4 @@
-"""One projection for several products of the same tensor with weights: these side by side, the result in parts.
+"""One projection for several products of the same tensor with weights: concatenates the weights, splits the result.
 
 # Q = x Wq;  K = x Wk;  V = x Wv     ->     W = [Wq, Wk, Wv];  P = x W;  Q, K, V = parts of P
 """
@@ -43,12 +43,12 @@ def one_projection(graph: Graph, place: str) -> Graph | None:
     return with_legs(with_steps(graph, parts), [wide])
 
 
-WHY_NOT = "not taken: slower at short lengths, no clear gain at long ones"
+WHY_NOT = "not applied: slower at short lengths, no clear gain at long ones"
 Projection = tuple[Use, Use, Legs]  # the tensor, the weight, the legs that they share
 
 
 def _projection(graph: Graph, step: Step) -> Projection | None:
-    """A step that is a tensor times a weight, which share nothing but what is summed."""
+    """A step that is a tensor times a weight, which share only summed legs; None for other steps."""
     term = product(step)
     if term is None or term.coefficient != ONE or len(term.factors) != 2:
         return None
@@ -76,7 +76,7 @@ def _same(graph: Graph, one: Projection, other: Projection | None) -> bool:
 
 
 def _side_by_side(name: str, found: list[Projection], own: list[Legs], summed: Legs, wide: str) -> Step:
-    """The weights joined along one leg, the legs that are summed named as in the first."""
+    """The weights concatenated along one leg; the summed legs have the names of the first weight."""
     parts, uses = list[Step](), dict[str, Use]()
     for place, ((_, weight, theirs), legs) in enumerate(zip(found, own, strict=True)):
         names = dict(zip(theirs, summed, strict=True))

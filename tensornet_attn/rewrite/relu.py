@@ -1,6 +1,6 @@
-"""A relu of a weight times data, summed: the relu leaves the product, as many maps as the weight has entries the fewer.
+"""Moves a relu of a weight times data into the factors, which saves one map for each entry of the weight.
 
-Of numbers p and s, relu(p s) = relu(p) relu(s) + relu(-p) relu(-s), in its gradients too.
+For numbers p and s, relu(p s) = relu(p) relu(s) + relu(-p) relu(-s), gradients included.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def relu_of_weight(graph: Graph, place: str) -> Graph | None:
 
 
 def _into_reader(graph: Graph, name: str) -> Graph:
-    """L = P X + N Z; y = W L   ->   y = W P X + W N Z, where W sums a leg of P and of N: the weights are multiplied"""
+    """L = P X + N Z; y = W L   ->   y = W P X + W N Z, if W sums a leg of P and of N, so that weights are multiplied"""
     step, reader = graph.step[name], read_once(graph, name)
     if reader is None or reader.contraction is None or sum(u.name == name for u in reader.op.uses) > 1:
         return graph
@@ -81,7 +81,7 @@ def _into_reader(graph: Graph, name: str) -> Graph:
 
 
 def _whole(graph: Graph, reader: Step, place: str) -> Step | None:
-    """The reader as a contraction, where it is one or a sum."""
+    """The reader as a contraction, None if it is neither a contraction nor a sum."""
     if reader.contraction is not None:
         return reader if sum(use.name == place for use in reader.op.uses) == 1 else None
     summed = reader.box is not None and OPS[reader.box.kind].is_sum and not graph.masked(reader)
@@ -89,7 +89,7 @@ def _whole(graph: Graph, reader: Step, place: str) -> Step | None:
 
 
 def _signed(graph: Graph, name: str, use: Use, box: Box) -> tuple[tuple[Use, Use], list[Step]]:
-    """relu(x) and relu(-x) of a value, and the steps that make them."""
+    """(uses of relu(x) and relu(-x), their steps)."""
     up, minus, down = (Use(fresh(graph, f"{name}.{part}"), use.legs) for part in ("up", "minus", "down"))
     negative = Contraction((Term(Negative(ONE), (use,)),))
     steps = [
@@ -101,7 +101,7 @@ def _signed(graph: Graph, name: str, use: Use, box: Box) -> tuple[tuple[Use, Use
 
 
 def _read(graph: Graph, whole: Step, place: str, pairs: list[tuple[Use, Use]]) -> tuple[Term, ...]:
-    """The reader's terms, the one that reads the map once for each pair in its place."""
+    """The reader's terms; the term with the map is repeated for each pair that replaces the map."""
     names: Legs = graph.step[place].legs
     found: list[Term] = []
     for term in terms_of(whole):
@@ -120,5 +120,5 @@ RELU = Rule(
     "relu of a weight",
     "sum_g relu(P[g k] S[g n]) -> relu(P) relu(S) + relu(-P) relu(-S), summed",
     relu_of_weight,
-    "its reader is a sum of any kind, and is written out in what reads that",
+    "its reader is a sum of any kind, which is inlined in its own reader",
 )

@@ -1,6 +1,6 @@
-"""Rewrites that bring the scores of a softmax over keys to one product of a query and a key tensor.
+"""Rewrites that turn the scores of a softmax over keys into one product of a query and a key tensor.
 
-Each leaves the function as it is, and fires only where what it takes apart has no other reader.
+Each fires only if the steps that it changes have no other reader.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ def joint_keys(graph: Graph, place: str) -> Graph | None:
 
 
 def _plain(graph: Graph, box: Box) -> bool:
-    """Whether a softmax is of its operand as it is, and each row of it sums to 1: no scale, no dropout."""
+    """Whether a softmax has no scale and no dropout."""
     numbers = dict(box.numbers)
     known = all(plain_number(graph, value) for value in numbers.values())
     return known and [evaluate(numbers[key], graph.values) for key in ("scale", "dropout")] == [1, 0]
 
 
 def own_names(match: Match) -> Match | None:
-    """The softmax reads the scores under their own names of legs."""
+    """The softmax reads the scores under their own leg names."""
     return match if match.one("S").legs == match.steps["S"].legs else None
 
 
 def of_two_sides(match: Match) -> Match | None:
-    """D is the distance, or its absolute value where it is causal; N and M are the positions of query and key."""
+    """D is the distance, or its absolute value if causal; N and M are the positions of query and key."""
     (spot,), scores, graph = match.spots["S"], match.steps["S"], match.graph
     causal = Function("causal") in graph.masks(match.steps["A"])
     if gap_of(graph, match.one("D"), causal) is None:
@@ -77,13 +77,13 @@ def of_two_sides(match: Match) -> Match | None:
 
 
 def same_for_all_keys(match: Match, scores: Step, place: int) -> Choices:
-    """The terms of the scores that have no key leg.
+    """The terms of the scores without the key leg.
 
-    Of numbers that grow with the length, what counts is the difference to what stands at the query: that stays.
+    If a term with the key leg grows with the length, terms that grow are kept, because only their difference is small.
     """
     terms = terms_of(scores)
     box = match.steps["A"].box
-    if box is not None and sink_of(box) is not None:  # to which their difference counts
+    if box is not None and sink_of(box) is not None:  # the scores' difference to the sink matters
         return
     read = [term for term in terms if any(match.keys & {*use.legs} for use in term.factors)]
     large = [term for term in terms if any(grows(match.graph, use) for use in term.factors)]
@@ -94,21 +94,21 @@ def same_for_all_keys(match: Match, scores: Step, place: int) -> Choices:
 
 
 def core(match: Match) -> Match | None:
-    """One factor of three or more is on the query leg, and K alone on the keys'."""
+    """Of three or more factors, one has the query leg, and only K has a leg of the keys."""
     others = match.uses["X"]
     queries = [use for use in others if match.graph.query in use.legs]
     return match if len(others) > 1 and len(queries) == 1 and not match.keys & legs_in(others) else None
 
 
 def same_keys(match: Match) -> Match | None:
-    """X + Y is on the query leg, not on the key leg, and has no other legs than F and the scores."""
+    """X + Y has the query leg and not the key leg, and has only legs of F and the scores."""
     legs = match.legs("X", "Y")
     own = match.graph.query in legs and match.graph.key not in legs
     return match if own and legs <= match.legs("F", "S") else None
 
 
 def one_side(match: Match, scores: Step, place: int) -> Choices:
-    """The factors of the keys, or of the queries, beside those of the other side; all, where legs would be summed."""
+    """The factors of keys or of queries, if there are factors of the other side; all if legs would be summed."""
     factors = terms_of(scores)[place].factors
     keys = [i for i, use in enumerate(factors) if match.keys & {*use.legs}]
     queries = [i for i, use in enumerate(factors) if match.graph.query in use.legs]
@@ -120,7 +120,7 @@ def one_side(match: Match, scores: Step, place: int) -> Choices:
 
 
 def grows(graph: Graph, use: Use) -> bool:
-    """Whether a tensor grows with the length: a position, a sum over the keys up to a query."""
+    """Whether a tensor grows with the length: a position, or a sum over the keys up to a query."""
     tensor, step = graph.tensor.get(use.name), graph.step.get(use.name)
     if step is None:
         return tensor is not None and tensor.init == POSITION

@@ -1,4 +1,4 @@
-"""Rules that make any diagram smaller, each at one step: what is there twice, what nothing reads, what is a number."""
+"""Rules that simplify a diagram at one step: remove duplicates and unread steps, and fold constants."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Legs = tuple[str, ...]
 
 
 def merge_identical(graph: Graph, place: str) -> Graph | None:
-    """Z = f(X); W = f(X)   ->   Z = f(X), and who read W reads Z"""
+    """Z = f(X); W = f(X)   ->   Z = f(X), and readers of W read Z"""
     step = graph.step[place]
     if kept(graph, place) or place not in graph.readers:
         return None
@@ -48,7 +48,7 @@ def merge_identical(graph: Graph, place: str) -> Graph | None:
 
 
 def drop_masks(graph: Graph, place: str) -> Graph | None:
-    """A = softmax(S, mask M)   ->   A = softmax(S), where M shows every pair, as `document` does"""
+    """A = softmax(S, mask M)   ->   A = softmax(S), if M shows all pairs, as `document` does"""
     step = graph.step[place]
     masks = step.box.masks if step.box is not None else ()
     hiding = tuple(mask for mask in masks if hidden_areas((mask,), graph.values))
@@ -58,9 +58,9 @@ def drop_masks(graph: Graph, place: str) -> Graph | None:
 
 
 def _form(graph: Graph, step: Step) -> tuple[object, Legs]:
-    """A step without the names of its legs and the order of its factors; its legs in the order of that form.
+    """(a step without leg names and the order of factors, its legs in the order of this form).
 
-    Sequence legs keep their names: what stands at which position is no matter of names.
+    Sequence legs keep their names, because positions depend on them.
     """
     if step.contraction is not None:
         by_name = (tuple(sorted(term.factors, key=lambda use: use.name)) for term in terms_of(step))
@@ -86,7 +86,7 @@ def _renamed(legs: Legs, new: Mapping[str, str]) -> Legs:
 
 
 def _alike(step: Step, term: Term) -> object:
-    """A product without the order of its factors and the names of the legs it sums."""
+    """A product without the order of its factors and the names of its summed legs."""
     factors = sorted(term.factors, key=lambda use: (use.name, use.legs))
     found: dict[str, str] = {}
     for use in factors:
@@ -96,7 +96,7 @@ def _alike(step: Step, term: Term) -> object:
 
 
 def _filled(tensor: Tensor | None) -> Arith | None:
-    """The number that a constant has everywhere."""
+    """The number in all entries of a constant, None if they differ."""
     if tensor is None or tensor.role != "constant" or tensor.init is None:
         return None
     if tensor.init.name == "ones":
@@ -106,18 +106,18 @@ def _filled(tensor: Tensor | None) -> Arith | None:
 
 
 def same_legs(match: Match) -> Match | None:
-    """Z has the legs of X, in another order at most."""
+    """Z has the legs of X, in any order."""
     return match if match.legs("X") == match.legs("Z") else None
 
 
 def alike(match: Match) -> Match | None:
-    """X and Y are the same product but for the order of factors and the names of legs that are summed."""
+    """X and Y are the same product up to the order of factors and the names of summed legs."""
     step, (x, y) = match.steps["Z"], (Term(ONE, match.uses[key]) for key in "XY")
     return match if x.factors and _alike(step, x) == _alike(step, y) else None
 
 
 def filled(match: Match) -> Match | None:
-    """F has one number everywhere: v, times the size of each leg that it alone has and that is summed."""
+    """F has one number in all entries; v is this number, times the sizes of summed legs that only F has."""
     graph, use, legs = match.graph, match.one("F"), match.steps["Z"].legs
     value, rest = _filled(graph.tensor.get(use.name)), match.uses["R"]
     lost = {*use.legs} - legs_in(rest)
@@ -127,7 +127,7 @@ def filled(match: Match) -> Match | None:
 
 
 def identity(match: Match) -> Match | None:
-    """I is square, and one of its legs is summed: D is R with the other in its place."""
+    """I is square with a summed leg; D is R with this leg renamed to the other leg of I."""
     graph, use, legs = match.graph, match.one("I"), match.steps["Z"].legs
     tensor, rest = graph.tensor.get(use.name), match.uses["R"]
     if tensor is None or tensor.role != "constant" or tensor.init is None or tensor.init.name != "eye":
@@ -147,19 +147,19 @@ def scale_inside(match: Match) -> Match | None:
 
 
 def scale_known(match: Match) -> Match | None:
-    """S has a coefficient that is known before run time."""
+    """S has a coefficient other than 1 that is known before run time."""
     (scale,) = match.numbers["c"]
     return match if match.uses["X"] and scale != ONE and plain_number(match.graph, scale) else None
 
 
 def dropped_once(match: Match) -> Match | None:
-    """A drops nothing itself, and B reads it under its own names."""
+    """A has no dropout, and B reads it under its own leg names."""
     inner, legs = match.steps["A"], match.steps["B"].legs
     return match if not draws(match.graph, inner) and match.one("A").legs == inner.legs == legs else None
 
 
 def covered(graph: Graph, match: Match, masked: bool = False) -> Graph | None:
-    """The graph with legs of Z that no factor has left out of it, for all who read it; None where they need them."""
+    """The graph without those legs of Z that no factor has. Returns None if a reader needs one of them."""
     step = graph.step[match.steps["Z"].name]
     found = legs_in(step.op.uses)
     for leg in step.legs:
@@ -172,9 +172,9 @@ def covered(graph: Graph, match: Match, masked: bool = False) -> Graph | None:
 
 
 def _without_leg(graph: Graph, name: str, leg: str, masked: bool = False) -> Graph | None:
-    """The graph in which a step lacks a leg of its result that no factor of it has; None where a reader needs it.
+    """The graph in which a step lacks a broadcast leg of its result. Returns None if a reader needs the leg.
 
-    `masked`: also through boxes that a run-time mask acts in, which then has nothing to say about this leg.
+    `masked`: also through boxes with masks of the call, which can then not have this leg.
 
     # S[h n m] the same for every h;  A = softmax_m S;  y = A[h n m] V[m h e]     ->     A[n m];  y = A[n m] V[m h e]
     """
@@ -200,7 +200,7 @@ def _out(legs: tuple[str, ...], place: int) -> tuple[str, ...]:
 
 
 def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> Graph | None:
-    """A product that summed the leg over what is constant along it counts it instead."""
+    """A product that sums the removed leg multiplies by its size instead."""
     terms, lost = list[Term](), set[str]()
     for term in terms_of(reader):
         gone = {use.legs[place] for use in term.factors if use.name == name}
@@ -222,7 +222,7 @@ def _in_sum(graph: Graph, reader: Step, name: str, place: int, masked: bool) -> 
 
 
 def _in_box(graph: Graph, reader: Step, box: Box, name: str, place: int, masked: bool) -> Graph | None:
-    """A box that does the same for every entry of the leg does it once; one that draws does not do the same."""
+    """A box that computes the same for all entries of the leg loses it; a box with random numbers keeps it."""
     if box.joins:
         return None
     use = box.operand("of")

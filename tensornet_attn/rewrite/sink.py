@@ -1,4 +1,4 @@
-"""A softmax whose rows are multiplied by sigmoid(logsumexp - b): it has a sink b, and its scores are made once.
+"""Turns the factor sigmoid(logsumexp - b) of a softmax's rows into a sink b, so that scores are computed once.
 
 With s the scores, exp(s) / (sum of exp(s) + exp(b)) = softmax(s) sigmoid(logsumexp(s) - b).
 """
@@ -41,7 +41,7 @@ def sink_of_gate(graph: Graph, place: str) -> Graph | None:
 
 
 def _level(graph: Graph, gate: Box) -> tuple[Step, Use] | None:
-    """The logsumexp that a gate compares with a number of each row, and this number."""
+    """(logsumexp, b) of a gate sigmoid(logsumexp - b), where b has one number a row. Returns None for other gates."""
     of = gate.operand("of")
     step = graph.step.get(of.name)
     terms = terms_of(step)
@@ -61,7 +61,7 @@ def _level(graph: Graph, gate: Box) -> tuple[Step, Use] | None:
 
 
 def _same(graph: Graph, step: Step, level: Step) -> bool:
-    """Whether a softmax runs over what the logsumexp is of, where the same masks act."""
+    """Whether a softmax and a logsumexp have the same operand and the same masks."""
     box, sums, found = step.box, level.box, weighting_of(step, graph.key)
     assert box is not None
     assert sums is not None
@@ -84,5 +84,5 @@ SINK = Rule(
     "sink of a gate",
     "L = logsumexp_m(S); A = softmax_m(S); y = A sigmoid(L - b) V -> A = softmax_m(S, sink b); y = A V",
     sink_of_gate,
-    "a box gets one more operand",
+    "a box gets a further operand",
 )

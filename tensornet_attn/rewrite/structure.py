@@ -1,9 +1,9 @@
-"""Structured constants (R5): legs that a kron constant makes of several are taken apart, all over the diagram.
+"""Structured constants: splits the joined legs of a kron constant throughout the diagram.
 
 # C[r s] = kron(eye(h), ones(d, e)), Q[n s] = x Wq[f s]     ->     eye[h g] ones[d e], Q[n g e] = x Wq[f g e]
 
-The weights that stand on such a leg keep their shape as stored. What a rule here changes is which legs a box has, so
-that a run-time mask for each of them cannot be given any more: `SPLITS` stands apart from the other rules.
+Weights with such a leg keep the shape in which they are stored. These rules change the legs of boxes, so that a call
+can no longer give a mask for each entry of such a leg; for this reason, `SPLITS` is separate from the other rules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.simplify import ONE_MAP
 
 Slot = tuple[str, object]  # (tensor, its leg) or (step, wire)
-Part = tuple[str, int]  # the name that a part of a leg would like, its size
+Part = tuple[str, int]  # the preferred name of a part of a leg, its size
 UNIFORM = frozenset({"ones", "full", "zeros"})
 
 
@@ -36,7 +36,7 @@ def split_kron(graph: Graph, place: str) -> Graph | None:
 
 
 def _glued(graph: Graph) -> Classes[Slot]:
-    """What is glued in a graph: the legs of a use with the wires it hangs on."""
+    """The equivalence classes of connected slots: the legs of tensors and the wires of their uses."""
     made = Classes[Slot]()
     for step in graph.steps:
         for joint in joints(step):
@@ -51,14 +51,14 @@ def _kron(tensor: Tensor) -> bool:
 
 
 def _leaves(function: Function) -> Iterator[Function]:
-    """The matrices whose Kronecker product a constant is."""
+    """The factors of a Kronecker product."""
     for part in function.arguments if function.name == "kron" else ():
         assert isinstance(part, Function)
         yield from _leaves(part) if part.name == "kron" else (part,)
 
 
 def _parts(graph: Graph, tensor: Tensor, side: int) -> tuple[Part, ...]:
-    """What the rows or columns of a kron constant are made of."""
+    """The parts of the rows or the columns of a kron constant."""
     assert tensor.init is not None
     found = list[Part]()
     for part in _leaves(tensor.init):
@@ -69,7 +69,7 @@ def _parts(graph: Graph, tensor: Tensor, side: int) -> tuple[Part, ...]:
 
 
 def _split(graph: Graph, constant: Tensor) -> Graph | None:
-    """The graph with the legs of a kron constant apart wherever they go; None where they reach what cannot have it."""
+    """The graph with all connected legs of a kron constant split. Returns None if one of them cannot be split."""
     classes, wanted = _glued(graph), dict[Slot, tuple[Part, ...]]()
     for side, leg in enumerate(constant.legs):
         parts = _parts(graph, constant, side)
@@ -82,7 +82,7 @@ def _split(graph: Graph, constant: Tensor) -> Graph | None:
 
 @dataclass
 class _Splits:
-    """The slots that are split, and the graph that has them so."""
+    """The slots to split, and the graph after the split."""
 
     old: Graph
     classes: Classes[Slot]
@@ -114,7 +114,7 @@ class _Splits:
         box = step.box
         if box is None or box.joins:
             return False
-        alone = not any(use.name in self.old.tensor for use in box.uses)  # a constant may become two
+        alone = not any(use.name in self.old.tensor for use in box.uses)  # a constant may become two tensors
         return alone and not (split & {*box.acting}) and not kept(self.old, step.name)
 
     def graph(self) -> Graph:
@@ -124,7 +124,7 @@ class _Splits:
         return with_legs(replace(apart, steps=steps), self.legs.values())
 
     def _named(self, parts: tuple[Part, ...], leg: str, taken: set[str]) -> tuple[str, ...]:
-        """Names for the parts of a leg that nothing else in this step or tensor has."""
+        """Names for the parts of a leg that are unique in this step or tensor."""
         names = []
         for name, size in parts:
             graph = with_legs(self.old, self.legs.values())
@@ -150,7 +150,7 @@ class _Splits:
         stored = tuple(tuple(leg for old in group for leg in apart[old]) for group in before)
         init = tensor.init
         if tensor.role == "constant" and init is not None and init.name == "ones":
-            init = Function("ones")  # its sizes are those of its legs
+            init = Function("ones")  # its legs define its sizes
         own = stored if tensor.role == "weight" else ()
         return [replace(tensor, legs=sum(groups, ()), init=init, stored=own)]
 
@@ -176,7 +176,7 @@ class _Splits:
 
 
 def _with(step: Step, uses: Callable[[Use, int], list[Use]]) -> Contraction | Box:
-    """The operation with every use replaced by those that it is apart."""
+    """The operation with each use replaced by its parts."""
     if step.box is not None:
         return replace(step.box, operands=tuple((role, uses(use, WHOLE)[0]) for role, use in step.box.operands))
     terms = (

@@ -1,4 +1,4 @@
-"""All rules by group: what every diagram goes through, and what is a choice."""
+"""All rules by group: those that apply to every diagram, and those that are choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensornet_attn.rewrite.engine import Firing, Rule, Trace, everywhere, rewri
 
 @dataclass(frozen=True)
 class Group:
-    """Rules that are tried together on a diagram in its simple form; `about` says when they pay."""
+    """Rules that are applied together to a simplified diagram; `about` says when they are applied."""
 
     name: str
     about: str
@@ -22,25 +22,25 @@ class Group:
 
 
 SIMPLE = Group(
-    "simpler", "done to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, sink.SINK, *structure.SPLITS)
+    "simpler", "applied to every diagram", (*simplify.RULES, whole.OWN_NAMES, relu.RELU, sink.SINK, *structure.SPLITS)
 )
 CHOICES = (
     Group("weights first", "chosen by the search for the order of a product", (products.WEIGHTS,)),
     Group("values side by side", "chosen by the search for the order of a product", (products.MIXED, products.BESIDE)),
-    Group("distribution", "taken where each map of a blend can then be lowered", (products.DISTRIBUTE,)),
-    Group("common factor", "taken around a softmax, where it makes fused attention", (products.FACTOR,)),
-    Group("states apart", "taken where fused attention then makes what the output needs", (duplicate.STATE_APART,)),
-    Group("scores of their own", "taken for each map that can then be lowered by itself", (duplicate.SCORES_APART,)),
+    Group("distribution", "applied if each map of a blend can then be lowered", (products.DISTRIBUTE,)),
+    Group("common factor", "applied around a softmax if the result is fused attention", (products.FACTOR,)),
+    Group("states apart", "applied if fused attention then computes the output", (duplicate.STATE_APART,)),
+    Group("scores of their own", "applied to each map that can then be lowered separately", (duplicate.SCORES_APART,)),
     Group("one projection", projection.WHY_NOT, (projection.PROJECTION,)),
-    Group("absorbed weights", "taken where the whole plan is then cheaper, as at decoding", products.ABSORPTIONS),
+    Group("absorbed weights", "applied if the whole plan is then cheaper, as in decoding", products.ABSORPTIONS),
 )
-SCORES = Group("scores", "taken where fused attention of the new scores is cheaper", scores.RULES)
+SCORES = Group("scores", "applied if fused attention of the new scores is cheaper", scores.RULES)
 GROUPS = (SIMPLE, *CHOICES, SCORES)
 RULES = {rule.name: rule for group in GROUPS for rule in group.rules}
 
 
 def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
-    """What each group does to a diagram by itself: the graph that it begins with, and the firings."""
+    """(group, graph before, firings) for each group by itself."""
     simple, trace = whole.simplified(graph)
     yield SIMPLE, graph, trace
     for group in CHOICES:
@@ -52,7 +52,7 @@ def steps_of(graph: Graph) -> Iterator[tuple[Group, Graph, Trace]]:
 
 @dataclass(frozen=True)
 class Shown:
-    """One firing for people: what the names of its pattern stand for, and the lines that it takes out and puts in."""
+    """One firing for display: the bindings of its pattern's names, and the removed and added lines."""
 
     group: Group
     firing: Firing
@@ -75,7 +75,7 @@ class Shown:
 
 
 def firings(graph: Graph) -> Iterator[Shown]:
-    """The rewrites that fit a diagram, in the order in which they fire; those of the whole diagram first."""
+    """The rewrites that apply to a diagram, in the order in which they fire; simplifications first."""
     for group, before, trace in steps_of(graph):
         for firing in trace:
             known, now, rule = _lines(before), _lines(firing.graph), firing.rule
@@ -86,7 +86,7 @@ def firings(graph: Graph) -> Iterator[Shown]:
 
 
 def shown(graph: Graph) -> str:
-    """The rewrites that fit a diagram, as text: rules, what their names stand for, steps before (-) and after (+)."""
+    """The rewrites that apply to a diagram, as text: rules, bindings of names, steps before (-) and after (+)."""
     lines: list[str] = []
     for (name, about), fired in groupby(firings(graph), lambda one: (one.group.name, one.group.about)):
         lines.append(f"{name}: {about}")
@@ -95,10 +95,10 @@ def shown(graph: Graph) -> str:
             lines += [f"    {', '.join(f'{key} = {value}' for key, value in one.names.items())}"] if one.names else []
             lines += [f"    - {line}" for line in one.removed]
             lines += [f"    + {line}" for line in one.added]
-    return "\n".join(lines) or f"{graph.name}: no rewrite fits."
+    return "\n".join(lines) or f"{graph.name}: no rewrite applies."
 
 
 def _lines(graph: Graph) -> list[str]:
-    """Tensors and steps; of tensors the legs, since nothing else of them changes."""
+    """Lines of tensors, with their legs only, and of steps."""
     tensors = [f"{tensor.role} {tensor.name}[{' '.join(tensor.legs)}]" for tensor in graph.tensors]
     return [*tensors, *(line for line in graph.to_text().splitlines() if "] = " in line)]

@@ -1,4 +1,4 @@
-"""What is done to every diagram before it is planned, and what became of the steps that it took away."""
+"""The simplification of every diagram before planning, and the steps that it removes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tensornet_attn.rewrite.structure import SPLITS, split_kron
 def own_names(graph: Graph, place: str) -> Graph | None:
     """B[k n m] = A M[h k]; y = B[h n m] V[m h d]   ->   y = B[k n m] V[m k d]
 
-    Maps of queries and keys are read under the names that their legs have: all that lowers a map asks for that.
-    What is read gets the name where it can, as scores do, and the reader another one where not, as here, where A has
-    its own. Nothing that stands before is ever worse off for what stands behind, so that this comes to rest.
+    Renames legs so that maps of queries and keys are read under their own leg names, which all lowerings of maps
+    require. If possible, the source is renamed, as for scores; otherwise the reader, as here, where A has its own
+    names. No renaming makes an earlier step worse, so that the rule terminates.
     """
     step = graph.step[place]
     for use in step.op.uses:
@@ -38,7 +38,7 @@ def own_names(graph: Graph, place: str) -> Graph | None:
 
 
 def _strange(graph: Graph, use: Use) -> Iterator[tuple[str, str]]:
-    """The legs of a map under other names than its own: (its own, as read)."""
+    """(own name, name in the use) of the legs of a map that the use renames."""
     source = graph.step.get(use.name)
     if source is None or not {graph.query, graph.key} <= {*source.legs}:
         return
@@ -53,7 +53,7 @@ def _count(graph: Graph, step: Step) -> int:
 
 
 def _swapped(graph: Graph, step: Step, one: str, other: str) -> Step | None:
-    """The step with two names of legs exchanged: its wires are its own. None where others see the names."""
+    """The step with two leg names exchanged. Returns None if the names are visible outside of the step."""
     if step.fused is not None or (kept(graph, step.name) and {one, other} & {*step.legs}):
         return None
     new = {one: other, other: one}
@@ -70,7 +70,7 @@ OWN_NAMES = Rule(
 
 
 def simplified(graph: Graph) -> tuple[Graph, Trace]:
-    """The graph with everything left out that it can do without, and the rules that did it.
+    """(simplified graph, trace of the rules applied).
 
     >>> from tensornet_attn import load
     >>> from tensornet_attn.graph import build
@@ -85,7 +85,7 @@ def simplified(graph: Graph) -> tuple[Graph, Trace]:
 
 
 def gone(graph: Graph, trace: Trace) -> dict[str, str]:
-    """The steps of a diagram that rewriting took away, each with the rule that did it."""
+    """Maps each step that rewriting removed to the name of the rule."""
     found: dict[str, str] = {}
     for firing in trace:
         found |= {step.name: firing.rule.name for step in graph.steps if step.name not in firing.graph.step}

@@ -1,4 +1,4 @@
-"""What generated code calls: functions of torch here, kernels and their launching in `triton/`.
+"""The functions that generated code calls: plain torch here, Triton kernels and their launching in `triton/`.
 
-A file that is to run alone carries them verbatim, so each stands on torch, or triton, and on others of them.
+Standalone files contain copies of them, so each depends only on torch or triton and on other functions here.
 """

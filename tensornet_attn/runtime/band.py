@@ -1,7 +1,7 @@
 """Softmax attention within a band of positions, in blocks: time and memory grow with the band, not with the keys.
 
-A block of queries meets one span of keys: from `before` positions ahead of its first query to `after` past its last;
-and the first keys of all, where these are seen from everywhere.
+A block of queries attends to one span of keys, from `before` positions ahead of its first query to `after` positions
+past its last, and to a prefix of first keys, if they are visible from everywhere.
 """
 
 import math
@@ -32,21 +32,21 @@ def attend_band(
     sink: Tensor | None = None,
     call=F.scaled_dot_product_attention,
 ) -> Tensor:
-    """softmax(scale q k^T + mask) v, a query seeing keys at most `left` positions before it and `right` after it.
+    """softmax(scale q k^T + mask) v; a query sees keys at most `left` positions before it and `right` after it.
 
     q [..., n, h, d], k [..., m, g, d], v [..., m, g, e] -> [..., n, h, e]; g divides h: consecutive query heads share a
-    key and value head. `mask` and its `batch` dimensions as in `run_time_mask`, key_mask [..., m]. `tied`: n is m.
-    `sees(query, key)`: which of these keys it sees, by the positions of both; and which of the first `prefix` keys.
-    `sink` and `call` as in `attend`.
+    key and value head. `mask` and `batch` as in `run_time_mask`, key_mask [..., m]. `tied`: n equals m. `sees(query,
+    key)` restricts visibility further, as a function of positions, and also applies to the first `prefix` keys. `sink`
+    and `call` as in `attend`.
     """
     n, m = q.shape[-3], k.shape[-3]
-    place = (n, 0 if tied else m - n, block, max(left, 0), max(right, 0))  # second: the position of the first query
+    place = (n, 0 if tied else m - n, block, max(left, 0), max(right, 0))  # second entry: position of the first query
     keep = band_keep(k, key_mask, left, right, place) if sees is None else seen_keep(k, key_mask, sees, prefix, place)
     bias = None
     if mask is not None:
         allowed, bias = visible_and_bias(mask_in_spans(run_time_mask(mask, batch, 1), m, prefix, place))
         keep = keep & allowed
-    some = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; a row of the last block may stand beyond the queries
+    some = keep.any(-1, keepdim=True)  # ... blocks 1 block 1; the last block may have rows beyond the queries
     bounds = keep | ~some
     if bias is not None:
         bounds = torch.where(bounds, bias.to(q.dtype), float("-inf"))
@@ -62,46 +62,46 @@ def attend_band(
     out = fused_attention(*(t.transpose(-2, -3) for t in (q, k, v)), bounds, scale, dropout, False, *more, call=call)
     out = out.unflatten(0, (*batch, count))  # ... blocks h block e
     if bias is not None and out.numel() == 0:
-        out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
+        out = out + 0 * bias.sum()  # for an empty batch, the fused call omits the gradient of the bias
     if mask is not None or key_mask is not None or sees is not None or min(left, right) < 0 or not tied:
-        out = torch.where(some, out, 0)  # elsewhere each query sees its own position
-    return F.pad(out.transpose(-2, -3).flatten(-4, -3), (0, 0, 0, 0, 0, n - count * block))  # a width below 0 crops
+        out = torch.where(some, out, 0)  # in other cases each query sees its own position
+    return F.pad(out.transpose(-2, -3).flatten(-4, -3), (0, 0, 0, 0, 0, n - count * block))  # a negative width crops
 
 
 def sink_in_blocks(sink: Tensor, n: int, count: int, block: int) -> Tensor:
-    """[..., h, n or 1, 1] as [..., blocks, h, block or 1, 1]."""
+    """A sink [..., h, n or 1, 1] as [..., blocks, h, block or 1, 1]."""
     if sink.shape[-2] == 1:
         return sink.unsqueeze(-4).expand(*sink.shape[:-3], count, *sink.shape[-3:])
     return F.pad(sink, (0, 0, 0, count * block - n)).unflatten(-2, (count, block)).transpose(-3, -4)
 
 
 def key_spans(x: Tensor, place: tuple[int, int, int, int, int]) -> Tensor:
-    """The keys that each block of queries meets, zeros past both ends: [..., m, g, d] -> [..., blocks, span, g, d]."""
+    """The keys of each block of queries, zeros past both ends: [..., m, g, d] -> [..., blocks, span, g, d]."""
     n, first, block, before, after = place
-    count, more = max(2, -(-n // block)), -(-(before + after) // block)  # a span ends `more` blocks after its first
+    count, more = max(2, -(-n // block)), -(-(before + after) // block)  # blocks that a span covers after its first
     ahead = before - first
     beyond = (count + more) * block - ahead - x.shape[-3]
     x = F.pad(x, (0, 0, 0, 0, ahead, beyond))
-    # Slices side by side, for the sake of the backward: that of unfold takes three times as long.
+    # concatenated slices, because the backward of unfold is three times as slow
     parts = [x.narrow(-3, i * block, count * block).unflatten(-3, (count, block)) for i in range(more + 1)]
     parts[-1] = parts[-1].narrow(-3, 0, before + after + block - more * block)
     return torch.cat(parts, -3)
 
 
 def with_prefix(x: Tensor, prefix: int, place: tuple[int, int, int, int, int]) -> Tensor:
-    """The same behind the first keys of all: [..., m, g, d] -> [..., blocks, prefix + span, g, d]."""
+    """`key_spans` after the first keys: [..., m, g, d] -> [..., blocks, prefix + span, g, d]."""
     spans = key_spans(x, place)
     if prefix == 0:
         return spans
-    x = F.pad(x, (0, 0, 0, 0, 0, prefix))[..., :prefix, :, :].unsqueeze(-4)  # traced, a slice of fewer asks how many
+    x = F.pad(x, (0, 0, 0, 0, 0, prefix))[..., :prefix, :, :].unsqueeze(-4)  # a shorter slice would fix a traced length
     return torch.cat((x.expand(*x.shape[:-4], spans.shape[-4], *x.shape[-3:]), spans), -3)
 
 
 def blocks_together(x: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """The blocks of all batch elements side by side: [batch..., blocks, i, j, k] -> [one batch, i, j, k].
+    """Flattens batch and blocks: [batch..., blocks, i, j, k] -> [one batch, i, j, k].
 
-    By way of one dimension: of a batch that is known, traced at any length, one view would ask whether the number of
-    blocks divides it, which torch.export refuses as a condition on the length.
+    Uses an intermediate one-dimensional view: with a fixed batch and a traced length, a direct view would require that
+    the batch divides the number of blocks, a condition on the length that torch.export rejects.
     """
     x = x.expand(*batch, *x.shape[-4:])
     inner = math.prod(x.shape[-3:])
@@ -111,12 +111,12 @@ def blocks_together(x: Tensor, batch: tuple[int, ...]) -> Tensor:
 def band_keep(
     k: Tensor, key_mask: Tensor | None, left: int, right: int, place: tuple[int, int, int, int, int]
 ) -> Tensor:
-    """Where the band and the key mask both allow it: [..., blocks, 1, block, span]."""
+    """Where band and key mask both allow attention: [..., blocks, 1, block, span]."""
     _, _, block, before, after = place
-    there = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    there = key_spans(there[..., None, None], place)[..., 0, 0][..., None, None, :]
+    present = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
+    present = key_spans(present[..., None, None], place)[..., 0, 0][..., None, None, :]
     past = torch.arange(-before, block + after, device=k.device) - torch.arange(block, device=k.device)[:, None]
-    return there & (past >= -left) & (past <= right)
+    return present & (past >= -left) & (past <= right)
 
 
 def seen_keep(
@@ -126,19 +126,19 @@ def seen_keep(
     prefix: int,
     place: tuple[int, int, int, int, int],
 ) -> Tensor:
-    """Where the design's masks and the key mask both allow it: [..., blocks, 1, block, prefix + span]."""
-    there = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
-    there = with_prefix(there[..., None, None], prefix, place)[..., 0, 0][..., None, None, :]
+    """Where the masks of the design and the key mask allow attention: [..., blocks, 1, block, prefix + span]."""
+    present = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
+    present = with_prefix(present[..., None, None], prefix, place)[..., 0, 0][..., None, None, :]
     query, key = places_in_spans(prefix, place, k.device)
     near, far = key[:, prefix : prefix + 1], key[:, -1:]
-    once = (torch.arange(key.shape[1], device=k.device) >= prefix) | (key < near) | (key > far)  # not first and near
-    return there & (sees(query[:, :, None], key[:, None]) & once[:, None])[:, None]
+    single = (torch.arange(key.shape[1], device=k.device) >= prefix) | (key < near) | (key > far)  # not in both
+    return present & (sees(query[:, :, None], key[:, None]) & single[:, None])[:, None]
 
 
 def places_in_spans(
     prefix: int, place: tuple[int, int, int, int, int], device: torch.device | None
 ) -> tuple[Tensor, Tensor]:
-    """Where queries stand and the keys that each block meets: [blocks, block] and [blocks, prefix + span]."""
+    """The positions of the queries and keys of each block: [blocks, block] and [blocks, prefix + span]."""
     n, start, block, before, after = place
     count = max(2, -(-n // block))
     query = torch.arange(count * block, device=device).unflatten(0, (count, block)) + start
@@ -147,11 +147,11 @@ def places_in_spans(
 
 
 def mask_in_spans(mask: Tensor, m: int, prefix: int, place: tuple[int, int, int, int, int]) -> Tensor:
-    """A mask [n, m] or [..., h, n, m] at the pairs that meet in blocks: [..., blocks, h, block, prefix + span]."""
+    """A mask [n, m] or [..., h, n, m] at the pairs of each block: [..., blocks, h, block, prefix + span]."""
     n, start, *_ = place
     query, key = places_in_spans(prefix, place, mask.device)
     query = query - start
-    if n == 0 or m == 0:  # one pair, which no query sees
+    if n == 0 or m == 0:  # one dummy pair that no query sees
         mask = F.pad(mask, (0, int(m == 0), 0, int(n == 0)))
     pairs = mask[
         ..., query.clamp(max=max(n - 1, 0))[:, :, None], key.clamp(0, max(m - 1, 0))[:, None]

@@ -1,4 +1,4 @@
-"""Functions of queries, computed a block at a time and recomputed in the backward: memory linear in n and m."""
+"""Blockwise functions of queries, recomputed in the backward: memory linear in n and m."""
 
 import math
 
@@ -9,16 +9,16 @@ from torch import Tensor
 from tensornet_attn.runtime.operations import one_by_one, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
-FUNCTIONS: dict = {}  # name: (function, legs of each operand, place of the result's query leg): `block_function`'s
-GRADIENTS: dict = {}  # name: (its gradient, the names of the operands): `block_gradient`'s
+FUNCTIONS: dict = {}  # name: (function, legs of each operand, query dimension of the result), see `block_function`
+GRADIENTS: dict = {}  # name: (gradient function, names of the operands), see `block_gradient`
 
 
 class Rows:
-    """What a function of a block of rows knows beside its operands.
+    """The context of a function of a block, besides its operands.
 
-    `at`: the positions of its rows, [block]; `n`, `keys`: the queries and keys of the whole call; `m`: the keys that
-    the rows may see, `prefix` of them the first of all, the others from the position `begin` on; `batch`: the block's
-    batch dimensions; `sizes`: sizes that no operand shows; `random`: the generator to draw from.
+    `at`: positions of its rows, [block]; `n`, `keys`: numbers of queries and keys of the whole call; `m`: number of
+    keys visible to the rows: the first `prefix` keys, and the others from position `begin` on; `batch`: batch
+    dimensions of the block; `sizes`: sizes that no operand shows; `random`: random number generator.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ def block_function(
     legs: tuple[int, ...] = (),
     reach: tuple[int | None, int | None, int] = (None, 0, 0),
 ):
-    """Makes a function of a block, f(rows: Rows, *operands), into its name, by which `blockwise` knows it.
+    """Registers a function of a block, f(rows: Rows, *operands), and returns the name that `blockwise` takes.
 
-    The name has that of the module before it: functions of two modules are never mixed up.
+    The name contains the module, so that functions of two modules do not clash.
 
-    `rows`: of each operand the dimension, from the end, of its query leg, 0 where it has none; `spans`: that of a leg
-    of relative positions, of which a block of b rows that see m keys has b + m - 1; `out`: that of the query leg of the
-    result. `keys`: that of the key leg, given where a row sees no key further before or after itself than `reach` says,
-    but for so many of the first ones, by default none that is later: a block then has no others. `legs`: how many
-    dimensions of each operand are not of the batch, 0 where none is, None where all are, -1 for a mask: all but its
-    last two may be. Not given, a block has the whole batch.
+    Dimensions count from the end; 0 means none. `rows`: the query leg of each operand; `spans`: the leg of relative
+    positions, of which b rows that see m keys have b + m - 1; `out`: the query leg of the result; `keys`: the key leg,
+    given if visibility is limited. `reach`: (before, after, prefix): the largest distances at which a row sees keys,
+    None for unlimited, and the number of first keys that rows may always see; a block gets no other keys. `legs`: the
+    number of dimensions that are not batch dimensions, 0 for none, None for all, -1 for a mask, of which all but the
+    last two may be batch dimensions. Without `legs`, a block has the whole batch.
     """
 
     def known(function):
@@ -69,9 +69,9 @@ def block_function(
 
 
 def block_gradient(name: str):
-    """Makes a function the backward of the function of a block, f(rows: Rows, gradient, wanted, *operands).
+    """Registers a function as the backward of a function of a block: f(rows: Rows, gradient, wanted, *operands).
 
-    It returns the gradient of each operand, None for those that have none. `wanted`: the names of those that are used.
+    It returns one gradient per operand, or None. `wanted`: the names of the operands whose gradients are used.
     """
 
     def known(function):
@@ -93,13 +93,13 @@ def blockwise(
     random: bool = False,
     sizes: tuple[int, ...] = (),
 ) -> Tensor:
-    """The function `tile` of all n query rows, a block of them at a time: the numbers of one block stand in memory.
+    """Applies the function `tile` to all n query rows, block by block; only one block is in memory at a time.
 
-    `block`: the least number of rows; the pairs of a query and a key; and the keys that a row counts for at least,
-    where its own numbers take more room than that. A block has rows of one element of the batch, of several where all
-    its rows are too few: wide products are faster, and less is added to the gradients of keys and values.
+    `block`: (minimum rows, maximum pairs of query and key, keys that a row counts as at least if its temporaries are
+    larger than its scores). A block has rows of one batch element, or of several if the rows of one are too few: larger
+    products are faster, and gradients of keys and values are accumulated less often.
 
-    The backward computes each block again; what is drawn, where `random`, it draws alike.
+    The backward recomputes each block; with `random`, from the same seed.
     """
     given = [x for x in operands if x is not None]
     seed = torch.randint(2**62, (), device="cpu") if random else None
@@ -108,28 +108,28 @@ def blockwise(
     for x, (rows, *_) in zip(given, legs_of(tile, call), strict=True):
         if rows and x.shape[rows] not in (1, n):
             own, shape = tile.split(".")[-1], list(x.shape)
-            raise ValueError(f"'{own}': an operand of shape {shape} has not 1 or {n} rows on dimension {rows}.")
+            raise ValueError(f"'{own}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {rows}.")
     if torch.compiler.is_compiling():
         return blockwise_forward(given, seed, tile, *call)
     return Blockwise.apply(seed, (tile, *call), *given)
 
 
 def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
-    """The function of these operands, under the autocast of the call."""
+    """Calls the function of a block under the autocast dtype of the call."""
     with torch.autocast(autocast_kind(given[0]), call[-1], call[-1] is not None, False):
         return FUNCTIONS[tile][0](rows, *operands_of(given, call))
 
 
 def operands_of(given: list[Tensor], call: tuple) -> list[Tensor | None]:
-    """Each operand, None where it was not given."""
+    """All operands, with None for absent ones."""
     some = iter(given)
-    return [next(some) if is_there else None for is_there in call[0]]
+    return [next(some) if is_present else None for is_present in call[0]]
 
 
 def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
-    """(piece, Rows, the operands' parts) for each block; a piece is its first element, elements, first row, rows."""
+    """Yields (piece, Rows, parts of the operands); a piece is (first element, elements, first row, rows)."""
     legs, random = legs_of(tile, call), None if seed is None else torch.Generator(given[0].device)
-    # What each block reads whole is laid out once, so that no product has to.
+    # operands that every block reads whole are made contiguous once
     found = zip(given, legs, strict=True)
     given = [x if rows or x.dtype == torch.bool else x.contiguous() for x, (rows, *_) in found]
     for number, piece in enumerate(pieces_of(given, legs, call)):
@@ -140,33 +140,33 @@ def blocks(tile: str, given: list[Tensor], seed: Tensor | None, call: tuple):
 
 
 def pieces_of(given: list[Tensor], legs: list[tuple], call: tuple) -> list[tuple[int, int, int, int]]:
-    """The pieces that make up the whole call."""
+    """The pieces of the whole call."""
     _, n, m, batch, (least, pairs, *keys), *_ = call
     every = batch[0] if batch else 1
-    apart = any(in_batch(x, own, batch) for x, (*_, own) in zip(given, legs, strict=True))
-    row = max(1, m, *keys) * max(1, math.prod(batch[1:] if apart else batch))  # pairs of a row
+    batched = any(in_batch(x, own, batch) for x, (*_, own) in zip(given, legs, strict=True))
+    row = max(1, m, *keys) * max(1, math.prod(batch[1:] if batched else batch))  # pairs per row
     block, elements = max(least, pairs // row), every
-    if apart:
+    if batched:
         elements = 1 if block < n else max(1, pairs // (row * max(1, n)))
     starts = [(element, min(elements, every - element)) for element in range(0, max(1, every), max(1, elements))]
     return [(*start, first, min(block, n - first)) for start in starts for first in range(0, max(1, n), block)]
 
 
 def legs_of(tile: str, call: tuple) -> list[tuple]:
-    """(query leg, relative leg, key leg, reach of the function, number of legs) of each operand that was given."""
-    return [legs for legs, is_there in zip(FUNCTIONS[tile][1], call[0], strict=True) if is_there]
+    """(query leg, relative leg, key leg, reach of the function, number of legs) of each present operand."""
+    return [legs for legs, is_present in zip(FUNCTIONS[tile][1], call[0], strict=True) if is_present]
 
 
 def in_batch(x: Tensor, own: int | None, batch: list[int]) -> bool:
-    """Whether an operand has an entry for each element of the first dimension of the batch."""
+    """Whether an operand has the first batch dimension, with more than one entry."""
     has = x.ndim > 2 if own == -1 else own != 0 and x.ndim == (own or 0) + len(batch)
     return bool(batch) and has and x.shape[0] > 1
 
 
 def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> tuple[int, int, int]:
-    """How many of the first keys a piece may see, and from which one on how many others.
+    """(number of first keys, begin, number of other keys) visible to a piece.
 
-    These are all, or those that its first and its last row reach.
+    The other keys are all keys, or those in reach of its first and last row.
     """
     _, n, m, *_ = call
     left, right, prefix = next((reach for _, _, keys, reach, _ in legs if keys), (None, None, 0))
@@ -177,9 +177,9 @@ def keys_seen(legs: list[tuple], piece: tuple, call: tuple) -> tuple[int, int, i
 
 
 def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[list[tuple[int, int, int]]]:
-    """(dimension, first, length) of what a piece sees of the operand at a place; one entry stands for all.
+    """The slices (dimension, first, length) of an operand that a piece sees; dimensions of size 1 are not sliced.
 
-    Of the first keys and those nearby apart, where keys between them are left out.
+    Two lists, for the first keys and for the nearby ones, if keys between them are skipped.
     """
     (element, elements, first, count), (rows, span, key, _, own) = piece, legs[place]
     prefix, begin, keys = keys_seen(legs, piece, call)
@@ -192,13 +192,13 @@ def places(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) 
 
 
 def seen(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
-    """The part of the operand at a place that a piece sees."""
+    """The part of an operand that a piece sees."""
     parts = views(x, place, legs, piece, call)
     return parts[0] if len(parts) == 1 else torch.cat(parts, legs[place][2])
 
 
 def views(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> list[Tensor]:
-    """The same as parts of x itself."""
+    """The same part as views of x."""
     found = []
     for part in places(x, place, legs, piece, call):
         found.append(x)
@@ -210,13 +210,13 @@ def views(x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -
 def split_as_seen(
     one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple
 ) -> tuple[Tensor, ...]:
-    """What is as large as what is `seen` of x, in parts as large as its `views`."""
+    """Splits a tensor shaped like the result of `seen` into parts shaped like the `views` of x."""
     parts = places(x, place, legs, piece, call)
     return one.split([spot[0][2] for spot in parts], legs[place][2]) if len(parts) > 1 else (one,)
 
 
 def result_part(whole: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
-    """The part of the result that a piece gives."""
+    """The part of the result that a piece computes."""
     element, elements, first, count = piece
     whole = whole.narrow(FUNCTIONS[tile][2], first, count)
     return whole.narrow(0, element, elements) if call[3] and elements < call[3][0] else whole
@@ -236,7 +236,7 @@ def blockwise_forward(
     sizes: list[int],
     cast: torch.dtype | None,
 ) -> Tensor:
-    """`blockwise` as one operation; `given`: the operands that are `present`."""
+    """`blockwise` as a custom operation; `given`: the operands that are `present`."""
     call, whole = (present, n, m, batch, block, training, sizes, cast), None
     for piece, rows, parts in blocks(tile, given, seed, call):
         part = computed(tile, parts, call, rows)
@@ -256,7 +256,7 @@ def result_like(part: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
 
 @blockwise_forward.register_fake
 def blockwise_shape(given, seed, tile, *call):
-    """The shape: that of all rows at once, computed without numbers."""
+    """The shape of the result, from all rows at once on fake tensors."""
     piece = (0, call[3][0] if call[3] else 1, 0, call[1])
     rows = Rows(piece, call, (0, 0, call[2]), None, given[0].device)
     return result_like(computed(tile, given, call, rows), tile, piece, call)
@@ -278,11 +278,11 @@ def blockwise_backward(
     sizes: list[int],
     cast: torch.dtype | None,
 ) -> list[Tensor]:
-    """The gradients of the operands at the places `wanted`, summed in float32 at least."""
+    """The gradients of the operands with indices `wanted`, accumulated in at least float32."""
     call, legs = (present, n, m, batch, block, training, sizes, cast), legs_of(tile, (present,))
     exact = [torch.promote_types(given[i].dtype, torch.float32) for i in wanted]
     totals = [torch.zeros(given[i].shape, dtype=d, device=gradient.device) for i, d in zip(wanted, exact, strict=True)]
-    gradient = gradient.contiguous()  # what is made of it takes its layout, as large as a block
+    gradient = gradient.contiguous()  # derived blocks inherit its layout
     for piece, rows, parts in blocks(tile, given, seed, call):
         own = result_part(gradient, tile, piece, call)
         for i, total, one in zip(wanted, totals, backward_of_block(own, parts, wanted, tile, call, rows), strict=True):
@@ -293,17 +293,17 @@ def blockwise_backward(
 
 
 def backward_of_block(own: Tensor, parts: list[Tensor], wanted: list[int], tile: str, call: tuple, rows: Rows) -> tuple:
-    """The gradients of a block's operands at the places `wanted`; `own`: the gradient of its result."""
+    """The gradients of a block's operands with indices `wanted`; `own`: the gradient of its result."""
     function, names = GRADIENTS[tile]
-    names_given = [name for name, is_there in zip(names, call[0], strict=True) if is_there]
+    names_given = [name for name, is_present in zip(names, call[0], strict=True) if is_present]
     with torch.autocast(autocast_kind(parts[0]), call[-1], call[-1] is not None, False):
         every = function(rows, own, {names_given[i] for i in wanted}, *operands_of(parts, call))
-    found = [one for one, is_there in zip(every, call[0], strict=True) if is_there]
+    found = [one for one, is_present in zip(every, call[0], strict=True) if is_present]
     return tuple(torch.zeros_like(parts[i]) if found[i] is None else fitted(found[i], parts[i]) for i in wanted)
 
 
 def fitted(gradient: Tensor, x: Tensor) -> Tensor:
-    """A gradient in the shape of x: added up over what x has one entry for, repeated where it has one itself."""
+    """The gradient in the shape of x: summed over broadcast dimensions, expanded where it has size 1."""
     more = gradient.ndim - x.ndim
     if more > 0:
         gradient = gradient.sum(tuple(range(more)))
@@ -319,18 +319,18 @@ def blockwise_gradients(gradient, wanted, given, *rest):
 
 
 def blockwise_setup_context(ctx, inputs, output):
-    """Keeps the operands, nothing of the size of a block."""
+    """Saves the operands, and nothing as large as a block."""
     given, seed, *ctx.call = inputs
     ctx.save_for_backward(*given, seed)
 
 
 def blockwise_autograd(ctx, gradient):
-    """The gradients of the operands that want one."""
+    """The gradients of the operands that require one."""
     *given, seed = ctx.saved_tensors
     wanted = [i for i in range(len(given)) if ctx.needs_input_grad[0][i]]
     found = blockwise_backward(gradient, wanted, given, seed, *ctx.call)
     tensors = [found[wanted.index(i)] if i in wanted else None for i in range(len(given))]
-    return tensors, None, *([] if one == [] else None for one in ctx.call)  # an empty list might be one of tensors
+    return tensors, None, *([] if one == [] else None for one in ctx.call)  # an empty list could be a list of tensors
 
 
 blockwise_forward.register_autograd(blockwise_autograd, setup_context=blockwise_setup_context)
@@ -339,7 +339,7 @@ blockwise_backward.register_vmap(one_by_one(blockwise_backward))
 
 
 class Blockwise(torch.autograd.Function):
-    """The same for eager code, where transforms of torch.func want a Function."""
+    """`blockwise_forward` in eager mode: transforms of torch.func require a Function."""
 
     generate_vmap_rule = True
 
@@ -361,7 +361,7 @@ class Blockwise(torch.autograd.Function):
 
 
 class BlockwiseGradient(torch.autograd.Function):
-    """Its backward; what differentiates that again is plain code."""
+    """Its backward; its second derivatives are plain code."""
 
     generate_vmap_rule = True
 
@@ -383,9 +383,9 @@ class BlockwiseGradient(torch.autograd.Function):
 
 
 def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> list[Tensor]:
-    """The gradients of `blockwise_backward`: of its `gradient`, and of the operands at the places `asked`.
+    """The gradients of `blockwise_backward`: of `gradient`, and of the operands with indices `asked`.
 
-    `seconds`: the gradients of its results. Plain code, block by block: it has derivatives of every order.
+    `seconds`: the gradients of its results. Plain code, block by block, with derivatives of every order.
     """
     legs, totals = legs_of(tile, call), [torch.zeros_like(given[i]) for i in asked]
     owns: dict[int, list[Tensor]] = {}
@@ -406,7 +406,7 @@ def rows_twice(seconds, gradient, wanted, asked, given, seed, tile, *call) -> li
 
 
 def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tuple, call: tuple) -> Tensor:
-    """What a piece gives to x, as large as x: the opposite of `seen`."""
+    """The contribution of a piece to x, padded with zeros to the shape of x: the adjoint of `seen`."""
     found = []
     parts = zip(places(x, place, legs, piece, call), split_as_seen(one, x, place, legs, piece, call), strict=True)
     for spots, part in parts:

@@ -1,4 +1,4 @@
-"""What functions of a block of query rows call: positions, masks, relative positions and random numbers of its rows."""
+"""Helpers inside functions of a block of query rows: positions, masks, relative positions and random numbers."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from tensornet_attn.runtime.positions import from_table, relative_to_key
 
 
 def keys_of(rows: Rows) -> Tensor:
-    """The positions of the keys that the rows may see: [m], integers."""
+    """The positions of the keys visible to the rows: [m], integers."""
     near = torch.arange(rows.begin, rows.begin + rows.m - rows.prefix, device=rows.at.device)
     return torch.cat((torch.arange(rows.prefix, device=near.device), near)) if rows.prefix else near
 
@@ -20,7 +20,7 @@ def distance_rows(rows: Rows) -> Tensor:
 
 
 def causal_rows(rows: Rows) -> Tensor:
-    """True where the key is not later than the query: [block, m]."""
+    """True if the key is not later than the query: [block, m]."""
     return distance_rows(rows) >= 0
 
 
@@ -36,7 +36,7 @@ def window_rows(rows: Rows, left: int, right: int) -> Tensor:
 
 
 def seen_rows(rows: Rows, sees) -> Tensor:
-    """True where `sees(query, key)`, of the positions of both: [block, m]."""
+    """True where `sees(query, key)` holds, a function of both positions: [block, m]."""
     return sees(rows.at[:, None], keys_of(rows)).expand(rows.at.shape[0], rows.m)
 
 
@@ -54,14 +54,14 @@ def relative_rows(x: Tensor, rows: Rows, reach: int | None = None) -> Tensor:
 
 
 def relative_rows_of_keys(x: Tensor, rows: Rows, reach: int) -> Tensor:
-    """y[j, i] = x[j, position(i) - position(j)] of key j and row i: [..., m or 1, p] -> [..., m, block]."""
+    """y[j, i] = x[j, position(i) - position(j)] for key j and row i: [..., m or 1, p] -> [..., m, block]."""
     index = (distance_rows(rows).clamp(-reach, reach) + reach).mT
     rest = x.shape[:-2]
     return x.expand(*rest, index.shape[0], x.shape[-1]).gather(-1, index.expand(*rest, *index.shape))
 
 
 def drawn_rows(x: Tensor, probability: float, rows: Rows) -> Tensor | None:
-    """What a dropout multiplies the entries of x with while training: zero, or what scales the rest up."""
+    """The dropout factors of the entries of x, or None outside training: 0, or 1 / (1 - probability)."""
     if not rows.training:
         return None
     keep = torch.empty(x.shape, device=x.device).uniform_(generator=rows.random) >= probability
@@ -69,24 +69,24 @@ def drawn_rows(x: Tensor, probability: float, rows: Rows) -> Tensor | None:
 
 
 def dropped_rows(x: Tensor, entries: Tensor | None) -> Tensor:
-    """x with its entries dropped, where some are."""
+    """x times dropout factors, if there are any."""
     return x if entries is None else x * entries
 
 
 def noise_rows(given: Tensor | None, shape: tuple, std: float, draw: bool, rows: Rows, like: Tensor) -> Tensor:
-    """The values given, else fresh ones times `std`, else zeros: [batch..., legs]."""
+    """The given noise, else fresh noise times `std`, else zeros: [batch..., legs]."""
     if given is not None:
         return given
     if draw:
-        drawn = torch.empty(shape, device=like.device, dtype=like.dtype)  # randn with a generator takes no traced sizes
+        drawn = torch.empty(shape, device=like.device, dtype=like.dtype)  # randn with a generator rejects traced sizes
         return std * drawn.normal_(generator=rows.random)
     return torch.zeros(shape, device=like.device, dtype=like.dtype)
 
 
 def gradient_of(function, gradient: Tensor, x: Tensor, legs: tuple[int, int]) -> Tensor:
-    """The gradient of x, from that of function(x), for each element of the batch; that may lack dimensions.
+    """The gradient of x from that of function(x); both may lack batch dimensions.
 
-    `legs`: how many dimensions of either are not of the batch.
+    `legs`: the number of dimensions of function(x) and of x that are not batch dimensions.
     """
     last, own = legs
     batch = torch.broadcast_shapes(gradient.shape[: gradient.ndim - last], x.shape[: x.ndim - own])
@@ -100,5 +100,5 @@ def mask_gradient(gradient: Tensor, mask: Tensor, batch: int, others: int) -> Te
 
 
 def spread_rows(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """x with so many entries on its last dimensions, each as large or one."""
+    """Expands the last dimensions of x to these sizes."""
     return x.expand(*x.shape[: -len(sizes)], *sizes)

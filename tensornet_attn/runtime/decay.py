@@ -1,8 +1,8 @@
-"""Linear attention whose scores decay, q k^T exp(a - b): what is summed stands under a scale of its own, as in softmax.
+"""Linear attention with decaying scores, q k^T exp(a - b): sums are stored with a scale, as in online softmax.
 
-Of the keys before a chunk exp(low - b) is summed, low the least b of them: no term is above 1, and exp(a - low), by
-which queries read it, is no larger than what the scores of the key with that b decay by. a and b are numbers of a query
-and a key, or of each of their features (w of them: 1, or as many as features).
+For the keys before a chunk the sum over exp(low - b) is stored, where low is the minimum of b: no term is above 1.
+Queries read it with the factor exp(a - low), which is at most the decay of the key with this minimum. a and b have one
+number per query and key, or one per feature (w of them: 1, or the number of features).
 """
 
 import math
@@ -32,34 +32,71 @@ def decay_attention(
     causal: bool = False,
     chunk: int = 64,
 ) -> Tensor:
-    """`linear_attention` of terms (q, k, a, b), a [..., n, w] and b [..., m, w], and of others (q, k).
+    """`linear_attention` with terms (q, k, a, b), a [..., n, w] and b [..., m, w], and terms (q, k) without decay.
 
-    `softmax`: of the one term, whose q and k are ones, softmax(a - b), which no a changes.
+    `softmax`: computes softmax(a - b), which does not depend on a, for a single term whose q and k are ones. In a term
+    (q, k, a, b, c), c [..., m, 1], the score of a causal query at its own position is a - b + c.
     """
     if mask is not None:
         own = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
         keep, bias = visible(own, mask, key_mask, batch, heads)
         if softmax:
-            return masked_softmax(terms[0][2] - terms[0][3].mT, keep, bias).to(v.dtype) @ v
+            return masked_softmax(compared(*terms[0][2:]), keep, bias).to(v.dtype) @ v
         scores = sum(decayed_scores(*term, keep) if len(term) > 2 else term[0] @ term[1].mT for term in terms)
         return (normalized(scores, keep, eps) if normalize else kept(scores, keep)) @ v
     terms = seen_terms(terms, key_mask, heads)
-    if key_mask is not None:  # a key that is not visible decays from everything, whatever its own number
+    if key_mask is not None:  # a hidden key decays completely, whatever its b
         seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
-        terms = [(*term[:-1], torch.where(seen, term[-1], torch.inf)) if len(term) > 2 else term for term in terms]
+        terms = [hidden_apart(seen, *term) for term in terms]
     if softmax:
-        ((q, k, a, b),) = terms
-        least = b.detach().cummin(-2).values if causal else least_of(b)
-        least = torch.where(least < torch.finfo(b.dtype).max, least, 0)  # no key is seen: any finite number will do
+        ((q, k, a, b, *own),) = terms
+        least = (at_next(b, torch.inf) if own else b).detach().cummin(-2).values if causal else least_of(b)
+        least = torch.minimum(least, b.detach() - own[0].detach()) if own else least
+        least = torch.where(least < torch.finfo(b.dtype).max, least, 0)  # no visible key: any finite value
         least = F.pad(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
-        terms = [(q, k, a - a.detach() + least, b)]  # no exp(a - b) that counts is above 1
-    return added_reads(decay_reads, terms, v, eps, normalize, causal, chunk)
+        terms = [(q, k, a - a.detach() + least, b, *own)]  # no exp(a - b) that matters is above 1
+    return added_reads(own_reads if len(terms[0]) > 4 else decay_reads, terms, v, eps, normalize, causal, chunk)
+
+
+def hidden_apart(seen: Tensor, q: Tensor, k: Tensor, a=None, b=None, own=None) -> tuple[Tensor, ...]:
+    """A term whose hidden keys decay completely, whatever their b."""
+    if b is None:
+        return q, k
+    found = q, k, a, torch.where(seen, b, torch.inf)
+    return found if own is None else (*found, torch.where(seen, own, 0))
+
+
+def own_reads(
+    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """`decay_reads` of one term (q, k, a, b, c), q and k ones: of the keys before the query's own, and of that one."""
+    ((q, k, a, b, c),) = terms
+    n, wide = q.shape[-2], torch.promote_types(q.dtype, torch.float32)
+    before = decay_reads([(q, at_next(k, 0), a, at_next(b, torch.inf))], at_next(v, 0), causal, chunk, rows)
+    pads = zip((v, b - c), (0, torch.inf), strict=True)
+    v, b = (F.pad(x, (0, 0, n - x.shape[-2], 0), value=value) for x, value in pads)  # at the queries
+    weight = q * (a - b).to(wide).exp().to(q.dtype)
+    return [*before, (weight * v, weight)]
+
+
+def at_next(x: Tensor, first: float) -> Tensor:
+    """Shifts keys by one position, with `first` at the first position: [..., m, d] -> the same."""
+    return F.pad(x, (0, 0, 1, 0), value=first).narrow(-2, 0, x.shape[-2])
+
+
+def compared(a: Tensor, b: Tensor, own: Tensor | None = None) -> Tensor:
+    """The scores a - b [..., n, m], at a query's own position with `own` beside them."""
+    if own is None:
+        return a - b.mT
+    n, m = a.shape[-2], b.shape[-2]
+    own_place = torch.arange(m, device=b.device) == torch.arange(m - n, m, device=b.device)[:, None]
+    return a - b.mT + torch.where(own_place, own.mT, 0)
 
 
 def decay_reads(
     terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
 ) -> list[tuple[Tensor, Tensor]]:
-    """What each term reads, and the sums of its rows, which those that decay leave out where not `rows`."""
+    """The values that each term reads, and its row sums; decaying terms compute these only if `rows`."""
     found, width = [], v.shape[-1]
     wider = torch.cat((v, torch.ones_like(v[..., :1])), -1) if rows else v
     for q, k, *decay in terms:
@@ -78,10 +115,10 @@ def decay_reads(
 
 
 def decayed_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: int, chunk: int) -> Tensor:
-    """Scores sum_d q k exp(a - b) times values over the keys not later than the query; the last stands at the last key.
+    """Scores sum_d q k exp(a - b) times values, over keys not later than the query; the last query is at the last key.
 
-    q [..., n, d], k [..., m, d], v [..., m, e], a [..., n, w], b [..., m, w] -> [..., n, e]. `stretch` keys at a time,
-    in `chunk`s; 0: all at once, for traced code, where a loop would fix the length.
+    q [..., n, d], k [..., m, d], v [..., m, e], a [..., n, w], b [..., m, w] -> [..., n, e]. Processes `stretch` keys
+    at a time, in chunks of `chunk`; stretch 0: all at once, for traced code, where a loop would fix the length.
     """
     n, m = q.shape[-2], k.shape[-2]
     q, a = F.pad(q, (0, 0, m - n, 0)), F.pad(a, (0, 0, m - n, 0), value=-torch.inf)
@@ -96,10 +133,11 @@ def decayed_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch
 def decayed_chunks(
     q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: int, before: tuple | None, least: int
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """What as many queries as keys read of these and of what stood before, and what stands now with its scale.
+    """The values read by as many queries as keys from these keys and from the previous state, and the new state with
+    scale.
 
-    GROUP chunks are a group, of which there are `least` at least more than one: traced, no size is 1 for some lengths
-    alone.
+    GROUP chunks form a group. There are more than `least` groups: in traced code a size must not become 1 for some
+    lengths.
     """
     m, size, wide = k.shape[-2], GROUP * chunk, torch.promote_types(q.dtype, torch.float32)
     groups = (m + (least + 1) * size - 1) // size
@@ -111,10 +149,10 @@ def decayed_chunks(
     ends = torch.minimum(low[..., -1, :].cummin(-2).values, first)  # ... s w
     start = torch.cat((first, ends), -2)[..., :-1, None, :]  # ... s 1 w
     low = torch.minimum(low, start)
-    scales = torch.cat((start, low), -2)  # ... s (c + 1) w: before each chunk, and after the last
+    scales = torch.cat((start, low), -2)  # before each chunk, and after the last
     old, new = scales[..., :-1, None, :], low[..., None, :]
     read = q * (a - old).to(wide).exp().to(q.dtype)
-    a, b = (a - new).to(wide), (b - new).to(wide)  # small numbers, whatever the position
+    a, b = (a - new).to(wide), (b - new).to(wide)  # small at every position
     adds = ((k * (-b).exp().to(k.dtype)).mT @ v).to(wide)
     held, after = decayed_sums(adds, low, scales, None if before is None else before[0])
     out = decayed_scores(q, k, a, b, ~ahead(chunk, chunk, a.device)) @ v + read @ held.to(v.dtype)
@@ -123,17 +161,18 @@ def decayed_chunks(
 
 
 def decayed_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What is held before each chunk, of what each adds [..., s, c, d, e], and after all of them [..., w, 1, (d/w e)].
+    """The sums before each chunk, given what each chunk adds [..., s, c, d, e], and the sum after all chunks.
 
-    Chunk i adds under the scale `low` [..., s, c, w], what is held is under `scales` [..., s, c + 1, w], which do not
-    grow: of chunk i there is exp(scale - low[i]) times what it adds. A matrix for each group, and one for the groups.
+    Chunk i adds with scale `low` [..., s, c, w]; sums have non-increasing scales `scales` [..., s, c + 1, w], so chunk
+    i contributes exp(scale - low[i]) times what it adds. One matrix per group, and one for the groups. After all
+    chunks: [..., w, 1, (d/w e)].
     """
     (d, e), w = adds.shape[-2:], low.shape[-1]
     low, scales = low.movedim(-1, -3), scales.movedim(-1, -3)  # ... w s c
     adds = adds.unflatten(-2, (w, d // w)).movedim(-3, -5).flatten(-2)  # ... w s c (d/w e)
     inside = decay_factor(scales, low, adds.dtype) @ adds  # ... w s (c + 1) (d/w e)
     start, end = scales[..., 0], scales[..., -1]
-    held = decay_factor(start, end, adds.dtype) @ inside[..., -1, :]  # ... w s (d/w e): before each group
+    held = decay_factor(start, end, adds.dtype) @ inside[..., -1, :]  # before each group
     if before is not None:
         held = held + (start - start[..., :1]).to(adds.dtype).exp()[..., None] * before
     after = inside[..., -1:, -1, :] + (end - start).to(adds.dtype).exp()[..., -1:, None] * held[..., -1:, :]
@@ -143,13 +182,13 @@ def decayed_sums(adds: Tensor, low: Tensor, scales: Tensor, before: Tensor | Non
 
 
 def decay_factor(scales: Tensor, low: Tensor, dtype: torch.dtype) -> Tensor:
-    """exp(scales[j] - low[i]) where i < j, 0 elsewhere: [..., j, i]."""
+    """exp(scales[j] - low[i]) if i < j, else 0: [..., j, i]."""
     later = ahead(low.shape[-1], scales.shape[-1], low.device).mT
     return (scales[..., :, None] - low[..., None, :]).masked_fill(~later, -torch.inf).to(dtype).exp()
 
 
 def decayed_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | None) -> Tensor:
-    """Scores [..., n, m] where `keep` says so, 0 elsewhere, where exp(a - b) may be too large a number."""
+    """Scores [..., n, m] where `keep`, else 0; exp(a - b) may overflow elsewhere."""
     one = a.shape[-1] == b.shape[-1] == 1
     by = a - b.mT if one else a[..., :, None, :] - b[..., None, :, :]
     if keep is not None:
@@ -159,10 +198,10 @@ def decayed_scores(q: Tensor, k: Tensor, a: Tensor, b: Tensor, keep: Tensor | No
 
 
 def least_of(b: Tensor) -> Tensor:
-    """The least number of the keys, a finite one where all are infinite: [..., m, w] -> [..., 1, w]."""
+    """The minimum over the keys, finite even if all are infinite: [..., m, w] -> [..., 1, w]."""
     return b.detach().amin(-2, keepdim=True).clamp(max=torch.finfo(b.dtype).max)
 
 
 def ahead(rows: int, columns: int, device: torch.device) -> Tensor:
-    """True where the column is later than the row: [rows, columns]."""
+    """True if the column is later than the row: [rows, columns]."""
     return torch.arange(columns, device=device) > torch.arange(rows, device=device)[:, None]

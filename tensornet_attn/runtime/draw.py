@@ -1,11 +1,11 @@
-"""What a module draws and stores: first values of weights, noise, states, losses of a batch."""
+"""Initial values of weights, noise, state updates, and batch means of losses."""
 
 import torch
 from torch import Tensor, nn
 
 
 def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:
-    """Uniform up to sqrt(6 / (fan_in + fan_out)); fan_in counts the dimensions `summed` by the first product."""
+    """Uniform within sqrt(6 / (fan_in + fan_out)); fan_in counts the dimensions `summed` by the first product."""
     fan_in = fan_out = 1
     for dim, size in enumerate(weight.shape):
         fan_in, fan_out = (fan_in * size, fan_out) if dim in summed else (fan_in, fan_out * size)
@@ -14,7 +14,7 @@ def xavier_(weight: Tensor, summed: tuple[int, ...]) -> None:
 
 
 def set_(weight: Tensor, value: Tensor) -> None:
-    """Copies a value into a weight, outside of autograd."""
+    """Copies a value into a weight, outside autograd."""
     with torch.no_grad():
         weight.copy_(value)
 
@@ -22,7 +22,7 @@ def set_(weight: Tensor, value: Tensor) -> None:
 def gaussian(
     noise: dict[str, Tensor] | None, name: str, shape: tuple[int, ...], std: float, draw: bool, like: Tensor
 ) -> Tensor:
-    """The values given under `name`, else fresh ones times `std`, else zeros: [batch..., legs]."""
+    """The noise given under `name`, else fresh noise times `std`, else zeros: [batch..., legs]."""
     if noise is not None and name in noise:
         return noise[name]
     if draw:
@@ -31,7 +31,7 @@ def gaussian(
 
 
 def update_(state: Tensor, value: Tensor) -> None:
-    """Stores a step's value, averaged over the dimensions before those of the state; an empty batch changes nothing."""
+    """Stores a step's value in a state, averaged over the batch; an empty batch changes nothing."""
     value = value.detach()
     if value.numel() > 0:
         with torch.no_grad():
@@ -39,5 +39,5 @@ def update_(state: Tensor, value: Tensor) -> None:
 
 
 def batch_mean(value: Tensor) -> Tensor:
-    """The mean over all batch dimensions of a step without legs, a scalar; zero of an empty batch."""
+    """The mean over all batch dimensions of a step without legs, a scalar; zero for an empty batch."""
     return value.mean() if value.numel() > 0 else value.sum()

@@ -1,4 +1,4 @@
-"""Products with the experts that a topk has chosen: rows sorted by expert, one matmul an expert, rows put back."""
+"""Products with the experts chosen by a topk: rows sorted by expert, one matmul per expert, rows restored."""
 
 import torch
 import torch.nn.functional as F
@@ -10,20 +10,20 @@ from tensornet_attn.runtime.products import product_dtype
 
 
 def top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`of` at the k largest entries of `by` along the last dimension, and where these stand: [..., k] each."""
+    """The values of `of` at the k largest entries of `by` along the last dimension, and the indices: [..., k] each."""
     values, ranked = torch.broadcast_tensors(of, by)
     chosen = top_indices(ranked, k, -1)
     gates = values.gather(-1, chosen)
-    if by is not of:  # so that what `by` is made of gets gradients of zero
+    if by is not of:  # gives the operands of `by` zero gradients instead of none
         gates = torch.where(chosen >= 0, gates, ranked.gather(-1, chosen))
     return gates, chosen
 
 
 def expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False, compute=None) -> Tensor:
-    """The sum over k of gates * x weight[h, chosen]: [..., h, o], or summed over h as well (`total`): [..., o].
+    """The sum over k of gates * x weight[h, chosen]: [..., h, o], or also summed over h (`total`): [..., o].
 
     x [..., h or 1, k or 1, c], weight [h, e, c, o], gates and chosen [..., h, k]; or all without the dimension h.
-    `compute`: what stands in the place of `routed`.
+    `compute`: a replacement for `routed`.
     """
     if weight.ndim == 3:
         return expert_sums(x.unsqueeze(-3), weight[None], gates.unsqueeze(-2), chosen.unsqueeze(-2), True, compute)
@@ -34,7 +34,7 @@ def expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total:
 def expert_rows(x: Tensor, weight: Tensor, chosen: Tensor, compute=None) -> Tensor:
     """x weight[h, chosen]: x [..., h or 1, k or 1, c], weight [h, e, c, o], chosen [..., h, k] -> [..., h, k, o].
 
-    Or all of these without the dimension h.
+    Alternatively all without the dimension h.
     """
     if weight.ndim == 3:
         return expert_rows(x.unsqueeze(-3), weight[None], chosen.unsqueeze(-2), compute).squeeze(-3)
@@ -44,7 +44,7 @@ def expert_rows(x: Tensor, weight: Tensor, chosen: Tensor, compute=None) -> Tens
 def expert_product(
     x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int, compute=None
 ) -> Tensor:
-    """`routed` for any leading dimensions, under autocast in its dtype: [..., heads, slots, o]."""
+    """`routed` for any leading dimensions, in the autocast dtype: [..., heads, slots, o]."""
     lead = chosen.shape[:-2]
     if x.shape[:-3] != lead:
         lead = torch.broadcast_shapes(x.shape[:-3], lead)
@@ -62,7 +62,7 @@ def expert_product(
 def routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
     """gates * x weight[h, chosen] for t tokens: x [t, h or 1, k or 1, c], weight [h, e, c, o], chosen [t, h, k].
 
-    The result is [t, heads, slots, o]: summed over h where `heads` is 1, over k where `slots` is 1.
+    The result is [t, heads, slots, o]: summed over h if `heads` is 1, over k if `slots` is 1.
     """
     out = x.new_empty(len(x), heads, slots, weight.shape[-1], dtype=sum_dtype(x, len(weight) // heads))
     taken = x.flatten(0, 2)
@@ -77,7 +77,7 @@ def routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, head
 
 @routed.register_fake
 def routed_shape(x, weight, gates, chosen, heads, slots):
-    """A tensor like the result."""
+    """An empty tensor like the result."""
     return x.new_empty(x.shape[0], heads, slots, weight.shape[-1])
 
 
@@ -85,10 +85,10 @@ def routed_shape(x, weight, gates, chosen, heads, slots):
 def routed_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and gates, from that of the result of `routed`, where they are `wanted`.
+    """The gradients of x, weight and gates from that of the result of `routed`, where `wanted`.
 
-    The gradient of a gate is the inner product of its row of x with what that row gets, so that these are two products
-    of the size of the forward one, and x weight is not computed again.
+    The gradient of a gate is the inner product of its row of x with the gradient of that row, so that the backward
+    takes two products of the size of the forward one and does not recompute x weight.
     """
     dx = x.new_empty(x.shape, dtype=sum_dtype(x, len(weight) // x.shape[1]))
     dweight, dgates = weight.new_zeros(weight.shape), x.new_zeros(chosen.shape)
@@ -115,17 +115,17 @@ def routed_gradients(
 
 @routed_gradients.register_fake
 def routed_gradient_shapes(gradient, x, weight, gates, chosen, wanted):
-    """Tensors like the gradients."""
+    """Empty tensors like the gradients."""
     return x.new_empty(x.shape), weight.new_empty(weight.shape), x.new_empty(chosen.shape)
 
 
 def routed_save(ctx, inputs, output):
-    """Keeps the operands, and nothing that is sorted."""
+    """Saves the operands, but nothing sorted."""
     ctx.save_for_backward(*inputs[:4])
 
 
 def routed_autograd(ctx, gradient):
-    """The gradients of the operands that want one."""
+    """The gradients of the operands that require one."""
     wanted = list(ctx.needs_input_grad[:3])
     compute = routed_gradients if torch.compiler.is_compiling() else RoutedGradients.apply
     found = compute(gradient.contiguous(), *ctx.saved_tensors, wanted)
@@ -136,7 +136,7 @@ routed.register_autograd(routed_autograd, setup_context=routed_save)
 
 
 def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, heads: int, slots: int) -> Tensor:
-    """`routed` with all experts computed, in plain code: it has derivatives of every order."""
+    """`routed` as plain code that computes all experts; it has derivatives of every order."""
     every = torch.einsum("thkc,heco->thkeo", x.expand(-1, len(weight), -1, -1), weight)
     place = chosen[..., None, None].expand(*chosen.shape, 1, weight.shape[-1])
     picked = every.expand(-1, -1, chosen.shape[-1], -1, -1).gather(3, place).squeeze(3) * gates[..., None]
@@ -145,7 +145,7 @@ def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, head
 
 
 def routed_twice(ctx, *seconds):
-    """The gradients of `routed_gradients`, by those of plain code."""
+    """The gradients of `routed_gradients`, by differentiating plain code."""
     gradient, x, weight, gates, chosen = ctx.saved_tensors
     known = chosen.new_ones(chosen.shape, dtype=x.dtype) if gates is None else gates
 
@@ -160,7 +160,7 @@ def routed_twice(ctx, *seconds):
 
 
 def routed_keep_all(ctx, inputs, output):
-    """Keeps all tensors."""
+    """Saves all tensors."""
     ctx.save_for_backward(*inputs[:5])
 
 
@@ -174,7 +174,7 @@ routed_gradients.register_vmap(one_by_one(routed_gradients))
 
 
 def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The order that sorts choices [t, k] by expert, where each choice stands in it, where each expert's end."""
+    """The order that sorts choices [t, k] by expert, the position of each choice in it, and the end of each expert."""
     found, order = chosen.flatten().sort(stable=True)
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device)
@@ -183,7 +183,7 @@ def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def row_numbers(x: Tensor, chosen: Tensor, head: int) -> Tensor:
-    """The rows of x [t, h or 1, k or 1, c], numbered from the first, that the choices of a head take: [t * k]."""
+    """The flat indices of the rows of x [t, h or 1, k or 1, c] that the choices of a head use: [t * k]."""
     tokens, heads, slots, _ = x.shape
     first = torch.arange(tokens, device=x.device) * heads + head % heads
     slot = torch.arange(chosen.shape[-1], device=x.device) % slots
@@ -191,30 +191,30 @@ def row_numbers(x: Tensor, chosen: Tensor, head: int) -> Tensor:
 
 
 def put_back(rows: Tensor, place: Tensor, gates: Tensor | None, slots: int) -> Tensor:
-    """Sorted rows times their gates [t, k], where the tokens stand: [t, slots, o]; one slot sums over k."""
+    """Sorted rows times their gates [t, k], back in token order: [t, slots, o]; one slot sums over k."""
     if slots == 1:
         return F.embedding_bag(place, rows, per_sample_weights=gates, mode="sum")[:, None]
     return rows[place] if gates is None else rows[place] * gates[..., None]
 
 
 def sum_dtype(x: Tensor, terms: int) -> torch.dtype:
-    """The dtype in which that many heads are added."""
+    """The dtype for adding this many heads."""
     return torch.promote_types(x.dtype, torch.float32) if terms > 1 else x.dtype
 
 
 def add_head(out: Tensor, head: int, part: Tensor) -> None:
-    """Adds what a head gives [t, slots, o] to its place in [t, heads or 1, slots, o]; the first one there is stored."""
+    """Adds the result of a head [t, slots, o] to [t, heads or 1, slots, o]; the first is stored instead."""
     place = out[:, head % out.shape[1]]
     place.copy_(part) if head < out.shape[1] else place.add_(part)
 
 
 def grouped_at_once(x: Tensor, weight: Tensor) -> bool:
-    """Whether one kernel does the matmuls of all experts: on a GPU, in bfloat16, dimensions of whole 16 bytes."""
+    """Whether one kernel computes the matmuls of all experts: GPU, bfloat16, rows of multiples of 16 bytes."""
     return x.is_cuda and x.dtype == torch.bfloat16 and weight.shape[-1] % 8 == 0 and weight.shape[-2] % 8 == 0
 
 
 def pieces(ends: Tensor, at_once: bool) -> list[tuple[slice, slice]]:
-    """Experts and their rows that are done together: all, or each expert by itself, whose rows then stay in cache."""
+    """Slices of experts and of their rows for one matmul each: all together, or one expert at a time for locality."""
     if at_once:
         return [(slice(None), slice(None))]
     bounds = [0, *ends.tolist()]
@@ -222,7 +222,7 @@ def pieces(ends: Tensor, at_once: bool) -> list[tuple[slice, slice]]:
 
 
 def put_product(out: Tensor, rows: Tensor, weight: Tensor, ends: Tensor) -> None:
-    """rows weight[e], for rows of one expert or of all in order: rows [r, c], weight [1 or e, c, o], out [r, o]."""
+    """rows weight[e], for sorted rows of one expert or of all: rows [r, c], weight [1 or e, c, o], out [r, o]."""
     if len(weight) == 1:
         torch.mm(rows, weight[0], out=out)
     else:
@@ -230,7 +230,7 @@ def put_product(out: Tensor, rows: Tensor, weight: Tensor, ends: Tensor) -> None
 
 
 def put_outer(out: Tensor, rows: Tensor, after: Tensor, gates: Tensor | None, ends: Tensor) -> None:
-    """The sum of gates rows^T after for each expert: rows [r, c], after [r, o], gates [r, 1], out [1 or e, c, o]."""
+    """The sum of gates rows^T after per expert: rows [r, c], after [r, o], gates [r, 1], out [1 or e, c, o]."""
     if gates is not None and rows.shape[-1] < after.shape[-1]:
         rows = rows * gates
     elif gates is not None:

@@ -1,25 +1,30 @@
-"""Products inside a chunk whose factors fade: sum_d q[t] k[i] exp(a[t] - c[i]) for i <= t, no exponent above 0.
+"""Decayed products inside a chunk: sum_d q[t] k[i] exp(a[t] - c[i]) for i <= t, with no exponent above 0.
 
-Where all channels fade alike, a matrix times a matrix. Else rows of blocks of a few meet one by one, and the second
-half of each block of twice, four times as many meets the first by way of the boundary b between them, exp(a[t] - b)
-exp(b - c[i]), both at most 1. A cumulative decay is never divided by: nothing overflows however fast something fades.
+If all channels decay alike, this is one matrix product. Otherwise rows of small blocks are combined one by one. For
+larger blocks, doubling in size, the second half is combined with the first via the boundary b between them, exp(a[t] -
+b) exp(b - c[i]), both at most 1. Nothing is divided by a cumulative decay, so nothing overflows however fast the decay.
+On a CPU, if nothing in the call decays by more than exp(-MILD) in a chunk, one boundary in the middle serves all rows.
 """
 
 import torch
 from torch import Tensor
 
-FEW = 4  # rows that meet one by one
+FEW = 4  # rows combined one by one
+MILD = 40.0  # the exponents beside one boundary are at most half of it, far from overflow
 
 
 def faded_products(q: Tensor, k: Tensor, a: Tensor, c: Tensor, strict: bool) -> Tensor:
-    """Products [M, C, r, C] of r rows at each place, q [M, C, r, d], with keys k [M, C, d] up to it, zeros elsewhere.
+    """Products [M, C, r, C] of r rows per position, q [M, C, r, d], with keys k [M, C, d] up to it, zeros elsewhere.
 
-    a and c [M, C, w]: logarithms of what rows and keys have faded by, w being 1 or d. C is a power of
-    two. `strict`: of keys before the place; else a is c.
+    a and c [M, C, w]: logarithms of the decay of rows and keys, w being 1 or d. C is a power of two. `strict`: only
+    keys before the position; otherwise a equals c.
     """
     (M, C, r, _), width = q.shape, min(FEW, q.shape[1])
     if c.shape[-1] == 1:
         return (q.flatten(1, 2) @ k.mT).view(M, C, r, C) * fading(a, c, strict)
+    if (middle := middle_of(a, c)) is not None:
+        rows, keys = q * (a - middle).exp_()[:, :, None], k * (middle - c).exp_()
+        return (rows.flatten(1, 2) @ keys.mT).view(M, C, r, C).masked_fill_(later(c, strict)[:, None], 0)
     out = q.new_zeros(M, C, r, C)
     blocks, (rows, keys, a_, c_) = diagonal(out, width), (x.unflatten(1, (-1, width)) for x in (q, k, a, c))
     for lag in range(int(strict), width):
@@ -43,6 +48,10 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
     if c.shape[-1] == 1:
         g = (g * fading(a, c, strict)).flatten(1, 2)
         return (g @ k).view(q.shape), g.mT @ q.flatten(1, 2)
+    if (middle := middle_of(a, c)) is not None:
+        row, key = (a - middle).exp_()[:, :, None], (middle - c).exp_()
+        g = g.masked_fill(later(c, strict)[:, None], 0).flatten(1, 2)
+        return (g @ (k * key)).view(q.shape) * row, g.mT @ (q * row).flatten(1, 2) * key
     g_q, g_k, blocks = torch.zeros_like(q), torch.zeros_like(k), diagonal(g, width)
     g_rows, g_keys, rows, keys, a_, c_ = (x.unflatten(1, (-1, width)) for x in (g_q, g_k, q, k, a, c))
     for lag in range(int(strict), width):
@@ -66,34 +75,43 @@ def faded_gradients(g: Tensor, q: Tensor, k: Tensor, a: Tensor, c: Tensor, stric
     return g_q, g_k
 
 
+def middle_of(a: Tensor, c: Tensor) -> float | None:
+    """The middle of all exponents; None if they differ by more than MILD, and on a GPU, which would have to wait."""
+    if c.device.type != "cpu" or c.numel() == 0:
+        return None
+    ends = [end.item() for x in (a, c) for end in torch.aminmax(x)]
+    low, high = min(ends), max(ends)
+    return (low + high) / 2 if high - low <= MILD else None
+
+
 def fading(a: Tensor, c: Tensor, strict: bool) -> Tensor:
-    """exp(a[t] - c[i]) of keys up to the place, zeros elsewhere: a and c [M, C, 1] -> [M, C, 1, C]."""
+    """exp(a[t] - c[i]) for keys up to the position, zeros elsewhere: a and c [M, C, 1] -> [M, C, 1, C]."""
     return (a - c.mT).masked_fill_(later(c, strict), -torch.inf).exp_()[:, :, None]
 
 
 def later(like: Tensor, strict: bool) -> Tensor:
-    """True where a key stands behind a place, if `strict` at it too: like [M, C, .] -> [C, C]."""
+    """True if a key is after a position, or at it if `strict`: like [M, C, .] -> [C, C]."""
     place = torch.arange(like.shape[1], device=like.device)
     return place >= place[:, None] if strict else place > place[:, None]
 
 
 def diagonal(x: Tensor, width: int) -> Tensor:
-    """The blocks on the diagonal of [M, C, r, C], so that the view can be written: [M, width, r, width, C / width]."""
+    """The blocks on the diagonal of [M, C, r, C], as a writable view: [M, width, r, width, C / width]."""
     return x.unflatten(3, (-1, width)).unflatten(1, (-1, width)).diagonal(dim1=1, dim2=4)
 
 
 def first_half(x: Tensor, width: int) -> Tensor:
-    """The first half of blocks of 2 width places: [M, C, ...] -> [M, C / (2 width), width, ...]."""
+    """The first half of blocks of 2 width positions: [M, C, ...] -> [M, C / (2 width), width, ...]."""
     return x.unflatten(1, (-1, 2, width))[:, :, 0]
 
 
 def later_half(x: Tensor, width: int) -> Tensor:
-    """The other half."""
+    """The second half of these blocks."""
     return x.unflatten(1, (-1, 2, width))[:, :, 1]
 
 
 def across(a: Tensor, c: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """What rows of second halves and keys of first ones have faded by since, or until, the boundary between them.
+    """The decay of second-half rows since the boundary between the halves, and of first-half keys until it.
 
     [M, C / (2 width), width, 1, d] and [M, C / (2 width), width, d].
     """

@@ -1,10 +1,11 @@
-"""The delta rule with a state that fades, and with keys of their own to erase and to write by, in chunks of keys.
+"""The delta rule with a decaying state, and with separate keys to erase and to write, in chunks of keys.
 
     S <- exp(decay) S + rate (write v^T - key (erase^T exp(decay) S))^T, read by the query: Gated DeltaNet, Kimi Delta
     Attention, Comba, RWKV-7.
 
-What a chunk does to the state it is given, `S <- keep S + add`, solves a triangular system, as in `scan`, of products
-that fade; only the states between chunks are computed one after another. No exponent is above 0.
+The effect of a chunk on the state, `S <- keep S + add`, is the solution of a triangular system of decayed products, as
+in `scan`. Only the states between chunks are computed sequentially. No exponent is above 0, or, where the decays of
+channels are mild, above MILD / 2 of `fading`.
 """
 
 import torch
@@ -16,7 +17,7 @@ from tensornet_attn.runtime.operations import batch_first, eager, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.scan import chunks_of, from_chunks, held_before, in_chunks, one_at_a_time
 
-LEAST = {torch.float32: -100.0, torch.float64: -750.0}  # decays below are zero all the same, and sums of them finite
+LEAST = {torch.float32: -100.0, torch.float64: -750.0}  # smaller ones underflow to 0; clamping keeps sums finite
 
 
 def gated_delta_rule(
@@ -35,9 +36,9 @@ def gated_delta_rule(
 ) -> Tensor:
     """q [..., n, d], k, erase, write [..., m, d], v [..., m, e], rate [..., m], decay [..., m, 1 or d] -> [..., n, e].
 
-    `decay`: logarithms, which must not be above 0. `undecayed`: erase reads the state before it fades. `past`: S before
-    the first key [..., d, e], which is not trained. `chunk` keys at a time; in float32 at least, under autocast too.
-    `steps`: so many keys, erase, write, v and rate stand at each position, one after another.
+    `decay`: logarithms, at most 0. `undecayed`: erase reads the state before the decay. `past`: S before the first key
+    [..., d, e], without gradient. `chunk`: keys per chunk. `steps`: number of keys, erase, write, v and rate per
+    position, applied one after another. Computed in at least float32, also under autocast.
     """
     if steps > 1:
         q, decay, key_mask = by_steps(q, decay, key_mask, steps)
@@ -45,7 +46,7 @@ def gated_delta_rule(
         return read[..., steps - 1 :: steps, :]
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
     if past and n > m:
-        raise ValueError(f"gated_delta_rule: {n} queries for {m} keys behind a state; give no more queries than keys.")
+        raise ValueError(f"gated_delta_rule: {n} queries for {m} keys after a state; give no more queries than keys.")
     operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
     q, first = q.to(operands[0]), past[0].to(operands[0]) if past else None
     return gated_in_chunks(q, *operands, first, undecayed, chunk).to(dtype)
@@ -64,7 +65,7 @@ def gated_delta_state(
     chunk: int = 32,
     steps: int = 1,
 ) -> Tensor:
-    """The S [..., d, e] that `gated_delta_rule` has after the last key, without a gradient."""
+    """The S [..., d, e] of `gated_delta_rule` after the last key, without gradient."""
     if steps > 1:
         _, decay, key_mask = by_steps(None, decay, key_mask, steps)
     with torch.no_grad():
@@ -86,7 +87,7 @@ def gated_delta_state(
 def by_steps(
     q: Tensor | None, decay: Tensor | None, key_mask: Tensor | None, steps: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """What stands once at a position, as it stands in all steps: queries read after the last, S fades at the first."""
+    """Repeats per-position operands for all steps: queries read after the last step, S decays at the first."""
     q = None if q is None else F.pad(q[..., None, :], (0, 0, steps - 1, 0)).flatten(-3, -2)
     decay = None if decay is None else F.pad(decay[..., None, :], (0, 0, 0, steps - 1)).flatten(-3, -2)
     return q, decay, None if key_mask is None else key_mask.repeat_interleave(steps, -1)
@@ -101,15 +102,15 @@ def gated_operands(
     write: Tensor | None,
     key_mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
-    """What erases, the rated keys that it erases at and that values are written at (None: the same), values, decays."""
+    """(erase, rated keys to erase at, rated keys to write at or None if equal, values, decays)."""
     dtype = torch.promote_types(v.dtype, torch.float32)
     decay = k.new_zeros(()).expand(*rate.shape, 1) if decay is None else decay
     k, v, rate, decay = (x.to(dtype) for x in (k, v, rate, decay))
     erase, write = (None if x is None else x.to(dtype) for x in (erase, write))
     if key_mask is not None:
-        seen = key_mask[..., None]
-        k, v, decay = (torch.where(seen, x, 0) for x in (k, v, decay))
-        erase, write = (None if x is None else torch.where(seen, x, 0) for x in (erase, write))
+        visible = key_mask[..., None]
+        k, v, decay = (torch.where(visible, x, 0) for x in (k, v, decay))
+        erase, write = (None if x is None else torch.where(visible, x, 0) for x in (erase, write))
         rate = torch.where(key_mask, rate, 0)
     decay, rate = decay.clamp(min=LEAST[dtype]), rate[..., None]
     return k if erase is None else erase, rate * k, None if write is None else rate * write, v, decay
@@ -126,7 +127,7 @@ def gated_in_chunks(
     undecayed: bool,
     chunk: int,
 ) -> Tensor:
-    """`gated_delta_rule` of what `gated_operands` gives; they broadcast."""
+    """`gated_delta_rule` for the results of `gated_operands`, which broadcast."""
     if first is not None and q.shape[-2] == k.shape[-2] == 1 and one_at_a_time():
         with exact_products(q):
             return q @ after_one_gated_key(first, e, k, w, v, decay, undecayed)
@@ -139,7 +140,7 @@ def gated_in_chunks(
 def after_one_gated_key(
     S: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, undecayed: bool
 ) -> Tensor:
-    """The S [..., d, e] after one key of what `gated_operands` gives."""
+    """The S [..., d, e] after one key, from the results of `gated_operands`."""
     faded = decay.exp().mT * S
     with exact_products(k):
         erased = e @ (S if undecayed else faded)
@@ -152,13 +153,13 @@ def widened(x: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 def expanded(*operands: Tensor | None) -> tuple[torch.Size, list[Tensor | None]]:
-    """Matrices with the batch of all of them, and this batch."""
+    """The common batch of the operands, and the operands expanded to it."""
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in operands if x is not None))
     return batch, [None if x is None else x.expand(*batch, -1, -1) for x in operands]
 
 
 def chunk_size(keys: int, most: int) -> int:
-    """A power of two: no more than `most`, nor than needed for so many keys."""
+    """A power of two, at most `most`, and no larger than needed for this many keys."""
     return 1 << min(max(most, 1).bit_length() - 1, max(keys - 1, 0).bit_length())
 
 
@@ -174,7 +175,7 @@ def gated_reads(
     undecayed: bool,
     chunk: int,
 ) -> Tensor:
-    """What queries read: q [..., n, d], e, k and w [..., m, d], v [..., m, e], decay [..., m, 1 or d] -> [..., n, e].
+    """The values read: q [..., n, d], e, k and w [..., m, d], v [..., m, e], decay [..., m, 1 or d] -> [..., n, e].
 
     `first`: the state before the first key, [..., d, e], zeros if None.
     """
@@ -183,7 +184,7 @@ def gated_reads(
 
 
 def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold) -> Tensor:
-    """`gated_reads` as plain tensor code; `hold` is `held_before`, or a kernel of its arguments."""
+    """`gated_reads` as plain tensor code; `hold`: `held_before`, or a kernel with the same arguments."""
     shape, chunk = (*q.shape[:-1], v.shape[-1]), chunk_size(k.shape[-2], chunk)
     chunks = chunks_of(k, chunk)
     q, *operands = (None if x is None else in_chunks(x, chunks, chunk) for x in (q, e, k, w, v, decay))
@@ -194,20 +195,20 @@ def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: i
 
 
 class Chunks:
-    """What chunks do to the states before them: all [batch, chunks, chunk, .]; see `gated_delta_rule`.
+    """The effect of chunks on the states before them; all tensors are [batch, chunks, chunk, .].
 
-    At its keys a chunk writes `writes - undone S`, beside it `v` by w. Queries read `queries S` and `scores` times what
-    is written, and `write_scores v`.
+    At its keys a chunk writes `writes - undone S`, and v at w. Queries read `queries S`, `scores` times the written
+    values, and `write_scores v`.
     """
 
     def __init__(self, e, k, w, v, decay, undecayed: bool, q=None):
-        """Without queries, nothing of what they read."""
+        """Without q, leaves out what queries read."""
         flat = e.shape[:2]
         total = decay.cumsum(-2)
         before = total - decay if undecayed else total
         self.v, self.system, self.write_scores, self.write_system = v, None, None, None
         self.erased, self.since = e * before.exp(), (total[..., -1:, :] - total).exp()
-        self.fall = total[..., -1, :].exp()  # of the state from one chunk to the next
+        self.fall = total[..., -1, :].exp()  # decay of the state over a chunk
         self.left, self.written = k * self.since, None if w is None else w * self.since
         self.total, self.before = total, before
         self.scores, self.system = products(q, e, k, total, before, undecayed, flat)
@@ -224,7 +225,7 @@ class Chunks:
 
 
 def products(q, e, k, total, before, undecayed: bool, flat) -> tuple[Tensor | None, Tensor]:
-    """Products of queries with keys up to theirs, and of what erases with keys before its own: [b, chunks, c, c]."""
+    """Scores of queries with keys up to theirs, and the system of erase with earlier keys: [b, chunks, c, c]."""
     q, e, k, total, before = (None if x is None else x.flatten(0, 1) for x in (q, e, k, total, before))
     if q is None or undecayed:
         system = faded_products(e[:, :, None], k, before, total, True)[:, :, 0]
@@ -262,15 +263,15 @@ def gated_gradients(
     undecayed: bool,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, e, k, w (without entries, where it is None), v and decay from that of what is read."""
+    """The gradients of q, e, k, w (empty if w is None), v and decay from that of the values read."""
     with exact_products(k):
         return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk, held_before)
 
 
 def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold) -> tuple[Tensor, ...]:
-    """`gated_gradients` as plain tensor code, which has gradients of its own; `g_x` is the gradient of x.
+    """`gated_gradients` as differentiable plain tensor code; `g_x` is the gradient of x.
 
-    exp(total) stands beside q, e, k and w, so the gradient of total is q g_q + e g_e - k g_k - w g_w.
+    exp(total) multiplies q and e and divides k and w, so the gradient of total is q g_q + e g_e - k g_k - w g_w.
     """
     shapes, chunk = [None if x is None else x.shape for x in (q, e, k, w, v, decay)], chunk_size(k.shape[-2], chunk)
     chunks = chunks_of(k, chunk)
@@ -280,7 +281,7 @@ def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, c
     written = made.writes - made.undone @ held
     g_scores, g_written = g @ written.mT, made.scores.mT @ g
     after = hold(made.keeps.mT.flip(1), (made.queries.mT @ g - made.undone.mT @ g_written).flip(1))
-    g_after = after.flip(1)  # of what a chunk leaves
+    g_after = after.flip(1)  # of the state after a chunk
     g_writes = g_written + made.left @ g_after
     g_solved = torch.cat((-g_writes @ held.mT, g_writes), -1)
     g_rated = torch.linalg.solve_triangular(made.system.mT, g_solved, upper=True, unitriangular=True)
@@ -300,7 +301,7 @@ def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, c
     g_q = g_q + (g @ held.mT) * made.total.exp()
     g_e = g_e + g_erased * made.before.exp()
     of_end = g_end.sum(-2, keepdim=True) + made.fall[..., None, :] * (held * g_after).sum(-1)[..., None, :]
-    since = q * g_q - k * g_k - (0 if w is None else w * g_w)  # of total, at each place
+    since = q * g_q - k * g_k - (0 if w is None else w * g_w)  # of total, at each position
     by_erased = e * g_e
     since = since if undecayed else since + by_erased
     if decay.shape[-1] == 1:
@@ -315,7 +316,7 @@ def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, c
 
 @gated_reads.register_fake
 def gated_reads_shape(q, e, k, w, v, decay, first, undecayed, chunk):
-    """The shape of what is read."""
+    """The shape of the values read."""
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
@@ -327,14 +328,14 @@ def gated_gradients_shapes(g, q, e, k, w, v, decay, *options):
 
 
 def gated_keep(ctx, inputs, output):
-    """Keeps the operands."""
+    """Saves the operands."""
     *operands, ctx.undecayed, ctx.chunk = inputs
     ctx.held = [x is not None for x in operands]
     ctx.save_for_backward(*(x for x in operands if x is not None))
 
 
 def gated_kept(ctx):
-    """The operands that were kept, with None for those that are absent."""
+    """The saved operands, with None for absent ones."""
     kept = iter(ctx.saved_tensors)
     return [next(kept) if held else None for held in ctx.held]
 
@@ -349,7 +350,7 @@ def gated_autograd(ctx, g):
 
 
 def gated_second_backward(ctx, *g):
-    """The gradients of the gradients, by those of plain tensor code."""
+    """The second-order gradients, by differentiating plain tensor code."""
     operands = gated_kept(ctx)
     trained = [i for i, x in enumerate(operands[:-1]) if x is not None]
 

@@ -1,13 +1,14 @@
-"""Attention of the heads that a topk has chosen: of each head the queries that chose it, side by side."""
+"""Attention of the heads chosen by a topk: for each head, attention of the queries that chose it."""
 
 import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.masks import both
-from tensornet_attn.runtime.softmax import attend
+from tensornet_attn.runtime.softmax import attend, masked_softmax, softmax_gradient
 
-PIECES = 8  # of the queries of a head, where these see no later keys: each leaves out the keys behind its last one
-PIECE_ROWS = 128  # in a piece at least
+PIECES = 8  # causal queries of a head are split into this many pieces; each omits the keys after its last query
+PIECE_ROWS = 128  # minimum rows per piece
+FEW_ROWS = 64  # in a piece of products and softmax: with so many, the scores of few later keys are made
 
 
 def chosen_rows(x: Tensor, chosen: Tensor) -> Tensor:
@@ -29,31 +30,113 @@ def attend_chosen(
     dropout: float = 0.0,
     causal: bool = False,
 ) -> Tensor:
-    """`attend` of the chosen heads: q [..., n, k, d], keys [..., h or 1, m, d], chosen [..., n, k]: [..., n, k, e]."""
+    """`attend` for the chosen heads: q [..., n, k, d], keys [..., h or 1, m, d], chosen [..., n, k]: [..., n, k, e]."""
     lead = torch.broadcast_shapes(q.shape[:-3], chosen.shape[:-2], k.shape[:-3], v.shape[:-3])
     n, slots, m = *chosen.shape[-2:], k.shape[-2]
     q, chosen = q.expand(*lead, *q.shape[-3:]), chosen.expand(*lead, n, slots)
     k, v = (x.expand(*lead, *x.shape[-3:]) for x in (k, v))
     traced = torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None
     groups = chosen.numel() // (n * slots) * heads if n * slots else 0
-    if traced or not groups or q.device.type != "cpu":  # a GPU would wait for the counts, and have a call for each head
+    if traced or not groups or q.device.type != "cpu":  # a GPU would wait for the counts, and launch one call per head
         return attend_all(q, k, v, chosen, heads, keep, bias, scale, dropout, causal)
     first = torch.arange(0, groups, heads, device=q.device)[:, None, None]
     found, order = (first + chosen.reshape(-1, n, slots)).flatten().sort(stable=True)
     counts = torch.bincount(found, minlength=groups).tolist()
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device)
-    query = order // slots % n  # where each row stands, rising within a group
-    rows = q.reshape(-1, q.shape[-1]).index_select(0, order).split(counts)
-    keys, values = (x.reshape(-1, *x.shape[-3:]).unbind() for x in (k, v))
+    query = order // slots % n  # position of each row, increasing within a group
+    rows = q.reshape(-1, q.shape[-1]).index_select(0, order)
+    keys, values = (x.reshape(-1, *x.shape[-3:]) for x in (k, v))
     keep, bias = (None if x is None else per_group(x, lead, n, m) for x in (keep, bias))
+    wide = q.dtype == k.dtype == v.dtype and q.dtype in (torch.float32, torch.float64)
+    if causal and bias is None and n <= m and not dropout and wide and not torch.is_autocast_enabled("cpu"):
+        at = query + (m - n)
+        found = CausalRows.apply(rows * scale, keys, values, at, keep, causal_parts(counts, at), heads)
+        return found.index_select(0, place).view(*lead, n, slots, v.shape[-1])
     results = []
-    for group, (own, at) in enumerate(zip(rows, query.split(counts), strict=True)):
+    for group, (own, at) in enumerate(zip(rows.split(counts), query.split(counts), strict=True)):
         batch, head = divmod(group, heads)
         sides = [x[batch][head % x[batch].shape[0]] for x in (keys, values)]
         masks = [None if x is None else of_rows(x[batch][head % x.shape[1]], at) for x in (keep, bias)]
         results.append(attend_rows(own, *sides, at, *masks, scale, dropout, m - n if causal else None))
-    return torch.cat(results).index_select(0, place.flatten()).view(*lead, n, slots, v.shape[-1])
+    return torch.cat(results).index_select(0, place).view(*lead, n, slots, v.shape[-1])
+
+
+def causal_parts(counts: list[int], at: Tensor) -> list[tuple[int, slice, int, int]]:
+    """Rows of one group that are done together: the group, which they are, how many keys the first and the last see."""
+    parts, first = [], 0
+    for group, count in enumerate(counts):
+        starts = range(first, first + count, FEW_ROWS)
+        parts += [(group, slice(start, min(start + FEW_ROWS, first + count))) for start in starts]
+        first += count
+    ends = torch.tensor([(rows.start, rows.stop - 1) for _, rows in parts], device=at.device)
+    return [(*part, *seen) for part, seen in zip(parts, (at[ends] + 1).tolist(), strict=True)]
+
+
+class CausalRows(torch.autograd.Function):
+    """Causal attention of sorted rows [r, d] of all groups: k [b, h or 1, m, d], v [b, h or 1, m, e].
+
+    `at` is the key at each row's own position. The backward recomputes the weights, and adds up gradients of keys in
+    place: autograd would make a gradient of all keys for each part.
+    """
+
+    @staticmethod
+    def forward(ctx, q, k, v, at, keep, parts, heads):
+        """The rows of values."""
+        ctx.save_for_backward(q, k, v, at, keep)
+        ctx.parts, ctx.heads = parts, heads
+        out = q.new_empty(len(q), v.shape[-1])
+        for part in parts:
+            keys, values = of_group((k, v), part, heads)
+            torch.mm(seen_weights(q, keys, at, part, shown(keep, at, part, heads)), values, out=out[part[1]])
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        """The gradients of rows, keys and values, by differentiable code if they need gradients themselves."""
+        q, k, v, at, keep = ctx.saved_tensors
+        need, none = ctx.needs_input_grad[:3], (None,) * 4
+        if torch.is_grad_enabled():
+            found = []
+            for part in ctx.parts:
+                keys, values = of_group((k, v), part, ctx.heads)
+                found.append(seen_weights(q, keys, at, part, shown(keep, at, part, ctx.heads)) @ values)
+            wanted = [x for x, needed in zip((q, k, v), need, strict=True) if needed]
+            made = iter(torch.autograd.grad(torch.cat(found), wanted, g, create_graph=True))
+            return *(next(made) if needed else None for needed in need), *none
+        sums = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for part in ctx.parts:
+            rows, seen = part[1], shown(keep, at, part, ctx.heads)
+            (keys, values), (of_keys, of_values) = (of_group(pair, part, ctx.heads) for pair in ((k, v), sums[1:]))
+            weights = seen_weights(q, keys, at, part, seen)
+            of_values.addmm_(weights.mT, g[rows])
+            of_scores = softmax_gradient(weights, g[rows] @ values.mT, seen)
+            torch.mm(of_scores, keys, out=sums[0][rows])
+            of_keys.addmm_(of_scores.mT, q[rows])
+        return *(x if needed else None for x, needed in zip(sums, need, strict=True)), *none
+
+
+def of_group(sides: tuple[Tensor, ...], part: tuple, heads: int) -> list[Tensor]:
+    """Keys and values of a part's group, up to the last that it sees: [b, h or 1, m, d] -> [seen, d]."""
+    (batch, head), seen = divmod(part[0], heads), part[3]
+    return [x[batch, head % x.shape[1], :seen] for x in sides]
+
+
+def seen_weights(q: Tensor, keys: Tensor, at: Tensor, part: tuple, keep: Tensor | None) -> Tensor:
+    """The weights of a part's rows: [rows, seen]."""
+    _, rows, first, seen = part
+    scores = q[rows] @ keys.mT
+    later = torch.arange(first, seen, device=at.device) > at[rows, None]  # all see the keys before
+    scores[:, first:].masked_fill_(later, -torch.inf)
+    return scores.softmax(-1) if keep is None else masked_softmax(scores, keep)
+
+
+def shown(keep: Tensor | None, at: Tensor, part: tuple, heads: int) -> Tensor | None:
+    """What a mask [batch, h or 1, n or 1, m] shows a part's rows: [rows or 1, seen]."""
+    if keep is None:
+        return None
+    (batch, head), rows, (n, m) = divmod(part[0], heads), part[1], keep.shape[-2:]
+    return of_rows(keep[batch, head % keep.shape[1]], at[rows] - (m - n))[:, : part[3]]
 
 
 def attend_rows(
@@ -67,7 +150,7 @@ def attend_rows(
     dropout: float,
     ahead: int | None,
 ) -> Tensor:
-    """Attention of some queries [r, d] of one head, which stand `at` rising places; row i at key i + `ahead`."""
+    """Attention of queries [r, d] of one head, at increasing positions `at`; row i is at key at[i] + `ahead`."""
     if ahead is None:
         return attend(q[None], k[None], v[None], keep, bias, scale, dropout)[0]
     size = max(PIECE_ROWS, -(-len(q) // PIECES))
@@ -83,25 +166,25 @@ def attend_rows(
 
 
 def per_group(x: Tensor, lead: tuple[int, ...], n: int, m: int) -> Tensor:
-    """A mask for each element of the batch, its heads 1 where all have the same: [batch, h or 1, n or 1, m]."""
+    """A mask per batch element, with one head if all share it: [batch, h or 1, n or 1, m]."""
     x = x.expand(*lead, x.shape[-3] if x.ndim > 2 else 1, *x.shape[-2:-1], m)
     return x.reshape(-1, *x.shape[-3:])
 
 
 def of_rows(x: Tensor, at: Tensor) -> Tensor:
-    """The rows of a mask [n or 1, m]."""
+    """The rows of a mask [n or 1, m] at these indices."""
     return x if x.shape[0] == 1 else x.index_select(0, at)
 
 
 def piece(x: Tensor, first: int, size: int) -> Tensor:
-    """So many rows of a mask that has one for each query, or one for all."""
+    """`size` rows of a mask that has one row per query, or one for all."""
     return x if x.shape[0] == 1 else x[first : first + size]
 
 
 def attend_all(
     q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, heads: int, keep, bias, scale: float, dropout: float, causal: bool
 ) -> Tensor:
-    """The same by way of all heads, in plain code, which has derivatives of every order and can be traced."""
+    """`attend_chosen` via all heads, as plain code: it can be traced and has derivatives of every order."""
     place = chosen[..., None]
     every = q.new_zeros(*q.shape[:-2], heads, q.shape[-1]).scatter(-2, place.expand(*chosen.shape, q.shape[-1]), q)
     out = attend(every.movedim(-2, -3), k, v, keep, bias, scale, dropout, causal).movedim(-3, -2)

@@ -1,4 +1,4 @@
-"""Attention whose scores are products of query and key features: the keys are summed first, nothing is n by m."""
+"""Attention whose scores are products of query and key features: sums over keys first, no n by m tensor."""
 
 import math
 
@@ -23,12 +23,12 @@ def linear_attention(
     causal: bool = False,
     chunk: int = 64,
 ) -> Tensor:
-    """Scores, divided by their row sums and eps if `normalize`, times values: v [..., m, e] -> [..., n, e].
+    """Scores, divided by (row sum + eps) if `normalize`, times values: v [..., m, e] -> [..., n, e].
 
-    The scores are the sum over `terms` (q, k) of q k^T, q [..., n, d] and k [..., m, d]. In a term (q, k, core), core
-    [..., g, h], the features are g groups side by side and the values h heads: the scores of head h are the sum over g
-    of core[g, h] times those of group g. `batch` and `heads` count dimensions before the sequence. With a `mask` the
-    scores are made: it may hide any pair.
+    The scores are the sum over `terms` (q, k) of q k^T, with q [..., n, d] and k [..., m, d]. In a term (q, k, core),
+    with core [..., g, h], the features are g concatenated groups and the values h concatenated heads: the scores of
+    head h are the sum over g of core[g, h] times those of group g. `batch` and `heads` count dimensions before the
+    sequence. With a `mask`, which may hide any pair, the scores are materialised.
     """
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
@@ -36,7 +36,7 @@ def linear_attention(
 
 
 def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:
-    """The terms, in which keys that are not visible are 0."""
+    """The terms with hidden keys set to 0."""
     if key_mask is None:
         return terms
     seen = key_keep(key_mask, heads, query=False)[..., None]  # ... m 1
@@ -46,12 +46,12 @@ def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: 
 def added_reads(
     reads, terms: list[tuple[Tensor, ...]], v: Tensor, eps: float, normalize: bool, causal: bool, chunk: int
 ) -> Tensor:
-    """What `reads` says that terms read, added up, and divided by the sums of their rows if `normalize`."""
+    """The sum of the values that terms read by `reads`, divided by the row sums if `normalize`."""
     if not normalize:
         return total_of([read for read, _ in reads(terms, v, causal, chunk, False)])
     if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
         return divided_reads(reads(terms, v, causal, chunk, True), eps)
-    with exact_products(v):  # products and row sums nearly cancel in the gradient: neither is rounded before
+    with exact_products(v):  # products and row sums nearly cancel in the gradient, so neither may be rounded first
         wide = torch.promote_types(v.dtype, torch.float32)
         terms = [tuple(x.to(torch.promote_types(x.dtype, wide)) for x in term) for term in terms]
         return divided_reads(reads(terms, v.to(wide), causal, chunk, True), eps).to(v.dtype)
@@ -60,29 +60,29 @@ def added_reads(
 def term_reads(
     terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
 ) -> list[tuple[Tensor, Tensor]]:
-    """What each term reads, and the sums of its rows, wanted or not."""
+    """The values that each term reads, and its row sums."""
     return [causal_reads(q, k, v, chunk, *core) if causal else key_reads(q, k, v, *core) for q, k, *core in terms]
 
 
 def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """q S and q z, z [..., d, 1]: on a CPU in one product, on a GPU in two, whose tensor cores want even widths."""
+    """q S and q z, z [..., d, 1]: one product on a CPU, two on a GPU, whose tensor cores require even widths."""
     if q.device.type != "cpu":
         return q @ S, q @ z
-    z = z.expand(*S.shape[:-1], 1)  # keys may lack legs that values have
+    z = z.expand(*S.shape[:-1], 1)  # keys may lack legs of the values
     return (q @ torch.cat([S, z], -1)).split([S.shape[-1], 1], -1)
 
 
 def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
-    """The sum of what the terms read, divided by the sum of their rows."""
+    """The sum of the values read, divided by the sum of the rows."""
     out, total = (total_of(parts) for parts in zip(*reads, strict=True))  # ... n e; ... n h
     total = total + eps
-    nothing = total.abs() < torch.finfo(total.dtype).tiny  # whose reciprocal may be no number
-    total = torch.where(nothing, float("inf"), total)[..., None]  # what is divided by it is 0, in its gradient too
-    return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)  # cheaper than to divide
+    nothing = total.abs() < torch.finfo(total.dtype).tiny  # the reciprocal may be infinite
+    total = torch.where(nothing, float("inf"), total)[..., None]  # gives 0, also in the gradient
+    return (out.unflatten(-1, (total.shape[-2], -1)) * total.reciprocal()).flatten(-2)  # faster than division
 
 
 def total_of(parts) -> Tensor:
-    """The sum, without a pass over memory that adds 0 to the first one."""
+    """The sum, without adding 0 to the first part."""
     found = parts[0]
     for part in parts[1:]:
         found = found + part
@@ -90,16 +90,16 @@ def total_of(parts) -> Tensor:
 
 
 def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Scores times values [..., n, e], and the sums of the scores' rows [..., n, h], h = 1 without a core."""
+    """Scores times values [..., n, e], and row sums of the scores [..., n, h], where h = 1 without a core."""
     S, z = k.mT @ v, k.sum(-2, keepdim=True)
     return joint_reads(q, S, z.mT) if core is None else (q @ mixed_state(S, core), row_sums(q, z, core))
 
 
 def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The same over the keys that are not later than the query; the last query stands at the last key.
+    """Causal `key_reads`: only keys not later than the query; the last query is at the last key.
 
-    One stretch of keys after another, so that what is made of it stays in the caches; traced code, where a loop would
-    fix the length, takes all at once.
+    Processes one stretch of keys after another, so that temporaries stay in the caches. Traced code, where a loop would
+    fix the length, processes all at once.
     """
     n, m = q.shape[-2], k.shape[-2]
     traced = torch.compiler.is_compiling()
@@ -114,7 +114,7 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
 
 
 def stretch_of(heads: int, chunk: int, core: Tensor | None = None) -> int:
-    """Keys whose scores are about 2 ** 19 numbers, in whole chunks; `heads` counts batch elements too."""
+    """Keys, in whole chunks, whose scores have about 2 ** 19 elements; `heads` includes the batch."""
     scores = chunk * (1 if core is None else sum(core.shape[-2:])) * max(1, heads)
     return chunk * max(4, (1 << 19) // (scores * chunk))
 
@@ -122,10 +122,11 @@ def stretch_of(heads: int, chunk: int, core: Tensor | None = None) -> int:
 def chunk_reads(
     q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None, before: tuple | None, least: int
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """What as many queries as keys read of these and of what stood before: values, row sums, and what stands now.
+    """The values read by as many queries as keys from these keys and from the previous state, row sums, and the new
+    state.
 
-    Inside a chunk the scores are made; what lies before a chunk is one state, a cumulative sum over chunks, of
-    which there are `least` at least more than one: traced, no size is 1 for some lengths alone.
+    Within a chunk the scores are materialised; the keys before a chunk are one state, a cumulative sum over chunks.
+    There are more than `least` chunks: in traced code a size must not become 1 for some lengths.
     """
     m = k.shape[-2]
     chunks = (m + (least + 1) * chunk - 1) // chunk
@@ -143,7 +144,7 @@ def chunk_reads(
 
 
 def sums(each: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The sum of what lies before each chunk [..., chunks, d, e], and of all; at first it is `before`, or nothing."""
+    """The sums before each chunk [..., chunks, d, e], and of all chunks; they start from `before`, or from 0."""
     wide = torch.promote_types(each.dtype, torch.float32)
     if before is None:
         found = F.pad(each, (0, 0, 0, 0, 1, 0)).cumsum(-3, dtype=wide)
@@ -153,7 +154,7 @@ def sums(each: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def mixed_state(S: Tensor, core: Tensor | None) -> Tensor:
-    """core[g, h] S[(g d), (h e)]: a state as the heads read it."""
+    """core[g, h] S[(g d), (h e)]: the state that the heads read."""
     if core is None:
         return S
     g, h = core.shape[-2:]
@@ -162,14 +163,14 @@ def mixed_state(S: Tensor, core: Tensor | None) -> Tensor:
 
 
 def row_sums(q: Tensor, z: Tensor, core: Tensor | None = None) -> Tensor:
-    """The sums of the scores' rows [..., n, h] by z, the sum of the keys: q [..., n, (g d)], z [..., 1, (g d)]."""
+    """Row sums of the scores [..., n, h] from z, the sum of the keys: q [..., n, (g d)], z [..., 1, (g d)]."""
     if core is None:
         return q @ z.mT
     return (q * z).unflatten(-1, (core.shape[-2], -1)).sum(-1) @ core
 
 
 def linear_scores(q: Tensor, k: Tensor, core: Tensor | None = None) -> Tensor:
-    """[..., n, m], with a core [..., h, n, m]."""
+    """The scores [..., n, m], with a core [..., h, n, m]."""
     if core is None:
         return q @ k.mT
     q, k = (t.unflatten(-1, (core.shape[-2], -1)).movedim(-2, -3) for t in (q, k))  # ... g n d
@@ -178,7 +179,7 @@ def linear_scores(q: Tensor, k: Tensor, core: Tensor | None = None) -> Tensor:
 
 
 def scores_read(scores: Tensor, v: Tensor, core: Tensor | None) -> Tensor:
-    """Scores times values, those of several heads side by side: [..., n, (h e)]."""
+    """Scores times values, heads concatenated: [..., n, (h e)]."""
     if core is None:
         return scores @ v
     v = v.unflatten(-1, (core.shape[-1], -1)).movedim(-2, -3)  # ... h m e
@@ -196,7 +197,7 @@ def dense_linear(
     normalize: bool,
     causal: bool,
 ) -> Tensor:
-    """The same with every score made, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
+    """Materialises the scores, for a mask [n, m], [batch..., n, m] or [batch..., heads..., n, m]."""
     cores = [core for _, _, *rest in terms for core in rest]
     parts = [linear_scores(q, k, *core) for q, k, *core in terms]
     if cores:
@@ -209,7 +210,7 @@ def dense_linear(
 
 
 def heads_ordered(mask: Tensor | None, batch: int, order: tuple[int, ...], mixed: int) -> Tensor | None:
-    """A mask that names other legs, these in the given order, the last `mixed` as one: [batch..., heads..., n, m]."""
+    """Orders the other legs of a mask and flattens the last `mixed` of them: [batch..., heads..., n, m]."""
     if mask is None or mask.ndim <= batch + 2:
         return mask
     last = len(order) + 2
@@ -226,10 +227,10 @@ def cumulative_sums(
     causal: bool = False,
     wide: bool = False,
 ) -> Tensor:
-    """The sum over the visible keys of q k^T, added up over `terms`: q [..., n, d], k [..., m, d] -> [..., n].
+    """The sum over visible keys of q k^T, summed over `terms`: q [..., n, d], k [..., m, d] -> [..., n].
 
-    `batch` and `heads` count dimensions before the sequence. With a `mask` the products are made: it may hide any pair.
-    `wide`: in float32 at least, for what differences are taken of.
+    `batch` and `heads` count dimensions before the sequence. With a `mask`, which may hide any pair, the products are
+    materialised. `wide`: compute in at least float32, for sums whose differences matter.
     """
     if wide:
         terms = [tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in term) for term in terms]
@@ -243,6 +244,6 @@ def cumulative_sums(
 
 
 def summed_so_far(k: Tensor, n: int) -> Tensor:
-    """The keys [..., m, d] up to each of n queries, the last of which stands at the last key, summed: [..., n, d]."""
+    """Cumulative sums of the keys [..., m, d] at n queries, the last at the last key: [..., n, d]."""
     total = k.cumsum(-2, dtype=torch.promote_types(k.dtype, torch.float32)).to(k.dtype)
     return F.pad(total, (0, 0, n - k.shape[-2], 0))

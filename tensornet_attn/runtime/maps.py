@@ -1,37 +1,37 @@
-"""Maps of a tensor: elementwise, norms, sums and weights over what is visible, the largest entries.
+"""Maps of a tensor: elementwise maps, norms, reductions over visible entries, top-k selection.
 
-A row that sees nothing gives zeros, with gradients of zero.
+A row that sees nothing gives zeros, with zero gradients.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Traced, `elu` and `softplus` are made of other calls: of the gradients of torch's own, tracing knows the strides wrong
-# where x and the gradient that arrives are laid out differently, and a view of them fails when the program runs.
-# What is added and divided stands in float32 at least, as inside torch's own.
+# In traced code, `elu` and `softplus` are composed of other calls: tracing assumes wrong strides for the gradients of
+# torch's own functions if x and its incoming gradient have different layouts, and views of them then fail at run time.
+# Additions and divisions are computed in at least float32, as in torch's own functions.
 
 
 def elu1(x: Tensor) -> Tensor:
-    """elu(x) + 1 without its cancellation: exp(x) below zero, x + 1 above."""
+    """elu(x) + 1 without cancellation: exp(x) below zero, x + 1 above."""
     if torch.compiler.is_compiling():
         return x.clamp(max=0).exp() + x.relu()
-    return Elu1.apply(x) if torch.is_grad_enabled() else Elu1.forward(x)  # `apply` reads a signature at each call
+    return Elu1.apply(x) if torch.is_grad_enabled() else Elu1.forward(x)  # `apply` inspects a signature at each call
 
 
 class Elu1(torch.autograd.Function):
-    """`elu1` where nothing fuses its steps: it keeps its result alone, as its derivative is that, but at most 1."""
+    """`elu1` in eager mode: saves only its result, because the derivative is min(result, 1)."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(x):
-        """The value."""
+        """Computes the value."""
         return x.clamp(max=0).exp_().add_(x.relu())
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """Keeps the result."""
+        """Saves the result."""
         ctx.save_for_backward(output)
         ctx.save_for_forward(output)
 
@@ -42,7 +42,7 @@ class Elu1(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, tangent):
-        """The change of the result with that of x."""
+        """The tangent of the result."""
         return ctx.saved_tensors[0].clamp(max=1) * tangent
 
 
@@ -52,7 +52,7 @@ def elu1_neg(x: Tensor) -> Tensor:
 
 
 def reciprocal(x: Tensor) -> Tensor:
-    """1 / x, and 0 where x is 0, in its gradient too."""
+    """1 / x, and 0 if x is 0, also in the gradient."""
     return torch.where(x == 0, 0, torch.where(x == 0, 1, x).reciprocal())
 
 
@@ -90,7 +90,7 @@ def rms_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
 
 def layer_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(variance + eps)."""
-    if torch.compiler.is_compiling():  # tracing knows the strides of torch's gradient wrong; see `maps`
+    if torch.compiler.is_compiling():  # tracing assumes wrong strides; see the comment above
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         return rms_norm(wide - wide.mean(dim, keepdim=True), dim, eps).to(x.dtype)
     x = x.movedim(dim, -1)
@@ -98,7 +98,7 @@ def layer_norm(x: Tensor, dim: int, eps: float = 1e-5) -> Tensor:
 
 
 def group_norm(x: Tensor, dim: int, groups: int, eps: float = 1e-5) -> Tensor:
-    """`layer_norm` in each of so many blocks of neighbouring entries."""
+    """`layer_norm` within each of `groups` blocks of adjacent entries."""
     x = x.movedim(dim, -1)
     return layer_norm(x.unflatten(-1, (groups, -1)), -1, eps).flatten(-2).movedim(-1, dim)
 
@@ -109,12 +109,12 @@ def l1_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
 
 
 def l2_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
-    """x / (root of the sum of squares + eps); zeros stay zeros."""
+    """x / (square root of the sum of squares + eps); zeros stay zeros."""
     return divided(x, torch.linalg.vector_norm(x, dim=dim, keepdim=True) + eps)
 
 
 def divided(x: Tensor | int, total: Tensor) -> Tensor:
-    """x / total; a zero total gives zeros, with gradients of zero."""
+    """x / total; a zero total gives zeros, with zero gradients."""
     zero = total == 0
     return torch.where(zero, 0, x / torch.where(zero, 1, total))
 
@@ -133,7 +133,7 @@ def normalized(scores: Tensor, keep: Tensor | None = None, eps: float = 0.0) -> 
 def normalized_gradient(
     scores: Tensor, gradient: Tensor, keep: Tensor | None = None, dim: int = -1, eps: float = 0.0
 ) -> Tensor:
-    """The gradient of scores, from that of `normalized`; nothing of what may not be seen."""
+    """The gradient of the scores, from that of `normalized`; hidden entries contribute nothing."""
     scores, gradient = torch.broadcast_tensors(scores, gradient)
     share = divided(1, kept(scores, keep).sum(dim, keepdim=True) + eps)
     rows = kept(scores * gradient, keep).sum(dim, keepdim=True) * share
@@ -146,12 +146,12 @@ def masked_sum(x: Tensor, keep: Tensor | None = None) -> Tensor:
 
 
 def masked_cumsum(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The sums of the visible entries up to each one: [..., m] -> the same. They stand in float32 at least."""
+    """The cumulative sums of the visible entries: [..., m] -> the same; accumulated in at least float32."""
     return kept(x, keep).cumsum(-1, dtype=torch.promote_types(x.dtype, torch.float32)).to(x.dtype)
 
 
 def masked_reverse_cumsum(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The sums of the visible entries from each one on: [..., m] -> the same."""
+    """The reverse cumulative sums of the visible entries: [..., m] -> the same."""
     return masked_cumsum(kept(x, keep).flip(-1)).flip(-1)
 
 
@@ -161,26 +161,26 @@ def masked_mean(x: Tensor, keep: Tensor | None = None) -> Tensor:
 
 
 def masked_max(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The largest visible entry, equal ones sharing its gradient: [..., m] -> [...]."""
+    """The largest visible entry; equal entries share the gradient: [..., m] -> [...]."""
     if keep is None:
         return x.amax(-1)
     return torch.where(keep.any(-1), torch.where(keep, x, torch.finfo(x.dtype).min).amax(-1), 0)
 
 
 def masked_logsumexp(x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """log of the sum of exp of the visible entries: [..., m] -> [...]."""
+    """logsumexp of the visible entries: [..., m] -> [...]."""
     if keep is None:
         return x.logsumexp(-1)
     return torch.where(keep.any(-1), torch.where(keep, x, torch.finfo(x.dtype).min).logsumexp(-1), 0)
 
 
 def added(x: Tensor, bias: Tensor | None) -> Tensor:
-    """x + bias, where there is one."""
+    """x + bias, if there is a bias."""
     return x if bias is None else x + bias.to(x.dtype)
 
 
 def top_indices(by: Tensor, k: int, dim: int) -> Tensor:
-    """Where the k largest entries stand, largest first."""
+    """The indices of the k largest entries, largest first."""
     return by.sort(dim=dim, descending=True, stable=True).indices.narrow(dim, 0, k)
 
 
@@ -189,14 +189,15 @@ def top_entries(values: Tensor, by: Tensor, k: int, dim: int, fill: float = 0.0)
     values, by = torch.broadcast_tensors(values, by)
     none = torch.zeros_like(by, dtype=torch.bool)
     chosen = none.scatter(dim, top_indices(by, k, dim), True)
-    elsewhere = torch.where(none, by, fill)  # so that what `by` is made of gets gradients of zero
+    elsewhere = torch.where(none, by, fill)  # gives the operands of `by` zero gradients instead of none
     return torch.where(chosen, values, elsewhere)
 
 
 def in_best_groups(by: Tensor, groups: int, best: int, dim: int, counted: int = 1) -> Tensor:
-    """`by` in the best of so many groups of neighbouring entries along `dim`, minus infinity in the others.
+    """`by` in the best groups of adjacent entries along `dim`, minus infinity in the others.
 
-    A group is as good as its largest entries are, so many of them `counted`, in sum.
+    `groups`: number of groups; `best`: number of groups to keep. A group is scored by the sum of its `counted` largest
+    entries.
     """
     split = by.movedim(dim, -1).unflatten(-1, (groups, -1))
     scores = split.amax(-1) if counted == 1 else split.topk(counted, -1).values.sum(-1)

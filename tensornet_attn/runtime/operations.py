@@ -1,10 +1,10 @@
-"""Operations of torch, and functions that they call by name: new names, and what vmap gives operations."""
+"""Registration of torch operations: unique names, vmap rules and autograd Functions."""
 
 import torch
 
 
 def operation(name: str) -> str:
-    """The full name of a new operation of torch: one that no earlier import of this file has, whose layers may live."""
+    """A unique name for a new operation; layers of an earlier import of this file may still use the earlier one."""
     space, count = __name__.replace(".", "_"), 1
     own = space
     while hasattr(getattr(torch.ops, own), name):
@@ -14,7 +14,7 @@ def operation(name: str) -> str:
 
 
 def own_name(name: str, known) -> str:
-    """`name`, or where one of those `known` has it, as of an earlier import whose layers may live, with a number."""
+    """`name`, numbered if `known` contains it already, for example from an earlier import."""
     found, count = name, 1
     while found in known:
         count += 1
@@ -23,7 +23,7 @@ def own_name(name: str, known) -> str:
 
 
 def element(arguments, dims, i: int) -> list:
-    """Element i of the arguments that are mapped; lists of tensors are mapped one by one."""
+    """Element i of the mapped arguments; lists of tensors are mapped entry by entry."""
     return [
         element(one, dim, i) if isinstance(dim, list | tuple) else one if dim is None else one.select(dim, i)
         for one, dim in zip(arguments, dims, strict=True)
@@ -31,7 +31,7 @@ def element(arguments, dims, i: int) -> list:
 
 
 def one_by_one(op):
-    """The vmap of an operation: one element of the mapped dimension after another."""
+    """A vmap rule that loops over the mapped dimension."""
 
     def mapped(info, dims, *arguments):
         found = [op(*element(arguments, dims, i)) for i in range(info.batch_size)]
@@ -44,7 +44,7 @@ def one_by_one(op):
 
 
 def batch_first(op):
-    """The vmap of an operation that takes any batch: one more dimension of it, tensors that lack it repeated."""
+    """A vmap rule for an operation with batch dimensions: the mapped dimension becomes the first of them."""
 
     def mapped(info, dims, *given):
         moved = [
@@ -62,6 +62,6 @@ def batch_first(op):
 
 
 def eager(op, keep, backward):
-    """An operation for code that runs as it is read, where the transforms of torch.func want a Function."""
+    """An autograd Function of an operation for eager mode, as transforms of torch.func require."""
     parts = {"forward": staticmethod(op), "setup_context": staticmethod(keep), "backward": staticmethod(backward)}
     return type("Eager", (torch.autograd.Function,), {"generate_vmap_rule": True, **parts})

@@ -1,6 +1,6 @@
-"""Where queries and keys stand, and what is made of it: tables, rotations, relative positions as keys.
+"""Positions of queries and keys: tables, rotations and relative positions.
 
-The last query stands at the last key.
+The last query is at the last key.
 """
 
 import math
@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def query_positions(n: int, m: int, device: torch.device | None = None) -> Tensor:
-    """m - n ... m - 1: [n]; keys stand at 0 ... m - 1."""
+    """m - n ... m - 1: [n]; keys are at 0 ... m - 1."""
     return torch.arange(m - n, m, device=device)
 
 
 def exactly(positions: Tensor) -> Tensor:
-    """Positions as numbers of which products keep every digit that matters: float64, where the device has it."""
+    """Positions in a dtype in which products lose no relevant digits: float64 if the device supports it."""
     return positions.to(torch.float32 if positions.device.type == "mps" else torch.float64)
 
 
@@ -33,10 +33,10 @@ def sinusoid(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
 
 
 def buckets(positions: Tensor, count: int, furthest: int, both_sides: bool) -> Tensor:
-    """The bucket of each distance, query position minus key position, as T5 has them: [p], integers.
+    """The bucket of each distance (query position minus key position), as in T5: [p], integers.
 
-    Half of the buckets hold one distance each, the others ever more, up to `furthest`. `both_sides`: keys behind the
-    query have buckets of their own, the second half; otherwise they are in the first bucket.
+    Half of the buckets hold one distance each, the others logarithmically growing ranges up to `furthest`. With
+    `both_sides`, keys after the query use the second half of the buckets; otherwise they are in the first bucket.
     """
     if both_sides:
         count //= 2
@@ -44,16 +44,16 @@ def buckets(positions: Tensor, count: int, furthest: int, both_sides: bool) -> T
     else:
         side, distance = torch.zeros_like(positions), positions.clamp(min=0)
     exact = count // 2
-    # in single precision and in this order, as where trained models have their boundaries
+    # in single precision and in this order, to match the bucket boundaries of trained models
     grown = torch.log(distance.float() / exact) / math.log(furthest / exact) * (count - exact)
     far = (exact + grown.clamp(min=0).to(positions.dtype)).clamp(max=count - 1)
     return side + torch.where(distance < exact, distance, far)
 
 
 def log_buckets(positions: Tensor, count: int, furthest: int) -> Tensor:
-    """The bucket of each distance, query position minus key position, as DeBERTa has them: [p], integers.
+    """The bucket of each distance (query position minus key position), as in DeBERTa: [p], integers.
 
-    Distance 0 is in the middle. Half of the buckets hold one distance each, the others ever more, up to `furthest`.
+    Distance 0 is in the middle. Half of the buckets hold one distance each, the others growing ranges up to `furthest`.
     """
     exact = count // 4
     distance = torch.where(positions.abs() < exact, exact - 1, positions.abs())
@@ -63,7 +63,7 @@ def log_buckets(positions: Tensor, count: int, furthest: int) -> Tensor:
 
 
 def one_of(index: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """1 at an index of each, 0 elsewhere: [p, count]."""
+    """One-hot vectors: [p] -> [p, count]."""
     return F.one_hot(index, count).to(dtype)
 
 
@@ -85,10 +85,10 @@ def rotate(
     scaling: tuple[str | float, ...] | None = None,
     axes: int | None = None,
 ) -> Tensor:
-    """The first `width` entries turned by the positions on `sequence_dim`: (a cos - b sin, b cos + a sin).
+    """Rotates the first `width` entries by the positions on `sequence_dim`: (a cos - b sin, b cos + a sin).
 
-    a and b are the halves, or, `interleaved`, every second entry. `positions`: [n], or [..., n] with the dimensions of
-    x before, but for the one turned along; with `axes`, [..., n, axes], which share the pairs.
+    a and b are the two halves or, if `interleaved`, the even and the odd entries. `positions`: [n], or [..., n] with
+    the dimensions of x except the rotated one; with `axes`, [..., n, axes], which share the pairs.
     """
     y = x.movedim((sequence_dim, along_dim), (-2, -1))  # ... n d
     cos, sin = rotations(positions, base, width, x.dtype, scaling, axes)
@@ -105,7 +105,7 @@ def rotate(
     return y.movedim((-2, -1), (sequence_dim, along_dim))
 
 
-STEP: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # rotations of one position, which all layers ask for
+STEP: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}  # rotations of a single position, shared by all layers
 
 
 def rotations(
@@ -116,7 +116,7 @@ def rotations(
     scaling: tuple[str | float, ...] | None = None,
     axes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of position * rate of each pair: [..., n, width / 2] each; those of a step are made once."""
+    """Cosines and sines of position * rate per pair: [..., n, width / 2] each; cached for a single position."""
     step = type(positions) is Tensor and positions.shape == (1,) and positions.device.type == "cpu"
     traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
     if not step or traced or torch._is_functional_tensor(positions) or positions.requires_grad or axes is not None:
@@ -138,7 +138,7 @@ def angles_of(
     scaling: tuple[str | float, ...] | None = None,
     axes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of position * rate of each pair: [..., n, width / 2] each."""
+    """Cosines and sines of position * rate per pair: [..., n, width / 2] each."""
     p = exactly(positions)  # angles are large at late positions
     p = p[..., None] if axes is None else p  # ... n axes
     pairs = torch.arange(width // (2 * p.shape[-1]), device=p.device, dtype=p.dtype)
@@ -151,11 +151,11 @@ def angles_of(
 
 
 def scaled_rates(positions: Tensor, pairs: Tensor, base: float, kind: str, *numbers: float) -> Tensor:
-    """Radians of a position, for each pair: base ** (-2 i / width) of few positions, stretched to many.
+    """Radians per position, for each pair: base ** (-2 i / width), scaled for longer contexts.
 
-    linear: factor. dynamic: factor, original length; by the last position. llama3: factor, low and high frequency,
-    original length. yarn: factor, original length, what cosines are multiplied by, turns of the fast and the slow end,
-    whether these are whole pairs. Numbers are those of transformers' rope_parameters.
+    linear: factor. dynamic: factor, original length; depends on the last position. llama3: factor, low and high
+    frequency, original length. yarn: factor, original length, multiplier of the cosines, rotations at the fast and the
+    slow end, and whether these round to whole pairs. Values are those of rope_parameters in transformers.
     """
     width, factor = 2 * pairs.numel(), numbers[0]
     plain = base ** (-2 * pairs / width)
@@ -183,31 +183,31 @@ def scaled_rates(positions: Tensor, pairs: Tensor, base: float, kind: str, *numb
 def relative_to_key(x: Tensor, n: int, m: int, reach: int | None = None) -> Tensor:
     """y[i, j] = x[i, position(i) - position(j)]: [..., n or 1, p] -> [..., n, m].
 
-    p runs from 1 - n to m - 1, or from -reach to reach, its ends standing for all that is beyond.
-    One row for all queries ([..., 1, p]) gives a matrix that is constant along its diagonals.
+    p runs from 1 - n to m - 1, or from -reach to reach with distances beyond the range clamped. One row for all queries
+    ([..., 1, p]) gives a matrix with constant diagonals.
     """
     if reach is not None and x.device.type == "cpu" and x.shape[-2] == n:
         return from_table(x, torch.arange(m - n, m), m, reach)
     if reach is not None:
         x = x.index_select(-1, torch.arange(1 - n, m, device=x.device).clamp(-reach, reach) + reach)
     x = F.pad(x.flip(-1), (0, 2)).expand(*x.shape[:-2], n, n + m + 1)
-    # More columns, read in rows one entry shorter: each row starts one entry earlier than the row above.
+    # more columns, reinterpreted as rows one entry shorter: each row starts one entry earlier than the row above
     rows = x.flatten(-2)[..., n - 1 : n - 1 + n * (n + m)]
     return rows.unflatten(-1, (n, n + m))[..., :m]
 
 
 def relative_to_query(x: Tensor, n: int, m: int, reach: int | None = None) -> Tensor:
-    """y[j, i] = x[j, position(i) - position(j)] of key j and query i: [..., m or 1, p] -> [..., m, n].
+    """y[j, i] = x[j, position(i) - position(j)] for key j and query i: [..., m or 1, p] -> [..., m, n].
 
-    Seen from the keys relative positions run the other way.
+    As seen from the keys, relative positions run in the opposite direction.
     """
     return relative_to_key(x.flip(-1), m, n, reach)
 
 
 def from_table(x: Tensor, at: Tensor, m: int, reach: int) -> Tensor:
-    """y[i, j] = x[i, at[i] - j], -reach and reach standing for what is beyond: [..., n, 2 reach + 1] -> [..., n, m].
+    """y[i, j] = x[i, at[i] - j], with distances clamped to reach: [..., n, 2 reach + 1] -> [..., n, m].
 
-    An index per pair, which all heads share: on a CPU several times as fast as rows of all relative positions.
+    Uses one index per pair, shared by all heads: on a CPU several times as fast as rows of all relative positions.
     """
     far = at[:, None] - torch.arange(m, device=x.device)
     index = far.clamp(-reach, reach) + reach

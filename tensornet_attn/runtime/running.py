@@ -1,7 +1,8 @@
-"""Recurrences number by number, h[t] = exp(decay[t]) h[t - 1] + x[t]: time and memory linear in the length.
+"""Elementwise recurrences, h[t] = exp(decay[t]) h[t - 1] + x[t]: time and memory linear in the length.
 
-A sequence is cut into about as many parts as each has positions. The parts run side by side, position after position;
-then what each begins with, the same recurrence over the parts, fades into it. No exponential is divided by.
+A sequence of m positions is split into about sqrt(m) parts. All parts run in parallel, position by position; then the
+initial value of each part, from the same recurrence over the parts, is added with decay. Nothing is divided by an
+exponential.
 """
 
 import math
@@ -16,36 +17,35 @@ from tensornet_attn.runtime.operations import batch_first, eager, operation
 def scan_sums(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor:
     """h at each of n queries, the last at the last key: x and decay [..., m, `dims` dimensions] -> [..., n, the same].
 
-    `decay`: logarithms, which must not be above 0. `past`: h before the first key, which is not trained. In float32 at
-    least.
+    `decay`: logarithms, at most 0. `past`: h before the first key, without gradient. Computed in at least float32.
     """
     m = x.shape[-dims - 1]
     if past is not None and n > m:
-        raise ValueError(f"scan_sums: {n} queries for {m} keys behind a state; give no more queries than keys.")
+        raise ValueError(f"scan_sums: {n} queries for {m} keys after a state; give no more queries than keys.")
     h = running(x, decay, dims, past, key_mask)
     h = h.narrow(-dims - 1, max(0, m - n), min(n, m))
     return (F.pad(h, (*(0, 0) * dims, n - m, 0)) if n > m else h).to(x.dtype)
 
 
 def scan_state(x: Tensor, decay: Tensor, dims: int, past: Tensor, key_mask: Tensor | None) -> Tensor:
-    """The h behind the last key, without a gradient: [..., `dims` dimensions]."""
+    """The h after the last key, without gradient: [..., `dims` dimensions]."""
     with torch.no_grad():
         if x.shape[-dims - 1] == 0:
             return past
         last = running(x, decay, dims, past, key_mask).select(-dims - 1, -1)
-        return last.to(past.dtype).contiguous()  # and holds no other position
+        return last.to(past.dtype).contiguous()  # does not share memory with other positions
 
 
 def running(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None) -> Tensor:
-    """h at each key, in float32 at least."""
+    """h at each key, in at least float32."""
     if dims == 0:
         past = None if past is None else past[..., None]
         return running(x[..., None], decay[..., None], 1, past, key_mask)[..., 0]
     wide, place = torch.promote_types(x.dtype, torch.float32), -dims - 1
     x, decay = x.to(wide), decay.to(wide)
     if key_mask is not None:
-        seen = key_mask[(..., *[None] * dims)]
-        x, decay = torch.where(seen, x, 0), torch.where(seen, decay, 0)
+        visible = key_mask[(..., *[None] * dims)]
+        x, decay = torch.where(visible, x, 0), torch.where(visible, decay, 0)
     if past is not None and x.shape[place]:
         first = decay.narrow(place, 0, 1).exp() * past.to(wide).unsqueeze(place)
         x = x + F.pad(first, (*(0, 0) * dims, 0, x.shape[place] - 1))
@@ -56,16 +56,16 @@ def running(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: 
 
 
 def aligned_ends(x: Tensor, decay: Tensor, dims: int) -> tuple[Tensor, Tensor]:
-    """x as large as both, and the decays with as many dimensions."""
+    """x expanded to the common shape, and the decays with as many dimensions."""
     shape = torch.broadcast_shapes(x.shape, decay.shape)
     return x.expand(shape), decay.expand(*shape[: -dims - 1], *decay.shape[-dims - 1 :])
 
 
 @torch.library.custom_op(operation("faded_sums"), mutates_args=())
 def faded_sums(x: Tensor, decay: Tensor, dims: int, reverse: bool) -> Tensor:
-    """h[t] = exp(decay[t]) h[t - 1] + x[t], or if `reverse` h[t] = exp(decay[t + 1]) h[t + 1] + x[t].
+    """h[t] = exp(decay[t]) h[t - 1] + x[t], or with `reverse` h[t] = exp(decay[t + 1]) h[t + 1] + x[t].
 
-    x [..., m, `dims` dimensions], decay the same or ones for some of these -> like x.
+    x [..., m, `dims` dimensions], decay the same or size 1 in some of these -> like x.
     """
     m, kept, fades = x.shape[-dims - 1], x.shape[-dims:], decay.shape[-dims:]
     lead = math.prod(x.shape[: -dims - 1])
@@ -91,7 +91,7 @@ def faded_parts(x: Tensor, factor: Tensor) -> Tensor:
     h = F.pad(x, (*ends, 0, parts * size - m)).unflatten(1, (parts, size))
     factor = F.pad(factor, (*ends, 0, parts * size - m)).unflatten(1, (parts, size))
     h = h if parts * size > m else h.clone(memory_format=torch.contiguous_format)
-    since = factor.clone(memory_format=torch.contiguous_format)  # the product of factors since the part began
+    since = factor.clone(memory_format=torch.contiguous_format)  # cumulative product of factors within the part
     for t in range(1, size):
         h[:, :, t].addcmul_(factor[:, :, t], h[:, :, t - 1])
         since[:, :, t].mul_(since[:, :, t - 1])
@@ -102,22 +102,22 @@ def faded_parts(x: Tensor, factor: Tensor) -> Tensor:
 
 @faded_sums.register_fake
 def faded_sums_shape(x, decay, dims, reverse):
-    """The shape of what is summed."""
+    """The shape of the sums."""
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def faded_keep(ctx, inputs, output):
-    """Keeps the decays and the sums."""
+    """Saves the decays and the sums."""
     _, decay, ctx.dims, ctx.reverse = inputs
     ctx.save_for_backward(decay, output)
 
 
 def faded_autograd(ctx, g):
-    """The gradients of what is summed and of the decays: those of sums that run the other way."""
+    """The gradients of x and of the decays: the recurrence in the other direction."""
     (decay, h), dims = ctx.saved_tensors, ctx.dims
     run = faded_sums if torch.compiler.is_compiling() else FadedSums.apply
     g_x = run(g.contiguous(), decay, dims, not ctx.reverse)
-    later, before = (g_x, h) if not ctx.reverse else (h, g_x)  # at a place, and at the one before it
+    later, before = (g_x, h) if not ctx.reverse else (h, g_x)  # at a position, and at the one before it
     shape = (*(0, 0) * dims, 1, 0)
     if before.shape[-dims - 1]:
         before = F.pad(before.narrow(-dims - 1, 0, before.shape[-dims - 1] - 1), shape)

@@ -1,8 +1,8 @@
 """Fast weights written by the delta rule (Schlag et al. 2021), in chunks of keys: time and memory linear in the keys.
 
-What the keys of a chunk write solves a triangular system (WY form, after Yang et al. 2024), all chunks at once; only
-the fast weights between chunks are computed one after another. Values and gradients are each one operation: no traced
-graph holds a number of chunks, and what the backward keeps are the operands alone.
+The writes of a chunk are the solution of a triangular system (WY form, after Yang et al. 2024), for all chunks at once;
+only the fast weights between chunks are computed sequentially. Forward and backward are one operation each: traced
+graphs do not depend on the number of chunks, and the backward saves only the operands.
 """
 
 import math
@@ -29,18 +29,19 @@ def delta_rule(
 ) -> Tensor:
     """S += rate (v - S k) k^T, read by q: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m] -> [..., n, e].
 
-    `chunk` keys at a time; in float32 at least, under autocast too. `past`: S before the first key [..., d, e], to
-    normalize the sum of the keys [..., d], for both how many were visible [...]. They are not trained.
+    `chunk`: keys per chunk. `past`, without gradient: S before the first key [..., d, e]; with `normalize` also the sum
+    of the keys [..., d]; for "both" also the number of visible keys [...]. Computed in at least float32, also under
+    autocast.
     """
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
     if past and n > m:
-        raise ValueError(f"delta_rule: {n} queries for {m} keys behind a state; give no more queries than keys.")
+        raise ValueError(f"delta_rule: {n} queries for {m} keys after a state; give no more queries than keys.")
     q, used, v, rate, z = delta_operands(k, v, rate, key_mask, normalize, eps, past, q)
     first = past[0].to(q) if past else None
     read = read_in_chunks(q, used, v, rate, chunk, first)
     if normalize == "none":
         return read.to(dtype)
-    z = F.pad(z, (0, 0, n - m, 0))  # as the last query stands at the last key; a negative width crops
+    z = F.pad(z, (0, 0, n - m, 0))  # the last query is at the last key; a negative width crops
     return divided(read, (z * q).sum(-1, keepdim=True) + eps).to(dtype)
 
 
@@ -54,7 +55,7 @@ def delta_state(
     eps: float = 0.0,
     chunk: int = 64,
 ) -> Tensor:
-    """The S [..., d, e] that `delta_rule` has after the last key, without a gradient."""
+    """The S [..., d, e] of `delta_rule` after the last key, without gradient."""
     with torch.no_grad():
         _, k, v, rate, _ = delta_operands(k, v, rate, key_mask, normalize, eps, past)
         operands = k, v, rate[..., None]
@@ -81,7 +82,7 @@ def delta_operands(
     past: list[Tensor] | tuple[Tensor, ...],
     q: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Query (the key, where there is none), key, value and rate as S is written with them, and the sums of the keys."""
+    """Query (the key if q is None), key, value and rate that S is written with, and the sums of the keys."""
     q, k, v, rate = (t.to(torch.promote_types(v.dtype, torch.float32)) for t in (k if q is None else q, k, v, rate))
     if key_mask is not None:
         k, v = (torch.where(key_mask[..., None], x, 0) for x in (k, v))
@@ -105,21 +106,21 @@ def keys_by_sum(
     before: Tensor | None = None,
     count: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """k / (z'.k + eps) and rate (z'.k), z' the sum of the keys before; z'.k counts as 1 at the first visible key.
+    """k / (z'.k + eps) and rate (z'.k), z' the sum of earlier keys; z'.k is set to 1 at the first visible key.
 
-    `before` [..., 1, d] and `count` [..., 1]: the sum and the number of visible keys before the first of these.
+    `before` [..., 1, d] and `count` [..., 1]: sum and number of visible keys before the first key.
     """
-    shifted = F.pad(z[..., :-1, :], (0, 0, 1, 0))  # of no key one row, which broadcasts to none
+    shifted = F.pad(z[..., :-1, :], (0, 0, 1, 0))  # without keys this is one row, which broadcasts to none
     if before is not None:
         shifted = torch.cat((before.expand_as(z[..., :1, :]), z[..., :-1, :]), -2)
     scale = (shifted * k).sum(-1)  # ... m
-    seen = torch.ones_like(scale, dtype=torch.bool) if key_mask is None else key_mask.expand_as(scale)
-    scale = torch.where(seen.cumsum(-1) + (0 if count is None else count) > 1, scale, 1)
+    visible = torch.ones_like(scale, dtype=torch.bool) if key_mask is None else key_mask.expand_as(scale)
+    scale = torch.where(visible.cumsum(-1) + (0 if count is None else count) > 1, scale, 1)
     return divided(k, scale[..., None] + eps), rate * scale
 
 
 def read_in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int, first: Tensor | None = None) -> Tensor:
-    """The delta rule without its sums: operands that broadcast, as `delta_rule` takes them; `first`: S before them."""
+    """The delta rule without normalisation, for operands that broadcast; `first`: S before the first key."""
     operands = [q, k, v, rate[..., None], *([] if first is None else [first])]
     if first is not None and q.shape[-2] == k.shape[-2] == 1 and one_at_a_time():
         with exact_products(q):
@@ -133,19 +134,19 @@ def read_in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int, fi
 
 
 def one_at_a_time() -> bool:
-    """Whether a call of one key runs as it is written: nothing is traced, and no gradient is asked for."""
+    """Whether a call with one key can run directly: not traced, and without gradients."""
     return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def after_one_key(S: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
-    """S + rate (v - S k) k^T of one key: k [..., 1, d], v [..., 1, e], rate [..., 1, 1], S [..., d, e]."""
+    """S + rate (v - S k) k^T for one key: k [..., 1, d], v [..., 1, e], rate [..., 1, 1], S [..., d, e]."""
     with exact_products(k):
         return S + k.mT * (rate * (v - k @ S))
 
 
 @torch.library.custom_op(operation("delta_reads"), mutates_args=())
 def delta_reads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | None, chunk: int) -> Tensor:
-    """What the queries read: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m, 1] -> [..., n, e].
+    """The values read: q [..., n, d], k [..., m, d], v [..., m, e], rate [..., m, 1] -> [..., n, e].
 
     `first`: the fast weights before the first key, [..., d, e], zeros if None.
     """
@@ -161,7 +162,7 @@ def delta_reads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | N
 def delta_gradients(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | None, chunk: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v and rate from that of what is read."""
+    """The gradients of q, k, v and rate from that of the values read."""
     with exact_products(k):
         return gradients_by_chunks(g, q, k, v, rate, first, chunk)
 
@@ -169,7 +170,7 @@ def delta_gradients(
 def gradients_by_chunks(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor | None, chunk: int
 ) -> tuple[Tensor, ...]:
-    """`delta_gradients` as plain tensor code, which has gradients of its own; `g_x` is the gradient of x."""
+    """`delta_gradients` as differentiable plain tensor code; `g_x` is the gradient of x."""
     shapes, width = [x.shape for x in (q, k, v, rate)], k.shape[-1]
     chunks = chunks_of(k, chunk)
     g, q, k, v, rate = (in_chunks(x, chunks, chunk) for x in (g, q, k, v, rate))
@@ -179,7 +180,7 @@ def gradients_by_chunks(
     written = writes - undone @ held
     g_scores, g_written = (g @ written.mT).tril_(), (q @ k.mT).tril_().mT @ g
     after = held_before(keeps.mT.flip(1), (q.mT @ g - undone.mT @ g_written).flip(1))
-    g_after = after.flip(1)  # of what a chunk leaves
+    g_after = after.flip(1)  # of the state after a chunk
     g_writes = g_written + k @ g_after
     g_solved = torch.cat((-g_writes @ held.mT, g_writes), -1)
     g_rated = torch.linalg.solve_triangular(system.mT, g_solved, upper=True, unitriangular=True)
@@ -194,7 +195,7 @@ def gradients_by_chunks(
 def chunk_writes(k: Tensor, v: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """A chunk writes `writes - undone S` at its keys: undone [..., c, d], writes [..., c, e], their system [..., c, c].
 
-    The system has ones on its diagonal and zeros above, which stand in no memory: no solver looks there.
+    The unit diagonal and the zeros above it are not stored: no solver reads them.
     """
     rated = rate * torch.cat((k, v), -1)
     system = rated[..., : k.shape[-1]] @ k.mT
@@ -203,14 +204,14 @@ def chunk_writes(k: Tensor, v: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def chunk_keeps(k: Tensor, undone: Tensor) -> Tensor:
-    """What a chunk makes of the fast weights before it, `1 - k^T undone`: [..., d, d]."""
+    """The factor of a chunk on the fast weights before it, `1 - k^T undone`: [..., d, d]."""
     return torch.eye(k.shape[-1], dtype=k.dtype, device=k.device) - k.mT @ undone
 
 
 def held_before(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Tensor:
     """The fast weights before each chunk, S = keeps S + adds: adds [batch, chunks, d, e] -> the same.
 
-    `first`: those before the first chunk, [..., d, e]; zeros if None.
+    `first`: those before the first chunk, [..., d, e], zeros if None.
     """
     S, held = torch.zeros_like(adds[:, 0]) if first is None else first.reshape(adds[:, 0].shape), []
     for keep, add in zip(keeps.unbind(1), adds.unbind(1), strict=True):
@@ -220,25 +221,25 @@ def held_before(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
 
 
 def chunks_of(k: Tensor, chunk: int) -> int:
-    """How many chunks the keys [..., m, d] are; of no key one of zeros."""
+    """The number of chunks of keys [..., m, d], at least one."""
     return max(1, -(-k.shape[-2] // chunk))
 
 
 def in_chunks(x: Tensor, chunks: int, chunk: int) -> Tensor:
-    """[..., length, d] -> [batch, chunks, chunk, d]: the last rows, with zeros before them where there are fewer."""
+    """[..., length, d] -> [batch, chunks, chunk, d]: the last rows, padded with zeros in front."""
     x = F.pad(x, (0, 0, chunks * chunk - x.shape[-2], 0))
     return x.reshape(math.prod(x.shape[:-2]), chunks, chunk, x.shape[-1])
 
 
 def from_chunks(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """[batch, chunks, chunk, d] -> this shape [..., length, d]: the last rows, or zeros before them."""
+    """[batch, chunks, chunk, d] -> [..., length, d] of this shape: the last rows, padded with zeros in front."""
     x = x.flatten(1, 2)
     return F.pad(x, (0, 0, shape[-2] - x.shape[1], 0)).reshape(shape).contiguous()
 
 
 @delta_reads.register_fake
 def delta_reads_shape(q, k, v, rate, first, chunk):
-    """The shape of what is read."""
+    """The shape of the values read."""
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
@@ -249,7 +250,7 @@ def delta_gradients_shapes(g, *operands):
 
 
 def delta_keep(ctx, inputs, output):
-    """Keeps the operands."""
+    """Saves the operands."""
     *operands, first, ctx.chunk = inputs
     ctx.held_first = first is not None
     ctx.save_for_backward(*operands, *([first] if ctx.held_first else []))
@@ -261,12 +262,12 @@ def delta_autograd(ctx, g):
 
 
 def kept_operands(ctx):
-    """The operands that were kept, with the fast weights before them or None."""
+    """The saved operands, and the fast weights before them or None."""
     return ctx.saved_tensors if ctx.held_first else (*ctx.saved_tensors, None)
 
 
 def delta_second_backward(ctx, *g):
-    """The gradients of the gradients, by those of plain tensor code."""
+    """The second-order gradients, by differentiating plain tensor code."""
     with exact_products(g[0]):
         *operands, first = kept_operands(ctx)
         return *torch.func.vjp(lambda *x: gradients_by_chunks(*x, first, ctx.chunk), *operands)[1](g), None, None

@@ -1,14 +1,16 @@
-"""Fused attention beside sinks: one more score in each row, of no value, in the kernels of PyTorch that know of none.
+"""Fused attention with sinks: one more score per row without a value, for PyTorch kernels that lack sinks.
 
     softmax([s, b]) v without b     =     exp(l - l') softmax(s) v,     l = logsumexp(s), l' = log(exp(l) + exp(b))
 
-The kernel's backward takes the result and the logsumexp of its rows: given those with the sink, it gives the gradients
-of q, k and v with the sink. That of b is -exp(b - l') times the result times its gradient, summed along the row.
+The backward of the kernel takes the result and the logsumexp of the rows. Given those with the sink, it returns the
+gradients of q, k and v with the sink. The gradient of b is -exp(b - l') <result, gradient of the result> per row.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from tensornet_attn.runtime.softmax import sink_softmax
 
 
 def attention_beside_sink(
@@ -22,11 +24,13 @@ def attention_beside_sink(
     sink: Tensor,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """scaled_dot_product_attention beside a sink [batch, h or 1, n or 1, 1]."""
+    """scaled_dot_product_attention with a sink [batch, h or 1, n or 1, 1]."""
     if enable_gqa:
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-    if q.device.type != "cpu" or dropout or (mask is not None and mask.requires_grad) or 0 in (*q.shape, *k.shape):
+    if not sink_takes_kernel(q, k, mask, dropout):
         return sink_as_key(q, k, v, mask, dropout, causal, scale, sink)
+    if forward_mode():  # whatever of it varies: no kernel has a rule for that
+        return sink_plainly(q, k, v, sink, mask, causal, scale)
     if torch.is_autocast_enabled("cpu"):
         q, k, v = (t.to(torch.get_autocast_dtype("cpu")) for t in (q, k, v))
     if mask is not None and mask.dtype == torch.bool:
@@ -34,14 +38,39 @@ def attention_beside_sink(
     return SinkAttention.apply(q, k, v, sink, mask, causal, scale)[0]
 
 
+def sink_takes_kernel(q: Tensor, k: Tensor, mask: Tensor | None, dropout: float) -> bool:
+    """Whether the kernel of a CPU computes it, unless `sdpa_kernel` says otherwise."""
+    trained = mask is not None and mask.requires_grad
+    allowed = q.device.type == "cpu" and (torch.compiler.is_compiling() or torch.backends.cuda.flash_sdp_enabled())
+    return allowed and not dropout and not trained and 0 not in (*q.shape, *k.shape)
+
+
+def forward_mode() -> bool:
+    """Whether derivatives are taken with the call, as `torch.func.jvp` does."""
+    return not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0
+
+
+def sink_plainly(
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> Tensor:
+    """The same by operations that have all derivatives."""
+    keep = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril() if causal else None
+    if mask is not None and mask.dtype == torch.bool:
+        mask, keep = None, mask if keep is None else mask & keep
+    elif mask is not None:
+        seen = mask != -torch.inf
+        mask, keep = mask.where(seen, 0), seen if keep is None else seen & keep
+    return sink_softmax(scale * (q @ k.mT), sink, keep, mask) @ v
+
+
 class SinkAttention(torch.autograd.Function):
-    """The kernel of a CPU: its result, and the logsumexp of each row with the sink."""
+    """The CPU kernel: its result, and the logsumexp of each row including the sink."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(q, k, v, sink, mask, causal, scale):
-        """The kernel, and what the sink takes of each row."""
+        """Calls the kernel and rescales its rows by the sink."""
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
         out, own = kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
         rows = torch.logaddexp(own, sink[..., 0].to(own.dtype))  # h n
@@ -49,7 +78,7 @@ class SinkAttention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """Keeps operands, result and rows."""
+        """Saves operands, result and row logsumexp."""
         *given, ctx.causal, ctx.scale = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(*given, *output)
@@ -57,25 +86,58 @@ class SinkAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g, _):
         """The gradients of the operands."""
-        q, k, v, sink, mask, out, rows = ctx.saved_tensors
-        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-        found = kernel(g, q, k, v, out, rows, 0.0, ctx.causal, attn_mask=mask, scale=ctx.scale)
-        share = (sink[..., 0].to(rows.dtype) - rows).exp()
-        d_sink = -(share * (g * out).sum(-1, dtype=rows.dtype))[..., None].sum_to_size(sink.shape)
-        return *found, d_sink.to(sink.dtype), None, None, None
+        given = (g, *ctx.saved_tensors, ctx.causal, ctx.scale)
+        found = kernel_gradients(*given) if torch.compiler.is_compiling() else SinkGradients.apply(*given)
+        return *found, None, None, None
+
+
+def kernel_gradients(g, q, k, v, sink, mask, out, rows, causal, scale):
+    """Those of q, k, v and the sink."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    found = kernel(g, q, k, v, out, rows, 0.0, causal, attn_mask=mask, scale=scale)
+    share = (sink[..., 0].to(rows.dtype) - rows).exp()
+    d_sink = -(share * (g * out).sum(-1, dtype=rows.dtype))[..., None].sum_to_size(sink.shape)
+    return *found, d_sink.to(sink.dtype)
+
+
+class SinkGradients(torch.autograd.Function):
+    """The backward of the kernel, whose own is that of plain operations."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(g, q, k, v, sink, mask, out, rows, causal, scale):
+        """The gradients of the operands."""
+        return kernel_gradients(g, q, k, v, sink, mask, out, rows, causal, scale)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Keeps what the result was made of."""
+        *given, _, _, ctx.causal, ctx.scale = inputs
+        ctx.save_for_backward(*given)
+
+    @staticmethod
+    def backward(ctx, *seconds):
+        """The result depends on the operands alone: `out` and `rows` are made of them."""
+        *given, mask = ctx.saved_tensors
+
+        def once(g, *operands):
+            return torch.func.vjp(lambda *own: sink_plainly(*own, mask, ctx.causal, ctx.scale), *operands)[1](g)
+
+        return *torch.func.vjp(once, *given)[1](seconds), *[None] * 5
 
 
 def sink_as_key(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float, sink: Tensor
 ) -> Tensor:
-    """The same by one more feature and one more key, which stands first, of zeros but for its own 1."""
+    """Implements the sink as one more feature, and as a first key that is zero except in this feature."""
     most = torch.finfo(q.dtype).max  # minus infinity times zero would be NaN
     sink = (sink / scale).clamp(-most, most).to(q.dtype).expand(*q.shape[:-1], 1)
     q, k = torch.cat((q, sink), -1), F.pad(k, (0, 1, 1, 0))
     k = k + F.pad(k.new_ones(1, 1), (k.shape[-1] - 1, 0, 0, k.shape[-2] - 1))
-    v = F.pad(v, (0, 1, 1, 0))  # as wide as the others
+    v = F.pad(v, (0, 1, 1, 0))  # same width as the other operands
     if mask is not None:
         mask = F.pad(mask, (1, 0), value=1.0 if mask.dtype == torch.bool else 0.0)
-    q = F.pad(q, (0, 0, 1, 0)) if causal else q  # a query that sees the sink alone, so that all others see it
+    q = F.pad(q, (0, 0, 1, 0)) if causal else q  # an extra query that sees only the sink, so that the others see it too
     out = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale=scale)[..., :-1]
     return out[..., 1:, :] if causal else out

@@ -1,4 +1,4 @@
-"""Softmax attention over the last dimension; a row that sees nothing gives zeros, with gradients of zero."""
+"""Softmax attention over the last dimension; a row that sees nothing gives zeros, with zero gradients."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.masks import both, causal_mask
 
-LONG = 2048  # keys from which two products read them faster than the fused kernel, for one query on a CPU
+LONG = 2048  # keys from which two products are faster than the fused kernel, for one query on a CPU
 
 
 def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -15,13 +15,13 @@ def masked_softmax(scores: Tensor, keep: Tensor | None = None, bias: Tensor | No
         scores = scores + bias.to(scores.dtype)
     if keep is None:
         return scores.softmax(-1)
-    # The least finite number: with -inf an empty row would be NaN before it is cleared, and its gradient after.
+    # The lowest finite number: with -inf, an empty row would be NaN, and so would its gradient.
     weights = torch.where(keep, scores, torch.finfo(scores.dtype).min).softmax(-1)
     return torch.where(keep, weights, 0)
 
 
 def sink_softmax(scores: Tensor, sink: Tensor, keep: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """The same beside one more score in each row, of no value: sink [..., n or 1, 1]."""
+    """`masked_softmax` with one more score per row, without a value: sink [..., n or 1, 1]."""
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     if keep is not None:
@@ -40,7 +40,7 @@ def sink_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = None)
 
 
 def softmax_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = None, dim: int = -1) -> Tensor:
-    """The gradient of the scores of a softmax, from that of its weights; nothing of what may not be seen."""
+    """The gradient of the scores of a softmax, from that of its weights; hidden entries contribute nothing."""
     if keep is not None:
         gradient = torch.where(keep, gradient, 0)
     weights, gradient = torch.broadcast_tensors(weights, gradient.to(weights.dtype))
@@ -62,10 +62,10 @@ def attend(
 ) -> Tensor:
     """softmax(scale q k^T + bias) v, fused: q [..., h, n, d], k [..., g, m, d], v [..., g, m, e] -> [..., h, n, e].
 
-    `keep` and `bias` broadcast to [..., h, n, m]; g divides h: consecutive query heads share a key and value head; each
-    of the three may have one head for all.
-    With several `keys` a position, k has them one after another, [..., g, keys m, d], and they share v, keep and bias.
-    `sink` [..., h or 1, n or 1, 1]: one more score in each row, of no value; `call` takes it.
+    `keep` and `bias` broadcast to [..., h, n, m]. g divides h: consecutive query heads share a key and value head; each
+    of q, k and v may have one head for all. With several `keys` per position, k is [..., g, keys m, d], one set of m
+    keys after another, which share v, keep and bias. `sink` [..., h or 1, n or 1, 1]: one more score per row, without a
+    value; `call` then takes it.
     """
     n, m = q.shape[-2], k.shape[-2] // keys
     if keys > 1:
@@ -73,9 +73,9 @@ def attend(
         causal, v = False, torch.cat([v] * keys, -2)
         keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
     if n == 1 and m > 0:
-        causal = False  # the one query stands at the last key, and sees all
+        causal = False  # the only query is at the last key and sees all
     fused = empty = False
-    if causal and keep is None and bias is None and n == m:  # tested by `if`: traced lengths make no plain bool
+    if causal and keep is None and bias is None and n == m:  # a branch, because traced lengths do not give a plain bool
         fused = True
     elif keep is not None or (causal and n > m):
         empty = True
@@ -87,7 +87,7 @@ def attend(
         mask = bias.to(q.dtype) if mask is None else torch.where(mask, bias.to(q.dtype), float("-inf"))
     out = fused_attention(q, k, v, mask, scale, dropout, fused, sink, call)
     if bias is not None and out.numel() == 0:
-        out = out + 0 * bias.sum()  # for an empty batch the fused call leaves the bias out of the gradient
+        out = out + 0 * bias.sum()  # for an empty batch, the fused call omits the gradient of the bias
     return out if some is None else torch.where(some, out, 0)
 
 
@@ -102,13 +102,13 @@ def fused_attention(
     sink: Tensor | None = None,
     call=F.scaled_dot_product_attention,
 ) -> Tensor:
-    """scaled_dot_product_attention for any batch and widths: the fused kernels want four dimensions and one width."""
-    if scale <= 0:  # the fused kernels multiply the minus infinity of a causal mask by it
+    """scaled_dot_product_attention for any batch and widths; fused kernels require four dimensions and one width."""
+    if scale <= 0:  # fused kernels multiply the -inf of a causal mask by the scale
         q, scale = q * scale, 1.0
     operands = (q, k, v) if mask is None or mask.ndim < 4 else (q, k, v, mask)
     operands = operands if sink is None else (*operands, sink)
     batch = q.shape[:-3]
-    if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # tuples would compare sizes before lengths
+    if any(t.ndim != q.ndim or t.shape[:-3] != batch for t in operands):  # comparing shapes would specialise on sizes
         batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
     heads, width, out_width = max(k.shape[-3], v.shape[-3]), max(q.shape[-1], v.shape[-1]), v.shape[-1]
     q, k, v = (four_dimensions(laid_out(zero_padded(t, width)), batch) for t in (q, k, v))
@@ -130,10 +130,10 @@ def fused_attention(
 
 
 def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: float) -> Tensor:
-    """Attention of one query, q [b, h, 1, d], k and v [b, g, m, d]: keys and values are read once.
+    """Attention of one query, q [b, h, 1, d], k and v [b, g, m, d]: reads keys and values once.
 
-    Heads that share a key are rows of one product with it. Where none do, two products read long keys of a CPU faster
-    than the fused kernel, whose blocks are made for many queries.
+    Heads that share a key become rows of one product. Without shared keys, two products are faster than the fused
+    kernel for long keys on a CPU, because the blocks of the kernel are designed for many queries.
     """
     groups = k.shape[1]
     if q.shape[1] != groups:
@@ -141,18 +141,18 @@ def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
             mask = mask.expand(-1, q.shape[1], -1, -1).unflatten(1, (groups, -1)).squeeze(3)
         rows = q.unflatten(1, (groups, -1)).squeeze(3)  # b g h/g d
         return F.scaled_dot_product_attention(rows, k, v, mask, dropout, scale=scale).flatten(1, 2)[:, :, None]
-    # a product of halves would round the scores
+    # in half precision, the product would round the scores
     wide = q.device.type == "cpu" and q.element_size() >= 4 and not torch.is_autocast_enabled("cpu")
     if not wide or dropout or torch.compiler.is_compiling() or k.shape[-2] < LONG:
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale)
-    scores = torch.matmul(k, scale * q.transpose(-1, -2)).transpose(-1, -2)  # keys read row by row
+    scores = torch.matmul(k, scale * q.transpose(-1, -2)).transpose(-1, -2)  # reads keys row by row
     if mask is not None:
         scores = torch.where(mask, scores, float("-inf")) if mask.dtype == torch.bool else scores + mask
     return torch.matmul(scores.softmax(-1), v)
 
 
 def over_heads(x: Tensor, *heads: int) -> Tensor:
-    """x with one dimension for each head leg, 1 where it is the same for all, with all of them as one.
+    """Flattens head legs into one dimension; head dimensions of size 1 are expanded.
 
     [..., h or 1, g or 1, m, d] -> [..., h g, m, d]
     """
@@ -169,10 +169,10 @@ def four_dimensions(x: Tensor, batch: tuple[int, ...]) -> Tensor:
 
 
 def laid_out(x: Tensor) -> Tensor:
-    """x with its last dimension's numbers side by side: kernels take no other, and torch else makes all scores."""
+    """x with a contiguous last dimension, which fused kernels require; torch would otherwise materialise all scores."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def zero_padded(x: Tensor, width: int) -> Tensor:
-    """x with zeros after its last entries."""
+    """Pads the last dimension of x with zeros."""
     return x if x.shape[-1] == width else F.pad(x, (0, width - x.shape[-1]))

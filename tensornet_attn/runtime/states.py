@@ -1,4 +1,4 @@
-"""Sums over the keys k v^T for few heads, mixed into states that many heads of queries read: nothing is n by m."""
+"""Sums k v^T over the keys for few heads, mixed into states that many query heads read; no n by m tensor."""
 
 import torch
 import torch.nn.functional as F
@@ -20,11 +20,11 @@ def mixed_states(
     causal: bool = False,
     chunk: int = 32,
 ) -> Tensor:
-    """q_h times the sum over g of mix[h, g] S_g, where S_g is the sum over the visible keys of k_g v_g^T.
+    """q_h times the sum over g of mix[h, g] S_g, where S_g is the sum of k_g v_g^T over the visible keys.
 
-    q [..., h, n, d], k [..., g, m, d], v [..., g, m, e], mix [h, g] -> [..., h, n, e]; without v the keys are summed
-    alone, and e is 1. `batch` counts the dimensions of the batch. With a `mask` the scores are made: it may hide any
-    pair.
+    q [..., h, n, d], k [..., g, m, d], v [..., g, m, e], mix [h, g] -> [..., h, n, e]; without v, only keys are summed
+    and e is 1. `batch`: number of batch dimensions. With a `mask`, which may hide any pair, the scores are
+    materialised.
     """
     if mask is not None:
         return dense_states(q, k, v, mix, mask, key_mask, batch, causal)
@@ -44,7 +44,7 @@ def mixed_states_and_blockwise(
     causal: bool = False,
     chunk: int = 32,
 ) -> tuple[Tensor, Tensor]:
-    """`mixed_states` with v, and without it as [..., h, n]: one state is read, and scores are made once."""
+    """`mixed_states` with v, and without v as [..., h, n]; both read one state, and scores are computed once."""
     if mask is not None or causal:
         wider = torch.cat([v, torch.ones_like(v[..., :1])], -1)
         read, rows = mixed_states(q, k, wider, mix, mask, key_mask, batch, causal, chunk).split([v.shape[-1], 1], -1)
@@ -60,7 +60,7 @@ def summed_keys(k: Tensor, v: Tensor | None) -> Tensor:
 
 
 def read_values(scores: Tensor, v: Tensor | None) -> Tensor:
-    """Scores times values, or their sums over the keys: [..., n, e]."""
+    """Scores times values, or row sums of the scores: [..., n, e]."""
     return scores.sum(-1, keepdim=True) if v is None else scores @ v
 
 
@@ -70,13 +70,12 @@ def mixed_heads(mix: Tensor, S: Tensor) -> Tensor:
 
 
 def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: int) -> Tensor:
-    """Over the keys that are not later than the query; the last query stands at the last key.
+    """Causal: only keys not later than the query; the last query is at the last key.
 
-    Inside a chunk the scores are made, head by head of the keys, those of all queries in one product; what lies before
-    a chunk is one state.
+    Within a chunk the scores are materialised, one key head at a time for all query heads; earlier keys are one state.
     """
     n, m = q.shape[-2], k.shape[-2]
-    least = 1 if torch.compiler.is_compiling() else 0  # traced, no size is 1 for some lengths alone
+    least = 1 if torch.compiler.is_compiling() else 0  # in traced code a size must not become 1 for some lengths
     chunks = (m + (least + 1) * chunk - 1) // chunk
     q = F.pad(q, (0, 0, m - n, 0))
     q, k, v = (
@@ -96,7 +95,7 @@ def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: in
 def dense_states(
     q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, mask: Tensor, key_mask: Tensor | None, batch: int, causal: bool
 ) -> Tensor:
-    """The same with every score made, for a mask [n, m] or [batch..., n, m]."""
+    """`mixed_states` with all scores materialised, for a mask [n, m] or [batch..., n, m]."""
     own = causal_mask(q.shape[-2], k.shape[-2], k.device) if causal else None
     keep, _ = visible(own, mask, key_mask, batch, 1)
     out = 0

@@ -1,4 +1,4 @@
-"""Spaces of designs: what varies, moves on diagrams, proposals that are functions of a seed and a number."""
+"""Search spaces of designs: choices, moves on diagrams, and reproducible proposals."""
 
 from tensornet_attn.search.build import Proposal, Refused, built
 from tensornet_attn.search.moves import MOVES, Move, apply

@@ -1,6 +1,6 @@
-"""The process of a worker: `python -m tensornet_attn.search`, told on standard input what to do, as one line of JSON.
+"""The process of a worker: `python -m tensornet_attn.search` reads its arguments as a line of JSON on standard input.
 
-Its last line on standard output says, as JSON, what has gone wrong. It ends when its standard input does.
+If it fails, it writes the error as JSON in its last line on standard output. It ends when standard input is closed.
 """
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From a path to a design with its price: choices are made in order, and those that have no place drop out."""
+"""Builds the design of a path and prices it: choices apply in order, and those that do not apply are dropped."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tensornet_attn.spec import Design
 
 @dataclass(frozen=True)
 class Proposal:
-    """A design of a space: the path that leads to it, its canonical hash, and its price.
+    """A design of a space, with its path, canonical hash, and price.
 
-    `essence`: the hash of the design without legs of size 1. Two proposals of one essence are one design.
+    `essence`: the hash of the design without legs of size 1. Proposals with the same essence are the same design.
     """
 
     design: Design
@@ -47,7 +47,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Refused:
-    """Why a path gives nothing: the bound it breaks, and how far it is off, or what the checker said."""
+    """The reason why a path has no proposal: a violated bound with the cost and its value, or the checker's message."""
 
     reason: str
     bound: bool = False
@@ -57,7 +57,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Walk:
-    """A way into a space: its choices that had a place, and the design and sketch that they lead to."""
+    """A partial path: the choices that apply, and the resulting design and sketch."""
 
     space: Space
     design: Design
@@ -65,7 +65,7 @@ class Walk:
     path: Path
 
     def after(self, choice: Choice) -> Walk | None:
-        """The way after one more move; None where it has no place, is none of the space, or is made already."""
+        """The walk after another move; None if the move does not apply, is not in the space, or is in the path."""
         made = {other.name for other in of_kind(self.path, "move")}
         if choice.name not in self.space.moves.keys() - made or len(made) >= self.space.most:
             return None
@@ -73,7 +73,7 @@ class Walk:
         return None if new is None else replace(self, sketch=new, path=(*self.path, choice))
 
     def end(self) -> Proposal | Refused:
-        """The proposal that the way leads to, where it keeps to the space's bounds."""
+        """The proposal of the walk, or the reason why it is refused."""
         design, bounds = self.design, self.space.bounds
         try:
             moves = of_kind(self.path, "move")
@@ -95,11 +95,11 @@ class Walk:
 
 
 def start(space: Space, choices: Path) -> Walk | Refused:
-    """The way after base, alternatives, legs and settings; those that have no place drop out, as do moves."""
+    """The walk after base, alternatives, legs and settings; choices that do not apply and moves are dropped."""
     choices = ordered(space, choices)
     base = next((choice for choice in of_kind(choices, "base") if choice.name in space.bases), None)
     if base is None:
-        return Refused("no base of this name")
+        return Refused("the space has no base of this name")
     data: dict[str, Any] = dict(space.bases[base.name])
     kept: list[Choice] = [base]
     for choice in of_kind(choices, "alternative"):
@@ -117,7 +117,7 @@ def start(space: Space, choices: Path) -> Walk | Refused:
 
 
 def walked(space: Space, path: Path) -> Walk | Refused:
-    """The way along a path; choices that have no place drop out."""
+    """The walk along a path, without choices that do not apply."""
     walk = start(space, path)
     for choice in of_kind(path, "move"):
         walk = walk if isinstance(walk, Refused) else walk.after(choice) or walk
@@ -125,22 +125,22 @@ def walked(space: Space, path: Path) -> Walk | Refused:
 
 
 def built(space: Space, path: Path) -> Proposal | Refused:
-    """The proposal of a path; choices that have no place drop out of its path."""
+    """The proposal of a path, without choices that do not apply."""
     walk = walked(space, path)
     return walk if isinstance(walk, Refused) else walk.end()
 
 
-KEPT = (*FIXED, "constants", "noise")  # what has the legs that its values were declared with
+KEPT = (*FIXED, "constants", "noise")  # tensors whose legs cannot change
 
 
 def essence(sketch: Sketch, own: str) -> str:
-    """The canonical hash of a design without its legs of size 1; `own`, its own hash, where it has none to leave out.
+    """The canonical hash of a design without its legs of size 1; `own`, its hash, if no leg can be left out.
 
-    So grouped queries with one group are multi-query attention, and with one query a group multi-head attention.
+    For example, grouped-query attention with one group is multi-query attention.
     """
     gone = {leg for leg, size in sketch.sizes.items() if size == 1 and leg in sketch.declared}
     boxes = [step.box for step in sketch.step.values() if step.box is not None]
-    acting = {leg for box in boxes for leg in box.acting}  # a box needs its leg
+    acting = {leg for box in boxes for leg in box.acting}  # legs that a box acts along
     fixed = {leg for made in sketch.tensors.values() if made.role in KEPT for leg in made.legs}
     if not gone or gone & (acting | fixed):
         return own
@@ -148,5 +148,5 @@ def essence(sketch: Sketch, own: str) -> str:
     less.change_legs(lambda _, legs: tuple(leg for leg in legs if leg not in gone))
     try:
         return compiler.load(data_of(less)).hash
-    except DesignError:  # an initialiser such as kron speaks of the leg
+    except DesignError:  # e.g. an initialiser refers to the leg
         return own

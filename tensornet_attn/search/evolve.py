@@ -1,13 +1,13 @@
-"""Proposals of a study: the design of a slot as a pure function of the study, the slot, and what is finished.
+"""Proposals of a study: the design of a slot is a pure function of the study, the slot, and the finished trials.
 
-Evolution begins with the bases and some random designs. Then it is aging evolution: a parent is the best of a few that
-are drawn from the last trials, and of some mutants, children with another parent, and random designs, the one that
-promises most is the proposal. Aging forgets lucky measurements, but a study has tens of trials and not thousands; so
-the best ones of all stay among the parents.
+Evolution starts with the bases and random designs, and continues as aging evolution. A parent wins a tournament among
+the last trials. The candidates are mutants, crossovers with another parent, and random designs; the proposal is the
+candidate with the largest acquisition value. Aging discards lucky measurements; because a study has only tens of
+trials, the best trials of all stay among the parents.
 
-Costs are known before anything is trained, qualities are guessed from kin. A guess is what a Gaussian process over the
-designs evaluated says of a candidate: its mean, and one deviation more. The promise is the hypervolume that this would
-add to what is known.
+Costs are known before training. Qualities are predicted by a Gaussian process over the evaluated designs, as the mean
+plus one standard deviation (an upper confidence bound). The acquisition value is the hypervolume that the predicted
+point adds.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from tensornet_attn.search.study import ARMS, Study
 from tensornet_attn.search.survey import FEW, every, paths_at_most
 from tensornet_attn.search.trial import Trial, excess, on_rung, point, values_at, values_of, within
 
-ATTEMPTS = 48  # proposals of one kind that are known already, or refused, before another kind is tried
-OFFSPRING = 24  # that are priced, which costs nothing beside training, so that the most promising one is taken
-STRANGERS = 16  # random designs beside them: where all kin is poor, one of these promises more
-REFUSALS = 3  # random ones, each of many drafts, that are refused one after the other
-GRAIN = 0.01  # of the range of qualities: parents nearer than this are equally good, and the cheaper one is better
-_NUMBERS = 2**20  # numbers of proposals for a slot
+ATTEMPTS = 48  # attempts with one kind of proposal before the next kind
+OFFSPRING = 24  # mutants and crossovers among the candidates; pricing is cheap compared with training
+STRANGERS = 16  # random designs among the candidates, for the case that all parents are poor
+REFUSALS = 3  # random proposals, each with many drafts, that may fail in a row
+GRAIN = 0.01  # share of the range of qualities below which parents count as equal, and the cheaper one wins
+_NUMBERS = 2**20  # proposal numbers per slot
 
 
 class Exhausted(InputError):
-    """Every design of a space has been evaluated by the arm that asks for another."""
+    """An arm has evaluated every design of the space."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a slot is to evaluate. `how`: seed, random, mutate or cross; `parents`: slots.
+    """The proposal of a slot. `how`: seed, random, mutate or cross; `parents`: slots.
 
-    `same_as`: the slot of the other arm in which the same design is finished, whose results are taken over.
+    `same_as`: a finished slot of the other arm with the same design, whose results are reused.
     """
 
     slot: int
@@ -57,26 +57,26 @@ class Draft:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A slot in which a design is trained once more, with a seed that nothing was chosen by."""
+    """A slot in which a finalist is trained again, with a fresh seed."""
 
     slot: int
     of: Trial
     fresh: int
 
 
-Found = tuple[str, Proposal, tuple[int, ...]]  # how, what, parents
+Found = tuple[str, Proposal, tuple[int, ...]]  # how, proposal, parents
 
 
 def draft(
     study: Study, space: Space, slot: int, finished: Sequence[Trial], avoid: frozenset[str] = frozenset()
 ) -> Draft:
-    """The proposal of a slot. `finished`: trials in any order; `avoid`: essences that its arm is evaluating now.
+    """The proposal of a slot. `finished`: trials in any order; `avoid`: essences that its arm is evaluating.
 
-    Each arm sees its own trials alone. Raises InputError where nothing is valid and within bounds, Exhausted where the
-    arm has every design.
+    An arm uses only its own trials. Raises InputError if no design is valid and within bounds, and Exhausted if the arm
+    has evaluated every design.
     """
     if not 0 <= slot < study.proposals:
-        raise InputError(f"the study has the slots 0 to {study.proposals - 1} for proposals, and no slot {slot}.")
+        raise InputError(f"the study has no slot {slot}; choose a slot from 0 to {study.proposals - 1}.")
     arm = study.arms[slot % len(study.arms)]
     trials = sorted((trial for trial in finished if trial.arm in ARMS and trial.slot != slot), key=lambda t: t.slot)
     own = [trial for trial in trials if trial.arm == arm]
@@ -88,13 +88,13 @@ def draft(
 
 @dataclass(frozen=True)
 class _Source:
-    """Where the proposals of a slot come from; `own`: the finished trials of its arm, by slot."""
+    """The generators of proposals for a slot; `own`: the finished trials of its arm, by slot."""
 
     study: Study
     space: Space
     slot: int
     own: Sequence[Trial]
-    hopeful: bool  # something has been proposed before, so that the space is not empty
+    hopeful: bool  # an earlier proposal shows that the space is not empty
 
     def luck(self, purpose: str, attempt: int) -> Luck:
         return Luck(f"study/{purpose}", self.study.seed, self.slot, attempt)
@@ -106,7 +106,7 @@ class _Source:
         yield from (("seed", proposal, ()) for proposal in seeds(self.space))
 
     def random(self) -> Iterator[Found]:
-        """Random proposals. Raises InputError where too many in a row are refused."""
+        """Random proposals. Raises InputError if too many in a row are refused."""
         refused = 0
         for attempt in range(ATTEMPTS):
             try:
@@ -120,7 +120,7 @@ class _Source:
                 yield "random", found, ()
 
     def bred(self) -> Iterator[Found]:
-        """Offspring of good parents and some strangers, once there are enough trials; of each litter the best first."""
+        """The candidates of each generation by acquisition value, once there are enough trials."""
         if len(self.own) >= self.study.population:
             pool, known = self.pool(), {trial.essence for trial in self.own}
             for number in range(ATTEMPTS // OFFSPRING):
@@ -129,7 +129,7 @@ class _Source:
                 yield from (litter[place] for place in places)
 
     def litter(self, pool: Sequence[Trial], number: int) -> Iterator[Found]:
-        """Some offspring and strangers; fewer where nothing valid and within bounds is found."""
+        """Offspring and random designs; fewer if no valid design within bounds is found."""
         mates = (partial(self.offspring, pool, number * OFFSPRING + place) for place in range(OFFSPRING))
         others = (partial(self.stranger, number * STRANGERS + place) for place in range(STRANGERS))
         for make in (*mates, *others):
@@ -140,7 +140,7 @@ class _Source:
         return "random", propose(self.space, self.study.seed, self.number(ATTEMPTS + attempt)), ()
 
     def pool(self) -> list[Trial]:
-        """Those that may be parents, the best first: the last trials, and the best of all times."""
+        """The possible parents, the best first: the last trials, and the best of all trials."""
         size, found = self.study.population, [trial.quality for trial in self.own if trial.quality is not None]
         known = [quality for quality in found if isfinite(quality)]
         grain = GRAIN * (max(known) - min(known)) if known else 0.0
@@ -159,18 +159,18 @@ class _Source:
         return "mutate", mutate(self.space, first.path, self.study.seed, self.number(attempt)), (first.slot,)
 
     def winner(self, pool: Sequence[Trial], luck: Luck) -> Trial:
-        """The best of a few that are drawn from a pool in order."""
+        """The winner of a tournament in a sorted pool."""
         return pool[min(int(luck.unit() * len(pool)) for _ in range(self.study.tournament))]
 
     def walked(self) -> Iterator[Found]:
-        """Every design of a small space, each once, in an order drawn for the slot."""
+        """All designs of a small space in a random order that depends on the slot."""
         if paths_at_most(self.space) <= FEW:
             unique = {proposal.essence: proposal for proposal in every(self.space)}
             yield from (("random", proposal, ()) for proposal in self.luck("walk", 0).shuffled(list(unique.values())))
 
 
 def _first_new(source: _Source, arm: str, taken: frozenset[str]) -> Found:
-    """The first proposal of the arm that is not taken."""
+    """The first proposal of the arm whose essence is not in `taken`."""
     ways = [source.seeds, source.bred] if arm == "evolution" else []
     met: set[str] = set()
     problem: InputError | None = None
@@ -185,19 +185,19 @@ def _first_new(source: _Source, arm: str, taken: frozenset[str]) -> Found:
     if problem is not None and not met:
         raise problem
     space, few = source.space, paths_at_most(source.space) <= FEW
-    done = f"{ATTEMPTS} drafts of the space '{space.name}' gave nothing that {arm} has not evaluated"
+    done = f"{ATTEMPTS} drafts of the space '{space.name}' gave no design that {arm} has not evaluated"
     if few:
         many = counted(len(met), "different design")
-        done = f"the space '{space.name}' has {many} within bounds, and {arm} has all of them"
-    raise Exhausted(f"{done}: lower 'trials', or let more vary.")
+        done = f"the space '{space.name}' has {many} within bounds, and {arm} has evaluated all of them"
+    raise Exhausted(f"{done}: lower 'trials', or add choices to the space.")
 
 
-OPTIMISM = 1.0  # deviations: a mean alone promises nothing beyond what is known already
+OPTIMISM = 1.0  # standard deviations above the mean, for exploration
 Values = Mapping[str, float]
 
 
 def promising(study: Study, trials: Sequence[Trial], candidates: Sequence[Proposal]) -> list[int]:
-    """The places of candidates, the most promising first: within bounds, by what they add, by quality, as given."""
+    """The indices of candidates, sorted by violation of bounds, hypervolume gain, predicted quality, and index."""
     known = _known(study, trials)
     if not known or len(candidates) < 2:
         return list(range(len(candidates)))
@@ -208,9 +208,9 @@ def promising(study: Study, trials: Sequence[Trial], candidates: Sequence[Propos
 
 
 def _known(study: Study, trials: Sequence[Trial]) -> list[tuple[Path, Values]]:
-    """The paths of trials, and their values on the highest rung that enough of them have been on.
+    """The paths of trials, and their values on the highest rung with enough trials.
 
-    A quality that was not finite is as bad as the worst.
+    A quality that is not finite counts as the worst quality.
     """
     rungs = range(len(study.rungs), 1, -1)
     rung = next((rung for rung in rungs if len(on_rung(trials, rung)) >= study.population // 2), 1)
@@ -220,7 +220,7 @@ def _known(study: Study, trials: Sequence[Trial]) -> list[tuple[Path, Values]]:
 
 
 def guess(known: Sequence[tuple[Path, Values]], candidates: Sequence[Proposal]) -> list[dict[str, float]]:
-    """The values that candidates may have: their own costs, and what may be hoped for from their kin."""
+    """The predicted values of candidates: their costs, and optimistic quality and latency."""
     paths = [candidate.path for candidate in candidates]
     quality = [(path, values["quality"]) for path, values in known if "quality" in values]
     latency = [(path, -log(values["latency"])) for path, values in known if values.get("latency", 0) > 0]
@@ -232,16 +232,16 @@ def guess(known: Sequence[tuple[Path, Values]], candidates: Sequence[Proposal]) 
 
 
 def _hopes(pairs: Sequence[tuple[Path, float]], paths: Sequence[Path]) -> list[float]:
-    """For each path the mean of what is to be had, of which more is better, and deviations more; given pairs."""
-    from tensornet_attn.search.gaussian import regressed  # scikit-learn takes a second to import
+    """The upper confidence bound of each path, given (path, value) pairs."""
+    from tensornet_attn.search.gaussian import regressed  # importing scikit-learn takes a second
 
     mean, deviation = regressed([path for path, _ in pairs], [value for _, value in pairs], paths)
     hopes = mean + OPTIMISM * deviation
-    return [round(hope, 12) for hope in hopes.tolist()]  # what is equal but for rounding keeps its order
+    return [round(hope, 12) for hope in hopes.tolist()]  # rounding keeps the order of equal values stable
 
 
 def _gains(study: Study, known: Sequence[Values], guesses: Sequence[Values]) -> list[float]:
-    """The hypervolume that each guess adds, where all objectives run from 0 to 1 over what is known and guessed."""
+    """The hypervolume that each guess adds, with objectives scaled to 0 to 1 over known and guessed values."""
     names, edge = study.objectives, (EDGE,) * len(study.objectives)
     scaled = unit([even(point(values, names), names) for values in (*known, *guesses)])
     have = scaled[: len(known)]

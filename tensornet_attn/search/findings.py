@@ -1,7 +1,4 @@
-"""What a study has come to, put together once for all parts of its report: how the report calls it, and what paid.
-
-How qualities and costs differ between trials with and without a choice has 95 % intervals.
-"""
+"""The findings of a study for its report, with the effects of choices on quality and costs and their 95 % intervals."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ from tensornet_attn.search.study import ARMS, Rung, Study
 from tensornet_attn.search.study_file import callable_task
 from tensornet_attn.search.trial import BOUND, COMPLETE, Trial, values_at
 
-LEAST = 2  # values on each side of a difference that has an interval
+LEAST = 2  # minimum number of values on each side of an effect
 ALL = "all"  # trials of all arms
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The mean of `metric` in trials with a choice, less that in trials without it, and its 95 % interval.
+    """The mean of `metric` in trials with a choice minus the mean without it, and its 95 % interval.
 
-    `move`: what was chosen, a move, a base or `STEP: ALTERNATIVE`, by `kind`. `with_`, `without`: how many trials.
-    `arm`: random, whose trials nothing was chosen by, or all. `paired`: over pairs of mutant and parent that differ in
-    this choice alone, of which there are `with_`. `rung`: the one that gave the qualities, 0 for costs.
+    `move`: the choice, which is a move, a base or `STEP: ALTERNATIVE`, by `kind`. `with_`, `without`: numbers of
+    trials. `arm`: random, or all arms. `paired`: the effect is over `with_` pairs of mutant and parent that differ only
+    in this choice. `rung`: the rung of the qualities; 0 for costs.
     """
 
     move: str
@@ -48,11 +45,11 @@ Key = tuple[str, str]  # kind, name
 
 
 def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
-    """The effects of all choices on quality and the objectives, where there are two trials at least on either side.
+    """The effects of all choices on quality and the other objectives, with at least two trials on either side.
 
-    Qualities are compared on each rung by itself, among all that were trained there; costs among all proposals. A
-    design that both arms have counts once. Unpaired ones of a study are confounded: evolution adds moves to what was
-    good already, so look at the random arm and at pairs first.
+    Qualities are compared on each rung separately, among all trials of the rung; costs among all proposals. A design of
+    both arms counts once. Unpaired effects over all arms are confounded, because evolution adds moves to good designs:
+    prefer the random arm and pairs.
     """
     own = sorted((trial for trial in trials if trial.arm in ARMS), key=lambda trial: trial.slot)
     measures = [(rung, "quality") for rung in range(len(study.rungs), 0, -1)]
@@ -62,7 +59,7 @@ def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
         values = {trial.slot: value for trial in own if (value := values_at(trial, rung).get(metric)) is not None}
         known = [trial for trial in own if trial.slot in values]
         for arm in (ALL, *study.arms[1:]):
-            # of equal designs the first
+            # the first trial of each design
             designs = {trial.essence: trial for trial in reversed(known) if arm in (ALL, trial.arm)}
             rows = [({*map(_key, trial.path)}, values[trial.slot]) for trial in designs.values()]
             for kind, name in sorted({key for keys, _ in rows for key in keys if key is not None}):
@@ -81,14 +78,14 @@ def effects(study: Study, trials: Iterable[Trial]) -> list[Effect]:
 
 
 def _key(choice: Choice) -> Key | None:
-    """What is compared of a choice; sizes and options are left out."""
+    """The key of a choice for effects; None for sizes and settings, and options are ignored."""
     if choice.kind in ("base", "move"):
         return choice.kind, choice.name
     return ("alternative", f"{choice.name}: {choice.value}") if choice.kind == "alternative" else None
 
 
 def welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """The difference of two means, and half of its 95 % interval, for variances that may differ (Welch, 1947).
+    """The difference of two means, and half its 95 % interval, for unequal variances (Welch, 1947).
 
     >>> [round(value, 3) for value in welch([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])]
     [2.0, 2.267]
@@ -98,17 +95,17 @@ def welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float
     if total == 0:
         return middle, 0.0
     freedom = total**2 / sum(part**2 / (len(v) - 1) for part, v in zip(parts, (first, second), strict=True))
-    return middle, quantile(max(1, int(freedom + 1e-9))) * sqrt(total)  # whole, hence not too narrow
+    return middle, quantile(max(1, int(freedom + 1e-9))) * sqrt(total)  # rounding down widens
 
 
 def _paired(trials: Sequence[Trial], values: Mapping[int, float]) -> dict[Key, list[float]]:
-    """By move or alternative, what having it changes in mutants that differ from their parent in it alone."""
+    """By move or alternative, the differences between mutants and parents that differ only in this choice."""
     slots = {trial.slot: trial for trial in trials}
     found: dict[Key, list[float]] = {}
     for trial in trials:
         parent = slots.get(trial.parents[0]) if trial.how == "mutate" and trial.parents else None
         if parent is not None:
-            # where a move was made is left out: other moves change the name of its box
+            # positions of moves are ignored, because other moves rename boxes
             mine, theirs = ({replace(choice, at="") for choice in one.path} for one in (trial, parent))
             differing = mine ^ theirs
             key = _key(next(iter(differing))) if len(differing) == 1 else None
@@ -122,15 +119,15 @@ ARM_NAMES = {"evolution": "evolution", "random": "random search"}
 MEANINGS = {  # of objectives
     "macs": "multiply-adds of a forward call",
     "parameters": "parameters",
-    "activations": "floats kept for backward",
-    "decoding_state": "floats of the decoding state",
-    "latency": "seconds of a forward and a backward call",
+    "activations": "floats saved for backward",
+    "decoding_state": "floats of the decoding cache",
+    "latency": "seconds of forward and backward",
 }
 
 
 @dataclass(frozen=True)
 class Findings:
-    """A study and its trials: `proposals` by slot, and the `front` of them, the best in the first objective first."""
+    """A study with its trials, its `proposals` by slot, and their `front`, the best in the first objective first."""
 
     study: Study
     space: Space
@@ -145,39 +142,39 @@ class Findings:
 
     @cached_property
     def members(self) -> frozenset[str]:
-        """The essences on the front."""
+        """The essences of the front."""
         return frozenset(trial.essence for trial in self.front)
 
     @cached_property
     def again(self) -> Mapping[int, Confirmed]:
-        """By the slot of a finalist, what confirming it gave."""
+        """The confirmations by slot of the finalist."""
         return {one.of: one for one in self.confirmed}
 
     @cached_property
     def costs(self) -> Sequence[str]:
-        """The costs that are known of trials."""
+        """The names of known costs."""
         latency = any("latency" in (one.values or {}) for one in self.proposals)
         return [*COSTS, *(["latency"] if latency else [])]
 
     @cached_property
     def chosen(self) -> Sequence[Trial]:
-        """The front and then the other finalists, the highest mean first."""
+        """The front, then the other finalists, the highest mean first."""
         others = (self.slots[one.of] for one in self.confirmed)
         return (*self.front, *(trial for trial in others if trial.essence not in self.members))
 
     @cached_property
     def ratings(self) -> Mapping[str, Confirmed]:
-        """By essence, what confirming a design gave."""
+        """The confirmations by essence."""
         return {self.slots[one.of].essence: one for one in self.confirmed}
 
     @cached_property
     def failed(self) -> tuple[Trial, ...]:
-        """All trials that ended neither complete nor beyond a bound; confirmations too."""
+        """All trials, including confirmations, that ended neither complete nor out of bounds."""
         return tuple(trial for trial in self.trials if trial.state not in (COMPLETE, BOUND))
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The objectives that qualities are plotted against: those of the study, or multiply-adds where it has none."""
+        """The objectives on the horizontal axes of plots: the study's costs, or multiply-adds if it has none."""
         return tuple(name for name in self.study.objectives if name != "quality") or ("macs",)
 
     @cached_property
@@ -191,14 +188,15 @@ class Findings:
 
 
 def find(study: Study, space: Space, trials: Iterable[Trial]) -> Findings:
-    """The findings of a study's trials, in any order."""
+    """The findings of a study; the trials can be in any order."""
     known = tuple(sorted(trials, key=lambda trial: trial.slot))
     proposals = tuple(trial for trial in known if trial.arm in ARMS)
     return Findings(study, space, known, proposals, tuple(front(study, known)), tuple(confirmed(study, known)))
 
 
 def task(rung: Rung) -> str:
-    """
+    """The task of a rung with its options.
+
     >>> task(Rung(task="mqar", options={"length": 64, "pairs": 4}))
     'mqar (length 64, pairs 4)'
     """
@@ -207,13 +205,13 @@ def task(rung: Rung) -> str:
 
 
 def measure(rung: Rung) -> str:
-    """What the quality of a rung is; more is better. What a user's function returns has no name of its own."""
+    """The name of the quality of a rung; larger is better."""
     if callable_task(rung.task):
         return "quality"
     return "accuracy" if rung.measure == "accuracy" else "minus the loss, nats"
 
 
 def folder(trial: Trial) -> str:
-    """The name of the folder of a design of the front: `062_mhsa_delta`."""
+    """The folder name of a design of the front, such as `062_mhsa_delta`."""
     name = next(line.removeprefix("name:").strip() for line in trial.design.splitlines() if line.startswith("name:"))
     return f"{trial.slot:03}_{name}"

@@ -1,8 +1,8 @@
-"""A Gaussian process over paths: what the values of designs tell about those of others, and how surely.
+"""A Gaussian process over paths, which predicts the values of designs from those of evaluated designs.
 
-The process is scikit-learn's; the kernel is ours. The covariance of two paths is the square of a Tanimoto coefficient:
-what they choose alike over what either chooses. Numbers are alike by their ratio. The share of noise is that under
-which the values are most likely.
+The process is scikit-learn's, with a custom kernel. The covariance of two paths is the square of their Tanimoto
+coefficient: the choices that they share over all their choices. The similarity of numbers depends on their ratio. The
+noise level maximises the marginal likelihood.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sklearn.gaussian_process.kernels import Kernel
 
 from tensornet_attn.search.space import Path, Value
 
-NOISES = (0.03, 0.1, 0.3, 1.0)  # variances, in those of the values
+NOISES = (0.03, 0.1, 0.3, 1.0)  # noise variances, relative to the variance of the values
 Array = NDArray[np.floating]
 Chosen = Mapping[tuple[str, ...], Value | None]
 
 
 class Likeness(Kernel):  # type: ignore[misc]
-    """How alike paths are, which stand here by their places: row by row that of a known one with all."""
+    """A kernel that looks up similarities in a table [known paths, all paths]; its inputs are indices of paths."""
 
     def __init__(self, table: Array):
         self.table = table
@@ -41,9 +41,9 @@ class Likeness(Kernel):  # type: ignore[misc]
 
 
 def regressed(paths: Sequence[Path], values: Sequence[float], others: Sequence[Path]) -> tuple[Array, Array]:
-    """The mean and the deviation of each of the others, given the values of some paths, at least one.
+    """The predicted means and standard deviations of `others`, given the values of at least one path.
 
-    A deviation is that of the true value, without the noise of a measurement.
+    The deviations are those of true values, without measurement noise.
     """
     mean, scale = float(np.mean(values)), float(np.std(values))
     found = (np.asarray(values, dtype=np.float64) - mean) / (scale or 1.0)
@@ -65,7 +65,7 @@ def _tanimoto(one: Chosen, other: Chosen) -> float:
 
 
 def _alike(one: Value | None, other: Value | None) -> float:
-    """1 for what is equal, 1 / e for a number and twice that number, 0 for different words.
+    """The similarity of two values: 1 if equal, 1 / e for a number and its double, 0 for different words.
 
     >>> _alike("full", "full"), _alike("full", "left"), round(_alike(8, 16), 3)
     (1.0, 0.0, 0.368)
@@ -77,7 +77,7 @@ def _alike(one: Value | None, other: Value | None) -> float:
 
 
 def _chosen(path: Path) -> Chosen:
-    """What a path chooses: that it has a base or a move, each option of a move; where a move was made is left out."""
+    """The choices of a path: its base, moves, and each option of a move; the positions of moves are left out."""
     chosen: dict[tuple[str, ...], Value | None] = {}
     for choice in path:
         chosen[choice.kind, choice.name] = choice.value

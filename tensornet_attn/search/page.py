@@ -1,4 +1,4 @@
-"""The report of a study as a page: what its template asks for, plots, pictures, and what differs from a base."""
+"""The report of a study as a page: data for its template, plots, pictures, and differences from the bases."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tensornet_attn.search.study import Study, yaml_of
 from tensornet_attn.search.trial import COMPLETE, Trial, larger, on_rung, values_at
 from tensornet_attn.spec import Design
 
-MOST = 3_000_000  # characters of pictures on one page
-LEFT_OUT = "The picture is left out, so that this page stays small; 'tensornet-attn draw' makes it."
-# What Graphviz says of every node and wire, and a page says once or not at all.
+MOST = 3_000_000  # maximum characters of pictures on a page
+LEFT_OUT = "The picture is left out to keep this page small; use 'tensornet-attn draw'."
+# Attributes that Graphviz repeats for every node and wire, and that a page has once or does not need.
 _SAME = (
     (re.compile(r' xml:space="preserve"'), ""),
     (re.compile(r' font-family="Helvetica,sans-Serif"'), ""),
@@ -39,17 +39,14 @@ _SAME = (
     (re.compile(r"<g>\s*</g>\n?"), ""),
 )
 _PLACES = re.compile(r' (?:d|points|x|y|cx|cy|rx|ry|viewBox)="[^"]*"')
-_DIGITS = re.compile(r"(\.\d)\d+")  # a tenth of a point is enough
-ABOUT = ("tensornet", "name", "about", "source", "contains")  # of a design, say nothing of what is computed
-NEAR = 1  # lines around a change that are shown
+_DIGITS = re.compile(r"(\.\d)\d+")  # a resolution of 0.1 points is enough
+ABOUT = ("tensornet", "name", "about", "source", "contains")  # sections without influence on the computation
+NEAR = 1  # lines of context around a change
 KINDS = {"+": "more", "-": "less", "@": "place"}
 
 
 def page(study: Study, space: Space, trials: Sequence[Trial]) -> str:
-    """The report of a study with these finished trials, as one page of HTML that loads nothing.
-
-    `space` is that of the study.
-    """
+    """The report of a study with its space and finished trials, as one self-contained HTML page."""
     found = find(study, space, trials)
     drawn = pictures([*found.chosen, *order(study, found.proposals)])
     names = {essence: f"picture-{place}" for place, essence in enumerate(drawn)}
@@ -62,31 +59,31 @@ def page(study: Study, space: Space, trials: Sequence[Trial]) -> str:
 
 
 def plots(found: Findings) -> list[list[tuple[int, str]]]:
-    """The (rung, cost) of the plots, row by row: a row for each cost, the last rung first; one row of a single rung."""
+    """The (rung, cost) of the plots: a row for each cost, with the last rung first; one row if there is one rung."""
     rungs = range(len(found.study.rungs), 0, -1)
     rows = [[(rung, cost) for rung in rungs] for cost in found.shown]
     return rows if len(rungs) > 1 else [[plot for row in rows for plot in row]]
 
 
 def interval_axis(found: Findings, width: float) -> Scale:
-    """One scale for the intervals of all finalists."""
+    """The common scale of the intervals of all finalists."""
     ends = [v for one in found.confirmed for v in (one.search, one.mean.low, one.mean.high, *one.mean.values)]
     return linear(ends, 8, width - 8)
 
 
 def values(trial: Trial) -> Mapping[str, float]:
-    """All that is known of a trial, by objective."""
+    """All known values of a trial, by objective."""
     return {**trial.price.as_dict(), **(trial.values or {})}
 
 
 def times(found: Findings, rung: int) -> Sequence[float]:
-    """The seconds that trials have taken on a rung; those that took over the results of others left out."""
+    """The seconds of trials on a rung, without trials that reuse the results of others."""
     own = (trial for trial in found.proposals if trial.same_as is None)
     return [result.seconds for trial in own for result in trial.results if result.rung == rung]
 
 
 def pictures(trials: Iterable[Trial]) -> dict[str, Markup]:
-    """By essence, the picture of each design as SVG, the first ones as far as the page has room; else a sentence."""
+    """By essence, the picture of each design as SVG, or a sentence after `MOST` characters of pictures."""
     found: dict[str, Markup] = {}
     room = MOST
     for trial in trials:
@@ -99,27 +96,27 @@ def pictures(trials: Iterable[Trial]) -> dict[str, Markup]:
 
 @lru_cache(maxsize=1024)
 def design_of(text: str) -> Design:
-    """A design by its YAML, read once."""
+    """The design of a YAML text, cached."""
     return compiler.load(text)
 
 
 def slim(svg: str) -> Markup:
-    """A drawing of Graphviz without what its page says once."""
+    """A Graphviz drawing without redundant attributes, and with rounded coordinates."""
     for pattern, other in _SAME:
         svg = pattern.sub(other, str(svg))
     return Markup(_PLACES.sub(lambda places: _DIGITS.sub(r"\1", places[0]), svg))
 
 
 def changed_lines(base: Mapping[str, Any], design: Design) -> list[tuple[str, str]]:
-    """(`more`, `less`, `same` or `place`, the line): what differs between a base and a design, and lines around."""
+    """The difference between a base and a design with context, as (`more`, `less`, `same` or `place`, line)."""
     before, after = list(lines(base)), list(lines(design.as_dict()))
-    changed = list(unified_diff(before, after, n=NEAR, lineterm=""))[3:]  # the first place is the beginning
+    changed = list(unified_diff(before, after, n=NEAR, lineterm=""))[3:]  # without the header
     kinds = ((KINDS.get(text[0], "same"), text) for text in changed)
     return [(kind, "  ..." if kind == "place" else f"{text[0]} {text[1:]}") for kind, text in kinds]
 
 
 def lines(data: Mapping[str, Any]) -> Iterator[str]:
-    """The entries of a design, a line each, under the names of their sections, in the order of the language.
+    """The sections of a design with one line per entry, in the order of the language.
 
     >>> list(lines({"legs": {"f": 64}, "weights": {"W": {"legs": "f g", "init": "zeros"}}, "output": "y"}))
     ['legs:', '  f: 64', 'weights:', '  W: {legs: f g, init: zeros}', 'output: y']
@@ -136,7 +133,7 @@ def lines(data: Mapping[str, Any]) -> Iterator[str]:
 
 def _flow(value: Any) -> str:
     if isinstance(value, Mapping):
-        short_form = set(value) == {"legs"}  # `Wq: {legs: f h d}` is written `Wq: f h d`
+        short_form = set(value) == {"legs"}  # `Wq: {legs: f h d}` has the short form `Wq: f h d`
         inside = ", ".join(f"{key}: {_flow(item)}" for key, item in value.items())
         return _flow(value["legs"]) if short_form else f"{{{inside}}}"
     if isinstance(value, (list, tuple)):
@@ -144,20 +141,20 @@ def _flow(value: Any) -> str:
     return str(value)
 
 
-LEFT, RIGHT, TOP, BOTTOM = 58.0, 544.0, 36.0, 322.0  # where the axes of a scatter are
-FAR, LOW = 1000.0, 262.0  # where the axes of hypervolumes end
-LETTERS = 15.0  # between the words at the ends of two lines
-WIDE = 3.0  # times the median interval, from which on one is cut off where the axis ends
-BEGIN, END = 170.0, 440.0  # of the axis of effects
-Corners = Sequence[tuple[float, float]]  # places on the page
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 544.0, 36.0, 322.0  # the axes of a scatter plot
+FAR, LOW = 1000.0, 262.0  # the ends of the axes of hypervolumes
+LETTERS = 15.0  # minimum distance of the labels at the ends of lines
+WIDE = 3.0  # intervals longer than this many median intervals are cut off at the ends of the axis
+BEGIN, END = 170.0, 440.0  # the axis of effects
+Corners = Sequence[tuple[float, float]]  # coordinates on the page
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """The designs that were trained on a rung, each with its cost and quality, and the axes of both.
+    """A scatter plot of the designs of a rung by cost and quality.
 
-    `lost`: trials that ended on their way to the rung, and their cost. `best`: by arm, the highest quality at no more
-    than each cost, on the last rung within all bounds.
+    `lost`: trials that failed before they had a quality on this rung, and their cost. `best`: by arm, the highest
+    quality up to each cost; on the last rung, within all bounds.
     """
 
     quality: str
@@ -172,12 +169,12 @@ class Scatter:
 
 
 def trained(found: Findings, rung: int) -> int:
-    """How many proposals a rung gave a quality."""
+    """The number of proposals with a quality on a rung."""
     return sum(any(r.rung == rung and r.counts is not None for r in one.results) for one in found.proposals)
 
 
 def scatter(found: Findings, number: int, cost: str) -> Scatter:
-    """The scatter of a rung, counted from 1, by a cost. Accuracies near 1 stand by the share of errors."""
+    """The scatter plot of a rung, counted from 1, by a cost. Accuracies near 1 are plotted by error rate."""
     rung, last = found.study.rungs[number - 1], number == len(found.study.rungs)
     values = [(trial, values_at(trial, number)) for trial in found.proposals]
     placed = [(trial, one[cost], one["quality"]) for trial, one in values if {"quality", cost} <= one.keys()]
@@ -203,7 +200,7 @@ def scatter(found: Findings, number: int, cost: str) -> Scatter:
 
 @dataclass(frozen=True)
 class Volumes:
-    """By arm the line of its hypervolumes, and the height of the words at its end, moved down where two would meet."""
+    """The hypervolume line of each arm, and the heights of their labels, moved down to avoid overlaps."""
 
     x: Scale
     y: Scale
@@ -212,7 +209,7 @@ class Volumes:
 
 
 def volume(volumes: Mapping[str, Sequence[float]]) -> Volumes:
-    """Hypervolumes of each arm after each of its evaluations, from no evaluation on."""
+    """The plot of the hypervolumes of each arm after each of its evaluations, starting at 0."""
     longest = max((len(own) for own in volumes.values()), default=0)
     x = linear([0.0, float(max(1, longest))], LEFT, FAR, zero=True)
     y = linear([value for own in volumes.values() for value in own], LOW, TOP, zero=True)
@@ -225,26 +222,26 @@ def volume(volumes: Mapping[str, Sequence[float]]) -> Volumes:
 
 
 def lead(volumes: Mapping[str, Sequence[float]]) -> str:
-    """How the arms compare, in a sentence.
+    """A sentence that compares the arms.
 
     >>> lead({"evolution": [0.1, 0.5, 0.6], "random": [0.2, 0.3, 0.4]})
-    'Evolution ends at 0.600 and random search at 0.400, which evolution had after 2 of its 3 designs.'
+    'Evolution ends at 0.600 and random search at 0.400, which evolution reached after 2 of its 3 designs.'
     """
     ends = {arm: own[-1] for arm, own in volumes.items() if own}
     first, *others = sorted(ends, key=lambda arm: -ends[arm]) or [""]
-    told = f"{ARM_NAMES.get(first, 'nothing').capitalize()} ends at {ends.get(first, 0.0):.3f}"
+    start = f"{ARM_NAMES.get(first, 'nothing').capitalize()} ends at {ends.get(first, 0.0):.3f}"
     if not others or ends[first] == ends[others[0]]:
-        return f"{told}{f', and so does {ARM_NAMES[others[0]]}' if others else ''}."
+        return f"{start}{f', and so does {ARM_NAMES[others[0]]}' if others else ''}."
     place = next(place for place, value in enumerate(volumes[first], 1) if value >= ends[others[0]])
-    when = f"which {ARM_NAMES[first]} had after {place} of its {len(volumes[first])} designs"
-    return f"{told} and {ARM_NAMES[others[0]]} at {ends[others[0]]:.3f}, {when}."
+    when = f"which {ARM_NAMES[first]} reached after {place} of its {len(volumes[first])} designs"
+    return f"{start} and {ARM_NAMES[others[0]]} at {ends[others[0]]:.3f}, {when}."
 
 
 @dataclass(frozen=True)
 class Row:
-    """An effect: `kind` is gain, loss or unsure; `low` and `high` are the ends of its bar on the page.
+    """A row of a forest plot: `kind` is gain, loss or unsure; `low` and `high` are the ends of the bar on the page.
 
-    `cuts`: where an interval goes on beyond the plot, and the way back from there.
+    `cuts`: (position, direction) of the marks where an interval exceeds the plot.
     """
 
     effect: Effect
@@ -256,7 +253,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Forest:
-    """Effects on one measure, the greatest first; `number` writes them, `compared` says whom they compare."""
+    """A forest plot of the effects on one measure, the largest first.
+
+    `number` formats an effect; `compared` describes the trials that are compared.
+    """
 
     title: str
     number: Callable[[float], str]
@@ -266,7 +266,7 @@ class Forest:
 
 
 def forests_of(found: Findings, metric: str, rung: int) -> list[Forest]:
-    """A forest plot for each way to compare designs with and without a choice."""
+    """The forest plots of a metric: one for each set of trials that are compared."""
     groups: dict[tuple[bool, bool], list[Effect]] = {}
     for one in found.effects:
         if (one.metric, one.rung) == (metric, rung):
@@ -276,9 +276,9 @@ def forests_of(found: Findings, metric: str, rung: int) -> list[Forest]:
 
 
 def forest(effects: Sequence[Effect], title: str) -> Forest:
-    """The forest of some effects on one measure, at least one.
+    """The forest plot of at least one effect on one measure.
 
-    Its axis reaches zero, all means, and the ends of all intervals that are not far wider than the others.
+    The axis includes zero, all means, and the ends of all intervals that are not much wider than the others.
     """
     first, better = effects[0], 1 if larger(effects[0].metric) else -1
     wide = WIDE * median(one.high - one.low for one in effects)

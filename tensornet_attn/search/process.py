@@ -1,4 +1,4 @@
-"""Processes: how they are known beyond their machine, whether one is still there, and children that may fail or die."""
+"""Processes: identities that are unique over machines, and children that run jobs and may fail or die."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tensornet_attn.search.study import CLIMB, Job, NotFiniteError, called
 from tensornet_attn.search.study_file import callable_task
 from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
 
-GRACE = 10.0  # seconds that a process has to end when it is asked to
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A process: its machine, since it was started and with its own process numbers, its number, and when it began."""
+    """A process, identified by its host (with boot and PID namespace), process ID and start time."""
 
     host: str
     pid: int
@@ -37,23 +37,23 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """`host:pid`, for people."""
+        """`host:pid`, for display."""
         return f"{self.host.partition('/')[0]}:{self.pid}"
 
     @property
     def gone(self) -> bool:
-        """Whether it was of this machine and has ended; a process elsewhere may have, and nobody here can see it."""
+        """Whether the process has ended; always False for processes of other machines, which are not visible here."""
         return self.host == host() and _began(self.pid) != self.began
 
 
 def identity() -> Identity:
-    """This process."""
+    """The identity of this process."""
     return Identity(host(), os.getpid(), _began(os.getpid()) or "")
 
 
 @cache
 def host() -> str:
-    """A name of this machine; another one in each container and after each start, where Linux tells them apart."""
+    """A name of this machine; on Linux, it differs between containers and between boots."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{platform.node()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -62,33 +62,30 @@ def host() -> str:
 
 
 def _began(pid: int) -> str | None:
-    """When a process began, as its machine counts; empty where that is not told, None where there is no such process.
-
-    One that has ended and that its parent has not yet asked about is gone.
-    """
+    """The start time of a process in clock ticks; empty if unknown, None if there is no such process, or a zombie."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return None if Path("/proc/self/stat").exists() or not _told_by_ps(pid, "pid") else ""
-    state, *rest = told.rpartition(")")[2].split()  # a name may hold anything, brackets too
+        return None if Path("/proc/self/stat").exists() or not _from_ps(pid, "pid") else ""
+    state, *rest = line.rpartition(")")[2].split()  # the name may contain brackets
     return None if state in "ZX" else rest[18]
 
 
 def resident(pid: int) -> int:
-    """The bytes of main memory that a process has; 0 for one that is gone."""
+    """The resident memory of a process in bytes; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        return 0 if Path("/proc/self/statm").exists() else int(_told_by_ps(pid, "rss") or 0) * 1024
+        return 0 if Path("/proc/self/statm").exists() else int(_from_ps(pid, "rss") or 0) * 1024
 
 
-def _told_by_ps(pid: int, what: str) -> str:
-    """What `ps` says of a process where there is no /proc; nothing of one that is gone."""
+def _from_ps(pid: int, what: str) -> str:
+    """A field of `ps`, for systems without /proc; empty if the process has ended."""
     return subprocess.run(["ps", "-o", f"{what}=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
 
 
 def kill_group(pid: int) -> None:
-    """Kills a process, and with it what it has started, where it leads a group."""
+    """Kills a process, and its children if it leads a process group."""
     for kill in (os.killpg, os.kill):
         try:
             kill(pid, signal.SIGKILL)
@@ -96,21 +93,21 @@ def kill_group(pid: int) -> None:
             continue
 
 
-# Imported once by the process that children are forked from: each of them would need seconds for it.
+# Imported once in the process from which children are forked, because the imports take seconds.
 TRAINING = "tensornet_attn.search.training", "lightning_fabric", "safetensors.torch", "matplotlib.backends.backend_svg"
 FUNCTIONS = ("tensornet_attn.search.process",)
-_LOOK = 0.1  # seconds between looks at a child
+_LOOK = 0.1  # seconds between checks of a child
 _GIB = 2**30
-_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")  # as torch says it
+_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")  # in torch's messages
 
 
 class LostError(Exception):
-    """The trial is not ours any more: its worker was taken for dead."""
+    """The trial was marked as lost because its worker was considered dead."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: what it gave, or a state other than complete and a sentence."""
+    """The outcome of a job: its value, or a state other than complete and a reason."""
 
     state: str
     value: Any = None
@@ -119,7 +116,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Bound:
-    """What a child may take: until when, by `time.monotonic`, and GiB of memory; `lost`: nobody wants it any more."""
+    """The limits of a child: end by `time.monotonic`, GiB of memory, and `lost`, whether its trial is lost."""
 
     end: float
     seconds: float
@@ -128,29 +125,29 @@ class Bound:
 
 
 class Nursery:
-    """Starts children, each forked from one process that has imported what they need."""
+    """Starts children by forking a process that has imported all modules."""
 
     def __init__(self, modules: tuple[str, ...] = TRAINING):
         self.context = get_context("forkserver")
         self.context.set_forkserver_preload(list(modules))
 
     def run(self, job: Job, log: Path, bound: Bound) -> Outcome:
-        """Does a job in a child. Raises LostError; whatever else happens to the child is in the outcome."""
+        """Runs a job in a child and returns its outcome, whatever happens to the child. Raises LostError."""
         receive, send = self.context.Pipe(duplex=False)
         child = self.context.Process(target=main, args=(send, job, str(log)), daemon=True)
         child.start()
         send.close()
         pid = child.pid
-        assert pid is not None  # it has been started
+        assert pid is not None
         looked = time.monotonic()
         try:
             while not wait([receive, child.sentinel], timeout=_LOOK):
                 if time.monotonic() > bound.end:
-                    told = f"it took longer than {bound.seconds:g} s: raise 'seconds', or train for fewer steps"
-                    return Outcome(LATE, reason=f"{told}.")
+                    reason = f"it took longer than {bound.seconds:g} s: raise 'seconds', or train for fewer steps"
+                    return Outcome(LATE, reason=f"{reason}.")
                 used = resident(pid) / _GIB
                 if bound.gibibytes is not None and used > bound.gibibytes:
-                    return Outcome(MEMORY, reason=f"it took {used:.3g} GiB, and may take {bound.gibibytes:g}.")
+                    return Outcome(MEMORY, reason=f"it used {used:.3g} GiB, more than {bound.gibibytes:g} GiB.")
                 if time.monotonic() - looked > 1:
                     looked = time.monotonic()
                     if bound.lost():
@@ -167,17 +164,17 @@ class Nursery:
 
 
 def _ended_by_itself(code: int, log: Path) -> Outcome:
-    """The outcome of a child that ended without a word."""
+    """The outcome of a child that ended without sending one."""
     last = last_line(log)
-    said = f"; the last line of '{log}': {last}" if last else f"; '{log}' has no more"
+    more = f"; the last line of '{log}': {last}" if last else f"; '{log}' is empty"
     if code == -signal.SIGKILL:
-        return Outcome(MEMORY, reason=f"its process was killed, most likely for want of memory{said}")
+        return Outcome(MEMORY, reason=f"its process was killed, probably because memory was full{more}")
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    return Outcome(FAILED, reason=f"its process {how}{said}")
+    return Outcome(FAILED, reason=f"its process {how}{more}")
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that says something."""
+    """The last line of a log that is not empty."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - 4096))
@@ -188,10 +185,7 @@ def last_line(log: Path) -> str:
 
 
 def main(send: Connection, job: Job, log: str) -> None:
-    """The child: does the job and sends its outcome; what is printed, by Python or a library, goes to the log.
-
-    It ends when its worker does.
-    """
+    """The child: runs the job and sends its outcome; its output goes to the log. It ends with its worker."""
     os.setpgrp()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -204,10 +198,10 @@ def main(send: Connection, job: Job, log: str) -> None:
         if job.kind == CLIMB and callable_task(job.study.rungs[job.rung - 1].task):
             outcome = Outcome(COMPLETE, called(job))
         else:
-            from tensornet_attn.search.training import compute  # it brings torch, which functions need not have
+            from tensornet_attn.search.training import compute  # imports torch, which user functions may not need
 
             outcome = Outcome(COMPLETE, compute(job))
-    except Exception as error:  # whatever it is, it is this trial's
+    except Exception as error:  # any error ends this trial only
         traceback.print_exc()
         outcome = Outcome(state_of(error), reason=sentence(error))
     send.send(outcome)
@@ -216,19 +210,19 @@ def main(send: Connection, job: Job, log: str) -> None:
 
 def _end_with_the_worker() -> None:
     worker = parent_process()
-    assert worker is not None  # it is known to each child of multiprocessing
+    assert worker is not None  # set in each child of multiprocessing
     worker.join()
     kill_group(os.getpid())
 
 
 def state_of(error: Exception) -> str:
-    """The state of a trial that an error has ended."""
+    """The state of a trial that ended with an error."""
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
         return MEMORY
     return DIVERGED if isinstance(error, NotFiniteError) else FAILED
 
 
 def sentence(error: Exception) -> str:
-    """The first line of an error; with its type, where it is none of ours."""
+    """The first line of an error; with its type, unless it is a TensornetError."""
     first = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
     return first if isinstance(error, TensornetError) else f"{type(error).__name__}: {first}"

@@ -1,4 +1,4 @@
-"""Proposals: pure functions of a space, a seed and a number; mutants and children of paths likewise."""
+"""Proposals, mutants and crossovers: pure functions of a space, paths, a seed and a number."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tensornet_attn.search.roles import maps
 from tensornet_attn.search.space import SECTIONS, Choice, Path, Space, Value, Values, base_of, fitting, missing, of_kind
 from tensornet_attn.tasks.chance import Stream
 
-ATTEMPTS = 160  # drafts of one proposal, before the space is said to be empty
-SEED_DRAFTS = 64  # of a base that breaks a bound
-SEED_STARTS = 4  # the most expensive of them, which are raised to the bound
-_SEEDS: dict[str, tuple[Proposal, ...]] = {}  # of the space that was asked for last, by its hash
+ATTEMPTS = 160  # drafts of one proposal before the space counts as empty
+SEED_DRAFTS = 64  # drafts with a base that violates a bound
+SEED_STARTS = 4  # the most expensive of these drafts, whose sizes are increased up to the bound
+_SEEDS: dict[str, tuple[Proposal, ...]] = {}  # the seeds of the last space, by its hash
 
 
 def propose(space: Space, seed: int, number: int) -> Proposal:
-    """Proposal `number` of a random search. Raises InputError where none of many drafts is valid and within bounds."""
+    """Proposal `number` of a random search. Raises InputError if none of many drafts is valid and within bounds."""
     return _first(space, "random", seed, number, lambda luck: draft(space, luck))
 
 
 def seeds(space: Space) -> list[Proposal]:
     """The bases as proposals, as far as the bounds allow.
 
-    What varies has the base's own value where that is one of its values, and the middle one else. A base that breaks
-    a bound with these has other numbers: of some that are drawn and within bounds the most expensive, in multiply-adds,
-    and then larger ones as far as the bounds allow, for good designs lie at their bounds.
+    A size or setting that varies keeps the base's value if the space has it, and takes the middle value otherwise. If a
+    base then violates a bound, the most expensive of several random drafts within bounds, by multiply-adds, replaces
+    it; its sizes are increased up to the bounds, because good designs lie at their bounds.
     """
     if space.hash not in _SEEDS:
         found = (_seed(space, place, Choice("base", base)) for place, base in enumerate(space.bases))
@@ -62,7 +62,7 @@ def _size(found: Proposal) -> tuple[int, str]:
 
 
 def _raised(space: Space, found: Proposal) -> Proposal:
-    """A proposal with its numbers raised, one at a time or in trade for another, while it stays within bounds."""
+    """A proposal with its numbers increased, alone or in exchange for a decrease of another, while within bounds."""
     while True:
         largest = max(_larger(space, found.path), key=_size, default=found)
         if largest.price.macs <= found.price.macs:
@@ -71,7 +71,7 @@ def _raised(space: Space, found: Proposal) -> Proposal:
 
 
 def _larger(space: Space, path: Path) -> Iterator[Proposal]:
-    """Proposals with one number raised; where that breaks a bound, another is lowered, as little as will do."""
+    """Proposals with one number increased; if that violates a bound, another is decreased as little as needed."""
     many = _varied(space, path)
     for one in many:
         for value in _nearest_first(space, one, (1,)):
@@ -86,10 +86,10 @@ def _larger(space: Space, path: Path) -> Iterator[Proposal]:
 
 
 def mutate(space: Space, path: Path, seed: int, number: int = 0) -> Proposal:
-    """A proposal one change away from a path: a base, alternative or number, or a move added, dropped or changed.
+    """A proposal with one change of a path: another base, alternative or number, or a move added, dropped or changed.
 
-    Where the change alone breaks a bound, one number changes with it, as little as will do.
-    Raises InputError as `propose` does, and where the path starts from no base of the space.
+    If the change violates a bound, one number changes as little as needed. Raises InputError like `propose`, and if the
+    base of the path is not in the space.
     """
 
     def change(luck: Luck) -> Proposal | Refused:
@@ -101,9 +101,9 @@ def mutate(space: Space, path: Path, seed: int, number: int = 0) -> Proposal:
 
 
 def cross(space: Space, first: Path, second: Path, seed: int, number: int = 0) -> Proposal:
-    """A proposal with choices of two paths: each number of one of them, moves of the first and then of the second.
+    """A crossover of two paths: each number from one of them, then moves of the first and of the second.
 
-    Raises InputError as `mutate` does.
+    Raises InputError like `mutate`.
     """
 
     def attempt(luck: Luck) -> Proposal | Refused:
@@ -113,9 +113,9 @@ def cross(space: Space, first: Path, second: Path, seed: int, number: int = 0) -
 
 
 def _eased(space: Space, path: Path, luck: Luck) -> Proposal | Refused:
-    """What a path leads to; where it breaks a bound, one number of it takes the nearest value that keeps all bounds.
+    """The proposal of a path; if it violates a bound, one number takes the nearest value within all bounds.
 
-    Good designs lie at their bounds, where more of one thing is less of another: two heads of 32 or four of 16.
+    Good designs lie at their bounds, where one number grows at the cost of another: two heads of 32, or four of 16.
     """
     found = built(space, path)
     if isinstance(found, Proposal) or not found.bound:
@@ -125,22 +125,22 @@ def _eased(space: Space, path: Path, luck: Luck) -> Proposal | Refused:
 
 
 def _varied(space: Space, path: Path) -> list[Choice]:
-    """The numbers of a path that might be others."""
+    """The sizes and settings of a path that have other values in the space."""
     return [c for kind in SECTIONS for c in of_kind(path, kind) if len(space.numbers(kind)[c.name]) > 1]
 
 
 def _with(path: Path, one: Choice, **fields: Any) -> Path:
-    """A path with other fields of one of its choices."""
+    """A path with other fields in one choice."""
     return tuple(replace(choice, **fields) if choice == one else choice for choice in path)
 
 
 def _without(path: Path, kind: str, name: str | None = None) -> Path:
-    """A path without its choices of a kind, or without one of them."""
+    """A path without the choices of a kind, or without one of them."""
     return tuple(choice for choice in path if choice.kind != kind or name not in (None, choice.name))
 
 
 def _traded(space: Space, path: Path, one: Choice, ways: Sequence[int] = (-1, 1)) -> Proposal | None:
-    """What a path leads to with the nearest value of one of its numbers that keeps all bounds."""
+    """The proposal of a path with the nearest value of one number within all bounds; None if there is none."""
     for value in _nearest_first(space, one, ways):
         found = built(space, _with(path, one, value=value))
         if isinstance(found, Proposal):
@@ -149,7 +149,7 @@ def _traded(space: Space, path: Path, one: Choice, ways: Sequence[int] = (-1, 1)
 
 
 def _nearest_first(space: Space, one: Choice, ways: Sequence[int]) -> Iterator[Value]:
-    """Other values, 1, 2, 3, 5, 8, 11, ... places below (-1) and above (1) that of a path; none where it is none."""
+    """Other values, 1, 2, 3, 5, 8, 11, ... positions below (-1) and above (1) the value of a choice."""
     values = space.numbers(one.kind)[one.name]
     place = values.place(one.value)
     if place is None:
@@ -168,7 +168,7 @@ def _first(
     attempt: Callable[[Luck], Proposal | Refused],
     parents: Sequence[Path] = (),
 ) -> Proposal:
-    """The first of the attempts that gives a proposal."""
+    """The first attempt that results in a proposal. Raises InputError if all fail, or for an unknown base."""
     for base in map(base_of, parents):
         if base not in space.bases:
             raise InputError(f"the space '{space.name}' has no base '{base}'; {nearest(base, space.bases)}")
@@ -182,22 +182,22 @@ def _first(
 
 
 def why(space: Space, refused: list[Refused]) -> str:
-    """One sentence: what refused how many drafts, and what to change."""
+    """A sentence with the most frequent reasons why drafts were refused, and a hint."""
     counts = Counter(one.reason for one in refused)
     reason, _ = counts.most_common(1)[0]
-    told = "; ".join(f"{count} by '{text.rstrip('.')}'" for text, count in counts.most_common(3))
+    reasons = "; ".join(f"{count} by '{text.rstrip('.')}'" for text, count in counts.most_common(3))
     more = "" if len(counts) <= 3 else "; others for other reasons"
     worst = next(one for one in refused if one.reason == reason)
-    hint = "change the legs, settings or alternatives that vary"
+    hint = "change the legs, settings or alternatives of the space"
     if worst.bound:
         values = [one.value for one in refused if one.reason == reason]
         near, other = (min(values), "smaller") if "at most" in reason else (max(values), "larger")
-        hint = f"the nearest had {worst.cost} {near:,.0f}: widen that bound, or let {other} legs vary"
-    return f"none of {len(refused)} drafts of the space '{space.name}' is left: {told}{more}; {hint}."
+        hint = f"the nearest had {worst.cost} {near:,.0f}: widen the bound, or allow {other} legs"
+    return f"all {len(refused)} drafts of the space '{space.name}' were refused: {reasons}{more}; {hint}."
 
 
 def draft(space: Space, luck: Luck) -> Proposal | Refused:
-    """A random path, and what it leads to. Moves without a place are passed over for others."""
+    """The proposal of a random path; moves that do not apply are replaced by others."""
     opening = [Choice("base", luck.pick(tuple(space.bases)))]
     for step, names in fitting(space, opening[0].name).items():
         name = luck.pick((None, *names))
@@ -217,7 +217,7 @@ def draft(space: Space, luck: Luck) -> Proposal | Refused:
 
 
 def random_move(walk: Walk, name: str, luck: Luck) -> Choice | None:
-    """A move at one of the maps, with options; None where there is no map."""
+    """A move at a random map with random options; None if there is no map."""
     places = maps(walk.sketch)
     if not places:
         return None
@@ -226,7 +226,7 @@ def random_move(walk: Walk, name: str, luck: Luck) -> Choice | None:
 
 
 def mutant(space: Space, path: Path, luck: Luck) -> Path:
-    """A path with one thing changed; nothing says that it leads anywhere."""
+    """A path with one random change, which may be invalid."""
     moves = of_kind(path, "move")
     unused = [name for name in space.moves if name not in {choice.name for choice in moves}]
     ways = ["base"] * (len(space.bases) > 1) + ["alternative"] * bool(space.alternatives)
@@ -245,7 +245,7 @@ def mutant(space: Space, path: Path, luck: Luck) -> Path:
     if way in SECTIONS:
         number = luck.pick(tuple(space.numbers(way)))
         return (*_without(path, way, number), Choice(way, number, luck.value(space.numbers(way)[number])))
-    if way == "add":  # at a random place among the moves, and at a map that is there then
+    if way == "add":  # at a random position among the moves, at a map that exists there
         new, place = luck.pick(unused), int(luck.unit() * (len(moves) + 1))
         head = (*_without(path, "move"), *moves[:place])
         walk = walked(space, head)
@@ -259,7 +259,7 @@ def mutant(space: Space, path: Path, luck: Luck) -> Path:
 
 
 def child(space: Space, first: Path, second: Path, luck: Luck) -> Path:
-    """A path with the base of the first, numbers and alternatives of either, moves of the first and then the second."""
+    """A path with the base of the first, numbers and alternatives of either, moves of the first, then the second."""
     path: list[Choice] = [choice for choice in first if choice.kind == "base"]
     for kind in ("alternative", "leg", "setting"):
         mine, theirs = ({c.name: c for c in of_kind(parent, kind)} for parent in (first, second))
@@ -275,17 +275,17 @@ def child(space: Space, first: Path, second: Path, luck: Luck) -> Path:
 
 
 def completed(space: Space, path: Path, luck: Luck) -> Path:
-    """The path with values for what varies in its base and it does not choose: a change of base brings other legs."""
+    """A path with random values for the numbers that it lacks, e.g. after a change of base."""
     drawn = (Choice(kind, name, luck.value(space.numbers(kind)[name])) for kind, name in missing(space, path))
     return (*path, *drawn)
 
 
 T = TypeVar("T")
-_VERSION = 1  # changes whenever a seed comes to mean other choices
+_VERSION = 1  # changes whenever the choices of a seed change
 
 
 class Luck:
-    """The choices of one attempt at one proposal, in the order in which they are asked for."""
+    """A sequence of random choices for one attempt at one proposal."""
 
     def __init__(self, purpose: str, seed: int, number: int, attempt: int):
         self._draws = Stream(f"space/{purpose}", _VERSION, "proposals", seed).at([number], [attempt])

@@ -1,4 +1,4 @@
-"""Which trials are better: ranks with bounds, crowding, promotion, the front, hypervolume, finalists."""
+"""Comparison of trials: non-dominated ranks, crowding, promotion, Pareto front, hypervolume, and finalists."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tensornet_attn.compare.section import Mean, mean_of
 from tensornet_attn.search.study import ARMS, Study
 from tensornet_attn.search.trial import BOUND, COMPLETE, Point, Trial, broken, excess, on_rung, point, points, values_at
 
-NANO = 1e9  # latencies are counted in whole numbers, as costs are, before logarithms are taken
-EDGE = 1.1  # the reference of hypervolumes, where 1 is the worst that was found: the worst counts for something too
+NANO = 1e9  # latencies are converted to nanoseconds before logarithms are taken
+EDGE = 1.1  # the reference point of hypervolumes; above 1, so that the worst value found counts too
 
 
 def ranks(points: Sequence[Point]) -> list[int]:
-    """The rank of each point: 0 where none is better, 1 where only those of rank 0 are, and so on; equal points alike.
+    """The non-dominated rank of each point: 0 for the Pareto front, 1 for the front of the rest, and so on.
 
     >>> ranks([(1, 3), (2, 2), (2, 3), (3, 3)])
     [0, 0, 1, 2]
     """
     import moocore
 
-    finite = np.nan_to_num(np.array(points, dtype=np.float64))  # moocore misplaces infinite values, not the largest
+    finite = np.nan_to_num(np.array(points, dtype=np.float64))  # moocore misranks infinite values
     return [int(rank) for rank in moocore.pareto_rank(finite)] if points else []
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
-    """How far from each point its neighbours are, in shares of the range of each objective: NSGA-II's distance.
+    """NSGA-II's crowding distance: the distances between a point's neighbours, relative to the objectives' ranges.
 
-    Infinite at the ends of each objective. Of equal points the first has the distance, the others have 0.
+    It is infinite at the ends of each objective, and 0 for all but the first of equal points.
     """
     unique = list(dict.fromkeys(points))
     found = dict.fromkeys(unique, 0.0)
@@ -46,9 +46,9 @@ def crowding(points: Sequence[Point]) -> list[float]:
 
 
 def standing(study: Study, values: Sequence[Mapping[str, float]], grain: float = 0.0) -> list[int]:
-    """The rank of each trial by its values: those within bounds by `ranks`, then the others by how far beyond they are.
+    """The rank of each trial: trials within bounds by `ranks`, then the others by their violation of bounds.
 
-    Qualities that differ by less than `grain` may count as equal, so that the cheaper one wins.
+    Qualities are rounded to multiples of `grain`, if given, so that the cheaper of similar trials wins.
     """
     beyond = [excess(study, one) for one in values]
     inside = [place for place, over in enumerate(beyond) if not over]
@@ -64,7 +64,7 @@ def standing(study: Study, values: Sequence[Mapping[str, float]], grain: float =
 
 
 def order(study: Study, trials: Iterable[Trial], grain: float = 0.0) -> list[Trial]:
-    """Trials, the best first: by highest rung, rank, crowding and slot. Failed ones come last, wherever they failed."""
+    """Trials, the best first: by highest rung, rank, crowding distance and slot. Failed trials come last."""
     own = sorted(trials, key=lambda trial: trial.slot)
     height = {trial.slot: trial.rung if trial.state in (COMPLETE, BOUND) else -2 for trial in own}
     keys: dict[int, tuple[float, ...]] = {}
@@ -73,13 +73,13 @@ def order(study: Study, trials: Iterable[Trial], grain: float = 0.0) -> list[Tri
         found = standing(study, [values_at(trial, rung) for trial in group], grain)
         for rank in set(found):
             level = [trial for trial, other in zip(group, found, strict=True) if other == rank]
-            apart = crowding([even(one, study.objectives) for one in points(level, study.objectives)])
-            keys |= {t.slot: (-rung, rank, -far, t.slot) for t, far in zip(level, apart, strict=True)}
+            distances = crowding([even(one, study.objectives) for one in points(level, study.objectives)])
+            keys |= {t.slot: (-rung, rank, -far, t.slot) for t, far in zip(level, distances, strict=True)}
     return sorted(own, key=lambda trial: keys[trial.slot])
 
 
 def eligible(study: Study, trials: Iterable[Trial]) -> list[Trial]:
-    """Proposals, by slot, that have reached the last rung and keep to all bounds."""
+    """The proposals that have reached the last rung within all bounds, by slot."""
     found = (trial for trial in trials if trial.arm in ARMS and trial.state == COMPLETE)
     done = [trial for trial in found if trial.rung == len(study.rungs)]
     kept = [trial for trial in done if broken(study, values_at(trial, trial.rung)) is None]
@@ -87,9 +87,9 @@ def eligible(study: Study, trials: Iterable[Trial]) -> list[Trial]:
 
 
 def front(study: Study, trials: Iterable[Trial]) -> list[Trial]:
-    """The Pareto front: of the trials that reached the last rung within all bounds, those that no other dominates.
+    """The Pareto front: the eligible trials that no other eligible trial dominates.
 
-    By their points, the best in the first objective first; a design that several slots have comes once.
+    The best in the first objective comes first. A design with several slots appears once.
     """
     found: dict[str, Trial] = {}
     for trial in eligible(study, trials):
@@ -101,7 +101,7 @@ def front(study: Study, trials: Iterable[Trial]) -> list[Trial]:
 
 
 def hypervolume(points: Sequence[Point], reference: Point) -> float:
-    """The volume that points dominate, up to a reference; all to be minimised.
+    """The volume that points dominate up to a reference point; all objectives are minimised.
 
     >>> hypervolume([(0.0, 0.5), (0.5, 0.0)], (1.0, 1.0))
     0.75
@@ -115,9 +115,8 @@ def hypervolume(points: Sequence[Point], reference: Point) -> float:
 def hypervolumes(study: Study, trials: Iterable[Trial], arm: str) -> list[float]:
     """The hypervolume of an arm after each of its evaluations, by slot.
 
-    Quality is taken as it is, costs and latency by their logarithm; each runs from 0, the best that any arm has found
-    within bounds on the last rung, to 1, the worst, and the reference lies at 1.1. What has not come that far adds
-    nothing.
+    Quality, and the logarithms of costs and latency, are scaled from 0, the best of all eligible trials, to 1, the
+    worst; the reference point is 1.1. Trials that are not eligible add nothing.
     """
     known = sorted(trials, key=lambda trial: trial.slot)
     scale = scaled(study, eligible(study, known))
@@ -130,13 +129,13 @@ def hypervolumes(study: Study, trials: Iterable[Trial], arm: str) -> list[float]
 
 
 def scaled(study: Study, trials: Sequence[Trial]) -> dict[int, Point]:
-    """By slot the points of trials, each objective from 0 for the best of them to 1 for the worst."""
+    """The points of trials by slot, with each objective scaled from 0 for the best to 1 for the worst."""
     found = unit([even(one, study.objectives) for one in points(trials, study.objectives)])
     return {trial.slot: one for trial, one in zip(trials, found, strict=True)}
 
 
 def unit(points: Sequence[Point]) -> list[Point]:
-    """Points with each axis from 0 for the least to 1 for the largest of them; what is infinite stays so."""
+    """Points with each axis scaled from 0 for its smallest to 1 for its largest value; infinite values stay."""
     axes = []
     for axis in zip(*points, strict=True):
         finite = [value for value in axis if isfinite(value)] or [0.0]
@@ -146,7 +145,7 @@ def unit(points: Sequence[Point]) -> list[Point]:
 
 
 def even(one: Point, objectives: Sequence[str]) -> Point:
-    """A point with logarithms of its costs: twice as many is as far wherever it is."""
+    """A point with its costs and latency in logarithms, so that distances are ratios."""
     return tuple(
         value if name == "quality" or not isfinite(value) else log1p(value * (NANO if name == "latency" else 1.0))
         for name, value in zip(objectives, one, strict=True)
@@ -154,11 +153,11 @@ def even(one: Point, objectives: Sequence[str]) -> Point:
 
 
 def promoted(study: Study, trial: Trial, finished: Sequence[Trial]) -> bool:
-    """Whether a trial goes on after its highest rung, as asynchronous successive halving has it.
+    """Whether a trial is promoted to the next rung, by asynchronous successive halving (ASHA).
 
-    It does where fewer than `keep` of the trials of its arm on that rung, itself among them, have a better
-    non-dominated rank; the first 1 / keep of them do in any case. The static rung only has to be passed; a trial whose
-    last result is not finite, and one on the last rung, have nowhere to go.
+    A trial is promoted if fewer than a share `keep` of its arm's trials on its rung, including itself, have a better
+    non-dominated rank; the first 1 / keep trials are always promoted. Passing the static check suffices for promotion.
+    A trial on the last rung, or whose last result is not finite, is not promoted.
     """
     last = trial.results[-1] if trial.results else None
     if last is None or last.counts is None or last.rung == len(study.rungs):
@@ -178,9 +177,9 @@ CONFIRM = "confirm"  # the arm of confirmations
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A finalist and its qualities on the last rung: `search`, which it was chosen by, and those of fresh seeds.
+    """A finalist and its quality on the last rung: `search` in the search, and `mean` over fresh seeds.
 
-    `mean` has their 95 % interval; `drop` is how far it lies below `search`. `failed`: runs that gave no quality.
+    `mean` has a 95 % interval; `drop` is `search` minus the mean. `failed`: number of runs without a quality.
     """
 
     of: int
@@ -191,10 +190,10 @@ class Confirmed:
 
 
 def finalists(study: Study, finished: Sequence[Trial]) -> tuple[int, ...]:
-    """The slots to confirm: of each arm up to `study.finalists`; a design of both arms once.
+    """The slots to confirm: up to `study.finalists` of each arm; a design of both arms appears once.
 
-    Those of its front come first, then those of the front of what is left, and so on: what is behind by a little in the
-    search may be the best, and a single objective has a front of one.
+    Finalists come from the front, then from the front of the rest, and so on, because a slightly worse design of the
+    search may be the best, and the front of a single objective has one design.
     """
     found: dict[str, int] = {}
     for arm in study.arms:
@@ -209,7 +208,7 @@ def finalists(study: Study, finished: Sequence[Trial]) -> tuple[int, ...]:
 
 
 def _chosen(study: Study, best: Sequence[Trial], most: int) -> list[Trial]:
-    """Of a front the best in the first objective, then those that add the most hypervolume, one after the other."""
+    """The best of a front in the first objective, then, one by one, the designs that add the most hypervolume."""
     scale, edge = scaled(study, best), (EDGE,) * len(study.objectives)
     chosen: list[Trial] = []
     while len(chosen) < min(most, len(best)):
@@ -220,10 +219,10 @@ def _chosen(study: Study, best: Sequence[Trial], most: int) -> list[Trial]:
 
 
 def confirmations(study: Study, finished: Sequence[Trial]) -> list[tuple[int, int, int]]:
-    """What to train for the finalists: (slot, the slot it confirms, fresh seed), `fresh_seeds` times for each.
+    """The confirmations of the finalists: (slot, confirmed slot, fresh seed), `fresh_seeds` for each finalist.
 
-    Slots of confirmations are negative and follow from the slot confirmed and the place of the seed alone, so that
-    those which are finished stay what they are when a study is given more trials.
+    Slots of confirmations are negative and depend only on the confirmed slot and the index of the seed, so that
+    finished confirmations stay valid when a study gets more trials.
     """
     return [
         (-(1 + of * study.fresh_seeds + place), of, study.fresh_seed(place))
@@ -233,7 +232,7 @@ def confirmations(study: Study, finished: Sequence[Trial]) -> list[tuple[int, in
 
 
 def confirmed(study: Study, trials: Sequence[Trial]) -> list[Confirmed]:
-    """The finalists that have qualities of fresh seeds, the highest mean first."""
+    """The confirmed finalists, the highest mean first."""
     found, slots, last = [], {trial.slot: trial for trial in trials}, len(study.rungs)
     for of in finalists(study, trials):
         runs = sorted((t for t in trials if t.arm == CONFIRM and t.of == of), key=lambda trial: -trial.slot)

@@ -1,4 +1,4 @@
-"""From a source to a Space; everything wrong is reported at once, with its place."""
+"""Reads and checks a space; all problems are reported at once, each with its location."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = ("choices", "range", "log", "divisors")  # of values
 
 
 def load(source: Source | Space) -> Space:
-    """A checked space from a path, YAML text or a dict. Raises DesignError with everything wrong.
+    """Reads a space from a path, YAML text or a dict. Raises DesignError with all problems.
 
     >>> load({"space": 1, "base": "mhsa", "legs": {"h": [4, 8]}}).legs["h"].items
     (4, 8)
@@ -41,7 +41,7 @@ def load(source: Source | Space) -> Space:
 
 
 def check(source: Source) -> list[Problem]:
-    """Every problem of a space; an empty list means that it is fine."""
+    """All problems of a space; the list is empty if the space is valid."""
     return _read(source)[1]
 
 
@@ -52,12 +52,12 @@ def _read(source: Source) -> tuple[Space | None, list[Problem]]:
 
 
 def _errors(problems: Iterable[Problem]) -> list[Problem]:
-    """Without warnings."""
+    """The problems without warnings."""
     return [problem for problem in problems if problem.severity == "error"]
 
 
 class _Reading:
-    """One document on its way to a Space."""
+    """Reads one document."""
 
     def __init__(self, document: Document, reporter: Reporter):
         self.document, self.reporter, self.data = document, reporter, document.data
@@ -77,44 +77,44 @@ class _Reading:
         self.reporter.error(code, message, path, hint=hint, key=key)
 
     def unknown(self, path: Path, what: str, known: Iterable[str]) -> None:
-        """The last name of a path is none that stands for anything: `no base has a leg 'q'.`"""
+        """Reports the last name of a path as unknown: `no base has a leg 'q'.`"""
         name = str(path[-1])
         message = f"{what} '{printable(name)}'."
         self.error("unknown-name", message, path, self.reporter.nearest(name, known), key=True)
 
     def top(self) -> None:
-        """The version, the name, and keys that do not exist."""
+        """Checks the version, the name, and unknown keys."""
         if self.data.get("space") != 1 or isinstance(self.data.get("space"), bool):
-            message = "a space begins with its version, 'space: 1'."
+            message = "a space must begin with its version, 'space: 1'."
             self.error("version", message, ("space",), "write 'space: 1'.")
         for key in [key for key in self.data if key not in TOP]:
             self.reporter.unknown_key((key,), TOP)
         for key in ("name", "about"):
             if not isinstance(self.data.get(key, ""), str):
-                self.error("wrong-type", "a text is wanted here.", (key,), f"e.g. '{key}: small'.")
+                self.error("wrong-type", "expected text.", (key,), f"e.g. '{key}: small'.")
         if isinstance(self.data.get("name"), str) and (problem := identifier_problem(self.data["name"])):
             self.error("name", problem[0], ("name",), problem[1])
 
     def section(self, path: Path) -> Mapping[str, Any]:
-        """The mapping at a path, empty where there is none."""
+        """The mapping at a path; empty if there is none."""
         value = self.document.value(path)
         if value is not None and not isinstance(value, Mapping):
-            self.error("wrong-type", f"'{path[-1]}' is a mapping.", path, "compare with docs/space.md.")
+            self.error("wrong-type", f"'{path[-1]}' must be a mapping.", path, "compare with docs/space.md.")
         return value if isinstance(value, Mapping) else {}
 
     def read_bases(self) -> None:
         """Reads and checks the bases; an error in a base is reported at its place in this file."""
         given = self.data.get("base")
         if not given:
-            message = "a space starts from designs, and 'base' names none."
+            message = "a space needs at least one base design."
             self.error("missing-key", message, ("base",), "e.g. 'base: mhsa'.")
             return
         several = isinstance(given, (list, tuple))
         for place, item in enumerate(given if several else [given]):
             path: Path = ("base", place) if several else ("base",)
             if not item or not isinstance(item, (str, Mapping, Design)):
-                hint = "a shipped name, a path, or the design itself."
-                self.error("wrong-type", "a design is wanted here.", path, hint)
+                hint = "give a shipped name, a path, or the design itself."
+                self.error("wrong-type", "expected a design.", path, hint)
                 continue
             reading = read_document(*opened(item, self.document, path))
             design, graph = reading.design, examine(reading) if reading.design is not None else None
@@ -122,17 +122,17 @@ class _Reading:
             if isinstance(item, Mapping):
                 self.reporter.found += wrong
             elif wrong:
-                self.error(wrong[0].code, f"this design is refused: {wrong[0].message}", path, wrong[0].hint)
+                self.error(wrong[0].code, f"this design is invalid: {wrong[0].message}", path, wrong[0].hint)
             if graph is None or design is None:
                 continue
             if design.name in self.bases:
-                message = f"two bases are called '{design.name}'."
-                self.error("name-taken", message, path, "give one of them another name.")
+                message = f"two bases have the name '{design.name}'."
+                self.error("name-taken", message, path, "rename one of them.")
             else:
                 self.bases[design.name] = design
 
     def numbers(self, section: str) -> dict[str, Values]:
-        """What legs or settings may be; each stands in some base."""
+        """The values of the legs or settings that vary; each must be in a base."""
         designs = self.bases.values()
         known = [name for design in designs for name in (design.settings if section == "settings" else _sized(design))]
         found = {}
@@ -144,7 +144,7 @@ class _Reading:
                 found[name] = values
                 small = any(isinstance(end, float) or (isinstance(end, int) and end < 1) for end in _ends(values))
                 if section == "legs" and small:
-                    self.error("bad-size", "sizes of legs are whole numbers from 1.", path, "e.g. [4, 8].")
+                    self.error("bad-size", "sizes of legs must be whole numbers from 1.", path, "e.g. [4, 8].")
         return found
 
     def values(self, path: Path, value: Any) -> Values | None:
@@ -155,7 +155,7 @@ class _Reading:
             return None
 
     def alternatives(self) -> dict[str, dict[str, Alternative]]:
-        """What may stand at a step in its place; each is valid in one base at least."""
+        """The alternatives of steps; each must be valid in at least one base."""
         found: dict[str, dict[str, Alternative]] = {}
         for step, choices in self.section(("alternatives",)).items():
             owners = [base for base, design in self.bases.items() if step in design.diagram]
@@ -170,7 +170,7 @@ class _Reading:
         return found
 
     def child(self, path: Path, step: str) -> Document | None:
-        """An alternative as a child design: `step` goes into its diagram, and `steps` beside it."""
+        """An alternative as a child design, with `step` and `steps` moved into its diagram."""
         given = self.section(path)
         for key in given:
             if key not in (*SECTIONS, "step", "steps"):
@@ -178,7 +178,7 @@ class _Reading:
                 return None
         if "step" not in given:
             hint = "e.g. 'step: x[m f] Wk[f d] -> m d'."
-            self.error("missing-key", "an alternative gives the 'step' that it puts in place.", path, hint)
+            self.error("missing-key", "an alternative needs a 'step', the replacement.", path, hint)
             return None
         part = inside(self.document, path)
         steps = {**(part.data.pop("steps", None) or {}), step: part.data.pop("step")}
@@ -193,7 +193,7 @@ class _Reading:
         return Document({**part.data, "diagram": steps}, self.document.name, keys, values, self.document.path)
 
     def where_valid(self, child: Document, owners: list[str]) -> tuple[str, ...]:
-        """The bases in which an alternative is valid; where there is none, what is wrong with it in the first."""
+        """The bases in which an alternative is valid; if there is none, reports the problems in the first base."""
         refused: dict[str, list[Problem]] = {}
         for base in owners:
             design, reporter = self.bases[base], Reporter(child)
@@ -208,7 +208,7 @@ class _Reading:
         return tuple(base for base in owners if base not in refused)
 
     def moves(self) -> dict[str, dict[str, Values]]:
-        """The moves allowed and the values of their options; a list of names leaves the options as they are."""
+        """The moves and the values of their options; a list of names keeps the default values."""
         given = self.data.get("moves") or {}
         if given == "all":
             given = dict.fromkeys(MOVES)
@@ -216,7 +216,7 @@ class _Reading:
             given = dict.fromkeys(map(str, given))
         if not isinstance(given, Mapping):
             self.error(
-                "wrong-type", "'moves' is 'all', a list of moves, or a mapping.", ("moves",), "e.g. [share, core]."
+                "wrong-type", "'moves' must be 'all', a list of moves, or a mapping.", ("moves",), "e.g. [share, core]."
             )
             return {}
         found = {}
@@ -227,7 +227,7 @@ class _Reading:
                 found[name] = self.options(name, options or {})
             else:
                 hint = f"e.g. {{{next(iter(MOVES[name].options))}: [...]}}."
-                self.error("wrong-type", "the options of a move are a mapping.", ("moves", name), hint)
+                self.error("wrong-type", "the options of a move must be a mapping.", ("moves", name), hint)
         return found
 
     def options(self, name: str, given: Mapping[str, Any]) -> dict[str, Values]:
@@ -260,7 +260,7 @@ class _Reading:
                 self.unknown(path, "there is no cost", (*COSTS, "n", "batch"))
             elif not set(ends) <= {"least", "most"} or not numbers or not least <= most:
                 hint = "e.g. 1000000, or {least: 1000, most: 1000000}."
-                self.error("number", "a bound is a number, or the least and the most.", path, hint)
+                self.error("number", "a bound must be a number, or a mapping with 'least' and 'most'.", path, hint)
             else:
                 limits.append((name, least, most))
         return Bounds(n, batch, tuple(limits))
@@ -269,13 +269,13 @@ class _Reading:
         if is_whole(value) and value >= least:
             return int(value)
         self.error(
-            "number", f"'{path[-1]}' is a whole number from {least}.", path, f"e.g. '{path[-1]}: {max(2, least)}'."
+            "number", f"'{path[-1]}' must be a whole number from {least}.", path, f"e.g. '{path[-1]}: {max(2, least)}'."
         )
         return least
 
 
 def _ends(values: Values) -> tuple[Any, ...]:
-    """All that is listed, or the ends of a range."""
+    """The listed values, or the ends of a range."""
     return values.items or (values.low, values.high)
 
 
@@ -286,7 +286,7 @@ def _sized(design: Design) -> list[str]:
 
 
 def read_values(value: Any) -> Values:
-    """The values that a space file gives for a leg, a setting or an option. Raises Refusal.
+    """The values of a leg, a setting or an option in a space file. Raises Refusal for invalid values.
 
     >>> tuple(read_values({"divisors": 12}))
     (1, 2, 3, 4, 6, 12)
@@ -295,33 +295,33 @@ def read_values(value: Any) -> Values:
         return _described(value)
     items = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not items or not all(is_number(item) or isinstance(item, str) for item in items):
-        raise Refusal("wrong-type", "a number, or a list of numbers or words, is wanted here.", "e.g. [2, 4, 8].")
+        raise Refusal("wrong-type", "expected a number, or a list of numbers or words.", "e.g. [2, 4, 8].")
     if len(set(items)) < len(items):
-        raise Refusal("wrong-value", "a value stands here twice.", "each choice is given once.")
+        raise Refusal("wrong-value", "a value is given twice.", "give each value once.")
     return Values(items)
 
 
 def _described(value: Mapping[str, Any]) -> Values:
     if len(value) != 1 or next(iter(value)) not in KEYS:
         keys = printable(", ".join(map(str, value)) or "nothing")
-        message = f"one of {', '.join(KEYS)} is wanted here, {keys} given."
+        message = f"expected one of {', '.join(KEYS)}, got {keys}."
         raise Refusal("wrong-value", message, "e.g. {choices: [2, 4, 8]} or {range: [1, 8]}.")
     ((key, given),) = value.items()
     if key == "divisors":
         if not is_whole(given) or not 1 <= given <= 2**31:
-            raise Refusal("wrong-value", "'divisors' wants a whole number from 1.", "e.g. {divisors: 64}.")
+            raise Refusal("wrong-value", "'divisors' needs a whole number from 1.", "e.g. {divisors: 64}.")
         small = [one for one in range(1, int(given**0.5) + 1) if given % one == 0]
         return Values(tuple(sorted({*small, *(given // one for one in small)})))
     listed, example = isinstance(given, (list, tuple)), f"e.g. {{{key}: [1, 8]}}."
     if key == "choices":
         if not listed:
-            raise Refusal("wrong-type", "'choices' is a list.", "e.g. {choices: [2, 4, 8]}.")
+            raise Refusal("wrong-type", "'choices' must be a list.", "e.g. {choices: [2, 4, 8]}.")
         return read_values(given)
     if not listed or len(given) != 2 or not all(map(is_number, given)):
-        raise Refusal("wrong-type", f"'{key}' wants two numbers, the least and the greatest.", example)
+        raise Refusal("wrong-type", f"'{key}' needs two numbers, the smallest and the largest.", example)
     low, high = given
     if not low < high or max(abs(low), abs(high)) > LARGEST or (key == "log" and low <= 0):
         least = "above 0, " if key == "log" else ""
-        raise Refusal("wrong-value", f"'{key}' wants its least number {least}below its greatest.", example)
-    kind = int if is_whole(low) and is_whole(high) else float  # whole where both are
+        raise Refusal("wrong-value", f"'{key}' needs its smallest number {least}below its largest.", example)
+    kind = int if is_whole(low) and is_whole(high) else float
     return Values(low=kind(low), high=kind(high), log=key == "log")

@@ -1,4 +1,4 @@
-"""What a finished study leaves in its folder: the designs of its front with their curves, trials.json, the report."""
+"""The output files of a finished study: the designs of its front with learning curves, trials.json, and the report."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ DESIGN, PICTURE, SOURCE, CURVES, FACTS = "design.yaml", "picture.svg", "source.p
 
 
 def write(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> None:
-    """Writes `pareto/`, `trials.json` and `report.html` into the folder of a study, each whole or not at all.
+    """Writes `pareto/`, `trials.json` and `report.html` into the folder of a study, each atomically.
 
-    What cannot be made where a package or a run is missing has a sentence in its place. Raises InputError where a
-    design is not the one that its trial says, and OSError.
+    If a package or a run is missing, the facts of a design list the files that cannot be made, with reasons. Raises
+    InputError if a design does not have the hash of its trial, and OSError.
     """
     found = find(study, space, trials)
-    told = {"study": study_data(study), "trials": [trial.as_dict() for trial in found.trials]}
-    write_whole(out / TRIALS, _json(told))
+    data = {"study": study_data(study), "trials": [trial.as_dict() for trial in found.trials]}
+    write_whole(out / TRIALS, _json(data))
     with _in_place_of(out / PARETO) as new:
         for trial in found.chosen:
             _design(found, trial, new / folder(trial), out)
@@ -49,7 +49,7 @@ def write(study: Study, space: Space, trials: Sequence[Trial], out: Path) -> Non
 
 @contextmanager
 def _in_place_of(target: Path) -> Iterator[Path]:
-    """A new folder, which takes the place of another once it is filled."""
+    """A new folder that replaces `target` when the context ends."""
     new, old = (target.with_name(f".{target.name}-{word}-{os.getpid()}") for word in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
@@ -64,13 +64,13 @@ def _in_place_of(target: Path) -> Iterator[Path]:
 
 
 def _design(found: Findings, trial: Trial, own: Path, out: Path) -> None:
-    """The files of one design; `left_out` among its facts says what is missing, and why."""
+    """Writes the files of one design; `left_out` in its facts lists missing files with reasons."""
     own.mkdir()
     design = compiler.load(trial.design)
     if compiler.hash_of(design) != trial.hash:
         raise InputError(
-            f"trial {trial.slot} says that its design has the hash {trial.hash[:12]}, but it has "
-            f"{compiler.hash_of(design)[:12]}: the study was made by another version of this package."
+            f"the design of trial {trial.slot} has the hash {compiler.hash_of(design)[:12]}, but the trial has "
+            f"{trial.hash[:12]}: use the version of this package that made the study."
         )
     again = (one for one in found.trials if one.of is not None and found.slots[one.of].essence == trial.essence)
     title = f"trial {trial.slot}, {design.name}"
@@ -90,7 +90,7 @@ def _design(found: Findings, trial: Trial, own: Path, out: Path) -> None:
 
 
 def facts(found: Findings, trial: Trial, design: Design) -> dict[str, Any]:
-    """What is known of a design, as JSON: costs, qualities by rung and learning rate, and what confirming it gave."""
+    """The facts of a design for JSON: costs, qualities by rung and learning rate, and its confirmation."""
     one = found.ratings.get(trial.essence)
     return {
         "name": design.name,
@@ -124,14 +124,14 @@ def _json(data: Any) -> bytes:
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-MEASURES = {"accuracy": "eval_accuracy", "loss": "eval_loss"}  # of a rung, as runs have them
-HEIGHT = 2.6  # of a rung, in inches
-FEW = 12  # points of a line that are marked each
+MEASURES = {"accuracy": "eval_accuracy", "loss": "eval_loss"}  # measure of a rung: metric of a run
+HEIGHT = 2.6  # inches per rung
+FEW = 12  # lines with fewer points have markers
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A run on a rung; `fresh`: the seed of a confirmation."""
+    """A run on a rung; `fresh`: the seed, if the run is a confirmation."""
 
     rung: int
     run: Record
@@ -139,13 +139,13 @@ class Curve:
 
 
 def draw(study: Study, trials: Sequence[Trial], out: Path, title: str) -> bytes:
-    """Training loss and validations of the runs of a design's trials, beside the store in `out`, as SVG.
+    """An SVG with training loss and validations of the runs of a design's trials, which are in `out`.
 
-    Raises InputError where there is no run to be read, MissingPartError without matplotlib.
+    Raises InputError if there is no run, and MissingPartError without matplotlib.
     """
     places = [(result.rung, one.fresh, name) for one in trials for result in one.results for name in result.folders]
     if not places:
-        raise InputError("no runs were left behind: the task is a function of its own.")
+        raise InputError("there are no runs, because the task is a user function.")
     curves = [Curve(rung, record(out / name), fresh) for rung, fresh, name in places]
     rungs = sorted({curve.rung for curve in curves})
     figure = blank(9, HEIGHT * len(rungs) + 0.4)

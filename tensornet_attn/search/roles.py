@@ -1,4 +1,4 @@
-"""What the parts of a diagram do, read off its wires: maps, their scores, projections, readers, the output."""
+"""Finds the parts of a diagram by its wires: maps, scores, projections, readers of maps, and the output projection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensornet_attn.search.sketch import Legs, Sketch, T
 
 @dataclass(frozen=True)
 class Place:
-    """A use inside a product: the step, the number of its term, the use."""
+    """A use inside a product: the step, the index of the term, and the use."""
 
     step: str
     term: int
@@ -22,9 +22,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Map:
-    """An attention map: the box over the key leg, and the product of queries and keys inside.
+    """An attention map: a box over the key leg, and the product of queries and keys inside it.
 
-    `box` is the softmax or normalize step, `scores` the contraction inside it, `term` the number of the product there.
+    `box`: the softmax or normalize step. `scores`: the contraction inside it. `term`: the index of the product.
     """
 
     box: str
@@ -35,13 +35,13 @@ class Map:
 
     @property
     def shared(self) -> Legs:
-        """The legs that query and key have in common: heads, and what the product sums."""
+        """The common legs of query and key: heads, and the summed legs."""
         return tuple(leg for leg in self.query.legs if leg in self.key.legs)
 
 
 @dataclass(frozen=True)
 class Reader:
-    """The product that reads a map: `map` as it is used there (mixed or blended on the way), and the value."""
+    """The product of a map and the value; `map` is its use there, possibly after mixing or blending."""
 
     step: str
     term: int
@@ -50,26 +50,26 @@ class Reader:
 
 
 def only(found: Iterable[T]) -> T | None:
-    """The one of its kind; None where there is none or more than one."""
+    """The only item; None if there are none or several."""
     every = list(found)
     return every[0] if len(every) == 1 else None
 
 
 def maps(sketch: Sketch) -> list[Map]:
-    """The maps whose scores hold a product of something on the query leg and something on the key leg."""
+    """The maps whose scores have a product of a factor on the query leg and a factor on the key leg."""
     steps = (step for step in sketch.step.values() if sketch.query in step.legs)
     over_keys = (step for step in steps if isinstance(weighting_of(step, sketch.key), Softmax | Normalize))
     return [found for step in over_keys if (found := _map(sketch, step)) is not None]
 
 
 def keeps_legs(step: Step) -> bool:
-    """Whether a box is of one operand, has its legs, and is no map itself."""
+    """Whether a box has one operand and its legs, and is not a map."""
     box = step.box
     return box is not None and [{*use.legs} for use in box.uses] == [{*step.legs}] and not OPS[box.kind].masked
 
 
 def _map(sketch: Sketch, step: Step) -> Map | None:
-    """Walks from the normaliser down to the product of its scores."""
+    """Follows the operands of a normaliser to the product of its scores."""
     at: Step | None = sketch.step.get(step.op.uses[0].name)
     while at is not None:
         if at.box is not None:
@@ -94,14 +94,14 @@ def _products(sketch: Sketch, step: Step) -> Iterator[tuple[int, Use, Use]]:
 
 
 def heads(sketch: Sketch, one: Map) -> Legs:
-    """The legs of the map besides the sequences."""
+    """The legs of the map other than the sequence legs."""
     return tuple(leg for leg in sketch.step[one.box].legs if leg not in (sketch.query, sketch.key))
 
 
 def reader(sketch: Sketch, box: str) -> Reader | None:
-    """The one product that sums a map over the keys, with a value; the map may be mixed or blended before."""
+    """The only product that sums a map, possibly mixed or blended, with a value over the keys, or None."""
     forms, found, readers = [box], list[Reader](), sketch.readers()
-    for form in forms:  # grows while it is walked
+    for form in forms:  # the list grows during the loop
         for name in readers.get(form, ()):
             if not sketch.terms_of(name):
                 return None
@@ -121,7 +121,7 @@ def _reads(sketch: Sketch, step: str, form: str) -> Iterator[Reader]:
 
 
 def chain(sketch: Sketch, use: Use) -> list[str]:
-    """The steps from a use down to its projection, the projection last: boxes that keep legs stand between."""
+    """The steps from a use to its projection, which is last, through boxes that keep legs; empty if there is none."""
     names, name = list[str](), use.name
     while name in sketch.step:
         names.append(name)
@@ -135,7 +135,7 @@ def chain(sketch: Sketch, use: Use) -> list[str]:
 
 
 def projection(sketch: Sketch, use: Use) -> Place | None:
-    """Where a use comes from a source on a sequence leg through a weight; None where it does not."""
+    """The weight that projects a source on a sequence leg to a use; None if there is none."""
     places = (place for step in chain(sketch, use)[-1:] for place in weights_in(sketch, step))
     return only(place for place in places if source(sketch, place) is not None)
 
@@ -149,7 +149,7 @@ def weights_in(sketch: Sketch, step: str) -> Iterator[Place]:
 
 
 def source(sketch: Sketch, place: Place) -> Use | None:
-    """What a projecting weight is applied to: the factor on a sequence leg that it shares a summed leg with."""
+    """The input of a projection: the factor on a sequence leg with which the weight shares a summed leg."""
     factors = sketch.terms_of(place.step)[place.term].factors
     summed, sequences = {*place.use.legs} - {*sketch.step[place.step].legs}, {sketch.query, sketch.key}
     found = only(use for use in factors if use != place.use and summed & {*use.legs} and sequences & {*use.legs})
@@ -157,7 +157,7 @@ def source(sketch: Sketch, place: Place) -> Use | None:
 
 
 def output(sketch: Sketch, at: Reader) -> Place | None:
-    """The output projection: the first weight after a reader that sums legs of the map or the value."""
+    """The output projection: the first weight after a reader that sums legs of the map or value, or None."""
     legs, name, readers = {*at.map.legs, *at.value.legs}, at.step, sketch.readers()
     while True:
         own = {*sketch.step[name].legs}

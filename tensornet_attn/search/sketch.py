@@ -1,6 +1,6 @@
-"""Designs as moves see them: sketches that moves edit, the wires through them, and what is written back to a design.
+"""Sketches, the editable form of designs for moves; their wires; and conversion from and to designs.
 
-A wire is all the places that a leg reaches from one place, through steps and tensors, up to where it is cut.
+A wire is the set of all slots that a leg reaches through steps and tensors, up to cuts.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ T = TypeVar("T")
 
 
 class Nowhere(Exception):
-    """A move has no place in a design."""
+    """A move does not apply to a design."""
 
 
 def need(found: T | None) -> T:
-    """What was found. Raises Nowhere for nothing, and for a condition that does not hold."""
+    """Returns its argument. Raises Nowhere if it is None, empty or False."""
     if not found:
         raise Nowhere
     return found
@@ -43,7 +43,7 @@ def need(found: T | None) -> T:
 
 @dataclass(frozen=True)
 class Declared:
-    """A tensor as a design declares it: its section, its legs, and what else the declaration says."""
+    """The declaration of a tensor: its section, its legs, and the rest of the declaration."""
 
     role: str
     legs: Legs
@@ -52,10 +52,10 @@ class Declared:
 
 @dataclass
 class Sketch:
-    """A design under change. `head` holds what stands outside the sections: name, about, causal.
+    """An editable design. `head`: name, about and causal.
 
-    `declared` and `settings` are the texts of legs and settings; `sizes` what they come out as (None: at run time).
-    `query` and `key` are the sequence legs. `losses`: the step and the text of the weight of each, by name.
+    `declared`, `settings`: the texts of legs and settings. `sizes`: their values; None if known only at run time.
+    `query`, `key`: the sequence legs. `losses`: by name, the step and the text of the weight.
     """
 
     head: dict[str, Any]
@@ -70,7 +70,7 @@ class Sketch:
     key: str | None
 
     def copy(self) -> Sketch:
-        """A sketch of its own, which may be changed."""
+        """An independent copy."""
         own: dict[str, Any] = {name: dict(part) for name, part in vars(self).items() if isinstance(part, dict)}
         return replace(self, **own)
 
@@ -86,27 +86,27 @@ class Sketch:
         return (self.tensors.get(name) or self.step[name]).legs
 
     def terms_of(self, step: str) -> tuple[Term, ...]:
-        """The products that a step sums; none of a box."""
+        """The products that a step sums; empty for a box."""
         return terms_of(self.step[step])
 
     def box_of(self, step: str) -> Box:
-        """The box of a step. Raises Nowhere where it is none."""
+        """The box of a step. Raises Nowhere if the step is not a box."""
         return need(self.step[step].box)
 
     def is_head(self, leg: str) -> bool:
         return str(self.declared[leg]).split()[0] in ("head", "shared")
 
     def size(self, *legs: str) -> int:
-        """The product of the sizes of legs; 0 where one is known at run time only."""
+        """The product of the sizes of legs; 0 if a size is known only at run time."""
         return prod(int(self.sizes[leg] or 0) for leg in legs)
 
     def free(self, *found: Wire) -> bool:
-        """Whether a move may change these wires: no input, no state, no sequence is on them."""
+        """Whether a move can change these wires: none has an input or a state."""
         owners = (self.tensors.get(name) for one in found for name in one.owners)
         return not any(made is not None and made.role in FIXED for made in owners)
 
     def leg(self, wanted: str, text: Size) -> str:
-        """Adds a leg and gives the name it got. `text` is what a file would say: `4`, `head h / g`."""
+        """Adds a leg and returns its name. `text` is its size in a file, such as `4` or `head h / g`."""
         name = self._free(wanted, self.declared, self.settings)
         known = {name: size for name, size in self.sizes.items() if size is not None}
         self.declared[name] = text
@@ -114,21 +114,21 @@ class Sketch:
         return name
 
     def setting(self, wanted: str, value: int) -> str:
-        """Adds a setting and gives the name it got."""
+        """Adds a setting and returns its name."""
         name = self._free(wanted, self.declared, self.settings)
         self.settings[name] = self.sizes[name] = value
         return name
 
     def weight(self, wanted: str, legs: Iterable[str], init: str | None = None) -> Use:
-        """Adds a weight and gives its use under the legs declared."""
+        """Adds a weight and returns its use with the declared legs."""
         name = self.name(wanted)
         self.tensors[name] = Declared("weights", tuple(legs), {} if init is None else {"init": init})
         return Use(name, tuple(legs))
 
     def put(self, wanted: str, legs: Iterable[str], before: str, *ops: Contraction | Box | Callable[[Use], Box]) -> Use:
-        """Adds a step of these legs right before another, and gives its use.
+        """Adds a step right before another and returns its use.
 
-        Each of several operations is nested in the next one, which is a function of its use: the innermost is first.
+        With several operations, the innermost first, each is nested in the next, a function of its use.
         """
         name, use = self.name(wanted), Use("", tuple(legs))
         for depth, op in zip(range(len(ops) - 1, -1, -1), ops, strict=True):
@@ -142,35 +142,35 @@ class Sketch:
     def refactor(
         self, step: str, change: Callable[[Sequence[Use]], Iterable[Use]], term: int | None = None, legs: Legs = ()
     ) -> None:
-        """Gives the products of a step, or one of its terms, other factors; and the step other legs, if given."""
+        """Changes the factors of all terms of a step, or of one, and the legs of the step, if given."""
         terms = list(self.terms_of(step))
         for place in range(len(terms)) if term is None else (term,):
             terms[place] = replace(terms[place], factors=tuple(change(terms[place].factors)))
         self.step[step] = replace(with_terms(self.step[step], terms), legs=legs or self.step[step].legs)
 
     def rebox(self, step: str, legs: Legs = (), **changes: Any) -> None:
-        """Gives the box of a step other fields; and the step other legs, if given."""
+        """Changes fields of the box of a step, and the legs of the step, if given."""
         old = self.step[step]
         self.step[step] = replace(old, op=replace(self.box_of(step), **changes), legs=legs or old.legs)
 
     def change_legs(self, change: Callable[[str, Legs], Legs]) -> None:
-        """Gives tensors and steps the legs that a function of name and legs says, where they stand and are used."""
+        """Changes the legs of all tensors, steps and uses by a function of name and legs."""
         self.tensors = {name: replace(made, legs=change(name, made.legs)) for name, made in self.tensors.items()}
         for name, step in self.step.items():
             self.step[name] = replace(step, legs=change(name, step.legs))
         self.change_uses(lambda use: Use(use.name, change(use.name, use.legs)))
 
     def grow(self, names: Iterable[str], leg: str) -> None:
-        """Puts one more leg, at the end, on each of these tensors and steps and on all their uses."""
+        """Appends a leg to tensors and steps and to all their uses."""
         more = frozenset(names)
         self.change_legs(lambda name, legs: (*legs, leg) if name in more else legs)
 
     def change_uses(self, change: Callable[[Use], Use]) -> None:
-        """Puts another use in place of each."""
+        """Replaces each use by the result of a function."""
         self.step = {name: with_uses(step, change) for name, step in self.step.items()}
 
     def rename(self, new: Mapping[str, str]) -> None:
-        """Gives steps other names."""
+        """Renames steps."""
         self.change_uses(lambda use: Use(new.get(use.name, use.name), use.legs))
         renamed = (replace(step, name=new.get(name, name)) for name, step in self.step.items())
         self.step = {step.name: step for step in renamed}
@@ -178,12 +178,12 @@ class Sketch:
         self.output = new.get(self.output, self.output)
 
     def name(self, wanted: str) -> str:
-        """The name that a new tensor or step would get; `far.of` is nested in a step `far` that is yet to come."""
+        """The free name for a new tensor or step; `far.of` names a step nested in `far`, which may be added later."""
         return self._free(wanted, self.tensors, self.step)
 
     @staticmethod
     def _free(wanted: str, *taken: Mapping[str, Any]) -> str:
-        """The name wanted, with the first number from 2 that makes it a new one."""
+        """The wanted name, with a number from 2 if it is taken."""
         name, count = wanted, 1
         while any(name in names for names in taken):
             count += 1
@@ -192,7 +192,7 @@ class Sketch:
 
 
 def on_a_copy(change: Callable[..., None]) -> Callable[..., Sketch | None]:
-    """A function that edits a sketch, as one that gives another sketch; None where it raises Nowhere."""
+    """Converts a function that edits a sketch to one that returns an edited copy, or None if it raises Nowhere."""
 
     @wraps(change)
     def changed(sketch: Sketch, *given: Any, **options: Any) -> Sketch | None:
@@ -207,32 +207,32 @@ def on_a_copy(change: Callable[..., None]) -> Callable[..., Sketch | None]:
 
 
 def product(*factors: Use, times: Arith = ONE) -> Contraction:
-    """The contraction of one term."""
+    """A contraction of one term."""
     return Contraction((Term(times, factors),))
 
 
 def added(*products: Iterable[Use]) -> Contraction:
-    """The sum of some products."""
+    """A sum of products."""
     return Contraction(tuple(Term(ONE, tuple(factors)) for factors in products))
 
 
 def swapped(old: Use, new: Use) -> Callable[[Iterable[Use]], Iterator[Use]]:
-    """A change of factors, for `Sketch.refactor`: one use in place of another."""
+    """A change of factors for `Sketch.refactor` that replaces one use by another."""
     return lambda factors: (new if use == old else use for use in factors)
 
 
 def mapped(function: str) -> Callable[[Use], Box]:
-    """A map box, as a function of the use inside."""
+    """A map box as a function of its operand."""
     return lambda use: Box("map", None, (("of", use),), function=Function(function))
 
 
 def sketch_of(design: Design) -> Sketch:
-    """The sketch of a design. Raises DesignError where the design has errors, InputError where it joins legs."""
+    """The sketch of a design. Raises DesignError if the design has errors, and InputError if a box joins legs."""
     graph, data = build(design), design.as_dict()
     joined = next((step.name for step in graph.steps if step.box is not None and step.box.parts), None)
     if joined is not None:
         raise InputError(
-            f"{design.name}: '{joined}' takes several legs for one, which no search changes; write them apart."
+            f"{design.name}: '{joined}' joins several legs, which the search does not support; write separate legs."
         )
     tensors = {
         name: Declared(role, graph.tensor[name].legs, {key: value for key, value in made.items() if key != "legs"})
@@ -246,7 +246,7 @@ def sketch_of(design: Design) -> Sketch:
     made = Sketch(head, legs, settings, sizes, tensors, dict(graph.step), graph.output, losses, *ends)
     new = dict[str, str]()
     for tensor in graph.tensors:
-        if tensor.name not in tensors and tensor.init is not None:  # of what a box is short for
+        if tensor.name not in tensors and tensor.init is not None:  # constants of an expanded box
             new[tensor.name] = made.name(tensor.name.replace(".", "_"))
             made.tensors[new[tensor.name]] = Declared("constants", tensor.legs, {"value": call_text(tensor.init)})
     if new:
@@ -255,7 +255,7 @@ def sketch_of(design: Design) -> Sketch:
 
 
 def data_of(sketch: Sketch) -> dict[str, Any]:
-    """What a YAML file of the sketch would hold."""
+    """The data of a YAML file of the sketch."""
     sketch = sketch.copy()
     _prune(sketch)
     _unnest(sketch)
@@ -277,7 +277,7 @@ def data_of(sketch: Sketch) -> dict[str, Any]:
 
 
 def _prune(sketch: Sketch) -> None:
-    """Takes out the steps and tensors that reach neither the output nor a state nor a loss."""
+    """Removes steps and tensors that reach neither the output nor a state nor a loss."""
     wanted = {sketch.output, *(made.rest.get("update") for made in sketch.tensors.values())}
     wanted |= {step for step, _ in sketch.losses.values()}
     for step in reversed(sketch.step.values()):
@@ -288,7 +288,7 @@ def _prune(sketch: Sketch) -> None:
 
 
 def _unnest(sketch: Sketch) -> None:
-    """Nested steps that cannot stand inside their box any more get a name of their own."""
+    """Renames nested steps that cannot be written inside their box any more."""
     readers, new = sketch.readers(), dict[str, str]()
     for name in [step.name for step in sketch.step.values() if step.nested and not _nests(step, sketch, readers)]:
         new[name] = sketch._free(name.replace(".", "_"), sketch.tensors, sketch.step, dict.fromkeys(new.values()))
@@ -297,7 +297,7 @@ def _unnest(sketch: Sketch) -> None:
 
 
 def _nests(step: Step, sketch: Sketch, readers: Mapping[str, list[str]]) -> bool:
-    """Whether a nested step has one reader, the box around it, which takes it as it is."""
+    """Whether the box around a nested step is its only reader and uses it without changes."""
     outer, _, role = step.name.rpartition(".")
     box = sketch.step[outer].box if outer in sketch.step else None
     if box is None or readers.get(step.name) != [outer]:
@@ -307,13 +307,13 @@ def _nests(step: Step, sketch: Sketch, readers: Mapping[str, list[str]]) -> bool
 
 
 def _value(step: Step, sketch: Sketch) -> Any:
-    """A step as a diagram has it: an expression or a box, with the steps nested in it."""
+    """A step as in a diagram: an expression, or a box with its nested steps."""
     if step.contraction is not None:
         return f"{sum_text(step.contraction)} -> {' '.join(step.legs)}".rstrip()
     box = sketch.box_of(step.name)
     model, numbers = BOXES[box.kind], {name: to_text(value) for name, value in box.numbers}
     opener = call_text(box.function) if box.function is not None else box.leg
-    data: dict[str, Any] = {box.kind: numbers.pop(box.kind, opener)}  # what it opens with may be its one number
+    data: dict[str, Any] = {box.kind: numbers.pop(box.kind, opener)}  # a box can open with its only number
     if box.other is not None:
         data[str(model.second)] = box.other
     for name, text in numbers.items():
@@ -334,7 +334,7 @@ def _value(step: Step, sketch: Sketch) -> Any:
 
 
 def _spoken(parts: Any, numbers: Mapping[str, Size]) -> set[str]:
-    """The legs and settings that something speaks of, through arithmetic too."""
+    """The legs and settings that `parts` refer to, directly or through arithmetic."""
     live, waiting = set[str](), words(parts)
     while waiting:
         name = waiting.pop()
@@ -344,14 +344,14 @@ def _spoken(parts: Any, numbers: Mapping[str, Size]) -> set[str]:
     return live
 
 
-Slot = tuple[str, int]  # a leg of a tensor or step, by its position
-Cut = frozenset[tuple[str, str]]  # (step, operand): the wire does not go on from this operand into this step
-FIXED = ("inputs", "state")  # what a move never changes the legs of
+Slot = tuple[str, int]  # a leg of a tensor or step, by position
+Cut = frozenset[tuple[str, str]]  # (step, operand): the wire does not continue from this operand into this step
+FIXED = ("inputs", "state")  # moves never change the legs of these
 
 
 @dataclass(frozen=True)
 class Wire:
-    """The slots that hang together; `inner`: the (step, leg) pairs in which they do."""
+    """Connected slots; `inner`: the (step, leg) pairs that connect them."""
 
     slots: frozenset[Slot]
     inner: frozenset[tuple[str, str]]
@@ -362,8 +362,8 @@ class Wire:
 
 
 def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire:
-    """The wire through these slots."""
-    starts, bonds = list(starts), networkx.Graph()  # slots, and the legs of steps that they meet in
+    """The wire through the slots `starts`."""
+    starts, bonds = list(starts), networkx.Graph()  # nodes: slots, and (step, leg) pairs that connect them
     bonds.add_nodes_from(starts)
     for step in sketch.step.values():
         attached = (use for use in step.op.uses if (step.name, use.name) not in cut)
@@ -375,21 +375,21 @@ def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire
 
 
 def slot_of(use: Use, leg: str) -> Slot:
-    """The slot that a leg of a use hangs on."""
+    """The slot of a leg of a use."""
     return use.name, use.legs.index(leg)
 
 
 def relabel(sketch: Sketch, *changes: tuple[Wire, Legs]) -> None:
-    """Puts other legs in place of each wire's. Raises Nowhere where a box acts along one and cannot any more.
+    """Replaces the leg of each wire by other legs. Raises Nowhere if a box acts along the leg and cannot use them.
 
-    A use has the new legs where its slot is on the wire, also where the wire is cut right after it.
+    A use has the new legs if its slot is on the wire, even if the wire is cut right after it.
     """
     boxes = [(step.name, step.box) for step in sketch.step.values() if step.box is not None]
     acting = {(name, leg) for name, box in boxes for leg in box.acting}
     if any(len(new) != 1 and found.inner & acting for found, new in changes):
         raise Nowhere
     known = {name: size for name, size in sketch.sizes.items() if size is not None}
-    for name, box in boxes:  # none may choose more than there will be
+    for name, box in boxes:  # a selection must not exceed the new size
         news = [new[0] for found, new in changes if new and (name, box.leg) in found.inner]
         need(not OPS[box.kind].selects or all(evaluate(box.number("k"), known) <= sketch.size(new) for new in news))
     slots = {slot: new for found, new in changes for slot in found.slots}

@@ -1,4 +1,4 @@
-"""A space of designs: bases, what varies, moves, bounds and prices; and the paths of choices that lead through it."""
+"""Spaces of designs (bases, choices, moves, bounds and prices) and paths, the choices that lead to a design."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tensornet_attn.spec.places import Document
 from tensornet_attn.spec.read import merge
 from tensornet_attn.spec.report import Reporter
 
-SECTIONS = {"leg": "legs", "setting": "settings"}  # where a design has the numbers of a kind of choice
+SECTIONS = {"leg": "legs", "setting": "settings"}  # kind of choice: section of a design
 Value = int | float | str
-GRID = 1001  # how many decimals a range of decimals stands for
+GRID = 1001  # number of grid points of a range of decimals
 
 
 @dataclass(frozen=True)
 class Values:
-    """The values of one choice. `items`, or else the whole numbers, or a grid of decimals, from `low` to `high`."""
+    """The values of one choice: `items`, or the whole numbers, or a grid of decimals, from `low` to `high`."""
 
     items: tuple[Value, ...] = ()
     low: int | float = 0
@@ -39,7 +39,7 @@ class Values:
         return len(self.items) or (int(self.high) - int(self.low) + 1 if self.whole else GRID)
 
     def at(self, unit: float) -> Value:
-        """The value at a number between 0 and 1: equal shares, or shares by ratio where `log`."""
+        """The value at a number between 0 and 1, on a linear scale, or on a logarithmic scale with `log`."""
         if self.items:
             return self.items[int(unit * len(self.items))]
         if self.whole:
@@ -63,7 +63,7 @@ class Values:
         return float(f"{number:.6g}")
 
     def place(self, value: Any) -> int | None:
-        """The place of a value, or of the nearest one in a range of decimals; None where it is none of them."""
+        """The index of a value, or of the nearest grid point in a range of decimals; None if it is not a value."""
         if self.items or not is_number(value) or not self.low <= value <= self.high:
             return self.items.index(value) if value in self.items else None
         if self.whole:
@@ -73,18 +73,18 @@ class Values:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether something is a whole number; true and false are none."""
+    """Whether a value is a whole number, and not a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether something is a finite number."""
+    """Whether a value is a finite number."""
     return is_whole(value) or (isinstance(value, float) and isfinite(value))
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """What may stand at a step in its place: sections of a child design, and the bases in which it is valid."""
+    """A replacement of a step: sections of a child design, and the bases in which it is valid."""
 
     change: Mapping[str, Any]
     bases: tuple[str, ...]
@@ -92,9 +92,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Space:
-    """A checked space. `bases`: designs as data, by name. `alternatives`: by step and name, what they change.
+    """A checked space. `bases`: designs as data, by name. `alternatives`: by step and name.
 
-    `moves`: by name, the values of each option; at most `most` of them make one proposal, each at most once.
+    `moves`: the values of each option, by name. A proposal has at most `most` moves, each at most once.
     """
 
     name: str
@@ -108,18 +108,18 @@ class Space:
     bounds: Bounds
 
     def numbers(self, kind: str) -> Mapping[str, Values]:
-        """What varies among legs (`leg`) or settings (`setting`)."""
+        """The values of legs (`leg`) or settings (`setting`) that vary."""
         return self.legs if kind == "leg" else self.settings
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of all that the space says, name and about left out: a study belongs to one space."""
+        """SHA-256 of the space without name and about. A study belongs to one space."""
         parts = (self.bases, self.legs, self.settings, self.alternatives, self.moves, self.most, self.bounds)
         return sha256(json.dumps(parts, default=repr).encode()).hexdigest()
 
 
 def with_alternative(data: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """A design's data with an alternative merged over it, as a child is under `extends`."""
+    """A design's data with an alternative merged into it, like a child under `extends`."""
     parent, child = Document(dict(data), "base"), Document(dict(change), "alternative")
     return {"name": data["name"], **merge(parent, child, Reporter(child)).data}
 
@@ -132,7 +132,7 @@ def fitting(space: Space, base: str) -> dict[str, list[str]]:
 
 
 def ordered(space: Space, path: Path) -> Path:
-    """A path in the space's own order; moves stay in theirs. Equal choices, equal paths."""
+    """A path in canonical order, so that equal choices give equal paths; the order of moves is kept."""
     parts = {"alternative": space.alternatives, "leg": space.legs, "setting": space.settings}
 
     def place(choice: Choice) -> tuple[int, int]:
@@ -143,7 +143,7 @@ def ordered(space: Space, path: Path) -> Path:
 
 
 def missing(space: Space, path: Path) -> list[tuple[str, str]]:
-    """The (kind, name) of legs and settings that vary in the base of a path, and that the path does not choose."""
+    """The (kind, name) of legs and settings that vary in the base of a path but are not chosen by the path."""
     chosen = {(choice.kind, choice.name) for choice in path}
     data = space.bases[base_of(path)]
     vary = [(kind, name) for kind in SECTIONS for name in space.numbers(kind) if name in data.get(SECTIONS[kind], {})]
@@ -152,10 +152,10 @@ def missing(space: Space, path: Path) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Price:
-    """The costs of a design at `n` queries and keys and a batch.
+    """The costs of a design at `n` queries and keys and a batch size.
 
-    `macs`: multiply-adds of a forward call, as planned. `parameters`: trainable ones. `activations`: floats that
-    training keeps for backward, as planned. `decoding_state`: floats that decoding keeps of n tokens, of one sequence.
+    `macs`: multiply-adds of a forward call, as planned. `parameters`: trainable elements. `activations`: floats saved
+    for the backward, as planned. `decoding_state`: floats of the decoding cache of one sequence of n tokens.
     """
 
     macs: int
@@ -171,11 +171,11 @@ COSTS = tuple(field.name for field in fields(Price))
 
 
 def price(graph: Graph, n: int, batch: int = 1) -> Price:
-    """The price of a graph. Raises InputError where a length is above a leg's maximum."""
+    """The price of a graph. Raises InputError if n exceeds the maximum of a sequence leg."""
     report = compiler.cost_of(graph, n, n, batch)
     total = report.best.total
     state = report.decoding_state
-    if state is None:  # no cache: every step reads the inputs again
+    if state is None:  # without a cache, every step reads all inputs
         sizes = {leg.name: leg.size or n for leg in graph.legs}
         state = sum(prod(sizes[leg] for leg in one.legs) for one in graph.of_role("input") if one.default is None)
     return Price(total.macs, report.parameters, total.saved_floats, state)
@@ -183,14 +183,14 @@ def price(graph: Graph, n: int, batch: int = 1) -> Price:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the most that each cost may be, at these sizes; a cost that is not in `limits` is free."""
+    """Bounds (name, smallest, largest) on costs at n and batch; costs that are not in `limits` are unbounded."""
 
     n: int = 64
     batch: int = 1
     limits: tuple[tuple[str, float, float], ...] = ()
 
     def broken(self, found: Price) -> str | None:
-        """The first bound that a price breaks, `macs at most 1000000`; None where it keeps to all."""
+        """The first bound that a price violates, such as `macs at most 1,000,000`; None if it violates none."""
         for name, least, most in self.limits:
             value = getattr(found, name)
             if value > most:
@@ -200,14 +200,15 @@ class Bounds:
         return None
 
 
-KINDS = ("base", "alternative", "leg", "setting", "move")  # in the order in which they are made
+KINDS = ("base", "alternative", "leg", "setting", "move")  # in the order of choices in a path
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice: a base; an alternative at a step; the size of a leg; a setting; or a move at the map of a box.
+    """One choice: a base, an alternative of a step, the size of a leg, a setting, or a move at an attention map.
 
-    `name` is the base, step, leg, setting or move; `value` the alternative or number; `at` and `options` a move's.
+    `name`: the base, step, leg, setting or move. `value`: the alternative or number. `at`, `options`: the box of the
+    map, and the options of a move.
     """
 
     kind: str
@@ -228,7 +229,7 @@ Path = tuple[Choice, ...]
 
 
 def to_text(path: Path) -> str:
-    """`mhsa; h = 4; share(g=2) at A`."""
+    """A path as text, such as `mhsa; h = 4; share(g=2) at A`."""
     return "; ".join(map(str, path))
 
 
@@ -237,15 +238,15 @@ def of_kind(path: Path, kind: str) -> Path:
 
 
 def base_of(path: Path) -> str:
-    """The name of the base that a path starts from. Raises InputError where it has none."""
+    """The name of the base of a path. Raises InputError if the path has none."""
     bases = of_kind(path, "base")
     if not bases:
-        raise InputError("a path begins with a base, e.g. (Choice('base', 'mhsa'),).")
+        raise InputError("a path needs a base, e.g. (Choice('base', 'mhsa'),).")
     return bases[0].name
 
 
 def as_data(path: Path) -> list[dict[str, Any]]:
-    """A path as JSON holds it; `from_data` reads it back."""
+    """A path as data for JSON; `from_data` reads it back."""
     return [
         {"kind": c.kind, "name": c.name}
         | ({} if c.value is None else {"value": c.value})
@@ -255,7 +256,7 @@ def as_data(path: Path) -> list[dict[str, Any]]:
 
 
 def from_data(data: Sequence[Mapping[str, Any]]) -> Path:
-    """The path of what `as_data` gave."""
+    """The path of the data of `as_data`."""
     return tuple(
         Choice(c["kind"], c["name"], c.get("value"), c.get("at", ""), tuple(c.get("options", {}).items())) for c in data
     )

@@ -1,4 +1,4 @@
-"""From a space and options to a finished study: begun, gone on with, or found finished."""
+"""`search`: starts or resumes a study and returns its result."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tensornet_attn.search.study_file import SHORT, callable_task, read
 from tensornet_attn.search.trial import Trial
 from tensornet_attn.spec.sources import Source
 
-StudyKeys = TypedDict("StudyKeys", dict.fromkeys([*Study.model_fields, *SHORT], Any), total=False)  # of a study file
+StudyKeys = TypedDict("StudyKeys", dict.fromkeys([*Study.model_fields, *SHORT], Any), total=False)
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """A finished study. `front`: the Pareto front of all proposals; `confirmed`: finalists with fresh seeds."""
+    """A finished study. `front`: the Pareto front of all proposals; `confirmed`: finalists trained with fresh seeds."""
 
     study: Study
     trials: tuple[Trial, ...]
@@ -34,7 +34,7 @@ class StudyResult:
     out: Path
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The result as data for JSON."""
         known = {one.of: one for one in self.confirmed}
         return {
             "out": str(self.out),
@@ -44,26 +44,26 @@ class StudyResult:
         }
 
     def trial(self, slot: int) -> Trial:
-        """The trial of a slot. Raises KeyError."""
+        """The trial of a slot. Raises KeyError for an unknown slot."""
         return {trial.slot: trial for trial in self.trials}[slot]
 
     def __str__(self) -> str:
-        """The front as lines of text, the best in the first objective first; and the finalists, the highest mean first.
+        """The front, the best in the first objective first, and the finalists, the highest mean first, as text.
 
-        What is confirmed best need not be on the front, which the search's own scores decide.
+        The best finalist may be missing from the front, because the scores of the search determine the front.
         """
-        lines = [f"{len(self.front)} designs on the front of {self.as_dict()['trials']} trials; all is in '{self.out}'"]
+        lines = [f"{len(self.front)} designs on the front of {self.as_dict()['trials']} trials; results: '{self.out}'"]
         means = {one.of: one.mean.to_text() for one in self.confirmed}
         for trial in self.front:
             values = trial.values or {}
-            told = [f"{name} {exact(values[name])}" for name in self.study.objectives if name in values]
-            told += [f"confirmed {means[trial.slot]}"] if trial.slot in means else []
-            lines.append("  ".join(["", *told, to_text(trial.path)]))
+            texts = [f"{name} {exact(values[name])}" for name in self.study.objectives if name in values]
+            texts += [f"confirmed {means[trial.slot]}"] if trial.slot in means else []
+            lines.append("  ".join(["", *texts, to_text(trial.path)]))
         if means.keys() - {trial.slot for trial in self.front}:
-            lines.append(f"means of {self.study.fresh_seeds} fresh seeds, of all that were confirmed")
+            lines.append(f"all finalists: means of {self.study.fresh_seeds} fresh seeds")
             for one in self.confirmed:
-                told = [f"quality {means[one.of]}", f"in the search {exact(one.search)}"]
-                lines.append("  ".join(["", *told, to_text(self.trial(one.of).path)]))
+                texts = [f"quality {means[one.of]}", f"in the search {exact(one.search)}"]
+                lines.append("  ".join(["", *texts, to_text(self.trial(one.of).path)]))
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -90,23 +90,24 @@ def search(
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     **options: Unpack[StudyKeys],
 ) -> StudyResult:
-    """Searches a space for designs that are good at a task and cheap, and gives what was found.
+    """Searches a space for designs with high quality on a task at low cost, and returns the finished study.
 
-    `task` is a task by name, or a function of a module: it gets a Design and gives its quality, larger is better.
-    `config` is a study file or a mapping with its keys; `options` are more of them. `workers` processes evaluate
-    trials on this machine. `out` is the folder of the study, `runs/` and the name of the space if absent; `storage` the
-    URL of a database, `study.db` in `out` if absent, in which the study is called `name`. Called again with the same
-    arguments a study goes on, whatever ended it. Progress goes to standard error.
+    `task` is the name of a task, or a function of a module that maps a Design to its quality (larger is better).
+    `config` is a study file or a mapping of its keys, and `options` are keys that override it. `workers` processes
+    evaluate trials on this machine. `out` is the folder of the study, by default `runs/NAME` with the name of the
+    space. `storage` is the URL of a database, by default `study.db` in `out`, and `name` the name of the study in it.
 
-    Raises TypeError for another key, DesignError and InputError for what is wrong with space, task, bounds, folder or
-    storage, and where all trials fail; MissingPartError; KeyboardInterrupt when all workers have ended.
+    A second call with the same arguments resumes the study, or returns its result if it is finished. Progress goes to
+    standard error. Raises TypeError for an unknown key; DesignError and InputError for problems of space, task, bounds,
+    folder or storage; InputError if all trials fail; MissingPartError if a package is missing; KeyboardInterrupt on
+    Ctrl-C, after all workers have ended.
     """
     for module, part in (("optuna", "optuna"), ("moocore", "moocore"), ("sklearn", "scikit-learn")):
         if find_spec(module) is None:
-            raise MissingPartError(f"a search needs {part}: pip install 'tensornet-attn[search]'.")
+            raise MissingPartError(f"searching needs {part}: pip install 'tensornet-attn[search]'.")
     own = {"space": space, "task": task, "objectives": objectives, "bounds": bounds, "trials": trials}
     if workers < 1:
-        raise InputError(f"workers is {workers}; at least one is needed.")
+        raise InputError(f"workers is {workers}; set at least 1.")
     from tensornet_attn.search.results import write
     from tensornet_attn.search.store import open_store, reached
     from tensornet_attn.search.team import Team, ended
@@ -114,9 +115,9 @@ def search(
     study = _study({**own, **options}, config, out)
     found = load(study.space)
     folder = Path(out) if out is not None else Path("runs") / found.name
-    draft(study, found, 0, ())  # a space that gives nothing is told before anything is made
+    draft(study, found, 0, ())  # reports an empty space before any file is written
     address = storage if storage is not None else f"sqlite:///{(folder / DATABASE).resolve()}"
-    late = storage is not None and not folder.exists()  # a storage that cannot be reached leaves no folder behind
+    late = storage is not None and not folder.exists()  # no folder is created for an unreachable storage
     if not late:
         prepare(study, folder)
     store = open_store(address, study, name)
@@ -132,7 +133,7 @@ def search(
 
 
 def _study(chosen: dict[str, Any], config: Any, out: Any) -> Study:
-    """The study that is asked for; that of the folder, where nothing is."""
+    """The study of the arguments, or the study of the folder if there are neither config nor space."""
     if callable(chosen["task"]):
         chosen["task"] = name_of(chosen["task"])
     if config is None and chosen["space"] is None and out is not None and (Path(out) / CONFIG).is_file():

@@ -1,6 +1,7 @@
-"""The store of a study: Optuna's, in one SQLite file or a database server; opened, checked, read and written.
+"""The store of a study: an Optuna storage in a SQLite file or on a database server.
 
-Two things are ours: SQLite has one writer at a time, and every new trial has its worker's name and a sign of life.
+Two features are added to Optuna's: SQLite has one writer at a time, and new trials have a worker and a heartbeat at
+once.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from tensornet_attn.search.study import NAME, Study, check_same, decisive
 from tensornet_attn.search.trial import Trial, larger, trial_from
 
 WORKER, CLAIM, RUNG, RECORD, STUDY, EXHAUSTED = "worker", "claim", "rung", "trial", "study", "exhausted"
-HEARTBEAT = 5  # seconds between signs of life
-STALE = 30  # seconds without one, after which a worker is taken for dead
+HEARTBEAT = 5  # seconds between heartbeats
+STALE = 30  # seconds without a heartbeat after which a worker is considered dead
 _PATIENCE = 60  # seconds that SQLite waits for other processes
-_TRIES = 5  # two processes that make the same tables at once: one of them fails, and finds them next time
-_BEGIN: ContextVar[str] = ContextVar("begin", default="BEGIN IMMEDIATE")  # how a transaction of SQLite starts
+_TRIES = 5  # if two processes create the same tables at once, one fails and must retry
+_BEGIN: ContextVar[str] = ContextVar("begin", default="BEGIN IMMEDIATE")  # the statement that starts a transaction
 
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Transactions of SQLite in this context only read: they wait for nobody, and nobody for them."""
+    """Makes SQLite transactions in this context read-only, so that they neither wait nor block."""
     before = _BEGIN.set("BEGIN")
     try:
         yield
@@ -47,10 +48,9 @@ def _reading() -> Iterator[None]:
 
 
 class Storage(_CachedStorage):
-    """Optuna's cached storage, in which a trial has its worker's name from its first moment, and a sign of life.
+    """Optuna's cached storage; new trials have the identity of their worker and a first heartbeat.
 
-    Optuna takes no trial for dead that has never given one, so a worker that is killed right after `ask` would keep its
-    trial for ever.
+    Optuna never fails a trial without a heartbeat, so a worker killed right after `ask` would keep its trial forever.
     """
 
     def __init__(self, backend: RDBStorage, worker: Identity | None):
@@ -79,10 +79,7 @@ class Storage(_CachedStorage):
 
 @dataclass(frozen=True)
 class Running:
-    """A trial that somebody says is being evaluated; `claim` is None as long as it has no slot.
-
-    `seconds`: since it began, by the clocks of both machines.
-    """
+    """A running trial; `claim` is None until it has a slot. `seconds`: time since its start, by wall clocks."""
 
     number: int
     worker: Identity | None
@@ -93,12 +90,11 @@ class Running:
 
 @dataclass
 class Store:
-    """A study of Optuna, and what its trials mean.
+    """An Optuna study and the meaning of its trials.
 
-    A trial of Optuna that is COMPLETE has reached the last rung; one that is PRUNED has ended before: it was not
-    promoted, or it failed. Both are finished, and hold a Trial as JSON. One that is FAIL counts for nothing: its
-    worker was lost, or there was no slot for it. Only such a change of state is one step in every database, so each
-    slot is finished once.
+    COMPLETE: the trial reached the last rung. PRUNED: the trial ended before, because it was not promoted or failed.
+    Both are finished and hold a Trial as JSON. FAIL: ignored; the worker was lost, or no slot was open. A change of
+    state is atomic in every database, so each slot is finished exactly once.
     """
 
     optuna: optuna.Study
@@ -107,7 +103,7 @@ class Store:
     known: dict[int, Trial] = field(default_factory=dict)
 
     def look(self) -> tuple[list[Trial], list[Running]]:
-        """The finished trials by slot, and those that are running by number."""
+        """The finished trials by slot, and the running trials by number."""
         found: dict[int, Trial] = {}
         running = []
         for one in self.optuna.get_trials(deepcopy=False):
@@ -120,24 +116,24 @@ class Store:
         return [found[slot] for slot in sorted(found)], running
 
     def runs(self, number: int) -> bool:
-        """Whether a trial is still running; not, where its worker was taken for dead."""
+        """Whether a trial is still running, and not marked as lost."""
         return any(one.number == number for one in self.look()[1])
 
     def fail(self, number: int) -> None:
-        """Marks a running trial as lost: its slot is free. Nothing is done to one that has just ended."""
+        """Marks a running trial as lost, which frees its slot; ignores a finished trial."""
         try:
             self.optuna.tell(number, state=TrialState.FAIL, skip_if_finished=True)
         except (UpdateFinishedTrialError, ValueError):
-            return  # somebody else has told it between our look and our word
+            return  # another process has just finished or failed it
 
     def fail_stale(self) -> None:
-        """Marks as lost the trials of workers that have given no sign of life."""
+        """Marks the trials of workers without a recent heartbeat as lost."""
         with _quiet():
             optuna.storages.fail_stale_trials(self.optuna)
 
     @property
     def exhausted(self) -> dict[str, int]:
-        """By arm, the slot from which on there are no designs left."""
+        """By arm, the first slot for which no design is left."""
         attributes = self.optuna.user_attrs
         return {key.partition("/")[2]: slot for key, slot in attributes.items() if key.startswith(f"{EXHAUSTED}/")}
 
@@ -145,7 +141,7 @@ class Store:
         self.optuna.set_user_attr(f"{EXHAUSTED}/{arm}", min(slot, self.exhausted.get(arm, slot)))
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Closes all connections."""
         self.storage.remove_session()
         self.storage._backend.engine.dispose()
 
@@ -159,9 +155,9 @@ def _running(one: FrozenTrial) -> Running:
 
 
 def open_store(url: str, study: Study, name: str = NAME, worker: Identity | None = None) -> Store:
-    """The store at a URL, made where there is none. `worker`: who begins trials with it.
+    """Opens or creates the store at a URL. `worker`: the identity for new trials.
 
-    Raises MissingPartError where a driver is missing, InputError where it cannot be reached or holds another study.
+    Raises MissingPartError if a driver is missing, and InputError if the storage is unreachable or has another study.
     """
     where = _shown(url)
     try:
@@ -170,7 +166,7 @@ def open_store(url: str, study: Study, name: str = NAME, worker: Identity | None
             own = _study(storage, study, name)
             there = own.user_attrs[STUDY]
     except (NoSuchModuleError, ArgumentError) as error:
-        raise InputError(f"the storage '{where}' is of no kind that is known: e.g. postgresql://HOST/NAME.") from error
+        raise InputError(f"the storage '{where}' is not a known URL: give e.g. postgresql://HOST/NAME.") from error
     store = Store(own, storage, where)
     try:
         check_same(study, there, f"the storage '{where}'", "choose another --out, or another --name for the study")
@@ -189,9 +185,9 @@ def _shown(url: str) -> str:
 
 
 def _study(storage: Storage, study: Study, name: str) -> optuna.Study:
-    """The study of a name, made where there is none."""
+    """Opens or creates the study of a name."""
     ways: list[Any] = ["maximize" if larger(one) else "minimize" for one in study.objectives]
-    sampler = optuna.samplers.RandomSampler(seed=0)  # of nothing: proposals are ours
+    sampler = optuna.samplers.RandomSampler(seed=0)  # unused: `evolve` makes the proposals
     own = optuna.create_study(storage=storage, study_name=name, directions=ways, sampler=sampler, load_if_exists=True)
     if STUDY not in own.user_attrs:
         own.set_user_attr(STUDY, decisive(study))
@@ -200,12 +196,12 @@ def _study(storage: Storage, study: Study, name: str) -> optuna.Study:
 
 
 def _database(url: str, where: str, worker: Identity | None) -> Storage:
-    """The storage at a URL. Raises what SQLAlchemy and Optuna raise, and MissingPartError where a driver is missing."""
+    """The storage at a URL. Raises the errors of SQLAlchemy and Optuna, and MissingPartError if a driver is missing."""
     lite = url.startswith("sqlite")
     options: dict[str, Any] = {"connect_args": {"timeout": _PATIENCE}} if lite else {"pool_pre_ping": True}
-    plain = url.replace("{", "{{").replace("}", "}}")  # Optuna takes a URL for a template
+    plain = url.replace("{", "{{").replace("}", "}}")  # Optuna formats the URL as a template
     try:
-        _patiently(lambda: RDBStorage(plain, {**options, "poolclass": NullPool}))  # closed after each use, if it fails
+        _patiently(lambda: RDBStorage(plain, {**options, "poolclass": NullPool}))  # keeps no connection if it fails
         backend = _patiently(lambda: RDBStorage(plain, options, heartbeat_interval=HEARTBEAT, grace_period=STALE))
     except ImportError as error:
         raise MissingPartError(
@@ -217,54 +213,54 @@ def _database(url: str, where: str, worker: Identity | None) -> Storage:
 
 
 def _patiently(make: Callable[[], RDBStorage]) -> RDBStorage:
-    """Makes the tables that are not there, again where another process makes them too."""
+    """Creates missing tables, and retries if another process creates them at the same time."""
     for tried in range(1, _TRIES):
         try:
             return make()
         except (SQLAlchemyError, StorageInternalError) as error:
-            told = f"{error} {error.__cause__}"
-            if not isinstance(error, IntegrityError) and "exist" not in told and "locked" not in told:
+            text = f"{error} {error.__cause__}"
+            if not isinstance(error, IntegrityError) and "exist" not in text and "locked" not in text:
                 raise
         time.sleep(0.2 * tried)
     return make()
 
 
 def _one_writer(backend: RDBStorage) -> None:
-    """Who writes to SQLite has the file from the beginning of the transaction: what it has read is still so then."""
+    """Makes writers lock the SQLite file at the start of a transaction, so that their reads stay valid."""
 
     @event.listens_for(backend.engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # or the driver would begin transactions of its own
-        connection.execute("PRAGMA journal_mode = WAL")  # readers need not wait for the writer
+        connection.isolation_level = None  # otherwise the driver begins transactions itself
+        connection.execute("PRAGMA journal_mode = WAL")  # readers do not wait for the writer
 
     @event.listens_for(backend.engine, "begin")
     def _begun(connection: Any) -> None:
         connection.exec_driver_sql(_BEGIN.get())
 
-    backend.engine.dispose()  # connections from before
+    backend.engine.dispose()  # closes earlier connections
 
 
 @contextmanager
 def reached(where: str) -> Iterator[None]:
-    """Raises InputError, one sentence, where the storage does not answer."""
+    """Converts the errors of an unreachable storage to InputError."""
     try:
         yield
     except (NoSuchModuleError, ArgumentError):
         raise
     except (SQLAlchemyError, StorageInternalError) as error:
         cause = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ is not None else error
-        told = " ".join(str(getattr(cause, "orig", None) or cause).split("\n", 1)[0].split()).rstrip(".")
+        reason = " ".join(str(getattr(cause, "orig", None) or cause).split("\n", 1)[0].split()).rstrip(".")
         raise InputError(
-            f"the storage '{where}' cannot be reached: {told}; check the address, and whether it is running."
+            f"the storage '{where}' cannot be reached: {reason}; check the URL, and that the server is running."
         ) from error
 
 
-_LOCK = Lock()  # filters of warnings belong to the process: one thread at a time changes them
+_LOCK = Lock()  # warning filters belong to the process, so one thread at a time changes them
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Optuna says nothing about heartbeats being experimental, nor that a study was made."""
+    """Suppresses Optuna's warning that heartbeats are experimental, and its log of new studies."""
     with _LOCK, warnings.catch_warnings():
         before = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.ERROR)

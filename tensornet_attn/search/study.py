@@ -1,6 +1,6 @@
-"""What a study is: space, rungs, objectives, bounds; as data, as the files of its folder; and the jobs of its trials.
+"""Studies: space, rungs, objectives and bounds, the files of a study's folder, and the jobs of its trials.
 
-What a job computes for a task that is a user's function stands here, too, and needs no torch.
+Jobs of tasks that are user functions are also computed here, without torch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Score = Literal["best", "mean"]
 OBJECTIVES = ("quality", *COSTS, "latency")  # quality is maximised, all others are minimised
 ARMS = ("evolution", "random")
-SEEDS = 1000  # that designs of a study are trained with; fresh ones follow
+SEEDS = 1000  # number of training seeds of designs; the seeds of confirmations follow
 
 
 class _Model(BaseModel):
@@ -39,19 +39,19 @@ class _Model(BaseModel):
 
 
 class Limit(_Model):
-    """The least and the most that something may be."""
+    """A bound on an objective: the smallest and the largest value."""
 
     least: float = float("-inf")
     most: float = float("inf")
 
 
 class Rung(_Model):
-    """A task that a candidate is trained on, with each of some learning rates, all at equal compute.
+    """A task on which candidates are trained, with equal compute for each learning rate of `rates`.
 
-    `run`: keys of a run file, such as steps, batch, depth or mlp. `keep`: the share of the candidates that go on to the
-    next rung, by non-dominated rank. `measure`: `accuracy` or `loss` (then quality is its negative, in nats).
-    `score`: `best`, of the learning rates, which share a training seed; or `mean`, each with a seed of its own, where a
-    seed decides whether a design learns at all.
+    `run`: keys of a run file, such as steps, batch, depth or mlp. `keep`: the share of candidates that are promoted to
+    the next rung, by non-dominated rank (1 / ASHA's reduction factor). `measure`: `accuracy`, or `loss`; quality is
+    then the negative loss in nats. `score`: `best` over the learning rates, with one seed for all; or `mean`, with a
+    seed for each, for tasks where the seed determines whether a design learns at all.
     """
 
     task: str
@@ -64,11 +64,11 @@ class Rung(_Model):
 
 
 class Study(_Model):
-    """A study, as `study.yaml` in its folder holds it. Equal studies propose equal designs, with one worker.
+    """A study, as stored in `study.yaml`. With one worker, equal studies propose equal designs.
 
-    `trials`: different designs that each arm evaluates: evolution and, with `baseline`, random search of that space.
-    `bounds`: by objective; those on costs are decided before anything is built. `finalists`: of each arm, trained again
-    with `fresh_seeds` seeds that nothing was chosen by. `seconds` and `gibibytes`: what one trial may take.
+    `trials`: number of different designs per arm; the arms are evolution and, with `baseline`, random search. `bounds`:
+    by objective; bounds on costs are checked before training. `finalists`: number of designs per arm that are trained
+    again with `fresh_seeds` unused seeds. `seconds` and `gibibytes`: limits of one trial, time and memory.
     """
 
     study: Literal[1] = 1
@@ -92,16 +92,14 @@ class Study(_Model):
     def _known(self) -> Study:
         for name in (*self.objectives, *self.bounds):
             if name not in OBJECTIVES:
-                told = {"name": name, "known": ", ".join(OBJECTIVES)}
-                raise PydanticCustomError("objective", "there is no objective '{name}'; there are {known}", told)
+                context = {"name": name, "known": ", ".join(OBJECTIVES)}
+                raise PydanticCustomError("objective", "there is no objective '{name}'; choose from {known}", context)
             if self.objectives.count(name) > 1:
-                message = "the objective '{name}' is given twice: once is enough"
+                message = "the objective '{name}' is given twice: remove one"
                 raise PydanticCustomError("objective", message, {"name": name})
         for name, limit in self.bounds.items():
-            if not limit.least <= limit.most:  # nor where one is nan
-                message = (
-                    "the bound on '{name}' has its least, {least}, above its most, {most}; e.g. 1000000, or {example}"
-                )
+            if not limit.least <= limit.most:  # also rejects nan
+                message = "the bound on '{name}' has least {least} above most {most}; e.g. 1000000, or {example}"
                 ends = {"name": name, "least": f"{limit.least:g}", "most": f"{limit.most:g}"}
                 raise PydanticCustomError("bound", message, {**ends, "example": "{least: 1000, most: 1000000}"})
         return self
@@ -112,23 +110,23 @@ class Study(_Model):
 
     @property
     def proposals(self) -> int:
-        """How many slots hold proposals; slot s belongs to arm s modulo their number. Confirmations follow."""
+        """The number of slots for proposals; slot s belongs to arm s modulo the number of arms."""
         return self.trials * len(self.arms)
 
     def seed_of(self, essence: str, place: int = 0) -> int:
-        """The seed of a design, its own: what one seed favours would else pass for the merit of a family.
+        """The training seed of a design. Designs have different seeds, so that no seed favours a family of designs.
 
-        `place`: of the learning rate, from 0, where each has a seed of its own.
+        `place`: the index of the learning rate, if each has its own seed.
         """
         return (self.seed + int(essence, 16) // SEEDS**place % SEEDS) % 2**63
 
     def fresh_seed(self, place: int) -> int:
-        """The seed of a confirmation, which no design is chosen by."""
+        """The seed of a confirmation, which the search does not use."""
         return (self.seed + SEEDS + place) % 2**63
 
 
 def space_data(space: Space) -> dict[str, Any]:
-    """A space with its bases written out. `search.load` reads it back to a space of the same hash."""
+    """A space as data with its bases written out; `search.load` reads it back to a space with the same hash."""
 
     def numbers(given: Mapping[str, Values]) -> dict[str, Any]:
         return {
@@ -138,7 +136,7 @@ def space_data(space: Space) -> dict[str, Any]:
 
     alternatives: dict[str, dict[str, Any]] = {}
     for step, choices in space.alternatives.items():
-        for name, one in choices.items():  # the step itself, and other steps beside it
+        for name, one in choices.items():  # the step itself, and its other steps
             steps = dict(one.change["diagram"])
             own, rest = {"step": steps.pop(step)}, {key: part for key, part in one.change.items() if key != "diagram"}
             alternatives.setdefault(step, {})[name] = {**rest, **({"steps": steps} if steps else {}), **own}
@@ -159,7 +157,7 @@ def space_data(space: Space) -> dict[str, Any]:
 
 
 def study_data(study: Study) -> dict[str, Any]:
-    """A study as `study.read` reads it back. The order of its keys counts: steps of designs are read in theirs."""
+    """A study as data, which `study_file.read` reads back. Key order matters: it orders the steps of designs."""
     data = study.model_dump(mode="json", exclude_none=True)
     return {**data, "bounds": {name: _limit(one.least, one.most) for name, one in study.bounds.items()}}
 
@@ -169,40 +167,40 @@ def _limit(least: float, most: float) -> dict[str, float]:
 
 
 def yaml_of(study: Study) -> str:
-    """A study as a file, which reads back to it."""
+    """A study as the text of a study file."""
     return dump(study_data(study))
 
 
-FREE = ("trials", "finalists", "seconds", "gibibytes", "threads")  # what may change while a study lasts
+FREE = ("trials", "finalists", "seconds", "gibibytes", "threads")  # keys that may change when a study resumes
 
 
 def decisive(study: Study) -> dict[str, Any]:
-    """What must be the same for a study to go on."""
+    """The keys that must not change when a study resumes."""
     data = {key: value for key, value in study_data(study).items() if key not in FREE}
     data["space"] = {key: value for key, value in data["space"].items() if key not in ("name", "about")}
-    return dict(json.loads(json.dumps(data)))  # as it is when it has been in a store
+    return dict(json.loads(json.dumps(data)))  # as read back from a store
 
 
 def check_same(study: Study, there: Mapping[str, Any], where: str, hint: str) -> None:
-    """Raises InputError where a place holds another study: with the first difference, and what to do."""
+    """Raises InputError with the first difference and the hint if `where` has another study."""
     own = decisive(study)
     if own == there:
         return
-    from tensornet_attn.train.folder import difference  # it brings torch, which takes seconds
+    from tensornet_attn.train.folder import difference  # imports torch, which takes seconds
 
     found = difference(own, there)
     assert found is not None
-    place, told = found
+    place, message = found
     what = "space" if place.split(".")[0] == "space" else "study"
-    raise InputError(f"{where} belongs to another {what}: {told}; {hint}.")
+    raise InputError(f"{where} belongs to another {what}: {message}; {hint}.")
 
 
 CONFIG, DATABASE, RUNS, LOGS = "study.yaml", "study.db", "trials", "logs"
-NAME = "search"  # of a study in its database
+NAME = "search"  # default name of a study in its database
 
 
 def run_folder(design: str, rung: int, rate: float, seed: int) -> str:
-    """Where a run is, beside the store: the same for the same design, whoever trains it, and whenever.
+    """The folder of a run, relative to the study's folder, determined by the arguments.
 
     >>> run_folder("tensornet: 1", 1, 1e-3, 0)
     'trials/0640dca63934/rung1-lr0.001-seed0'
@@ -211,32 +209,32 @@ def run_folder(design: str, rung: int, rate: float, seed: int) -> str:
 
 
 def log_of(out: Path, slot: int) -> Path:
-    """What the processes of a slot have written."""
+    """The log file of the processes of a slot."""
     return out / LOGS / f"slot{slot}.log"
 
 
 def prepare(study: Study, out: Path) -> None:
-    """Makes the folder, or checks that it is this study's. Raises InputError, OSError."""
+    """Creates the folder, or checks that it has this study. Raises InputError for another study, and OSError."""
     (out / LOGS).mkdir(parents=True, exist_ok=True)
     path = out / CONFIG
     if path.exists():
-        there = read_study(path)
-        check_same(study, decisive(there), f"'{out}'", "choose another --out")
-        if study.trials < there.trials:
+        stored = read_study(path)
+        check_same(study, decisive(stored), f"'{out}'", "choose another --out")
+        if study.trials < stored.trials:
             raise InputError(
-                f"'{out}' holds a study of {there.trials} trials; {study.trials} are asked for: choose another --out."
+                f"'{out}' has a study of {stored.trials} trials, more than {study.trials}: choose another --out."
             )
-        if study == there:
+        if study == stored:
             return
     write_whole(path, yaml_of(study).encode())
 
 
 def read_study(path: Path) -> Study:
-    """The study of a folder's file, which need not be looked at again. Raises InputError."""
+    """The study of `study.yaml`. Raises InputError if it is invalid."""
     try:
         return Study(**parse(path.read_text(encoding="utf-8"), os.fspath(path))[0].data)
     except (ValidationError, TypeError) as error:
-        raise InputError(f"'{path}' holds no study that this package can read: choose another --out.") from error
+        raise InputError(f"'{path}' has no study that this version can read: choose another --out.") from error
 
 
 STATIC, CLIMB, LATENCY = "static", "climb", "latency"
@@ -244,9 +242,10 @@ STATIC, CLIMB, LATENCY = "static", "climb", "latency"
 
 @dataclass(frozen=True)
 class Job:
-    """`kind`: static, climb or latency. `design`: YAML; `out`: the folder of the study; `rung`: from 1.
+    """One job of a trial.
 
-    `rates`: each with its own of `seeds`; one seed where there are none.
+    `kind`: static, climb or latency. `design`: YAML text. `out`: the folder of the study. `rung`: counted from 1.
+    `seeds`: one for each of `rates`; one seed if there are no rates.
     """
 
     kind: str
@@ -262,24 +261,24 @@ class NotFiniteError(InputError):
     """Loss or gradient of a job are not finite."""
 
 
-RULE = "it is a function of a module, as module:function, and the module can be found from here or on PYTHONPATH"
+RULE = "give module:function, with a module in the working directory or on PYTHONPATH"
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """`module:function`, by which other processes find it. Raises InputError where they could not.
+    """The name `module:function` of a function. Raises InputError if other processes cannot import it.
 
     >>> name_of(name_of)
     'tensornet_attn.search.study:name_of'
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module in (None, "__main__") or name is None or "<" in name:
-        told = f"{module}:{name}" if name is not None else repr(function)
-        raise InputError(f"the task '{told}' cannot be found by the processes of trials: put it into a module; {RULE}.")
+        shown = f"{module}:{name}" if name is not None else repr(function)
+        raise InputError(f"the processes of trials cannot import the task '{shown}': move it to a module; {RULE}.")
     return f"{module}:{name}"
 
 
 def function_named(task: str) -> Callable[..., Any]:
-    """The function that `module:function` names. Raises InputError."""
+    """The function of the name `module:function`. Raises InputError if it cannot be imported."""
     module, _, name = task.partition(":")
     try:
         found: Any = import_module(module)
@@ -288,15 +287,15 @@ def function_named(task: str) -> Callable[..., Any]:
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"the task '{task}' cannot be imported ({error}): {RULE}.") from error
     if not callable(found):
-        raise InputError(f"the task '{task}' is no function: {RULE}.")
+        raise InputError(f"the task '{task}' is not a function: {RULE}.")
     return found  # type: ignore[no-any-return]
 
 
 def called(job: Job) -> list[tuple[float | None, str]]:
-    """What a user's function says of the design, which it gets as a Design.
+    """Calls a user function with the Design and returns (quality, folder) of each call; quality None if not finite.
 
-    It also gets what it has parameters for: `seed`; `rate`, and is then called with each learning rate; `folder`, one
-    of its own that is the same when it is called again.
+    The function also receives the arguments that it has parameters for: `seed`; `rate`, with one call per learning
+    rate; `folder`, a Path that is the same in a repeated call.
     """
     task = job.study.rungs[job.rung - 1].task
     function = function_named(task)
@@ -312,6 +311,6 @@ def called(job: Job) -> list[tuple[float | None, str]]:
         try:
             value = float(quality)
         except (TypeError, ValueError):
-            raise InputError(f"the task '{task}' gave {quality!r}; a quality is a number, larger is better.") from None
+            raise InputError(f"the task '{task}' returned {quality!r}; return a number, larger is better.") from None
         found.append((value if isfinite(value) else None, folder if "folder" in known else ""))
     return found

@@ -1,4 +1,4 @@
-"""From a study file, options, or both to a checked Study: its space written out, its rungs ready to be trained."""
+"""Reads a study from a file and options: checks it, writes out its space, and completes its rungs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ PAGE = "docs/search.md lists all keys."
 
 
 def read(source: Source, options: Mapping[str, Any]) -> Study:
-    """The study of a file or a mapping; `options` are its keys and win over what it says, where they are not None.
+    """The study of a file or a mapping; `options` override its keys, unless they are None.
 
-    In place of `rungs` there may be one `task` with its `options`, `run`, `rates`, `measure` and `score`; a short one
-    of mqar then comes before it. A bound may be a number: the most of a cost, the least of quality. Paths are relative
-    to the file. Raises DesignError with all that is wrong in the file or its space, InputError for anything else.
+    Instead of `rungs`, a study may have one `task` with `options`, `run`, `rates`, `measure` and `score`; a short rung
+    of mqar then precedes it. A bound may be a number: the maximum of a cost, or the minimum of quality. Paths are
+    relative to the file. Raises DesignError with all problems of the file or its space, and InputError for others.
     """
     document, reporter = _document(source)
     refuse(reporter, "study")
@@ -47,7 +47,7 @@ def read(source: Source, options: Mapping[str, Any]) -> Study:
 
 
 def _document(source: Source) -> tuple[Document, Reporter]:
-    """What the file says, the paths of its space and of the space's bases made absolute."""
+    """The document of a study, with the paths of its space and the space's bases made absolute."""
     if source is None or isinstance(source, Mapping):
         document = Document(plain(source or {}), "study")
         return document, Reporter(document)
@@ -63,34 +63,34 @@ def _document(source: Source) -> tuple[Document, Reporter]:
 
 
 def _joined(data: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """All keys of a study, as Study has them. A task among the options stands for rungs of the file, and so back."""
+    """The keys of a Study. A task in the options replaces the rungs of the file, and rungs replace a task."""
     dropped: tuple[str, ...] = ("rungs",) if "task" in options else SHORT if "rungs" in options else ()
     given = {key: value for key, value in data.items() if key not in dropped} | dict(options)
     if "rungs" in given and "task" in given:
-        raise InputError("a study has either 'rungs' or a 'task', the last rung after a short one of mqar; not both.")
+        raise InputError("a study has 'rungs' and a 'task': give only one of them.")
     if given.get("space") is None:
-        raise InputError("a study needs a 'space': the path of a space file, or what stands in one.")
+        raise InputError("a study needs a 'space': the path of a space file, or the content of one.")
     given["space"] = space_data(_space(given["space"]))
     if "rungs" not in given:
         given["rungs"] = rungs_of(given)
     elif any(key in given for key in SHORT):
         key = next(key for key in SHORT if key in given)
-        raise InputError(f"'{key}' belongs to a 'task', and this study has 'rungs': give it in one of them.")
+        raise InputError(f"'{key}' belongs to a 'task', but this study has 'rungs': move '{key}' into a rung.")
     given["bounds"] = _limits(given.get("bounds") or {})
     return {key: value for key, value in given.items() if key not in SHORT}
 
 
 def _space(given: Any) -> Space:
-    """Raises DesignError for what is wrong in a space, InputError where there is none."""
+    """The space of a study. Raises DesignError with its problems, and InputError if it cannot be read."""
     if not isinstance(given, (str, os.PathLike, Mapping, Space)):
-        raise InputError(f"'space' is the path of a space file, or what stands in one, {written(given)} given.")
+        raise InputError(f"'space' must be the path of a space file, or the content of one, got {written(given)}.")
     if isinstance(given, os.PathLike) or (isinstance(given, str) and not {"\n", "{"} & {*given}):
-        read_bytes(Path(given))  # a name that is no file is no name of a shipped design either
+        read_bytes(Path(given))  # reports a missing file; shipped designs are no spaces
     return load(given)
 
 
 def _limits(bounds: Any) -> Any:
-    """Bounds with the least and the most: a number is the most of a cost, and the least of quality."""
+    """Bounds as mappings: a number is the maximum of a cost, or the minimum of quality."""
     if not isinstance(bounds, Mapping):
         return bounds
     numbers = {n for n, given in bounds.items() if isinstance(given, (int, float)) and not isinstance(given, bool)}
@@ -98,20 +98,20 @@ def _limits(bounds: Any) -> Any:
 
 
 def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, options: Mapping[str, Any]) -> Study:
-    """The study of these keys. Raises DesignError with what is wrong in the file, InputError with what else is."""
+    """The study of the keys `given`. Raises DesignError with problems of the file, and InputError with others."""
     try:
         return Study(**given)
     except ValidationError as error:
-        told, found = [], error.errors(include_url=False)
+        messages, found = [], error.errors(include_url=False)
         places = [raw["loc"] for raw in found]
         for raw in found:
             path, kind = raw["loc"], raw["type"]
             if path and any(path == at[: len(path)] != at for at in places):
-                continue  # of a list that is short of what was refused in it
+                continue  # the list is too short because its items were refused
             where = " ".join(str(step + 1) if isinstance(step, int) else step for step in path)  # `rungs 2 rates`
             known = INNER.get(str(path[0]), KEYS) if len(path) > 1 else KEYS
-            wrong = "at least one is needed" if kind == "too_short" else raw["msg"][0].lower() + raw["msg"][1:]
-            shown = "" if kind == "missing" else f", {written(raw['input'])} given"
+            wrong = "give at least one" if kind == "too_short" else raw["msg"][0].lower() + raw["msg"][1:]
+            shown = "" if kind == "missing" else f", got {written(raw['input'])}"
             in_file = bool(path) and path[0] in document.data and path[0] not in options
             last = str(path[-1:] and path[-1])
             if in_file and kind == "extra_forbidden":
@@ -119,25 +119,25 @@ def _checked(given: Mapping[str, Any], document: Document, reporter: Reporter, o
             elif in_file:
                 reporter.error("wrong-value", f"{where}: {wrong}{shown}.", path, hint=PAGE)
             elif kind == "extra_forbidden":
-                told.append(f"a study has no option '{printable(where)}': {nearest(last, known)}")
+                messages.append(f"a study has no option '{printable(where)}': {nearest(last, known)}")
             elif kind == "missing":
-                told.append(f"a study needs '{where}': {PAGE}")
+                messages.append(f"a study needs '{where}': {PAGE}")
             else:
-                told.append(f"option '{printable(where)}': {wrong}{shown}." if path else f"{raw['msg']}.")
+                messages.append(f"option '{printable(where)}': {wrong}{shown}." if path else f"{raw['msg']}.")
         refuse(reporter, "study")
-        raise InputError("\n".join(dict.fromkeys(told))) from error
+        raise InputError("\n".join(dict.fromkeys(messages))) from error
 
 
-SHORT = ("task", "options", "run", "rates", "measure", "score")  # of one rung, beside the study's own keys
+SHORT = ("task", "options", "run", "rates", "measure", "score")  # keys of a single rung, next to the study's keys
 KEYS = (*Study.model_fields, *SHORT)
 INNER = {"rungs": tuple(Rung.model_fields), "bounds": tuple(Limit.model_fields)}
-# Few guesses are right in these tasks: the loss says more than accuracy.
+# Accuracy is low in these tasks, so loss is the default measure.
 TEXTS = ("byte_lm", "char_lm", "image_generation", "wikitext")
-# What comes before a task that is longer: mqar, which tells designs apart that recall from those that do not.
+# The rung before a longer task: mqar separates designs that can recall from designs that cannot.
 LENGTH = 64
 FIRST: Mapping[str, Any] = {"task": "mqar", "options": {"length": LENGTH}, "run": {"steps": 750, "mlp": "none"}}
-TWO_STACKS = ("reverse", "translation")  # tasks of an encoder and a decoder
-OWN = {  # keys of a run file that a study gives itself, and where from
+TWO_STACKS = ("reverse", "translation")  # tasks for an encoder and a decoder
+OWN = {  # keys of a run file that a study sets, and their origin
     "task": "the rung's own 'task'",
     "options": "the rung's own 'options'",
     "lr": "'rates'",
@@ -151,17 +151,18 @@ OWN = {  # keys of a run file that a study gives itself, and where from
 
 
 def callable_task(task: str) -> bool:
-    """Whether a rung's task is a function, `module:function`, and none that is trained on."""
+    """Whether a rung's task is a user function, `module:function`, and not a task to train on."""
     return ":" in task
 
 
 def rungs_of(given: Mapping[str, Any]) -> list[Any]:
-    """The rungs that a task alone stands for: it, after a short one of mqar unless it is a function or mqar as short.
+    """The rungs of a study with a single task: a short rung of mqar, and the task.
 
-    The first one has the same model and learning rates, and no more steps. Raises InputError where there is no task.
+    The first rung has the same model and learning rates, and at most as many steps; it is left out for a user function
+    and for mqar of the same length or shorter. Raises InputError if there is no task.
     """
     if not isinstance(given.get("task"), str):
-        raise InputError("a study needs a 'task', e.g. mqar, or 'rungs', a list of them.")
+        raise InputError("a study needs a 'task', e.g. mqar, or 'rungs', a list of tasks.")
     last = {key: given[key] for key in SHORT if key in given}
     if callable_task(last["task"]):
         return [last]
@@ -177,43 +178,43 @@ def rungs_of(given: Mapping[str, Any]) -> list[Any]:
 
 
 def _least(given: Any, most: int) -> Any:
-    """The given value where it is a whole number below `most`, else `most`; `check_rungs` refuses a wrong one."""
+    """The given value if it is a whole number below `most`, otherwise `most`; `check_rungs` reports invalid values."""
     return given if isinstance(given, int) and 0 < given < most else most
 
 
 def check_rungs(study: Study) -> None:
-    """Raises InputError where a rung's task or run is none, as the trainer would say."""
+    """Raises InputError if the task or run of a rung is invalid, with the trainer's messages."""
     for place, rung in trained(study):
         try:
             own = next((key for key in rung.run if key in OWN), None)
             if own is not None:
-                raise InputError(f"'{own}' is not given under 'run': it comes from {OWN[own]}.")
+                raise InputError(f"leave out '{own}' under 'run': it is set by {OWN[own]}.")
             if task_named(rung.task, **rung.options).kind == "sequence_to_sequence":
-                told = f"task '{rung.task}' needs an encoder and a decoder, and a study has one stack"
+                message = f"task '{rung.task}' needs an encoder and a decoder, but a study has one stack"
                 known = ", ".join(recipe.name for recipe in list_tasks() if recipe.name not in TWO_STACKS)
-                raise InputError(f"{told}: try {known}.")
+                raise InputError(f"{message}: try {known}.")
             read_run({}, {"task": rung.task, "design": "mhsa", **rung.run})
         except InputError as error:
             raise InputError("\n".join(f"rung {place}: {line}" for line in str(error).splitlines())) from error
 
 
 def trained(study: Study) -> Iterator[tuple[int, Rung]]:
-    """The rungs on which designs are trained, with their number from 1."""
+    """The rungs with a task to train on, with their number from 1."""
     return ((place, rung) for place, rung in enumerate(study.rungs, 1) if not callable_task(rung.task))
 
 
 def fitted(study: Study, space: Space) -> Study:
     """The study with the width of its designs in each rung that trains them.
 
-    A model puts its width on the leg of each design's input, so that leg has one size in all designs; else what is
-    trained would not be what was priced. Raises InputError where it has several, or a rung says another.
+    A model sets its width on the leg of each design's input. This leg must have one size in all designs, otherwise the
+    trained designs would differ from the priced ones. Raises InputError for several sizes, or another width in a rung.
     """
     rungs, own = list(study.rungs), list(trained(study))
     width = width_of(space) if own else 0
     for place, rung in own:
         if rung.run.get("width", width) != width:
             raise InputError(
-                f"rung {place}: the input of the designs of '{space.name}' has the width {width}, and the rung says "
+                f"rung {place}: the input of the designs of '{space.name}' has the width {width}, but the rung has "
                 f"'width: {rung.run['width']}'; leave it out."
             )
         rungs[place - 1] = rung.model_copy(update={"run": {**rung.run, "width": width}})
@@ -221,7 +222,7 @@ def fitted(study: Study, space: Space) -> Study:
 
 
 def width_of(space: Space) -> int:
-    """The size of the leg of the designs' input. Raises InputError where it varies, or where a base is no layer."""
+    """The width of the designs' input. Raises InputError if it varies, or if a base is not a layer."""
     widths: dict[int, str] = {}
     for name, data in space.bases.items():
         graph = build(compiler.load(dict(data)))
@@ -229,19 +230,19 @@ def width_of(space: Space) -> int:
         legs = [leg for leg in inputs[0].legs if graph.leg[leg].size is not None] if inputs else []
         if len(legs) != 1 or len(inputs[0].legs) != 2:
             raise InputError(
-                f"base '{name}' is no layer of a model: its input has a sequence leg and then its width, e.g. n f."
+                f"base '{name}' is not a layer of a model: give its input a sequence leg and then its width, e.g. n f."
             )
         (leg,) = legs
         sizes = [*space.legs[leg]] if leg in space.legs else [graph.leg[leg].size]
         if len(sizes) > 1:
             raise InputError(
-                f"leg '{leg}' of '{name}' is the width of the model, which no move changes: give it one size in the "
+                f"leg '{leg}' of '{name}' is the width of the model, which must not vary: give it one size in the "
                 f"space '{space.name}', e.g. '{leg}: {sizes[0]}'."
             )
         widths.setdefault(int(sizes[0] or 0), f"leg '{leg}' of '{name}'")
     if len(widths) > 1:
-        told = ", ".join(f"{size} on {where}" for size, where in widths.items())
+        sizes_text = ", ".join(f"{size} on {where}" for size, where in widths.items())
         raise InputError(
-            f"the bases of the space '{space.name}' differ in the width of the model: {told}; give all one."
+            f"the bases of the space '{space.name}' have different widths: {sizes_text}; give all the same width."
         )
     return next(iter(widths))

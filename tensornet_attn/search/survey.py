@@ -1,4 +1,4 @@
-"""A look into a space: how many designs it holds, samples with their costs, as text, JSON, and a page with pictures."""
+"""Surveys of a space: its size, and samples with their costs, as text, JSON, or a page with pictures."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tensornet_attn.search.propose import propose
 from tensornet_attn.search.roles import maps
 from tensornet_attn.search.space import COSTS, Choice, Space, fitting, missing, to_text
 
-TIRED = 24  # proposals that are known already, one after the other, until no more are asked for
+TIRED = 24  # known proposals in a row after which sampling ends
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a space holds: its size, and different proposals of one seed."""
+    """A survey of a space: its size, and different proposals."""
 
     space: Space
     size: Size
     samples: tuple[Proposal, ...]
 
     def ranges(self) -> dict[str, tuple[int, float, int]]:
-        """The least, median and greatest of each cost among the samples."""
+        """The smallest, median and largest value of each cost among the samples."""
         found = {cost: [getattr(sample.price, cost) for sample in self.samples] for cost in COSTS}
         return {cost: (min(values), median(values), max(values)) for cost, values in found.items()}
 
@@ -47,7 +47,7 @@ class Survey:
         }
 
     def to_text(self) -> str:
-        """What people read."""
+        """The survey as text."""
         rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         cells = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
@@ -68,17 +68,17 @@ class Survey:
         ]
 
     def _rows(self) -> list[list[str]]:
-        """The costs of the samples and the bounds, under their names."""
+        """The table of costs of the samples, with a header and the bounds."""
         ends = zip(("least", "median", "most"), zip(*self.ranges().values(), strict=True), strict=True)
         rows = [[word, *(f"{value:,.0f}" for value in values)] for word, values in ends]
         bounds, limits = ["bounds"], {name: ends for name, *ends in self.space.bounds.limits}
         for least, most in (limits.get(cost, (0, inf)) for cost in COSTS):
             words = [f">= {least:,.0f}"] * (least != 0) + [f"<= {most:,.0f}"] * (most != inf)
-            bounds.append(" ".join(words) or "free")
+            bounds.append(" ".join(words) or "none")
         return [["", *map(column, COSTS)], *rows, bounds]
 
     def to_html(self) -> str:
-        """A page of HTML in one file, with a picture of each sample where Graphviz is there."""
+        """A self-contained HTML page, with a picture of each sample if Graphviz is installed."""
         header, *rows = self._rows()
         costs = Table(header, rows, "Costs of the samples.")
         lines, samples = self._lines(), self.samples
@@ -88,9 +88,9 @@ class Survey:
 
 
 def survey(space: Space, samples: int = 12, seed: int = 0) -> Survey:
-    """Looks into a space. Raises InputError where no proposal of it is valid and within bounds."""
+    """Surveys a space. Raises InputError if it has no valid design within bounds."""
     if samples < 1:
-        raise InputError(f"'samples' is a whole number from 1, {samples} given.")
+        raise InputError(f"'samples' must be a whole number from 1, got {samples}.")
     found: dict[str, Proposal] = {}
     number = known = 0
     while len(found) < samples and known < TIRED:
@@ -99,27 +99,27 @@ def survey(space: Space, samples: int = 12, seed: int = 0) -> Survey:
         found.setdefault(proposal.essence, proposal)
         number += 1
     size = size_of(space)
-    if size.exact and len(found) < min(samples, size.count):  # what is drawn seldom
+    if size.exact and len(found) < min(samples, size.count):  # adds designs that are rarely drawn
         for proposal in every(space):
             found.setdefault(proposal.essence, proposal)
     return Survey(space, size, tuple(found.values())[:samples])
 
 
-FEW = 200  # paths that are walked one by one
+FEW = 200  # maximum number of paths for enumeration
 
 
 @dataclass(frozen=True)
 class Size:
-    """`count` designs that differ and keep to the bounds, where `exact`; else paths at most, equal designs included."""
+    """The number of different designs within bounds if `exact`, otherwise an upper bound that counts paths."""
 
     count: int
     exact: bool
 
     def to_text(self) -> str:
         if self.exact:
-            return f"{counted(self.count, 'design')}, counted one by one: valid, within bounds, all different"
+            return f"{counted(self.count, 'design')}, enumerated: valid, within bounds, all different"
         few = f"{self.count:,}" if self.count < 10**12 else f"{self.count:.3g}"
-        return f"at most {few} designs: a bound that counts paths, those without a place and equal ones too"
+        return f"at most {few} designs: the number of paths, including invalid and equivalent ones"
 
 
 def size_of(space: Space) -> Size:
@@ -131,10 +131,10 @@ def size_of(space: Space) -> Size:
 
 
 def paths_at_most(space: Space) -> int:
-    """No fewer than the paths of the space: what varies in each base, and moves in every order at every map."""
+    """An upper bound on the number of paths: the choices of each base, and moves in every order at every map."""
     places = _maps_at_most(space)
     options = [places * prod(len(values) for values in given.values()) for given in space.moves.values()]
-    ordered = [1] + [0] * space.most  # by how many moves there are
+    ordered = [1] + [0] * space.most  # by number of moves
     for count in options:
         for used in range(space.most, 0, -1):
             ordered[used] += ordered[used - 1] * count * used
@@ -147,7 +147,7 @@ def paths_at_most(space: Space) -> int:
 
 
 def _maps_at_most(space: Space) -> int:
-    """Maps of the base with the most, those that alternatives may add, and those that a split makes."""
+    """An upper bound on the number of maps: of any base, plus those that alternatives and a split can add."""
     walks = [start(space, (Choice("base", name),)) for name in space.bases]
     most = max(len(maps(walk.sketch)) if isinstance(walk, Walk) else 0 for walk in walks)
     text, kernels = repr(space.alternatives), space.moves.get("split", {}).get("maps", ())
@@ -156,7 +156,7 @@ def _maps_at_most(space: Space) -> int:
 
 
 def every(space: Space) -> Iterator[Proposal]:
-    """Every proposal of a space, equal designs once for each of their paths; for small spaces."""
+    """All proposals of a small space; equal designs appear once for each of their paths."""
     for name in space.bases:
         base = Choice("base", name)
         choices: list[list[Choice | None]] = [
@@ -167,12 +167,12 @@ def every(space: Space) -> Iterator[Proposal]:
         for chosen in product(*choices):
             path = (base, *(choice for choice in chosen if choice is not None))
             walk = start(space, path)
-            if isinstance(walk, Walk) and walk.path == path:  # a choice without a place: the path without it comes too
+            if isinstance(walk, Walk) and walk.path == path:  # otherwise a choice does not apply, and is redundant
                 yield from (found for way in _moved(walk) if isinstance(found := way.end(), Proposal))
 
 
 def _moved(walk: Walk) -> Iterator[Walk]:
-    """A way, and all those that moves lead to from it."""
+    """A walk, and all walks that moves lead to from it."""
     yield walk
     for name, given in walk.space.moves.items():
         grids = [[(option, value) for value in values] for option, values in given.items()]

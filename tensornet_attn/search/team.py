@@ -1,6 +1,6 @@
-"""The workers of one command: started as processes of their own, again when they are killed, and stopped with it.
+"""The worker processes of one command: started, restarted if killed, and stopped with the command.
 
-Meanwhile standard error shows the progress of a study: a live table on a terminal, lines elsewhere.
+Standard error shows the progress of the study, as a live table in a terminal, otherwise as lines.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tensornet_attn.search.trial import BOUND, COMPLETE, Trial
 from tensornet_attn.search.worker import check_hope, complete, wanted
 from tensornet_attn.train.metrics import clock, say
 
-SECONDS = 10.0  # between plain lines
-BAR = 40  # letters that the bar is wide
+SECONDS = 10.0  # between lines of progress
+BAR = 40  # width of the bar in characters
 Show = Callable[[Sequence[Trial], Sequence[Running]], None]
 
 
 @contextmanager
 def table(study: Study, workers: int) -> Iterator[Show]:
-    """What takes the finished trials and those that run, as often as there is something to show."""
+    """Yields a callback that shows finished and running trials."""
     if sys.stderr.isatty():
         with Live(console=Console(stderr=True), refresh_per_second=4) as live:
             yield lambda trials, running: live.update(picture(study, trials, running, workers))
@@ -58,7 +58,7 @@ def table(study: Study, workers: int) -> Iterator[Show]:
 
 
 def picture(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> Group:
-    """What a terminal shows: how far it is, what runs, the best of each arm, and what failed."""
+    """The table for a terminal: progress, running trials, the best trial of each arm, and failures."""
     own = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("slot", "arm", "rung", "time", "design"):
         own.add_column(name, no_wrap=True, overflow="ellipsis", justify="right" if name in ("slot", "time") else "left")
@@ -74,21 +74,21 @@ def picture(study: Study, trials: Sequence[Trial], running: Sequence[Running], w
 
 
 def words(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> list[str]:
-    """How far a study is, the best of each arm, failures by state, and the time left; each a few words."""
-    told = [f"{len(trials)}/{slots(study, trials)} trials"]
+    """The progress of a study, the best trial of each arm, failures by state, and the time left, as short texts."""
+    texts = [f"{len(trials)}/{slots(study, trials)} trials"]
     for arm in study.arms:
         own = [one for one in trials if one.arm == arm and one.state == COMPLETE and one.quality is not None]
         for best in sorted(own, key=lambda one: (-one.rung, -(one.quality or 0.0)))[:1]:
             rung = f" on rung {best.rung}" if len(study.rungs) > 1 else ""
-            told.append(f"{arm}: {best.quality:.4f}{rung}, {to_text(best.path)}")
+            texts.append(f"{arm}: {best.quality:.4f}{rung}, {to_text(best.path)}")
     failed = Counter(one.state for one in trials if one.state not in (COMPLETE, BOUND))
-    told += [f"failed: {', '.join(f'{state} {count}' for state, count in failed.most_common())}"] if failed else []
+    texts += [f"failed: {', '.join(f'{state} {count}' for state, count in failed.most_common())}"] if failed else []
     seconds = left(study, trials, running, workers)
-    return [*told, "time left not known yet" if seconds is None else f"{clock(seconds)} left"]
+    return [*texts, "time left unknown" if seconds is None else f"{clock(seconds)} left"]
 
 
 def slots(study: Study, trials: Sequence[Trial]) -> int:
-    """How many trials there will be: as many confirmations as there may be, until all proposals are finished."""
+    """The total number of trials; until all proposals are finished, with the maximum number of confirmations."""
     proposals = [one for one in trials if one.arm in ARMS]
     if len(proposals) >= study.proposals or len(proposals) < len(trials):  # a small space may have fewer
         return len(proposals) + len(confirmations(study, proposals))
@@ -96,12 +96,12 @@ def slots(study: Study, trials: Sequence[Trial]) -> int:
 
 
 def left(study: Study, trials: Sequence[Trial], running: Sequence[Running], workers: int) -> float | None:
-    """Seconds until the end, if trials go on to take what the median one has taken; None where none is finished."""
+    """The remaining seconds, from the median time of finished trials; None if no trial is finished."""
     times = [one.seconds for one in trials if one.arm in ARMS]
     if not times:
         return None
     first = (result for one in trials if one.same_as is None for result in one.results)
-    runs = [r.seconds / len(r.rates) for r in first if r.rung == len(study.rungs)]  # a confirmation is one such run
+    runs = [r.seconds / len(r.rates) for r in first if r.rung == len(study.rungs)]  # as long as a confirmation
     again = [one.seconds for one in trials if one.arm == CONFIRM] or runs or times
     whole = slots(study, trials)
     proposals = max(0, min(study.proposals, whole) - len(times)) if len(times) == len(trials) else 0
@@ -111,13 +111,13 @@ def left(study: Study, trials: Sequence[Trial], running: Sequence[Running], work
     return max(0.0, work - done) / max(1, workers)
 
 
-PAUSE = 0.5  # seconds between looks at the store
-DEATHS = 5  # workers that may die one after the other, each without a trial finished in between
+PAUSE = 0.5  # seconds between reads of the store
+DEATHS = 5  # deaths per worker in a row, without a finished trial in between, before the search fails
 
 
 @dataclass
 class Team:
-    """Processes that work for a study. `finished`: how many trials were, when a worker last died."""
+    """The worker processes of a study. `finished`: number of finished trials when a worker last died."""
 
     out: Path
     storage: str
@@ -140,12 +140,12 @@ class Team:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-                start_new_session=True,  # Ctrl-C is ours: we tell them
+                start_new_session=True,  # Ctrl-C reaches only this process, which stops the workers
             )
-        told = {"out": str(self.out), "storage": self.storage, "name": self.name}
-        assert worker.stdin is not None  # not as arguments: everybody can read those, passwords too
-        worker.stdin.write(json.dumps(told).encode() + b"\n")
-        worker.stdin.flush()  # it stays open until we end, however that comes about
+        given = {"out": str(self.out), "storage": self.storage, "name": self.name}
+        assert worker.stdin is not None  # command-line arguments would show the password to other users
+        worker.stdin.write(json.dumps(given).encode() + b"\n")
+        worker.stdin.flush()  # the pipe stays open until this process ends, which ends the workers
         return worker
 
     @property
@@ -153,39 +153,39 @@ class Team:
         return self.out / LOGS / "workers.log"
 
     def works(self, finished: int) -> bool:
-        """Whether somebody is still at work; a worker that was killed is started again.
+        """Whether workers are running; restarts killed workers.
 
-        Raises what a worker has met, and InputError where they die again and again.
+        Raises the error of a worker, and InputError if workers die again and again.
         """
         for worker in list(self.members):
             code = worker.poll()
             if code is None:
                 continue
             self.members.remove(worker)
-            said = _said(worker)
+            last = _last_output(worker)
             if code > 0:
-                raise self._error(code, said)
+                raise self._error(code, last)
             if code < 0:
                 self.deaths = self.deaths + 1 if finished == self.finished else 1
                 self.finished = finished
                 if self.deaths > DEATHS * self.size:
                     raise InputError(
-                        f"{self.deaths} workers died one after the other, the last by signal {-code}, and no trial was "
-                        f"finished: '{self._log}' may say why; fewer --workers need less memory."
+                        f"{self.deaths} workers died in a row without a finished trial, the last by signal {-code}: "
+                        f"see '{self._log}', or use fewer --workers, which need less memory."
                     )
                 self.members.append(self._worker())
         return bool(self.members)
 
-    def _error(self, code: int, said: str) -> Exception:
+    def _error(self, code: int, output: str) -> Exception:
         try:
-            told = json.loads(said)
-            return (MissingPartError if told["missing"] else InputError)(told["error"])
+            data = json.loads(output)
+            return (MissingPartError if data["missing"] else InputError)(data["error"])
         except (ValueError, TypeError, KeyError):
             last = last_line(self._log)
             return InputError(f"a worker ended with code {code}; the last line of '{self._log}': {last}")
 
     def stop(self) -> None:
-        """Asks all to end, and kills those that do not."""
+        """Terminates all workers, and kills those that do not end in time."""
         for worker in self.members:
             worker.terminate()
         end = time.monotonic() + GRACE
@@ -195,19 +195,19 @@ class Team:
             except subprocess.TimeoutExpired:
                 kill_group(worker.pid)
                 worker.wait()
-            _said(worker)
+            _last_output(worker)
         self.members.clear()
 
 
-def _said(worker: subprocess.Popen[bytes]) -> str:
-    """The last line of a worker that has ended."""
+def _last_output(worker: subprocess.Popen[bytes]) -> str:
+    """The last line on standard output of a worker that has ended."""
     return worker.communicate()[0].decode(errors="replace").strip().split("\n")[-1]
 
 
 def ended(store: Store, study: Study, team: Team) -> Sequence[Trial]:
-    """All trials of the study, when all its slots are finished; a team works for it where they are not.
+    """Runs the team until all slots of the study are finished, and returns all trials.
 
-    Raises what its workers meet; KeyboardInterrupt, with how far it has come, when all of them have ended.
+    Raises the errors of workers, and KeyboardInterrupt with the progress after all workers have ended.
     """
     finished, running = store.look()
     check_hope(study, finished)
@@ -220,13 +220,13 @@ def ended(store: Store, study: Study, team: Team) -> Sequence[Trial]:
                 show(finished, running)
                 time.sleep(PAUSE)
                 finished, running = store.look()
-            finished, _ = store.look()  # what was finished between the last look and the end of the last worker
+            finished, _ = store.look()  # includes trials that finished after the last read
             show(finished, ())
     except KeyboardInterrupt:
         team.stop()
         done, every = len(store.look()[0]), len(wanted(study, finished, store.exhausted))
-        told = f"interrupted: {done} of {every} trials are finished; the same command goes on."
-        raise KeyboardInterrupt(told) from None
+        message = f"interrupted: {done} of {every} trials are finished; the same command resumes the study."
+        raise KeyboardInterrupt(message) from None
     finally:
         team.stop()
     return finished

@@ -1,4 +1,4 @@
-"""What the process of a trial trains: the static check, the runs of a rung, a latency."""
+"""The jobs of a trial that need torch: the static check, the runs of a rung, and the latency."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tensornet_attn.train.session import begin, fabric_of, need_parts
 from tensornet_attn.train.start import task_of, train
 from tensornet_attn.train.step import Diverged, optimise
 
-REPEATS, SECONDS = 20, 2.0  # of timing a latency
-WAIT = 60.0  # seconds for a process to end whose worker is gone
-_NEAR, _NATS = 0.25, 0.5  # how far the first loss may lie from that of guessing: a share of it, and nats
+REPEATS, SECONDS = 20, 2.0  # of latency measurements
+WAIT = 60.0  # seconds to wait for a process whose worker has ended
+_NEAR, _NATS = 0.25, 0.5  # tolerance of the first loss around the loss of guessing: relative, and in nats
 
 
 def static(job: Job) -> float:
-    """The loss in nats of the first training rung's model before its first step. Raises InputError, NotFiniteError.
+    """Checks one step of the trainer and returns the loss in nats before it.
 
-    One step of the trainer checks shapes, and that the gradient is finite.
+    Raises InputError for wrong shapes or an implausible loss, and NotFiniteError if loss or gradient are not finite.
     """
     rung = job.study.rungs[job.rung - 1]
     run = read({}, options(job, rung, rung.rates[0], job.seeds[0]))
@@ -50,17 +50,17 @@ def static(job: Job) -> float:
 
 
 def check_first(loss: float, answers: int) -> None:
-    """Raises InputError for a first loss in nats that is far from that of guessing among some answers."""
+    """Raises InputError if the first loss in nats is far from the loss of guessing among `answers` answers."""
     guess = log(answers)
     if abs(loss - guess) > _NEAR * guess + _NATS:
         raise InputError(
-            f"the first loss is {loss:.3g} nats, and guessing among {answers} answers would give {guess:.3g}: the "
-            "design does not keep numbers near 1."
+            f"the first loss is {loss:.3g} nats, but guessing among {answers} answers gives {guess:.3g}: the design "
+            "does not keep activations near unit scale; change its initialisers or scales."
         )
 
 
 def options(job: Job, rung: Rung, rate: float, seed: int) -> dict[str, Any]:
-    """The keys of a run file. What says how a machine does it is as the rung says, or kept small."""
+    """The keys of a run file; keys of the machine come from the rung, or have economical defaults."""
     machine = {"tensorboard": False, "keep": 1, "threads": job.study.threads}
     design = compiler.load(job.design)
     return machine | rung.run | {
@@ -69,7 +69,7 @@ def options(job: Job, rung: Rung, rate: float, seed: int) -> dict[str, Any]:
 
 
 def climb(job: Job) -> list[tuple[float | None, str]]:
-    """The quality with each learning rate and the folder of its run, all with equal compute; None where not finite."""
+    """Trains with each learning rate and returns (quality, folder of the run) of each; quality None if not finite."""
     rung, found = job.study.rungs[job.rung - 1], []
     for rate, seed in zip(job.rates, job.seeds, strict=True):
         folder, value = run_folder(job.design, job.rung, rate, seed), None
@@ -87,7 +87,7 @@ def climb(job: Job) -> list[tuple[float | None, str]]:
 
 
 def _await_lock(out: Path) -> None:
-    """Waits for a process that still trains here, though its worker is gone. Raises InputError after a minute."""
+    """Waits for a process that still trains in `out` after its worker ended. Raises InputError after a minute."""
     end = time.monotonic() + WAIT
     while True:
         try:
@@ -100,7 +100,7 @@ def _await_lock(out: Path) -> None:
 
 
 def latency(job: Job) -> float:
-    """Median seconds of a forward and a backward of the design alone, at the sizes that the space prices."""
+    """Median seconds of forward and backward of the design, at the sizes of the space's prices."""
     space = load(job.study.space)
     case = Case(compiler.load(job.design), space.bounds.n, space.bounds.batch, seed=job.seeds[0])
     case.check()
@@ -112,7 +112,7 @@ def latency(job: Job) -> float:
 
 
 def compute(job: Job) -> Any:
-    """What a job gives. Raises what goes wrong."""
+    """Runs a job and returns its value."""
     torch.set_num_threads(job.study.threads)
     return JOBS[job.kind](job)
 

@@ -1,8 +1,8 @@
-"""A worker: claims a slot, evaluates it, writes down what it found, and again, until nothing is left.
+"""Workers: each claims a slot, evaluates it, and records the result, until all slots are finished.
 
-Trials take slots and designs one after the other, in the order of their numbers. A trial chooses when all running ones
-of a lower number have chosen. What it sees of them cannot change any more, and those of a higher number wait for it, so
-no slot and no design is taken twice, whatever is killed meanwhile.
+Trials claim slots and designs in the order of their numbers: a trial chooses after all running trials with a lower
+number have chosen, and before all trials with a higher number. So no slot and no design is claimed twice, even if
+workers are killed.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from tensornet_attn.search.study import CLIMB, CONFIG, LATENCY, STATIC, Job, Stu
 from tensornet_attn.search.study_file import callable_task, trained
 from tensornet_attn.search.trial import BOUND, COMPLETE, DIVERGED, HINTS, Result, Trial, broken, values_of
 
-PAUSE = 0.5  # seconds between looks, where there is nothing to take
-HOPELESS = 8  # trials that may fail, all that there are, before the search ends
+PAUSE = 0.5  # seconds between polls while there is no open slot
+HOPELESS = 8  # the search ends if the first trials, this many, all fail
 FINE, WRONG, INTERRUPTED = 0, 1, 130
-REST = 0.05  # seconds between two looks at those that choose
-LOOK = 10  # rests from one look for workers that are gone to the next
-MUTE = 20 * STALE  # seconds after which a trial that has not chosen is lost, even if it never gave a sign of life
+REST = 0.05  # seconds between polls while earlier trials choose
+LOOK = 10  # polls between two checks for dead workers
+MUTE = 20 * STALE  # seconds after which a trial without a claim is lost, even without a heartbeat
 Claim = Draft | Confirmation
 Note = Callable[[dict[str, object]], None]
 
 
 def wanted(study: Study, finished: Sequence[Trial], exhausted: Mapping[str, int]) -> dict[int, Confirmation | None]:
-    """Every slot that there will be, in order, and what it confirms, None for a proposal; as far as is known.
+    """All slots of the study, in order; the value is the Confirmation, or None for a proposal.
 
-    An arm that has every design of a small space ends early. Confirmations are known when all proposals are finished.
+    An arm that has evaluated every design of a small space ends early. Confirmations are added when all proposals are
+    finished.
     """
     by_slot, arms = {trial.slot: trial for trial in finished}, study.arms
     every = range(study.proposals)
@@ -63,18 +64,18 @@ def wanted(study: Study, finished: Sequence[Trial], exhausted: Mapping[str, int]
 def still_open(
     study: Study, finished: Sequence[Trial], running: Sequence[Running], exhausted: Mapping[str, int]
 ) -> dict[int, Confirmation | None]:
-    """The wanted slots that nobody has filled or fills."""
+    """The wanted slots that are neither finished nor claimed."""
     taken = {trial.slot for trial in finished} | {one.claim["slot"] for one in running if one.claim is not None}
     return {slot: of for slot, of in wanted(study, finished, exhausted).items() if slot not in taken}
 
 
 def complete(study: Study, finished: Sequence[Trial], exhausted: Mapping[str, int]) -> bool:
-    """Whether there is nothing left to do."""
+    """Whether all slots are finished."""
     return not still_open(study, finished, (), exhausted)
 
 
 def free_dead(store: Store) -> None:
-    """Marks as lost the trials of workers that are gone: those of this machine at once, others by their silence."""
+    """Marks the trials of dead workers as lost: at once on this machine, after missing heartbeats on others."""
     for one in store.look()[1]:
         mute = one.claim is None and one.seconds > MUTE
         if mute or (one.worker is not None and one.worker.gone):
@@ -83,16 +84,16 @@ def free_dead(store: Store) -> None:
 
 
 def wait(store: Store) -> None:
-    """A moment's rest; now and then with a look for workers that are gone."""
+    """Sleeps for a moment, and sometimes frees the trials of dead workers."""
     if int(time.monotonic() / REST) % LOOK == 0:
         free_dead(store)
     time.sleep(REST)
 
 
 def claim(store: Store, number: int, study: Study, space: Space, note: Note) -> Claim | None:
-    """What the trial of a number evaluates, written down by `note`; None where nothing is left to take.
+    """Claims a slot for trial `number` and records it with `note`; returns None if no slot is open.
 
-    Raises InputError where the space gives nothing.
+    Raises InputError if the space has no valid design.
     """
     while True:
         finished, running = store.look()
@@ -119,13 +120,13 @@ def _chosen(
             return draft(study, space, slot, finished, frozenset(str(one["essence"]) for one in busy))
         except Exhausted:
             if slot < len(study.arms):
-                raise  # not one design
+                raise  # the space has no design at all
             store.exhaust(arm, slot)
     return None
 
 
 def as_data(chosen: Claim) -> dict[str, object]:
-    """What others must know of a claim."""
+    """A claim as data for other workers."""
     if isinstance(chosen, Draft):
         arm, how, essence, path = chosen.arm, chosen.how, chosen.proposal.essence, chosen.proposal.path
     else:
@@ -134,7 +135,7 @@ def as_data(chosen: Claim) -> dict[str, object]:
 
 
 def awaited(store: Store, number: int, chosen: Draft) -> Trial | None:
-    """The trial of another arm that has a draft's design; waited for, where one of a lower number evaluates it now."""
+    """The trial of another arm with the same design, or None. Waits for such a trial with a lower number to finish."""
     essence = chosen.proposal.essence
     while True:
         finished, running = store.look()
@@ -148,7 +149,7 @@ def awaited(store: Store, number: int, chosen: Draft) -> Trial | None:
 
 
 class EndedError(Exception):
-    """A trial has come to its end before its time: its state, and why."""
+    """A trial ended early; it has the state and the reason."""
 
     def __init__(self, state: str, reason: str):
         super().__init__(reason)
@@ -157,9 +158,9 @@ class EndedError(Exception):
 
 @dataclass
 class Evaluation:
-    """One trial on its way. `finished`: gives the trials that are finished by now; `tell`: hears of each rung.
+    """The evaluation of one trial. `finished` returns the finished trials; `tell` is called with each rung.
 
-    `lost`: whether the trial was taken from us. `seeds`: of the learning rates, by their place.
+    `lost` returns whether the trial was marked as lost. `seeds` returns the seed of a learning rate by its index.
     """
 
     study: Study
@@ -174,7 +175,7 @@ class Evaluation:
     end: float = inf
 
     def proposal(self, draft: Draft, other: Trial | None, worker: str = "") -> Trial:
-        """The finished trial of a draft; what `other`, a trial of the same design, has measured is taken over."""
+        """Evaluates a draft and returns its trial; reuses the results of `other`, a trial of the same design."""
         made = draft.proposal
         trial = Trial(
             draft.slot, draft.arm, draft.how, made.path, made.hash, made.essence, made.design.to_yaml(), made.price,
@@ -189,28 +190,28 @@ class Evaluation:
         return self._ended(trial, design, partial(self.study.seed_of, made.essence), self._climb(trial, other))
 
     def confirmation(self, confirmed: Confirmation, worker: str = "") -> Trial:
-        """The finished trial of a confirmation: the last rung at the learning rate that was best, with a fresh seed."""
+        """Evaluates a confirmation: the last rung with the best learning rate and a fresh seed."""
         of, fresh, rung = confirmed.of, confirmed.fresh, len(self.study.rungs)
         trial = replace(
             of, slot=confirmed.slot, arm=CONFIRM, how=CONFIRM, of=of.slot, fresh=fresh, worker=worker,
             parents=(), same_as=None, results=(), state=COMPLETE, reason="",
         )  # fmt: skip
         designs = {one.slot: one.design for one in self.finished()}
-        design = of.design if of.same_as is None else designs[of.same_as]  # of equal ones, the first was trained
+        design = of.design if of.same_as is None else designs[of.same_as]  # the one of equal designs that was trained
 
         def climb() -> Iterator[Trial]:
             self.tell(rung)
             rate = of.results[-1].rate
-            assert rate is not None  # or it would not be on the front
+            assert rate is not None  # finalists have a quality
             result = self.runs(rung, (rate,))
             yield _after(trial, result)
             if result.counts is None:
-                raise EndedError(DIVERGED, f"with seed {fresh} loss or gradient are not finite.")
+                raise EndedError(DIVERGED, f"loss or gradient are not finite with seed {fresh}.")
 
         return self._ended(trial, design, lambda place: fresh, climb())
 
     def _ended(self, trial: Trial, design: str, seeds: Callable[[int], int], climb: Iterator[Trial]) -> Trial:
-        """A trial when it has come to its end; `climb` gives it after each step, and may raise EndedError."""
+        """Runs `climb`, which yields the trial after each step, and returns the final trial."""
         start, last = time.monotonic(), trial
         self.design, self.slot, self.seeds, self.end = design, trial.slot, seeds, start + self.study.seconds
         try:
@@ -221,7 +222,7 @@ class Evaluation:
         return replace(last, seconds=time.monotonic() - start)
 
     def _climb(self, trial: Trial, other: Trial | None) -> Iterator[Trial]:
-        """A trial after its latency, where that is asked for, and after each rung that it reaches."""
+        """Yields the trial after the latency measurement, if the study needs it, and after each rung."""
         study, known = self.study, {result.rung: result for result in other.results} if other is not None else {}
         if "latency" in (*study.objectives, *study.bounds):
             seconds = (other.values or {}).get("latency") if other is not None else None
@@ -229,7 +230,7 @@ class Evaluation:
             self.check(latency)
             trial = replace(trial, values={**(trial.values or {}), **latency})
             yield trial
-        first = 0 if next(trained(study), None) is not None else 1  # the static rung, where there is a model to check
+        first = 0 if next(trained(study), None) is not None else 1  # the static check needs a model
         for rung in range(first, len(study.rungs) + 1):
             self.tell(rung)
             result = known.get(rung) or (self.runs(rung, study.rungs[rung - 1].rates) if rung else self.static())
@@ -238,26 +239,26 @@ class Evaluation:
             if result.counts is None:
                 task, rates = study.rungs[rung - 1].task, study.rungs[rung - 1].rates
                 many = "every learning rate" if len(rates) > 1 else f"the learning rate {rates[0]:g}"
-                raise EndedError(DIVERGED, f"on '{task}' loss or gradient are not finite with {many}.")
+                raise EndedError(DIVERGED, f"loss or gradient are not finite on '{task}' with {many}.")
             if rung < len(study.rungs) and not promoted(study, trial, self.finished()):
                 return
         self.check(trial.values or {})
 
     def check(self, values: Mapping[str, float]) -> None:
-        """Raises EndedError where values break a bound."""
+        """Raises EndedError if values violate a bound."""
         reason = broken(self.study, values)
         if reason is not None:
             raise EndedError(BOUND, f"{reason}.")
 
     def static(self) -> Result:
-        """The loss of the first model that is trained, before its first step."""
+        """The static check: the loss of the first rung's model before its first step."""
         start = time.monotonic()
         place, first = next(trained(self.study))
         loss = self.done(STATIC, rung=place, rates=first.rates[:1])
         return Result(0, (-loss,), (0.0,), time.monotonic() - start)
 
     def runs(self, rung: int, rates: tuple[float, ...]) -> Result:
-        """The learning rates of the `best` share a seed, so that nothing but they decides; of a `mean` none do."""
+        """Trains with each learning rate: with one seed for the score `best`, with different seeds for `mean`."""
         start, score = time.monotonic(), self.study.rungs[rung - 1].score
         seeds = tuple(self.seeds(place if score == "mean" else 0) for place in range(len(rates)))
         found = self.done(CLIMB, rung=rung, rates=rates, seeds=seeds)
@@ -265,7 +266,7 @@ class Evaluation:
         return Result(rung, quality, rates[: len(found)], time.monotonic() - start, tuple(filter(None, folders)), score)
 
     def done(self, kind: str, **given: Any) -> Any:
-        """What a job gives. Raises EndedError where it gives nothing."""
+        """Runs a job and returns its value. Raises EndedError if it fails."""
         bound = Bound(self.end, self.study.seconds, self.study.gibibytes, self.lost)
         job = Job(kind, self.study, self.design, str(self.out), **{"seeds": (self.seeds(0),), **given})
         outcome = self.nursery.run(job, log_of(self.out, self.slot), bound)
@@ -275,19 +276,19 @@ class Evaluation:
 
 
 def _after(trial: Trial, result: Result) -> Trial:
-    """A trial with one more result, and its quality where that is not of the static rung."""
+    """The trial with another result, and with its quality above the static check."""
     trial = replace(trial, results=(*trial.results, result))
     quality = {"quality": trial.quality} if trial.rung > 0 and trial.quality is not None else {}
     return replace(trial, values={**(trial.values or {}), **quality})
 
 
 class NoSlotError(Exception):
-    """There was no slot left for a trial."""
+    """No slot is open for a trial."""
 
 
 @dataclass
 class Worker:
-    """What one process does for a study."""
+    """One worker process of a study."""
 
     store: Store
     study: Study
@@ -296,7 +297,7 @@ class Worker:
     nursery: Nursery = field(default_factory=Nursery)
 
     def work(self) -> None:
-        """Evaluates slots until all are finished. Raises InputError where the space gives nothing, or all fail."""
+        """Evaluates slots until all are finished. Raises InputError if the space is empty or all trials fail."""
         while True:
             free_dead(self.store)
             finished, running = self.store.look()
@@ -307,10 +308,10 @@ class Worker:
             if still_open(self.study, finished, running, exhausted):
                 self.attempt()
             else:
-                time.sleep(PAUSE)  # others are at work on the rest, and may die
+                time.sleep(PAUSE)  # other workers have claimed the rest, and may die
 
     def attempt(self) -> None:
-        """One trial of Optuna. One that was taken for dead meanwhile is given up."""
+        """Runs one trial of Optuna; abandons it if it was marked as lost meanwhile."""
         try:
             self.store.optuna.optimize(self.objective, n_trials=1, catch=(NoSlotError, LostError))
         except TensornetError:
@@ -321,7 +322,7 @@ class Worker:
                 raise
 
     def objective(self, trial: optuna.Trial) -> tuple[float, ...]:
-        """Evaluates what is claimed, and gives the values of a trial that has reached the last rung."""
+        """Evaluates a claim and returns its objectives; raises TrialPruned if it did not reach the last rung."""
         found = self.evaluated(trial)
         trial.set_user_attr(RECORD, found.as_dict())
         trial.set_user_attr("state", found.state)
@@ -332,7 +333,7 @@ class Worker:
         return tuple((found.values or {})[name] for name in self.study.objectives)
 
     def evaluated(self, trial: optuna.Trial) -> Trial:
-        """The finished trial of what this one claims. Raises NoSlotError where nothing is left."""
+        """Claims a slot and returns its finished trial. Raises NoSlotError if no slot is open."""
         store, number, name = self.store, trial.number, identity().name
         chosen = claim(store, number, self.study, self.space, lambda made: trial.set_user_attr(CLAIM, made))
         if chosen is None:
@@ -351,22 +352,22 @@ class Worker:
 
 
 def check_hope(study: Study, finished: Sequence[Trial]) -> None:
-    """Raises InputError where the first trials have all failed: nothing says that the next ones will not."""
+    """Raises InputError if the first trials have all failed."""
     proposals = [trial for trial in finished if trial.slot >= 0]
     if len(proposals) < min(HOPELESS, study.proposals) or any(trial.state == COMPLETE for trial in proposals):
         return
     reason, count = Counter(trial.reason for trial in proposals).most_common(1)[0]
     state = next(trial.state for trial in proposals if trial.reason == reason)
     raise InputError(
-        f"all {len(proposals)} trials failed, {count} of them so: {reason.rstrip('.')}; {HINTS[state]}, and begin "
-        "again in another --out."
+        f"all {len(proposals)} trials failed, {count} with this reason: {reason.rstrip('.')}; {HINTS[state]}, and "
+        "restart with another --out."
     )
 
 
 def serve(out: str, storage: str, name: str) -> int:
-    """Works for the study of a folder until it is finished, or standard input ends; the exit status."""
+    """Works on the study of a folder until it is finished or standard input is closed; returns the exit status."""
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent sends SIGTERM
     threading.Thread(target=_end_with_the_command, daemon=True).start()
     try:
         study = read_study(Path(out) / CONFIG)
@@ -391,7 +392,7 @@ def _stop(_number: int, _frame: Any) -> None:
 
 
 def _end_with_the_command() -> None:
-    """Ends this process when nobody holds the other end of its standard input any more."""
+    """Ends this process when its standard input is closed."""
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

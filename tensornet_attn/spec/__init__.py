@@ -1,4 +1,4 @@
-"""YAML to a Design: reading, places, expressions, leg arithmetic, the shipped designs, the JSON schema."""
+"""Reads YAML into a Design: parsing, locations, expressions, leg arithmetic, the shipped designs, the JSON schema."""
 
 from tensornet_attn.spec.design import Design, json_schema
 from tensornet_attn.spec.read import Reading, load, read, read_text

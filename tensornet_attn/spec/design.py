@@ -1,4 +1,4 @@
-"""A design as a pydantic model: what the YAML says, key for key, before anything is looked up."""
+"""A design as a pydantic model: the keys and values of the YAML file, before names are resolved."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUIRED = ("tensornet", "name", "legs", "inputs", "diagram", "output")
 def _legs(value: Any) -> Any:
     if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value)):
         return value
-    raise PydanticCustomError("legs", "legs are names separated by blanks, such as 'n f' (a scalar has [])")
+    raise PydanticCustomError("legs", "legs are names separated by spaces, such as 'n f' (a scalar has [])")
 
 
 def _version(value: Any) -> Any:
@@ -44,7 +44,7 @@ def _version(value: Any) -> Any:
 
 def _characters(value: str) -> str:
     if not value.isprintable() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise PydanticCustomError("surrogate", "half of a surrogate pair is no character")
+        raise PydanticCustomError("surrogate", "half of a surrogate pair is not a character")
     return value
 
 
@@ -58,20 +58,20 @@ class Declaration(BaseModel):
 
 
 class Input(Declaration):
-    """A positional argument of forward; `default` names the input it is when not given."""
+    """A positional argument of forward; `default` names the input that replaces it if a call omits it."""
 
     default: LegName | None = None
 
 
 class Weight(Declaration):
-    """A parameter; `frozen` means that it gets no gradient."""
+    """A parameter; a `frozen` one gets no gradient."""
 
     init: LegName = "xavier"
     frozen: StrictBool = False
 
 
 class Constant(Declaration):
-    """A tensor whose values are known."""
+    """A tensor with known values."""
 
     value: LegName
 
@@ -84,14 +84,14 @@ class Noise(Declaration):
 
 
 class State(Declaration):
-    """A buffer; after a training call the step `update` is stored in it."""
+    """A buffer; each training call stores the result of the step `update` in it."""
 
     init: LegName = "zeros"
     update: LegName
 
 
 class Loss(BaseModel):
-    """A scalar step that a trainer adds to its loss, times `weight`; the step of the loss's own name if not given."""
+    """A scalar step that a trainer adds to its loss, times `weight`; `step` defaults to the name of the loss."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
     weight: Arithmetic
@@ -99,10 +99,10 @@ class Loss(BaseModel):
 
 
 class Special(BaseModel):
-    """Sizes and weights at which a design is another one, its special case; see `tensornet_attn.special`.
+    """Sizes and weights at which a design equals another design, its special case; see `tensornet_attn.special`.
 
-    `legs` and `settings` are arithmetic over those of the special case; `weights` say how each weight comes from its
-    tensors. `causal`: only when both are compiled causal.
+    `legs` and `settings` are arithmetic over those of the special case; `weights` gives each weight as an expression of
+    its tensors. With `causal`, the designs are equal only if both are compiled causal.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -119,7 +119,7 @@ def _short(model: type[Declaration]) -> Any:
         if isinstance(value, (str, list, tuple)):
             return {"legs": value}
         if not isinstance(value, (dict, model)):
-            raise PydanticCustomError("legs", "legs are names separated by blanks, such as 'n f' (a scalar has [])")
+            raise PydanticCustomError("legs", "legs are names separated by spaces, such as 'n f' (a scalar has [])")
         return value
 
     return Annotated[model, BeforeValidator(widen, json_schema_input_type=model | str | list[str])]
@@ -130,7 +130,7 @@ def _loss(value: Any) -> Any:
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         return {"weight": value}
     if not isinstance(value, (dict, Loss)):
-        raise PydanticCustomError("loss", "the weight of a loss is wanted here, or its step and weight")
+        raise PydanticCustomError("loss", "expected the weight of a loss, or its step and weight")
     return value
 
 
@@ -146,10 +146,10 @@ else:
 
 @holds_operands
 class Design(BaseModel):
-    """A tensor diagram. Build it in Python like the YAML: `Design(tensornet=1, name="mhsa", legs={...}, ...)`.
+    """A tensor diagram. Its arguments are the keys of a YAML file: `Design(tensornet=1, name="mhsa", legs={...}, ...)`.
 
-    Raises DesignError where its form is wrong; `tensornet_attn.check` and every use of it check the diagram itself.
-    `design.legs` maps leg names to resolved sizes (None: sized at run time); `declared_legs` holds what was written.
+    Raises DesignError if the form of an entry is wrong; `tensornet_attn.check` and every use also check the diagram.
+    `design.legs` maps leg names to sizes, None for legs sized at run time; `declared_legs` has the entries as written.
     """
 
     model_config = ConfigDict(
@@ -167,17 +167,17 @@ class Design(BaseModel):
     causal: StrictBool | None = Field(None, description="Makes every box over a key leg causal.")
     settings: dict[str, Arithmetic] = Field({}, description="Names for numbers.")
     declared_legs: dict[str, Arithmetic] = Field(
-        alias="legs", description="Every leg, once: a size, query, key, relative, head."
+        alias="legs", description="All legs, each with a size or a kind: query, key, relative, head."
     )
     inputs: dict[str, InputDeclaration] = Field(description="The positional arguments of forward, in order.")
-    weights: dict[str, WeightDeclaration] = Field({}, description="Parameters; their names are the state dict's keys.")
-    constants: dict[str, Constant] = Field({}, description="Tensors whose values are known.")
+    weights: dict[str, WeightDeclaration] = Field({}, description="Parameters; the names are keys of the state dict.")
+    constants: dict[str, Constant] = Field({}, description="Tensors with known values.")
     noise: dict[str, NoiseDeclaration] = Field({}, description="Gaussian noise, fresh at each training call.")
     state: dict[str, State] = Field({}, description="Buffers that training updates.")
     diagram: dict[str, Operand] = Field(description="The steps, read from top to bottom.")
     losses: dict[str, LossDeclaration] = Field({}, description="Scalar steps that a trainer adds to its loss.")
-    output: Text = Field(description="The step that is returned.")
-    contains: dict[str, Special] = Field({}, description="Designs that this one is at some sizes and weights.")
+    output: Text = Field(description="The step that forward returns.")
+    contains: dict[str, Special] = Field({}, description="Designs that this one equals at some sizes and weights.")
     _document: Document | None = PrivateAttr(None)
 
     def __init__(self, **data: Any):
@@ -192,24 +192,24 @@ class Design(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
-        """Builds a class that is made of this one."""
+        """Builds the pydantic model of a subclass."""
         with deep_recursion():
             cls.model_rebuild(force=True)
 
     def __eq__(self, other: object) -> bool:
-        """Designs are equal that say the same in the same order, wherever they were read from."""
+        """Two designs are equal if they have the same entries in the same order, wherever they were read from."""
         return isinstance(other, Design) and repr(self.as_dict()) == repr(other.as_dict())
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def document(self) -> Document:
-        """The data this design was read from, with places; plain data for a design built in Python."""
+        """The data that this design was read from, with locations. A design built in Python has none."""
         return self._document or Document(self.as_dict(), self.name)
 
     @cached_property
     def legs(self) -> dict[str, int | None]:
-        """Leg names to resolved sizes; None for legs sized at run time. Raises DesignError."""
+        """Maps leg names to sizes, None for legs sized at run time. Raises DesignError if a size cannot be resolved."""
         reporter = Reporter(self.document)
         sizes = Sizes.of(self.declared_legs, self.settings, reporter)
         if reporter.failed:
@@ -217,16 +217,16 @@ class Design(BaseModel):
         return {leg.name: leg.size for leg in sizes.legs.values()}
 
     def as_dict(self) -> dict[str, Any]:
-        """The design as plain data: what was written, nothing filled in."""
+        """The design as plain data: the entries as written, without defaults."""
         return {key: plain(value) for key, value in self.model_dump(by_alias=True, exclude_unset=True).items()}
 
     def to_yaml(self) -> str:
-        """The design as YAML text that reads back to the same design."""
+        """The design as YAML text; reading the text gives an equal design."""
         return dump(_compact(self.as_dict()))
 
 
 def _compact(data: dict[str, Any]) -> dict[str, Any]:
-    """`Wq: {legs: f h d}` back to `Wq: f h d`, and sections in the order of the language."""
+    """Shortens `Wq: {legs: f h d}` to `Wq: f h d`, and puts the sections in the order of the language."""
     for section in ("inputs", "weights", "noise"):
         for name, value in data.get(section, {}).items():
             if set(value) == {"legs"}:
@@ -240,16 +240,16 @@ def _compact(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a design file, for completion in editors. A file may extend another and then needs less."""
+    """The JSON schema of a design file, for completion in editors. A file with `extends` needs only `name`."""
     schema = Design.model_json_schema(by_alias=True, mode="validation")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    about = "A shipped design, or a path, that this one starts from."
+    about = "The name of a shipped design, or a path. This file starts from that design."
     schema["properties"]["extends"] = {"type": "string", "description": about}
     del schema["required"]
     schema["if"] = {"required": ["extends"]}
     schema["then"] = {"required": ["name"]}
     schema["else"] = {"required": list(REQUIRED)}
-    for section in SECTIONS:  # under `extends`, null removes
+    for section in SECTIONS:  # in a file with `extends`, null removes an entry
         values = schema["properties"][section]["additionalProperties"]
         schema["properties"][section]["additionalProperties"] = {"anyOf": [values, {"type": "null"}]}
     return schema

@@ -1,4 +1,4 @@
-"""Contractions as written: `-0.5 * K[m h d] K[m h d] + b[h] + 1 -> h m` as a tree with places."""
+"""Parses expressions such as `-0.5 * K[m h d] K[m h d] + b[h] + 1 -> h m`, and calls, into trees with locations."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tensornet_attn.ir.steps import LOGIC
 from tensornet_attn.ir.tokens import Refusal, Span, Stream
 
 EXPRESSION = "e.g. 'x[n f] W[f d] -> n d'."
-SUM = "parentheses hold numbers; a sum of tensors is a step: 's: x[n f] + z[n f] -> n f', and then s[n f]."
-LEGS = "legs are names separated by blanks, e.g. 'n f'."
-CALL = "a name, with its arguments in parentheses, e.g. 'band(5)'."
-JOINED = {  # what joins masks elsewhere
-    "&": "masks are joined by 'and'.",
-    "|": "masks are joined by 'or'.",
+SUM = "parentheses contain only numbers; write a sum of tensors as a step, 's: x[n f] + z[n f] -> n f', and use s[n f]."
+LEGS = "separate the names of legs with spaces, e.g. 'n f'."
+CALL = "write a name, with any arguments in parentheses, e.g. 'band(5)'."
+JOINED = {  # hints for operators of other languages
+    "&": "join masks with 'and'.",
+    "|": "join masks with 'or'.",
     "!": "write 'not'.",
     "~": "write 'not'.",
 }
-MATRICES = ("eye", "ones", "kron", "row", "column")  # calls that may stand as arguments
+MATRICES = ("eye", "ones", "kron", "row", "column")  # calls that may be arguments
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
 
 @dataclass(frozen=True)
 class LegToken:
-    """A leg's name where it stands in a text; of `(h d)`, several legs that are one, the `parts`."""
+    """A leg's name and its location in a text; `parts` are the legs of a joined leg such as `(h d)`."""
 
     name: str
     span: Span = field(compare=False)
@@ -41,18 +41,18 @@ class LegToken:
 
     @property
     def each(self) -> tuple[LegToken, ...]:
-        """The legs that a product has for it."""
+        """The legs of a product that the token stands for."""
         return self.parts or (self,)
 
 
 def each_of(legs: Iterable[LegToken] | None) -> tuple[LegToken, ...]:
-    """The legs that a product has for some, several that are one by themselves."""
+    """The legs of a product that the tokens stand for; joined legs are split."""
     return tuple(token for leg in legs or () for token in leg.each)
 
 
 @dataclass(frozen=True)
 class UseText:
-    """`K[m h d]`: a tensor, its legs renamed by position; `legs` is None where only the name is written."""
+    """`K[m h d]`: a tensor with its legs renamed by position; `legs` is None if only the name is written."""
 
     name: str
     legs: tuple[LegToken, ...] | None
@@ -85,7 +85,7 @@ class CallText:
 
 @lru_cache(maxsize=256)  # a design is built several times: checked, planned, priced
 def parse_operand(text: str) -> SumText | UseText:
-    """What may stand in `of` or as a step: an expression with `->`, a use `Q[n g d]`, or a name."""
+    """Parses the value of `of` or of a step: an expression with `->`, a use `Q[n g d]`, or a name."""
     if "->" in text:
         return parse_sum_text(text, joined=True)
     stream = Stream(text, EXPRESSION)
@@ -97,12 +97,17 @@ def parse_operand(text: str) -> SumText | UseText:
 
 
 def parse_sum_text(text: str, joined: bool = False) -> SumText:
-    """A sum of products; `joined`: whether several legs may be one, as in `x[n (h d)]`."""
+    """Parses a sum of products; `joined` allows joined legs, as in `x[n (h d)]`."""
     stream = Stream(text, EXPRESSION)
     terms = [_term(stream, first=True, joined=joined)]
     while stream.at("+", "-"):
         if len(terms) == limits.TERMS:
-            raise Refusal("too-large", f"more than {limits.TERMS} terms.", "split the sum.", stream.next.span)
+            raise Refusal(
+                "too-large",
+                f"this sum has more than {limits.TERMS} terms.",
+                "split it into several steps.",
+                stream.next.span,
+            )
         terms.append(_term(stream, first=False, joined=joined))
     stream.expect("->", "a tensor, '+', '-' or '->'")
     legs = _legs(stream, closing="end", joined=joined)
@@ -110,12 +115,12 @@ def parse_sum_text(text: str, joined: bool = False) -> SumText:
 
 
 def parse_legs(text: str) -> tuple[LegToken, ...]:
-    """The legs of a declaration: names separated by blanks."""
+    """Parses the legs of a declaration: names separated by spaces."""
     return _legs(Stream(text, LEGS), closing="end")
 
 
 def parse_call(text: str) -> CallText:
-    """A named value with arguments, such as a mask, a map or an initialiser."""
+    """Parses a name with arguments, such as a mask, a map or an initialiser."""
     stream = Stream(text, CALL)
     call = _call(stream)
     if stream.next.kind != "end":
@@ -124,7 +129,7 @@ def parse_call(text: str) -> CallText:
 
 
 def parse_mask(text: str) -> CallText:
-    """Masks joined by `and`, `or`, `not`, which are calls too: `causal and not (band(5) or prefix(2))`."""
+    """Parses a formula of masks, `causal and not (band(5) or prefix(2))`; its operators become calls too."""
     stream = Stream(text, CALL, JOINED)
     mask = _joined(stream, "or")
     if stream.next.kind != "end":
@@ -133,7 +138,7 @@ def parse_mask(text: str) -> CallText:
 
 
 def _joined(stream: Stream, word: str) -> CallText:
-    """Parts joined by a word; `and` binds tighter than `or`."""
+    """Parses parts joined by `and` or `or`; `and` binds tighter."""
     parts = [_joined(stream, "and") if word == "or" else _part(stream)]
     while stream.next.text == word:
         stream.operator()
@@ -143,7 +148,7 @@ def _joined(stream: Stream, word: str) -> CallText:
 
 
 def _part(stream: Stream) -> CallText:
-    """A mask, one that is not, or several in parentheses."""
+    """Parses a mask, a negated mask, or a formula in parentheses."""
     start = stream.next.start
     if stream.next.text not in ("not", "(") and stream.next.text not in LOGIC:
         return _call(stream)
@@ -168,7 +173,7 @@ def _term(stream: Stream, first: bool, joined: bool) -> TermText:
     if stream.at("+", "-") and (not first or stream.at("-", "+")):
         negative = stream.take().text == "-"
         if stream.at("+", "-"):
-            raise stream.unexpected("a tensor such as x[n f], a number or '('", "a term has one sign.")
+            raise stream.unexpected("a tensor such as x[n f], a number or '('", "write one sign for each term.")
     coefficient = _coefficient(stream)
     factors: list[UseText] = []
     if coefficient is None or stream.at("*"):
@@ -177,12 +182,12 @@ def _term(stream: Stream, first: bool, joined: bool) -> TermText:
         while stream.next.kind == "name":
             factors.append(_use(stream, need_legs=True, joined=joined))
             if len(factors) > limits.FACTORS:
-                message = f"more than {limits.FACTORS} tensors in one product."
-                raise Refusal("too-large", message, "split it.", factors[-1].span)
+                message = f"this product has more than {limits.FACTORS} tensors."
+                raise Refusal("too-large", message, "split it into several steps.", factors[-1].span)
         if not factors:
             raise stream.unexpected("a tensor such as x[n f]")
         if stream.at("*", "/", "**"):
-            hint = "a coefficient comes first, as in '0.5 * K[m d]'; tensors of a product are separated by blanks."
+            hint = "write the coefficient first, as in '0.5 * K[m d]', and separate tensors with spaces."
             raise stream.unexpected("a tensor, '+', '-' or '->'", hint)
     elif stream.next.kind == "name":
         raise stream.unexpected("'*' after the coefficient", "e.g. '0.5 * K[m d] K[m d]'.")
@@ -193,7 +198,7 @@ def _term(stream: Stream, first: bool, joined: bool) -> TermText:
 
 
 def _coefficient(stream: Stream) -> Arith | None:
-    """A number (or a product of numbers and parentheses before a `*`), None where a tensor comes first."""
+    """Parses a number, or a product of numbers and parentheses before a `*`. Returns None if a tensor comes first."""
     if stream.next.kind == "name":
         return None
     if not stream.at("(") and stream.next.kind != "number":
@@ -205,7 +210,7 @@ def _coefficient(stream: Stream) -> Arith | None:
 
 
 def _scalar(stream: Stream) -> Arith:
-    """One number or parenthesised arithmetic, with its power if it has one."""
+    """Parses a number or arithmetic in parentheses, with an optional power."""
     if stream.at("("):
         stream.take()
         value = parse_sum(stream)
@@ -215,7 +220,7 @@ def _scalar(stream: Stream) -> Arith:
     elif stream.next.kind == "number":
         value = literal(stream.take())
     else:
-        raise stream.unexpected("a number or '('", "arithmetic stands in parentheses, e.g. '(2 ** d) * K[m d]'.")
+        raise stream.unexpected("a number or '('", "write arithmetic in parentheses, e.g. '(2 ** d) * K[m d]'.")
     if stream.at("**"):
         stream.operator()
         negative = stream.at("-") and stream.take()
@@ -228,13 +233,13 @@ def _use(stream: Stream, need_legs: bool, joined: bool) -> UseText:
     token = stream.take()
     if not stream.at("["):
         if need_legs:
-            hint = f"e.g. '{token.text}[n f]' ('{token.text}[]' for a scalar); arithmetic stands in parentheses."
-            raise Refusal("no-legs", f"'{token.text}' stands here without its legs.", hint, token.span)
+            hint = f"e.g. '{token.text}[n f]', or '{token.text}[]' for a scalar; write arithmetic in parentheses."
+            raise Refusal("no-legs", f"'{token.text}' has no legs here.", hint, token.span)
         return UseText(token.text, None, token.span)
     stream.take()
     legs = _legs(stream, closing="]", joined=joined)
     if not stream.at("]"):
-        raise stream.unexpected("']'", f"the legs of '{token.text}' end with ']'.")
+        raise stream.unexpected("']'", f"close the legs of '{token.text}' with ']'.")
     end = stream.take()
     return UseText(token.text, legs, (token.start, end.span[1]))
 
@@ -245,28 +250,26 @@ def _legs(stream: Stream, closing: str, joined: bool = False) -> tuple[LegToken,
         token = stream.take()
         legs.append(LegToken(token.text, token.span) if token.kind == "name" else _joined_legs(stream, token.start))
     if stream.at("(") and not joined:
-        raise stream.unexpected("a leg", "legs are joined, as in '(h d)', where a tensor is used, or in a result.")
+        raise stream.unexpected("a leg", "join legs, as in '(h d)', only in a use or in a result.")
     if stream.at(","):
-        raise stream.unexpected("a leg", "legs are separated by blanks, not commas.")
+        raise stream.unexpected("a leg", "separate legs with spaces, not commas.")
     if closing == "end" and stream.next.kind != "end":
         raise stream.unexpected("a leg")
     if len(legs) > limits.TENSOR_LEGS:
-        message = f"more than {limits.TENSOR_LEGS} legs on one tensor."
-        raise Refusal("too-large", message, "split the tensor, or merge legs.", legs[-1].span)
+        message = f"this tensor has more than {limits.TENSOR_LEGS} legs."
+        raise Refusal("too-large", message, "split the tensor or merge legs.", legs[-1].span)
     return tuple(legs)
 
 
 def _joined_legs(stream: Stream, start: int) -> LegToken:
-    """`(h d)`, behind its parenthesis."""
+    """Parses a joined leg such as `(h d)`, after its opening parenthesis."""
     parts = list[LegToken]()
     while stream.next.kind == "name":
         token = stream.take()
         parts.append(LegToken(token.text, token.span))
     end = stream.expect(")", "a leg or ')'")
     if len(parts) < 2:
-        raise Refusal(
-            "syntax", "parentheses hold several legs that are one.", "e.g. 'x[n (h d)]'.", (start, end.span[1])
-        )
+        raise Refusal("syntax", "parentheses join two or more legs.", "e.g. 'x[n (h d)]'.", (start, end.span[1]))
     return LegToken("_".join(token.name for token in parts), (start, end.span[1]), tuple(parts))
 
 

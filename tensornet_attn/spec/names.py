@@ -1,4 +1,4 @@
-"""Which names a design may use: identifiers that mean nothing else to Python, to nn.Module or to the call."""
+"""Checks the names in a design: valid identifiers that Python, nn.Module and the call do not reserve."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ MODULE_NAMES = frozenset(
 
 
 def identifier_problem(name: str) -> tuple[str, str] | None:
-    """(sentence, hint) where a text is no identifier."""
+    """(message, hint) if a text is not a valid identifier, otherwise None."""
     if len(name) > limits.NAME_LENGTH:
-        return f"this name has {len(name)} characters.", f"a name has at most {limits.NAME_LENGTH}."
+        return f"this name has {len(name)} characters.", f"use at most {limits.NAME_LENGTH}."
     if not IDENTIFIER.match(name):
-        return f"'{name}' is no name.", "a name is a letter, then letters, digits and _ (ASCII)."
+        return f"'{name}' is not a valid name.", "start with a letter, then use letters, digits and _ (ASCII)."
     if keyword.iskeyword(name):
         return f"'{name}' is a Python keyword.", "use another name, or another case."
     return None
 
 
 def tensor_problem(name: str) -> tuple[str, str] | None:
-    """Like identifier_problem, and refuses what a tensor of a module cannot be called."""
+    """Like `identifier_problem`, and rejects names that a module reserves."""
     if name in CALL_NAMES:
-        return f"'{name}' is an argument or attribute of the compiled module.", "use another name."
+        return f"'{name}' is an argument or an attribute of the compiled module.", "use another name."
     if name in MODULE_NAMES:
         return f"'{name}' is an attribute of every nn.Module.", "use another name."
     return identifier_problem(name)

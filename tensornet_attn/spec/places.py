@@ -1,4 +1,4 @@
-"""Where things stand: documents with the place of every key and value, and the places of characters in a scalar."""
+"""Documents with the location of every key, every value and every character of a scalar."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tensornet_attn import limits
 from tensornet_attn.ir.tokens import Span
 
 Path = tuple[str | int, ...]
-_ESCAPES = {"x": 4, "u": 6, "U": 10}  # how long an escape in double quotes is; the others have 2 characters
+_ESCAPES = {"x": 4, "u": 6, "U": 10}  # lengths of escapes in double quotes; other escapes have 2 characters
 
 
 @dataclass(frozen=True)
 class File:
-    """A source text under the name that messages show."""
+    """A source text and its name in messages."""
 
     name: str
     text: str
@@ -24,7 +24,7 @@ class File:
 
 @dataclass(frozen=True)
 class Place:
-    """A stretch of a file; `value` is the scalar's text after YAML's quoting and folding, if it is one."""
+    """A range of characters in a file; for a scalar, `value` is its text after YAML's quoting and folding."""
 
     file: File
     start: int
@@ -34,7 +34,7 @@ class Place:
     value: str | None = None
 
     def at(self, span: Span | None) -> tuple[int, int, int]:
-        """(line, column, width) of a span of the scalar's text, counted from 0; of the whole without one."""
+        """(line, column, width), counted from 0, of a span of the scalar's text; of the whole range without a span."""
         if span is None or self.value is None:
             return self.line, self.column, self._width(self.line, self.column, self.end - self.start)
         offsets = self._offsets(span[1])
@@ -44,12 +44,12 @@ class Place:
         return line, column, self._width(line, column, offsets[min(span[1], len(offsets) - 1)] - start)
 
     def _width(self, line: int, column: int, wanted: int) -> int:
-        """At least one character, and none past the end of the line."""
+        """The width, at least one character and never past the end of the line."""
         length = len(self.file.lines[line]) if line < len(self.file.lines) else 0
         return max(1, min(wanted, length - column))
 
     def _offsets(self, upto: int) -> list[int]:
-        """For each character of the value, where it stands in the file: quoting, escapes and folds are skipped."""
+        """The offset in the file of each character of the value; quotes, escapes and folds are skipped."""
         text, place, offsets = self.file.text, self.start, []
         quote = text[place : place + 1]
         if quote not in ("'", '"', "|", ">") or self.value is None or self.value.startswith(quote):
@@ -65,19 +65,19 @@ class Place:
 
 
 def _skipped(text: str, place: int, quote: str) -> bool:
-    """Whether a character of the file is none of the value: indentation, a fold, a backslash before a line's end."""
+    """Whether a character of the file is not part of the value: indentation, a fold, a backslash at a line's end."""
     return text[place].isspace() or (quote == '"' and text[place : place + 2] == "\\\n")
 
 
 def _length(text: str, place: int, quote: str) -> int:
-    """How many characters of the file one character of the value takes."""
+    """The number of characters in the file for one character of the value."""
     if quote == '"' and text[place : place + 1] == "\\":
         return _ESCAPES.get(text[place + 1 : place + 2], 2)
     return 2 if quote == "'" and text[place : place + 2] == "''" else 1
 
 
 class Room(NamedTuple):
-    """How much a file may hold: together with what it extends it has no more than one that stands alone."""
+    """The remaining size limits of a file. A file and the designs it extends share the limits of one file."""
 
     bytes: int = limits.FILE_BYTES
     nodes: int = limits.YAML_NODES  # keys and values
@@ -88,26 +88,26 @@ ALONE = Room()
 
 @dataclass
 class Document:
-    """Plain data and where it came from. A design built in Python has no places: its problems name fields."""
+    """Plain data with locations. A design built in Python has no locations; its problems name fields."""
 
     data: dict[str, Any]
-    name: str  # the file's name, or what stands for it
+    name: str  # the file's name in messages
     keys: dict[Path, Place] = field(default_factory=dict)
     values: dict[Path, Place] = field(default_factory=dict)
-    path: str | None = None  # the file's absolute path, which `extends` is relative to
+    path: str | None = None  # the file's absolute path; `extends` is relative to it
 
     def beside(self, room: Room) -> Room:
-        """What of the room is left beside this document."""
+        """The limits that remain after this document."""
         place = self.place((), key=False)
         text = len(place.file.text) if place else 0
         return Room(max(0, room.bytes - text), max(0, room.nodes - len(self.keys) - len(self.values)))
 
     def copy(self, data: dict[str, Any]) -> Document:
-        """The same places around a copy of the data, which then may be changed."""
+        """A document with the same locations and other data."""
         return Document(data, self.name, dict(self.keys), dict(self.values), self.path)
 
     def replace(self, other: Document, paths: Iterable[Path]) -> None:
-        """Takes the places of these paths, and of what is in them, from another document; all in one pass."""
+        """Replaces the locations of these paths, and of all paths below them, by those of another document."""
         gone = set(paths)
         depths = {len(path) for path in gone}
 
@@ -120,13 +120,13 @@ class Document:
         self.values |= {path: place for path, place in other.values.items() if belongs(path)}
 
     def rename(self, old: str, new: str) -> None:
-        """Reads a misspelt section under the name that was meant."""
+        """Renames a misspelt section."""
         self.data = {new if key == old else key: value for key, value in self.data.items()}
         self.keys = {_renamed(path, old, new): place for path, place in self.keys.items()}
         self.values = {_renamed(path, old, new): place for path, place in self.values.items()}
 
     def place(self, path: Path, key: bool) -> Place | None:
-        """The place of a path; of the nearest path around it where it has none (a missing key, say)."""
+        """The location of a path, or of its nearest parent if it has none, as a missing key."""
         first, second = (self.keys, self.values) if key else (self.values, self.keys)
         while True:
             place = first.get(path) or second.get(path)
@@ -135,12 +135,12 @@ class Document:
             path, first, second = path[:-1], self.keys, self.values
 
     def text(self, path: Path) -> str | None:
-        """The text at a path, None where there is none."""
+        """The text at a path, None if the value is not a text."""
         value = self.value(path)
         return value if isinstance(value, str) else None
 
     def value(self, path: Path) -> Any:
-        """What stands at a path, None where nothing does."""
+        """The value at a path, None if there is none."""
         data: Any = self.data
         for step in path:
             if isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""From a source to a Design: reading, `extends`, overrides, form. Everything wrong is reported at once."""
+"""Reads a source into a Design: `extends`, overrides, validation. All problems are reported together."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tensornet_attn.spec.translate import TOP, report_validation
 
 __all__ = ["Reading", "Source", "load", "merge", "read", "read_document", "read_text"]
 _WORD = re.compile(r"\w+")
-OWN = ("name", "contains")  # said by each file for itself: what a parent contains its child may not
+OWN = ("name", "contains")  # not inherited: a child may lack the special cases of its parent
 _FILLED: dict[str, Any] = {"tensornet": 1, "name": "unnamed", "legs": {}, "inputs": {}, "diagram": {}, "output": ""}
 
 
 @dataclass
 class Reading:
-    """What could be read of a design: a Design without its broken parts, the paths of those, and the problems."""
+    """The result of reading: a Design without its broken parts, the paths of the broken parts, and the problems."""
 
     design: Design | None
     reporter: Reporter
@@ -35,7 +35,7 @@ class Reading:
 
 
 def load(source: Source, legs: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None) -> Design:
-    """The design of a shipped name, path, YAML text, dict or Design, its form checked. Raises DesignError."""
+    """Reads a design from a shipped name, path, YAML text, dict or Design. Raises DesignError if its form is wrong."""
     reading = read(source, legs, settings)
     problems = reading.reporter.problems()
     if reading.design is None or reading.reporter.failed:
@@ -49,15 +49,15 @@ def read(
     settings: Mapping[str, Any] | None = None,
     kind: type[Design] = Design,
 ) -> Reading:
-    """Like `load`, but returns what it could read, a `kind` of Design, together with the problems."""
+    """Like `load`, but returns the readable part, of class `kind`, together with the problems."""
     for name, values in (("legs", legs), ("settings", settings)):
         if values is not None and not isinstance(values, Mapping):
-            raise InputError(f"{name}= is a mapping of names to numbers, not {type(values).__name__}.")
+            raise InputError(f"{name}= must be a mapping of names to numbers, not {type(values).__name__}.")
     return read_document(*document_of(source), legs, settings, kind)
 
 
 def read_text(data: bytes | str, name: str) -> Reading:
-    """Reads YAML from bytes under the name that messages show."""
+    """Reads YAML text; `name` is its name in messages."""
     return read_document(*text_document(data, name, None))
 
 
@@ -68,13 +68,13 @@ def read_document(
     settings: Mapping[str, Any] | None = None,
     kind: type[Design] = Design,
 ) -> Reading:
-    """Reads what was parsed already, such as a design that stands inside another file; places included."""
+    """Reads a parsed document, such as a design inside another file, with its locations."""
     if document.data:
         document = _extended(document, reporter, ())
         reporter.document = document
     if "model" in document.data and not {"diagram", "extends"} & document.data.keys():
-        hint = "'tensornet-attn check' and ta.models read models."
-        reporter.error("unknown-key", "this is a model; a design is wanted here.", ("model",), key=True, hint=hint)
+        hint = "use 'tensornet-attn check' or ta.models for models."
+        reporter.error("unknown-key", "this is a model, not a design.", ("model",), key=True, hint=hint)
         return Reading(None, reporter)
     if not document.data:
         return Reading(None, reporter)
@@ -85,37 +85,42 @@ def read_document(
 
 
 def _extended(document: Document, reporter: Reporter, seen: tuple[str, ...], room: Room = ALONE) -> Document:
-    """The document merged over what it `extends`; without data where that cannot be had. `room`: what it may have."""
+    """The document merged over the design it `extends`, within the limits `room`; empty if that design is unusable."""
     name = document.data.pop("extends", None)
     if name is None:
         return document
     nothing = Document({}, document.name)
     if not isinstance(name, str):
-        reporter.error("wrong-type", "'extends' names one design or path.", ("extends",), hint="e.g. 'extends: mhsa'.")
+        reporter.error(
+            "wrong-type",
+            "'extends' must be the name or the path of one design.",
+            ("extends",),
+            hint="e.g. 'extends: mhsa'.",
+        )
         return nothing
     source = name
     if "/" in name or name.endswith(".yaml"):
         source = os.path.normpath(os.path.join(os.path.dirname(document.path or ""), name))
     seen, room = (*seen, document.path or ""), document.beside(room)
     if location(source) in seen:
-        message = f"'{name}' extends this design again."
-        reporter.error("circular-extends", message, ("extends",), hint="let one of them stand alone.")
+        message = f"'{name}' extends this design in turn."
+        reporter.error("circular-extends", message, ("extends",), hint="remove 'extends' from one of them.")
         return nothing
     if len(seen) > limits.EXTENDS_DEPTH:
-        message = f"more than {limits.EXTENDS_DEPTH} designs extend each other."
+        message = f"this chain of 'extends' has more than {limits.EXTENDS_DEPTH} designs."
         reporter.error("too-deep", message, ("extends",), hint="shorten the chain.")
         return nothing
-    parent, told = file_document(source, room)
+    parent, parent_reporter = file_document(source, room)
     if not {"tensornet", "extends"} & parent.data.keys():
-        _no_parent(name, told, reporter)
+        _no_parent(name, parent_reporter, reporter)
         return nothing
-    parent = _extended(parent, told, seen, room)
-    reporter.found += told.found
+    parent = _extended(parent, parent_reporter, seen, room)
+    reporter.found += parent_reporter.found
     return merge(parent, document, reporter) if parent.data else nothing
 
 
 def merge(parent: Document, child: Document, reporter: Reporter) -> Document:
-    """Sections merge key by key, a value given again replaces the whole value, null removes."""
+    """Merges sections key by key: the child's value replaces the parent's as a whole, null removes an entry."""
     out = Document({**parent.data}, child.name, parent.keys, parent.values, child.path)
     replaced: list[Path] = [(key,) for key in OWN]
     for key in OWN:
@@ -136,9 +141,9 @@ def merge(parent: Document, child: Document, reporter: Reporter) -> Document:
 
 
 def _without_unread(out: dict[str, Any], parent: dict[str, Any], child: dict[str, Any]) -> list[Path]:
-    """Takes out inputs of the parent that may be left out and that only steps read which the child has replaced.
+    """Removes the parent's optional inputs that only replaced steps read; returns their paths.
 
-    A child that says how keys and values are made of `x` need not say that there is no `memory` any more.
+    A child that computes keys and values from `x` need not remove the input `memory`.
     """
     inputs, own = out.get("inputs"), child.get("inputs")
     if not isinstance(inputs, dict):
@@ -157,18 +162,18 @@ def _without_unread(out: dict[str, Any], parent: dict[str, Any], child: dict[str
 
 
 def _reads(value: Any, name: str) -> bool:
-    """Whether a name stands in a diagram, or in a part of one."""
+    """Whether a diagram, or a part of it, contains a name."""
     if isinstance(value, dict):
         return any(_reads(part, name) for part in value.values())
     return isinstance(value, str) and name in _WORD.findall(value)
 
 
 def _section(mine: dict[str, Any], theirs: dict[str, Any], section: str, reporter: Reporter) -> dict[str, Any]:
-    """One section of the parent with the child's entries in it."""
+    """Merges one section of the child into the parent's."""
     before, last = _new_names(mine, theirs) if section == "diagram" else ({}, [n for n in theirs if n not in mine])
     for name in theirs:
         if theirs[name] is None and name not in mine:
-            message = f"the design it extends has no '{name}' to remove."
+            message = f"the extended design has no '{name}' to remove."
             hint = reporter.nearest(name, mine)
             reporter.error("nothing-to-remove", message, (section, name), key=True, hint=hint)
     order = [name for known in mine for name in (*before.get(known, ()), known)]
@@ -177,7 +182,7 @@ def _section(mine: dict[str, Any], theirs: dict[str, Any], section: str, reporte
 
 
 def _new_names(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, list[str]], list[str]]:
-    """New steps by the parent's step they stand before: the next one in the child's file; and those with no next."""
+    """(the child's new steps before each step of the parent, the new steps at the end)."""
     before: dict[str, list[str]] = {}
     waiting: list[str] = []
     for name in theirs:
@@ -188,20 +193,20 @@ def _new_names(mine: dict[str, Any], theirs: dict[str, Any]) -> tuple[dict[str, 
     return before, waiting
 
 
-def _no_parent(name: str, told: Reporter, reporter: Reporter) -> None:
-    """Says why there is nothing to extend, and shows nothing of a file that may be no design at all."""
-    problem = next(iter(told.problems()), None)
+def _no_parent(name: str, parent_reporter: Reporter, reporter: Reporter) -> None:
+    """Reports why the design cannot be extended, without quoting the file, which may not be a design."""
+    problem = next(iter(parent_reporter.problems()), None)
     if problem is not None and problem.code == "unknown-design":
         message, hint = problem.message, problem.hint
     elif problem is not None and problem.code in ("unreadable", "too-large"):
         message, hint = f"'{name}' {problem.message.removeprefix('this file ')}", problem.hint
     else:
-        message, hint = f"'{name}' is no design.", "a design starts with 'tensornet: 1'; check that file by itself."
+        message, hint = f"'{name}' is not a design.", "start a design with 'tensornet: 1'; check that file by itself."
     reporter.error("unknown-design", message, ("extends",), hint=hint)
 
 
 def _mend_keys(document: Document, reporter: Reporter) -> None:
-    """Reports unknown keys at the top; one that resembles a missing key is read as that one."""
+    """Reports unknown keys at the top level; a key that resembles a missing key is renamed to it."""
     for key in [key for key in document.data if key not in TOP]:
         guess = meant(reporter.unknown_key((key,), TOP))
         if guess and guess not in document.data and guess != "extends":
@@ -211,7 +216,7 @@ def _mend_keys(document: Document, reporter: Reporter) -> None:
 
 
 def _override(document: Document, section: str, values: Mapping[str, Any], reporter: Reporter) -> None:
-    """Puts `legs=` and `settings=` of the call in place of what the file says; a leg keeps its kind."""
+    """Replaces the file's values by `legs=` and `settings=` of the call. A leg keeps its kind."""
     known = document.data.get(section)
     for key, value in values.items():
         name, written = printable(str(key), limits.NAME_LENGTH), _written(value)
@@ -234,31 +239,31 @@ def _override(document: Document, section: str, values: Mapping[str, Any], repor
 
 
 def _kind(value: Any) -> str:
-    """The kind a leg's value opens with; none for a size."""
+    """The kind at the start of a leg's value; empty for a size."""
     word = value.split(maxsplit=1)[:1] if isinstance(value, str) else []
     kind = SPELLINGS.get(word[0], word[0]) if word else ""
     return kind if kind in KINDS else ""
 
 
 def _kind_problem(name: str, known: Any, old: str, new: str) -> tuple[str, str] | None:
-    """(sentence, hint) where an override would change a leg's kind, or size what the input sizes."""
+    """(message, hint) if an override would change a leg's kind, or set a size that the input sets, otherwise None."""
     if new and new != old:
         kind = f"a {old} leg" if old else "a size"
-        return f"leg '{name}' is {kind}, and keeps its kind.", "give its size alone; another kind is another design."
+        return f"leg '{name}' is {kind}; an override cannot change that.", "give only its size, or edit the design."
     if old in ("query", "key") and known == old and not new:
-        return f"leg '{name}' is sized by the input at run time.", f"'{old} 256' gives it a maximum."
+        return f"leg '{name}' is sized by the input at run time.", f"give it a maximum instead, e.g. '{old} 256'."
     return None
 
 
 def _written(value: Any) -> str:
-    """A number or text as one would write it; an integer too long to be meant becomes one that is refused."""
+    """A number or text as YAML; an integer beyond any limit becomes a number that is rejected."""
     if isinstance(value, int) and value.bit_length() > 2 * limits.INTEGER_BITS:
         return "1e999"
     return str(value)
 
 
 def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Reading:
-    """The Design of the data; broken parts are reported, left out, and the rest validated again."""
+    """Validates the data. Broken parts are reported and removed, and the rest is validated again."""
     reading = Reading(None, reporter)
     data = {key: value for key, value in document.data.items() if value is not None}
     for _ in range(3):
@@ -274,7 +279,7 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
 
 
 def _prune(data: dict[str, Any], paths: list[Path], reading: Reading) -> None:
-    """Leaves out what holds no usable value, and fills what then is missing."""
+    """Removes the values at these paths, and fills in required keys."""
     lost: dict[str, set[str | int]] = {}
     for path in paths:
         reading.broken.append(path[:2])

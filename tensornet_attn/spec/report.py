@@ -1,4 +1,4 @@
-"""Collects what is wrong with a document and turns paths into problems with a place, a caret and a hint."""
+"""Collects the problems of a document; each has a location, a caret and a hint."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tensornet_attn.ir.tokens import Refusal, Span
 from tensornet_attn.spec.places import Document, Path, Place
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_MESSAGE = 400  # characters of a sentence or hint: names in it may be long
-_LINE = 1_000  # characters of a source line: a hundred problems may stand on one of a quarter megabyte
-_COMPARED = 20_000  # names compared for "did you mean" in one document; the thousandth hint helps nobody
+_MESSAGE = 400  # characters of a message or a hint; names in it may be long
+_LINE = 1_000  # characters of a quoted source line; a line of 256 KiB may have a hundred problems
+_COMPARED = 20_000  # names compared for "did you mean" in one document; this bounds the time
 
 
 @dataclass
 class Reporter:
-    """The problems of one document, in the order of its lines."""
+    """The problems of one document."""
 
     document: Document
     found: list[Problem] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Reporter:
         severity: str = "error",
         place: Place | None = None,
     ) -> None:
-        """Adds a problem at a path: at its key, at its value, or at a span of its text."""
+        """Adds a problem at the key of a path, at its value, or at a span of its text."""
         exact = place is not None or path in self.document.keys or path in self.document.values
         place = place or self.document.place(path, key)
         text = None if key else self.document.text(path)
@@ -64,7 +64,7 @@ class Reporter:
         self.found.append(Problem(code, message, hint, file, printable(dotted, 200), *where))
 
     def unknown_key(self, path: Path, known: Iterable[str]) -> str:
-        """Reports a key that does not exist, and gives the hint, which names the nearest one that does."""
+        """Reports an unknown key; returns the hint, which suggests the closest known key."""
         hint = self.nearest(str(path[-1]), known)
         self.error("unknown-key", f"there is no key '{printable(str(path[-1]))}' here.", path, key=True, hint=hint)
         return hint
@@ -77,15 +77,15 @@ class Reporter:
         return self.compared > _COMPARED
 
     def nearest(self, name: str, known: Iterable[str]) -> str:
-        """A hint that names the nearest known name, as long as there are not too many to compare."""
+        """A hint that suggests the closest known name, until the limit of comparisons is reached."""
         if self.tired:
-            return "compare it with what is declared."
+            return "compare it with the declared names."
         known = [other for other in known if len(other) <= limits.NAME_LENGTH and other != name]
         self.compared += len(known)
         return nearest(name, known)
 
     def problems(self) -> list[Problem]:
-        """All problems, each once, by file and line; the tail of a very long list is cut."""
+        """All distinct problems by file and line, at most `limits.PROBLEMS`."""
         unique: dict[tuple[object, ...], Problem] = {}
         for problem in self._with_causes():
             unique.setdefault((problem.place, problem.field, problem.code, problem.message), problem)
@@ -94,13 +94,13 @@ class Reporter:
             return ordered
         last = ordered[limits.PROBLEMS]
         more = f"{len(ordered) - limits.PROBLEMS} more problems."
-        tail = Problem("too-many", more, "mend the first ones.", last.file, "", last.line, last.column)
+        tail = Problem("too-many", more, "fix the first ones.", last.file, "", last.line, last.column)
         return [*ordered[: limits.PROBLEMS], tail]
 
     def _with_causes(self) -> list[Problem]:
-        """The problems; those that stand in the file of a parent say which lines of the child's have to do with them.
+        """The problems. For those in a parent's file, the hint names the related entries of the child.
 
-        Beside errors in the child's own file it is not said that something of a parent's is unused: that follows.
+        If the child's own file has errors, entries of the parent that are unused in consequence are not reported.
         """
         place = self.document.place(("name",), key=False)
         own = place.file.name if place is not None else self.document.name
@@ -118,31 +118,32 @@ class Reporter:
                 section, _, name = problem.field.partition(".")
                 problem = replace(problem, hint=f"use it, or remove it in {own}: '{section}: {{{name}: null}}'.")
             elif inherited:
-                spoken = [path for path in mine if path[1] in words(problem.source)]
-                said = {
+                related = [path for path in mine if path[1] in words(problem.source)]
+                changes = {
                     f"{'removes' if self.document.value(path) is None else 'declares'} '{path[1]}'": 0
-                    for path in spoken
+                    for path in related
                 }
-                problem = replace(problem, hint=f"{problem.hint} {own} {' and '.join(said)}.") if said else problem
+                hint = f"{problem.hint} {own} {' and '.join(changes)}."
+                problem = replace(problem, hint=hint) if changes else problem
             found.append(problem)
         return found
 
 
 def _changed(document: Document, own: str) -> list[Path]:
-    """What a design built in Python says itself: all that has no place in a file."""
+    """The paths that a design built in Python defines itself: those without a location in a file."""
     sections = [(key, value) for key, value in document.data.items() if isinstance(value, dict)]
     paths: list[Path] = [(key, name) for key, value in sections for name in value]
     return [path for path in paths if path not in document.keys]
 
 
 def meant(hint: str) -> str | None:
-    """The name that a hint suggests."""
+    """The name that a hint suggests, None if it suggests none."""
     match = re.match(r"did you mean '(\w+)'", hint)
     return match and match.group(1)
 
 
 def words(value: Any) -> set[str]:
-    """Every name that a broken part speaks of."""
+    """All names that a broken part contains."""
     if isinstance(value, dict):
         return set().union(*map(words, value.values()))
     if isinstance(value, (list, tuple)):
@@ -151,13 +152,13 @@ def words(value: Any) -> set[str]:
 
 
 def printable(text: str, length: int = 40) -> str:
-    """A text that fits a message: control characters and lone surrogates as '?', a long one cut."""
+    """A text for messages: control characters and lone surrogates become '?', a long text is cut."""
     text = text if len(text) <= length else text[: length - 3] + "..."
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _caret(text: str | None, span: Span | None) -> tuple[str, int, int]:
-    """(line, caret, width) for a text that has no place in a file."""
+    """(line, caret, width) for a text that has no location in a file."""
     if text is None or span is None:
         return "", 0, 1
     start = text.rfind("\n", 0, span[0]) + 1

@@ -1,4 +1,4 @@
-"""Legs and settings with their sizes worked out: each kind of leg, unknown names, circles, sizes that are no sizes."""
+"""Resolves the sizes of legs and the values of settings; reports unknown names, cycles and invalid sizes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tensornet_attn.spec.places import Path
 from tensornet_attn.spec.report import Reporter, meant, words
 
 KINDS = ("query", "key", "relative", "head")
-SPELLINGS = {"shared": "head"}  # other words for a kind
-Written = int | float | str  # a size, or arithmetic of sizes
+SPELLINGS = {"shared": "head"}  # synonyms of kinds
+Written = int | float | str  # a size, or arithmetic over sizes
 
 
 @dataclass(frozen=True)
 class Leg:
-    """A wire's name, kind and size.
+    """A leg's name, kind and size.
 
-    `size` is None for a leg sized at run time (query, key, and relative without a reach).
-    `maximum` is the 256 of `key 256`; `reach` the 32 of `relative 32` (whose size is 65).
-    `text` is the size as written (`f / h`), None where none is.
+    `size` is None for a leg sized at run time: query, key, and relative without a reach.
+    `maximum` is the 256 of `key 256`; `reach` is the 32 of `relative 32`, whose size is 65.
+    `text` is the size as written, such as `f / h`; None if there is none.
     """
 
     name: str
@@ -41,15 +41,15 @@ class Leg:
 
     @property
     def stored(self) -> int | None:
-        """The size a weight has on this leg; None where a weight cannot stand on it."""
+        """The size of a weight on this leg; None if a weight cannot have the leg."""
         return self.maximum if self.sequence else self.size
 
 
 @dataclass
 class Sizes:
-    """The legs and settings of a design; `broken` ones are known by name and have no usable value.
+    """The legs and settings of a design. Names in `broken` have no usable value.
 
-    `values` holds what names stand for, as far as it is known. `blind`: the settings could not be read at all.
+    `values` maps names to resolved values. `blind`: the settings could not be read at all.
     """
 
     reporter: Reporter
@@ -58,7 +58,7 @@ class Sizes:
     values: dict[str, int | float] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
-    strange: set[str] = field(default_factory=set)  # names that are none and resemble none
+    strange: set[str] = field(default_factory=set)  # undeclared names that resemble no declared name
     trees: dict[str, Arith] = field(default_factory=dict)
     paths: dict[str, Path] = field(default_factory=dict)
     blind: bool = False
@@ -72,10 +72,7 @@ class Sizes:
         broken: Iterable[str] = (),
         blind: bool = False,
     ) -> Sizes:
-        """The sizes of legs and settings as a file declares them; reports what is wrong.
-
-        Of `broken` names that is done already.
-        """
+        """Resolves the declared legs and settings and reports problems, except those of `broken` names."""
         sizes = cls(reporter, broken=set(broken), blind=blind)
         for name in sizes.broken:
             sizes.legs[name] = Leg(name, "size")
@@ -91,8 +88,8 @@ class Sizes:
         for name, value in legs.items():
             path = ("legs", name)
             if name in self.settings:
-                hint = "legs and settings share one namespace: rename one of them."
-                self.reporter.error("name-taken", f"'{name}' is a setting already.", path, key=True, hint=hint)
+                hint = "rename one of them: legs and settings share a namespace."
+                self.reporter.error("name-taken", f"'{name}' is already a setting.", path, key=True, hint=hint)
                 self._lose(Leg(name, "size"))
             else:
                 self._name(name, path)
@@ -112,8 +109,8 @@ class Sizes:
         kind, text, shift = _split(value)
         other = next((leg for leg in self.legs.values() if leg.kind == kind), None)
         if other and kind in ("query", "key"):
-            message = f"'{name}' is a second {kind} leg; '{other.name}' is one already."
-            self.reporter.error("two-sequences", message, path, hint=f"a design has at most one {kind} leg.")
+            message = f"'{name}' is a second {kind} leg beside '{other.name}'."
+            self.reporter.error("two-sequences", message, path, hint=f"declare at most one {kind} leg.")
             self._lose(Leg(name, "size"))
             return
         self.legs[name] = Leg(name, kind)
@@ -134,7 +131,7 @@ class Sizes:
             self.used |= words(value)
 
     def _kind_problem(self, text: str, path: Path) -> Refusal | None:
-        """`heads 8` was meant as `head 8`."""
+        """A syntax error that suggests the kind `head` for `heads 8`; None if the word resembles no kind."""
         word = text.split()[0] if path[0] == "legs" and text.strip() else ""
         hint = self.reporter.nearest(word, KINDS)
         if meant(hint) is None:
@@ -142,7 +139,7 @@ class Sizes:
         return Refusal("syntax", f"there is no kind of leg '{word}'.", hint, (0, len(word)))
 
     def _resolve(self) -> None:
-        """Works out what depends on nothing open, until nothing moves; what is left goes in circles."""
+        """Resolves values in the order of their dependencies; the remaining ones are on cycles or depend on a cycle."""
         declared = {*self.legs, *self.settings}
         self.trees = {name: with_constants(tree, declared) for name, tree in self.trees.items()}
         waiting = {name: {n.name for n in names(tree)} for name, tree in self.trees.items()}
@@ -165,9 +162,9 @@ class Sizes:
         self._circles({name: waiting[name] & waiting.keys() for name in waiting if name not in done})
 
     def missing(self, name: str, besides: str = "") -> str:
-        """The hint for a name that is none. The nearest one was probably meant, and then is not unused.
+        """The hint for an undeclared name. A name that it suggests counts as used.
 
-        A name that resembles none has no declaration: it counts as broken from now on, and is told once.
+        A name that resembles no declared name becomes broken, so that it is reported once.
         """
         names = chain(self.legs, self.settings)
         known = (other for other in names if other != besides and other not in self.strange)
@@ -179,7 +176,7 @@ class Sizes:
         return hint
 
     def _unknown(self, name: str) -> None:
-        """Reports the first name in a size that is none, or that is known at run time only."""
+        """Reports the first name in a size that is undeclared or sized at run time."""
         path = self.paths[name]
         shift = _split(self._written(name))[2] if path[0] == "legs" else 0
         for used in names(self.trees[name]):
@@ -193,7 +190,7 @@ class Sizes:
                     self.reporter.error("unknown-leg", message, path, hint=hint, span=span)
             elif leg is not None and leg.kind in ("query", "key", "relative"):
                 message = f"leg '{used.name}' is sized at run time; a size cannot depend on it."
-                hint = "give the number a name in settings and use that."
+                hint = "declare the number in 'settings' and use its name."
                 self.reporter.error("run-time-leg", message, path, hint=hint, span=span)
             else:
                 continue
@@ -225,8 +222,8 @@ class Sizes:
         if not isinstance(value, int) or not 1 <= value <= limits.SIZE:
             number = f"{value:.6g}" if isinstance(value, float) or abs(value) > 10**18 else str(value)
             equal = "" if isinstance(tree, (Number, Negative)) else f"{to_text(tree)} = "
-            message = f"leg '{leg.name}' is {equal}{number}, which is no size."
-            hint = f"a whole number from 1 to {limits.SIZE}."
+            message = f"leg '{leg.name}' is {equal}{number}, which is not a valid size."
+            hint = f"use a whole number from 1 to {limits.SIZE}."
             self.reporter.error("bad-size", message, self.paths[leg.name], hint=hint)
             self.broken.add(leg.name)
             return
@@ -240,7 +237,7 @@ class Sizes:
             self.values[leg.name] = leg.size
 
     def _circles(self, waiting: dict[str, set[str]]) -> None:
-        """Each circle once, at its first name; what merely leads into a circle is no cause."""
+        """Reports each cycle once, at its first name. Names that only lead into a cycle are not reported."""
         order = {name: place for place, name in enumerate(waiting)}
         seen: set[str] = set()
         for start in waiting:
@@ -255,13 +252,13 @@ class Sizes:
                 circle = [*circle[first:], *circle[:first]]
                 way = " -> ".join([*circle[:8], *["..."] * (len(circle) > 8), circle[0]])
                 message, path = f"the size of '{circle[0]}' depends on itself: {way}.", self.paths[circle[0]]
-                self.reporter.error("circular-size", message, path, hint="give one of them a number.")
+                self.reporter.error("circular-size", message, path, hint="set one of them to a number.")
             seen.update(trail)
         self.broken.update(waiting)
 
 
 def _split(value: int | float | str) -> tuple[str, int | float | str | None, int]:
-    """`head 8` as (kind, size text, where the size starts)."""
+    """`head 8` as (kind, text of the size, offset of the size)."""
     if not isinstance(value, str):
         return "size", value, 0
     word, *size = value.split(maxsplit=1) or [""]

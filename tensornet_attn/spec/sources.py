@@ -1,4 +1,4 @@
-"""From a name, path, text, dict or Design to a Document: opening, bounds on size, decoding."""
+"""Reads a name, path, text, dict or Design into a Document: opening, size limits, decoding."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ _SHIPPED = re.compile(r"[A-Za-z0-9_*?-]+\Z")
 
 
 def document_of(source: Source, what: str = "design") -> tuple[Document, Reporter]:
-    """What a source holds, as a document of its own, and what is wrong with it so far; `what` may it name."""
+    """A new document with the content of a source, and its problems so far; `what` is as in `file_document`."""
     if isinstance(source, Design):
         return _built(source.document)
     if isinstance(source, Mapping):
         name = source.get("name")
         return _built(Document(source, printable(name, limits.NAME_LENGTH) if isinstance(name, str) else "design"))  # type: ignore[arg-type]
     if not isinstance(source, (str, os.PathLike)):
-        raise InputError(f"a design is a name, a path, YAML text, a dict or a Design, not {type(source).__name__}.")
+        raise InputError(
+            f"a design must be a name, a path, YAML text, a dict or a Design, not {type(source).__name__}."
+        )
     if isinstance(source, str):
         one_line = ":" in source and "{" in source and not os.path.exists(source)
         if "\n" in source or len(source) > limits.FILE_BYTES or one_line:
@@ -42,10 +44,9 @@ def document_of(source: Source, what: str = "design") -> tuple[Document, Reporte
 
 
 def file_document(source: str, room: Room = ALONE, what: str = "design") -> tuple[Document, Reporter]:
-    """The document of a shipped name or a path; `room` is what of bytes, keys and values it may have.
+    """The document of a shipped name or a path, within the limits `room`.
 
-    `what` a name stands for, `design`, `model` or `design or model`: such names are suggested in place of an unknown
-    one.
+    `what` a name stands for is `design`, `model` or `design or model`; hints suggest names of this kind.
     """
     name, path = source, location(source)
     if path is None:
@@ -62,9 +63,9 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return unreadable(name, "unreadable", f"this file cannot be read: {reason}.", "give the path of a YAML file.")
     if _is_name(source):
-        shipped, told = _shipped(data, name, path)
+        shipped, reporter = _shipped(data, name, path)
         fits = len(data) <= room.bytes and len(shipped.keys) + len(shipped.values) <= room.nodes
-        if fits and not told.found:
+        if fits and not reporter.found:
             document = shipped.copy(deepcopy(shipped.data))
             return document, Reporter(document)
     return text_document(data, name, path, room)
@@ -72,12 +73,12 @@ def file_document(source: str, room: Room = ALONE, what: str = "design") -> tupl
 
 @lru_cache(maxsize=512)
 def _shipped(data: bytes, name: str, path: str) -> tuple[Document, Reporter]:
-    """Parsed once: YAML takes most of the time of reading a design, and many designs extend the same ones."""
+    """Cached, because parsing YAML takes most of the time and many designs extend the same design."""
     return text_document(data, name, path)
 
 
 def location(source: str) -> str | None:
-    """The absolute path of a shipped name or of a path; None for a name that is not shipped."""
+    """The absolute path of a shipped name or of a path. Returns None if a name is not shipped."""
     if not _is_name(source):
         return os.path.abspath(source)
     shipped = library.file_of(source)
@@ -85,13 +86,13 @@ def location(source: str) -> str | None:
 
 
 def text_document(data: bytes | str, name: str, path: str | None, room: Room = ALONE) -> tuple[Document, Reporter]:
-    """The document of YAML text under the name that messages show."""
+    """The document of YAML text; `name` is its name in messages."""
     name = printable(name, 200)
     if isinstance(data, str):
         data = data[: room.bytes + 1].encode("utf-8", "surrogatepass")
     if len(data) > room.bytes:
-        message = f"this file is larger than {limits.FILE_BYTES // 1024} KiB, with what it extends."
-        return unreadable(name, "too-large", message, "a design needs far less.")
+        message = f"this file is larger than {limits.FILE_BYTES // 1024} KiB, including the designs it extends."
+        return unreadable(name, "too-large", message, "shorten the design.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -104,7 +105,7 @@ def text_document(data: bytes | str, name: str, path: str | None, room: Room = A
 
 
 def unreadable(name: str, code: str, message: str, hint: str, line: int | None = None) -> tuple[Document, Reporter]:
-    """A document with nothing in it and the reason for that."""
+    """An empty document with the problem that explains it."""
     document = Document({}, printable(name, 200))
     reporter = Reporter(document)
     where = (line, None if line is None else 1)
@@ -117,27 +118,27 @@ def _is_name(source: str) -> bool:
 
 
 def _opened(path: str, size: int) -> bytes:
-    """The first bytes of a regular file: a pipe or a terminal could keep us waiting for ever."""
+    """The first bytes of a regular file. Pipes and terminals are rejected because reading them could block."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
-        raise OSError(0, os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is no regular file")
+        raise OSError(0, os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is not a regular file")
     with open(path, "rb") as file:
         return file.read(size)
 
 
 def _built(given: Document) -> tuple[Document, Reporter]:
-    """A copy of a document that the caller holds, so that nothing here changes theirs; bounded like a file."""
+    """A copy of the caller's document, with the limits of a file."""
     try:
         document = given.copy(_copied(given.data, _Bounds()))
     except Refusal as refusal:
         return unreadable(given.name, refusal.code, refusal.message, refusal.hint)
     if not document.data:
-        return unreadable(given.name, "empty", "there is no design in this dict.", "start with {'tensornet': 1}.")
+        return unreadable(given.name, "empty", "this dict contains no design.", "start with {'tensornet': 1}.")
     return document, Reporter(document)
 
 
 class _Bounds:
-    """How much of a dict was copied so far."""
+    """Counts the copied values and characters of a dict, and enforces the limits."""
 
     def __init__(self) -> None:
         self.nodes = self.characters = 0
@@ -146,21 +147,21 @@ class _Bounds:
         self.nodes += 1
         self.characters += len(value) if isinstance(value, (str, bytes)) else 0
         if depth > limits.YAML_DEPTH:
-            raise Refusal("too-deep", "this is nested too deeply.", f"at most {limits.YAML_DEPTH} levels.")
+            raise Refusal("too-deep", "this is nested too deeply.", f"use at most {limits.YAML_DEPTH} levels.")
         if self.nodes > limits.YAML_NODES or self.characters > limits.FILE_BYTES:
             message = f"more than {limits.YAML_NODES} keys and values, or more than {limits.FILE_BYTES} characters."
-            raise Refusal("too-large", message, "a design needs far fewer.")
+            raise Refusal("too-large", message, "shorten the design.")
 
 
 def _copied(value: Any, bounds: _Bounds, depth: int = 0) -> Any:
-    """A copy of the caller's data with text keys, so that nothing here changes theirs."""
+    """A copy of the caller's data with text keys."""
     bounds.count(value, depth)
     if isinstance(value, Mapping):
         return {_text_key(key, bounds, depth): _copied(item, bounds, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_copied(item, bounds, depth + 1) for item in value]
     if isinstance(value, int) and value.bit_length() > 2 * limits.INTEGER_BITS:
-        return math.inf  # refused as a number wherever it stands
+        return math.inf  # rejected as a number everywhere
     return value
 
 
@@ -168,4 +169,4 @@ def _text_key(key: Any, bounds: _Bounds, depth: int) -> str:
     bounds.count(key, depth)
     if isinstance(key, (str, int, float, bool)) and not (isinstance(key, int) and key.bit_length() > 512):
         return str(key)
-    raise Refusal("key", f"a key must be a text, not {type(key).__name__}.", "e.g. {'Q': 'x[n f] W[f d] -> n d'}.")
+    raise Refusal("key", f"a key must be a string, not {type(key).__name__}.", "e.g. {'Q': 'x[n f] W[f d] -> n d'}.")

@@ -1,4 +1,4 @@
-"""Pydantic's complaints as problems with a code, a sentence and a place: one root cause a box."""
+"""Translates pydantic's errors into problems with a code, a message and a location, one for each root cause."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TOP = (
     "tensornet", "name", "about", "source", "extends", "causal", "settings", "legs", "inputs", "weights", "constants",
     "noise", "state", "diagram", "losses", "output", "contains",
 )  # fmt: skip
-_LEGS_HINT = "names separated by blanks, e.g. 'n f' (a scalar has [])."
+_LEGS_HINT = "write names separated by spaces, e.g. 'n f' (a scalar has [])."
 _BOX_HINT = "e.g. 'x[n f] W[f d] -> n d', or a box such as {softmax: m, of: S}."
 
 
 def report_validation(error: ValidationError, reporter: Reporter) -> list[Path]:
-    """Reports each complaint once and returns the paths that hold no usable value."""
+    """Reports each error once and returns the paths without a usable value."""
     complaints: dict[Path, dict[str, Any]] = {}
     for raw in error.errors(include_url=False, include_context=False, include_input=False):
         path = _path(raw["loc"], reporter.document.data)
@@ -47,7 +47,7 @@ def report_validation(error: ValidationError, reporter: Reporter) -> list[Path]:
 
 
 def _path(loc: tuple[int | str, ...], data: Any) -> Path:
-    """The path into the data: pydantic's names of union members are not in it."""
+    """The path into the data, without pydantic's names of union members."""
     path: list[int | str] = []
     for step in loc:
         inside = isinstance(data, (list, tuple)) and isinstance(step, int) and step < len(data)
@@ -110,48 +110,47 @@ _INNER = {
 
 
 def _sentence(kind: str, path: Path, given: str) -> tuple[str, str, str]:
-    """(code, sentence, hint) of a value of the wrong kind."""
+    """(code, message, hint) for a value of the wrong kind."""
     last, top = str(path[-1]) if path else "", str(path[0]) if path else ""
     if kind == "surrogate":
-        message = "this text holds half of a surrogate pair, which is no character."
+        message = "this text contains half of a surrogate pair, which is not a character."
         return "wrong-type", message, "write the character itself."
     if kind == "version":
-        return "version", f"this package reads version 1 of the language, {given} given.", "write 'tensornet: 1'."
+        return "version", f"expected version 1 of the language, got {given}.", "write 'tensornet: 1'."
     if kind == "literal_error":
-        return "wrong-value", f"{given} is no value of '{last}'.", f"one of {', '.join(_modes(last))}."
+        return "wrong-value", f"{given} is not a value of '{last}'.", f"use one of {', '.join(_modes(last))}."
     inside = {"constants": "legs: h g, value: eye", "contains": "legs: {r: h * d}, weights: {C: eye}"}
     mapping = "a mapping", f"e.g. '{last}: {{{inside.get(top, 'legs: h g, update: prior')}}}'."
     wanted = {
         "flag": ("true or false", f"e.g. '{last}: true'."),
-        "one or two": ("a leg, or a list of two,", f"e.g. '{last}: {last[:1]}'."),
+        "one or two": ("a leg, or a list of two", f"e.g. '{last}: {last[:1]}'."),
         "as many": ("a width for each leg", "e.g. 'conv: [n, m]' and 'width: [i, j]'."),
         "bool_type": ("true or false", f"e.g. '{last}: true'."),
-        "string_type": ("a text", f"e.g. '{_EXAMPLES.get(last, f'{last}: a text')}'."),
+        "string_type": ("text", f"e.g. '{_EXAMPLES.get(last, f'{last}: a text')}'."),
         "legs": ("the legs of a tensor", _LEGS_HINT),
         "loss": ("the weight of a loss", f"e.g. '{last}: 0.01', or '{last}: {{step: H, weight: 0.01}}'."),
         "model_type": mapping,
         "model_attributes_type": mapping,
         "number legs": ("the size or kind of a leg", "e.g. 512, 'f / h', 'head 8' or 'query'."),
         "number": ("a finite number or arithmetic", "e.g. 0.5 or 'd ** -0.5'."),
-        "masks": ("a list of masks", "causal, band(w) or 'window(left, right)'."),
-        "fill": ("0 or -inf", "what stands at entries that are not chosen: 0, or -inf for a softmax around them."),
+        "masks": ("a list of masks", "e.g. causal, band(w) or 'window(left, right)'."),
+        "fill": ("0 or -inf", "entries that are not chosen get this value: 0, or -inf for a softmax around them."),
         "legs of a box": ("a leg, or a list of several", f"e.g. '{last}: m'."),
         "text contains": ("the value of a weight", f"e.g. '{last}: {last}' or '{last}: zeros'."),
         "text": ("a name", _NAMED.get(last, f"e.g. '{last}: m'.")),
         "dict_type": ("a mapping of names to values", "write it as 'name: value' lines."),
     }
     what, hint = wanted.get(f"{kind} {top}") or wanted.get(kind) or ("", "compare with a shipped design.")
-    verb = "are" if kind == "legs" else "is"
-    return "wrong-type", f"{what} {verb} wanted here, {given} given." if what else f"{given} cannot stand here.", hint
+    return "wrong-type", f"expected {what}, got {given}." if what else f"{given} is not allowed here.", hint
 
 
 def _modes(key: str) -> tuple[str, ...]:
-    """The values of a key that chooses between ways of a box."""
+    """The values of a key that selects a mode of a box."""
     return next((op.modes for op in OPS.values() if op.modes and op.mode_key == key), ())
 
 
 _NAMED = {
-    "default": "e.g. 'default: x', an input that stands before.",
+    "default": "e.g. 'default: x', an input declared above.",
     "init": "e.g. 'init: normal(0.02)'.",
     "value": "e.g. 'value: eye'.",
     "update": "e.g. 'update: prior', a step of the diagram.",
@@ -161,7 +160,7 @@ _NAMED = {
 
 
 def _written(value: Any) -> str:
-    """How a message shows a value: as YAML has it, or what kind of thing it is."""
+    """A value in a message: as YAML writes it, or its kind."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -177,20 +176,20 @@ def _written(value: Any) -> str:
 
 def _report_box(value: Any, path: Path, reporter: Reporter) -> None:
     if not isinstance(value, dict):
-        message = f"an expression or a box is wanted here, {_written(value)} given."
+        message = f"expected an expression or a box, got {_written(value)}."
         reporter.error("wrong-type", message, path, hint=_BOX_HINT)
         return
     kinds = kinds_of(value)
     if kinds:
         names = " and ".join(f"'{kind}'" for kind in kinds)
-        message = f"{names} open {'two' if len(kinds) == 2 else len(kinds)} boxes at once."
+        message = f"{names} are {'two' if len(kinds) == 2 else len(kinds)} boxes in one mapping."
         hint = "put one into the 'of' of the other."
         reporter.error("two-boxes", message, (*path, kinds[1]), key=True, hint=hint)
         return
     strange = [key for key in value if key not in ("of", "mask", "scale", "by", "k", "eps")]
-    hint = reporter.nearest(str(strange[0]), BOXES) if strange else f"a box opens with one of: {', '.join(BOXES)}."
+    hint = reporter.nearest(str(strange[0]), BOXES) if strange else f"name the box with one of: {', '.join(BOXES)}."
     at = (*path, strange[0]) if strange else path
-    name = f"there is no box '{printable(str(strange[0]))}'." if strange else "no key here opens a box."
+    name = f"there is no box '{printable(str(strange[0]))}'." if strange else "no key here names a box."
     reporter.error("unknown-box", name, at, key=True, hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""YAML text to plain data with places: no tags, no aliases, no duplicate keys, bounded in depth and number of nodes."""
+"""Parses YAML text into plain data with locations. Rejects tags, aliases and duplicate keys; limits depth and size."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ QUOTE = "inside {...} and [...] quote text with commas or brackets"
 
 
 class Unreadable(Exception):
-    """The text cannot be read any further; what was found so far is in the reporter."""
+    """The text cannot be read any further. The reporter has the problems found so far."""
 
 
 def parse(text: str, name: str, nodes: int = limits.YAML_NODES) -> tuple[Document, Reporter]:
-    """The document and what is wrong with its YAML; empty where nothing could be read. `nodes`: at most so many."""
+    """The document, empty if it cannot be read, and its YAML problems. `nodes` limits the number of keys and values."""
     file = File(name, text, tuple(text.split("\n")))
     document = Document({}, name, values={(): Place(file, 0, 1, 0, 0)})
     reporter = Reporter(document)
@@ -38,9 +38,9 @@ def parse(text: str, name: str, nodes: int = limits.YAML_NODES) -> tuple[Documen
     except Unreadable:
         return document, reporter
     if data is None or data == {}:
-        reporter.error("empty", "there is no design in this text.", (), hint="start with 'tensornet: 1'.")
+        reporter.error("empty", "this text contains no design.", (), hint="start with 'tensornet: 1'.")
     elif not isinstance(data, dict):
-        message = "a design is a mapping of keys to values."
+        message = "a design must be a mapping of keys to values."
         reporter.error("not-a-mapping", message, (), hint="start with 'tensornet: 1'.")
     else:
         document.data = data
@@ -48,7 +48,7 @@ def parse(text: str, name: str, nodes: int = limits.YAML_NODES) -> tuple[Documen
 
 
 class _Parser:
-    """Builds data from ruamel's events, one at a time, so that no bound is passed before it is noticed."""
+    """Builds data from ruamel's events one at a time, so that each limit stops the parser at once."""
 
     def __init__(self, file: File, document: Document, reporter: Reporter, most: int):
         self.file, self.out, self.reporter = file, document, reporter
@@ -57,7 +57,7 @@ class _Parser:
         self.events = YAML(typ="safe", pure=True).parse(file.text)
 
     def document(self) -> Any:
-        for _ in range(2):  # the starts of the stream and of the document
+        for _ in range(2):  # the start of the stream and the start of the document
             self._next()
         if type(self.event).__name__ == "StreamEndEvent":
             return None
@@ -66,7 +66,9 @@ class _Parser:
         self._next()
         self._next()
         if type(self.event).__name__ != "StreamEndEvent":
-            self._stop("documents", "a file holds one design; a second document starts here.", "remove the '---'.")
+            self._stop(
+                "documents", "a second document starts here, but a file contains one design.", "remove the '---'."
+            )
         return data
 
     def _next(self) -> Any:
@@ -82,9 +84,9 @@ class _Parser:
         except (YAMLError, ValueError, OverflowError) as error:
             start = getattr(error, "position", 0)
             message = f"this is not valid YAML: {_first_line(str(error).partition(': ')[0])}."
-            self._stop("yaml", message, "is it a text file?", self._at(start, start + 1))
+            self._stop("yaml", message, "check that this is a text file.", self._at(start, start + 1))
         except RecursionError:
-            hint = f"at most {limits.YAML_DEPTH} levels."
+            hint = f"use at most {limits.YAML_DEPTH} levels."
             self._stop("too-deep", "this is nested too deeply.", hint, self._at(0, 1))
         return self.event
 
@@ -102,14 +104,14 @@ class _Parser:
     def _count(self) -> None:
         self.nodes += 1
         if self.nodes > self.most:
-            message = f"this file holds more than {limits.YAML_NODES} keys and values, with what it extends."
-            self._stop("too-large", message, "a design needs far fewer.")
+            message = f"this file has more than {limits.YAML_NODES} keys and values, including the designs it extends."
+            self._stop("too-large", message, "shorten the design.")
 
     def _node(self, path: Path, depth: int) -> Any:
         event = self.event
         self._count()
         if depth > limits.YAML_DEPTH:
-            self._stop("too-deep", "this is nested too deeply.", f"at most {limits.YAML_DEPTH} levels.")
+            self._stop("too-deep", "this is nested too deeply.", f"use at most {limits.YAML_DEPTH} levels.")
         self._refuse_extras()
         if isinstance(event, ScalarEvent):
             return self._scalar(path)
@@ -117,16 +119,16 @@ class _Parser:
         return self._mapping(path, depth) if isinstance(event, MappingStartEvent) else self._sequence(path, depth)
 
     def _refuse_extras(self) -> None:
-        """Aliases, anchors and tags: a design is data."""
+        """Rejects aliases, anchors and tags: a design is data."""
         if isinstance(self.event, AliasEvent):
-            self._stop("alias", "aliases are refused.", "write the value out.")
+            self._stop("alias", "aliases are not supported.", "write out the value.")
         if isinstance(self.event, NodeEvent) and self.event.anchor is not None:
-            self._stop("alias", "anchors are refused.", "write the value out where it is used.")
+            self._stop("alias", "anchors are not supported.", "write out the value where it is used.")
         if getattr(self.event, "tag", None) is not None:
-            self._stop("tag", "tags are refused: a design is data.", "remove the tag.")
+            self._stop("tag", "tags are not supported: a design is data.", "remove the tag.")
 
     def _skipped(self, depth: int) -> Any:
-        """A node that is read and forgotten, its places too."""
+        """Reads a node and discards its location."""
         out, self.out = self.out, Document({}, "")
         value = self._node((), depth)
         self.out = out
@@ -134,10 +136,10 @@ class _Parser:
 
     def _scalar(self, path: Path) -> Any:
         text, plain = self.event.value, self.event.style in (None, "")
-        if text or not plain:  # nothing at all stands nowhere: its key is the place
+        if text or not plain:  # an absent value has no location; its key's location is used
             self.out.values[path] = self._place(text)
         if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
-            message = "this text holds half of a surrogate pair, which is no character."
+            message = "this text contains half of a surrogate pair, which is not a character."
             self._stop("yaml", message, "write the character itself.")
         return resolve(text) if plain else text
 
@@ -147,7 +149,7 @@ class _Parser:
         if not isinstance(event, ScalarEvent):
             self._stop("key", "a key must be plain text.", "e.g. 'Q: x[n f] W[f d] -> n d'.")
         if event.value == "<<" and event.style in (None, ""):
-            self._stop("alias", "merge keys are refused.", "write the values out.")
+            self._stop("alias", "merge keys are not supported.", "write out the values.")
         self._count()
         return str(event.value)
 
@@ -157,11 +159,11 @@ class _Parser:
         while type(self._next()).__name__ != "MappingEndEvent":
             key, place = self._key(), self._place(self.event.value)
             self._next()
-            if broken:  # a later piece of a text that a comma has split
+            if broken:  # a later part of a text that was split at a comma
                 broken += _open(key)
                 self._skipped(depth + 1)
             elif key in data:
-                message = f"'{key}' stands twice, first on line {self.out.keys[(*path, key)].line + 1}."
+                message = f"duplicate key '{key}'; it is already on line {self.out.keys[(*path, key)].line + 1}."
                 hint = "remove or rename one of them."
                 self.reporter.error("duplicate-key", message, (*path, key), key=True, hint=hint, place=place)
                 self._skipped(depth + 1)
@@ -187,7 +189,7 @@ class _Parser:
         return data
 
     def _broken(self, value: Any, path: Path) -> tuple[int, Any]:
-        """A plain flow text with more '(' than ')' was split at a comma: say so once and go on with the whole."""
+        """Reports a plain flow text that was split at a comma, with more '(' than ')', and returns the whole text."""
         text, place = self.file.text, self.out.values.get(path)
         if not isinstance(value, str) or _open(value) <= 0 or place is None or text[place.start] in "\"'":
             return 0, value
@@ -195,13 +197,13 @@ class _Parser:
             return 0, value
         whole = _whole(text, place.start)
         hint = f'{QUOTE}: "{whole}".'
-        self.reporter.error("split-text", "YAML has split this text at a comma.", path, hint=hint, place=place)
+        self.reporter.error("split-text", "YAML splits this text at a comma.", path, hint=hint, place=place)
         self.out.values[path] = self._at(place.start, place.start + len(whole), whole)
         return _open(value), whole
 
 
 def dump(data: Any) -> str:
-    """Data as YAML text that reads back to it, in its own order; an entry that holds no other is one line."""
+    """Data as YAML text that reads back to equal data, in the same order; an entry without nested entries is a line."""
     yaml, out = YAML(typ="safe", pure=True), StringIO()
     yaml.default_flow_style = yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.width = 4096
@@ -210,14 +212,14 @@ def dump(data: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value with lists for tuples and plain mappings, as JSON has it."""
+    """A value with lists for tuples and dicts for mappings, as in JSON."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def resolve(text: str) -> Any:
-    """A plain scalar by YAML 1.2's core schema; numbers too long to be meant stay text."""
+    """Resolves a plain scalar by the core schema of YAML 1.2. Very long numbers stay text."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.match(text):
@@ -247,13 +249,13 @@ def _first_line(error: object) -> str:
     return printable(" ".join(str(error).split()), 160).rstrip(". ")
 
 
-_HINTS = {  # what a message of the YAML reader speaks of, and what would be right
+_HINTS = {  # words in a message of the YAML parser, and the hint
     "flow": f"{QUOTE}, and close every bracket.",
-    "sequence entries": 'a value may not start with "- ": quote it.',
-    "mapping values": "a text with ': ' in it is quoted.",
-    "tab": "indent with blanks, not tabs.",
-    "'\\t'": "indent with blanks, not tabs.",
-    "simple key": "every line of a mapping is 'key: value'.",
+    "sequence entries": 'quote a value that starts with "- ".',
+    "mapping values": "quote a text that contains ': '.",
+    "tab": "indent with spaces, not tabs.",
+    "'\\t'": "indent with spaces, not tabs.",
+    "simple key": "write each line of a mapping as 'key: value'.",
     "quoted scalar": "close the quotes.",
 }
 

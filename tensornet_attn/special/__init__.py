@@ -1,4 +1,4 @@
-"""Special cases: at which sizes and weights a design is another one, as `contains` says, and the graph of these."""
+"""Special cases: the sizes and weights at which a design equals another, listed in `contains`, and their graph."""
 
 from tensornet_attn.special.embed import Embedding, embed, special_of
 from tensornet_attn.special.lattice import contains, route, special_cases

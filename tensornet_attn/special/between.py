@@ -1,4 +1,4 @@
-"""What a design does between given queries, keys and values: the design without its projections.
+"""The core of a design: what it computes from given queries, keys and values, without its projections.
 
 Q: x[n f] Wq[f h d] -> n h d                      Q: query[n h d] -> n h d
 K: memory[m f] Wk[f h d] -> m h d                 K: key[m h d] -> m h d
@@ -26,15 +26,15 @@ from tensornet_attn.special.gain import Data, edited
 
 Legs = tuple[str, ...]
 SIDES = ("query", "key", "value")
-INSTEAD = "ta.convert_model puts a whole design into a model"
+INSTEAD = "use ta.convert_model to put the whole design into a model"
 
 
 @dataclass(frozen=True)
 class AttentionCore:
-    """A design without weights, of queries, keys and values in this order, and what their legs are.
+    """A design without weights whose inputs are queries, keys and values, in this order.
 
-    `rows`: the legs of each input as written; `heads`: of each, those that stand on the attention map; `width`: of
-    each, the entries of a head. `output`: the legs of the output.
+    `rows`: the legs of each input as written; `heads`: those that the attention map also has; `width`: for each input,
+    the leg of a head's entries. `output`: the legs of the output.
     """
 
     design: Design
@@ -45,14 +45,14 @@ class AttentionCore:
     output: Legs
 
     def sized(self, sizes: dict[str, int]) -> Design:
-        """The design with these sizes of the legs of its inputs."""
+        """The design with these sizes for the legs of its inputs."""
         return load(self.design, legs=dict(sizes))
 
 
 def between(design: Design) -> AttentionCore:
-    """A design that does no more than weigh values by scores. Raises InputError, saying what it has beside.
+    """Returns the core of a design. A design with three inputs and no weights is its own core.
 
-    One of three inputs and no weights is taken as it is.
+    Raises InputError, which names the rest, if the design does more than weigh values by scores.
     """
     graph = build(design)
     held = [tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state")]
@@ -61,12 +61,12 @@ def between(design: Design) -> AttentionCore:
         graph = build(inside)
     except DesignError as error:
         first = error.problems[0].message
-        raise InputError(f"{graph.name}: without its projections it is no design of its own: {first}") from None
+        raise InputError(f"{graph.name}: without its projections it is not a valid design: {first}") from None
     reader = map_of(graph)
     rows = tuple(tensor.legs for tensor in graph.of_role("input"))
     sequences = [[leg for leg in row if graph.leg[leg].sequence] for row in rows]
     if reader is None or sequences != [[graph.query], [graph.key], [graph.key]]:
-        raise InputError(f"{graph.name}: it does not weigh values, its last input, by queries and keys, the other two.")
+        raise InputError(f"{graph.name}: it does not weigh its last input by scores of the other two.")
     own = [[leg for leg in row if not graph.leg[leg].sequence] for row in rows]
     heads = tuple(tuple(leg for leg in row if leg in reader.use.legs) for row in own)
     widths = [[leg for leg in row if leg not in reader.use.legs] for row in own]
@@ -74,19 +74,20 @@ def between(design: Design) -> AttentionCore:
     if any(len(width) != 1 for width in widths) or widths[0] != widths[1]:
         shapes = ", ".join(f"[{' '.join(row)}]" for row in rows)
         raise InputError(
-            f"{graph.name}: its queries, keys and values are {shapes}; each needs one leg beside its heads."
+            f"{graph.name}: its queries, keys and values are {shapes}; each needs one leg besides its heads."
         )
     if {*output} != {graph.query, *heads[0], *widths[2]} or {*heads[2]} not in ({*heads[0]}, {*heads[1]}):
         raise InputError(
-            f"{graph.name}: its output is [{' '.join(output)}], not its values in the heads of its queries."
+            f"{graph.name}: its output is [{' '.join(output)}]; it must have the heads of the queries and the width "
+            "of the values."
         )
     return AttentionCore(inside, graph, rows, heads, tuple(width[0] for width in widths), output)  # type: ignore[arg-type]
 
 
 def scaled_by_queries(graph: Graph) -> bool:
-    """Whether queries, the first input, times a number give scores times that number.
+    """Whether scaling the queries, the first input, scales the scores.
 
-    Terms of constants alone, as ALiBi's, stay as they are.
+    Terms of constants only, such as ALiBi's, are not scaled.
     """
     query, *rest = (tensor.name for tensor in graph.of_role("input"))
     inputs, linear = {query, *rest}, {query: True}
@@ -99,16 +100,16 @@ def scaled_by_queries(graph: Graph) -> bool:
         terms = [term.factors for term in step.contraction.terms] if step.contraction else [step.op.uses]
         if step.name in scores:
             terms = [term for term in terms if not inputs.isdisjoint(use.name for use in term)]
-        once = all([linear.get(use.name) for use in term if use.name in linear] == [True] for term in terms)
-        linear[step.name] = once and (step.box is None or OPS[step.box.kind].linear)
+        single = all([linear.get(use.name) for use in term if use.name in linear] == [True] for term in terms)
+        linear[step.name] = single and (step.box is None or OPS[step.box.kind].linear)
     return all(linear.get(name) for name in scores)
 
 
 def _without_projections(design: Design, graph: Graph) -> Data:
-    """The design as data, its projections to queries, keys, values and output taken off."""
+    """The design as data, without its projections to queries, keys, values and output."""
     reader = map_of(graph)
     if reader is None:
-        raise InputError(f"{graph.name}: it has no attention map that weighs all its values; {INSTEAD}.")
+        raise InputError(f"{graph.name}: it has no attention map that weighs all values; {INSTEAD}.")
     found = _sides(graph, reader)
     data = design.as_dict()
     rows: dict[str, str] = {}
@@ -126,9 +127,9 @@ def _without_projections(design: Design, graph: Graph) -> Data:
     out: dict[str, Any] = edited(data, edit)
     out["diagram"][graph.output], last = _unprojected(out["diagram"][graph.output], graph)
     gone = {name for pair in found for name in pair} | last
-    held = (tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
-    if kept := [name for name in held if name not in gone]:
-        beside = "and what stands between given queries, keys and values has no weights"
+    stored = (tensor.name for tensor in graph.tensors if tensor.role in ("weight", "state"))
+    if kept := [name for name in stored if name not in gone]:
+        beside = "but a core has no weights"
         raise InputError(f"{graph.name}: without its projections it still has '{kept[0]}', {beside}; {INSTEAD}.")
     out["inputs"] = {names[side]: rows[side] for side in SIDES}
     legs = dict.fromkeys(leg for row in rows.values() for leg in row.split())
@@ -140,7 +141,7 @@ def _without_projections(design: Design, graph: Graph) -> Data:
 
 
 def _sides(graph: Graph, reader: Reader) -> dict[tuple[str, ...], str]:
-    """The projections, (input, weight), with the side that each gives."""
+    """The side (query, key or value) of each projection (input, weight)."""
     scores = behind(graph, [reader.use.name])
     found: dict[tuple[str, ...], set[str]] = {}
     for step in graph.steps:
@@ -151,13 +152,13 @@ def _sides(graph: Graph, reader: Reader) -> dict[tuple[str, ...], str]:
     if sorted(named) != sorted(SIDES):
         raise InputError(
             f"{graph.name}: it has {named.count('query')} projections to queries, {named.count('key')} to keys and "
-            f"{named.count('value')} to values; one of each can be taken off. {INSTEAD}."
+            f"{named.count('value')} to values; exactly one of each can be removed. {INSTEAD}."
         )
     return {pair: next(iter(sides)) for pair, sides in found.items()}
 
 
 def _projection(graph: Graph, step: Step) -> tuple[str, ...] | None:
-    """The input and the weight whose product a step is, with the legs of one position."""
+    """The names of the input and the weight if a step is a projection of single positions, else None."""
     terms = step.contraction.terms if step.contraction is not None else ()
     if len(terms) != 1 or terms[0].coefficient != ONE or len(terms[0].factors) != 2:
         return None
@@ -168,13 +169,13 @@ def _projection(graph: Graph, step: Step) -> tuple[str, ...] | None:
 
 
 def _factors(tree: SumText) -> tuple[str, ...]:
-    """The names of a plain product of two; empty for any other expression."""
+    """The sorted names of the factors if the expression is one plain product, else ()."""
     plainly = len(tree.terms) == 1 and tree.terms[0].coefficient == ONE
     return tuple(sorted(use.name for use in tree.terms[0].factors)) if plainly else ()
 
 
 def _unprojected(text: Any, graph: Graph) -> tuple[Any, set[str]]:
-    """The output without the weight that gives it the leg of the features, and that weight."""
+    """The output expression without its output projection, and the name of that weight."""
     if not isinstance(text, str) or "->" not in text:
         return text, set()
     tree, width = parse_sum_text(text), graph.legs_of(graph.output)[-1]

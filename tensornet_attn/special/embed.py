@@ -1,12 +1,12 @@
-"""A special case in a general design: the general design at the sizes where it holds it, and each weight's value.
+"""Embeds a special case in a general design: the general design's sizes, and the value of each of its weights.
 
     contains:
-      mhsa:                                             # the special case, a shipped design or a path
-        legs: {r: h * d, s: h * d}                      # of this design, in legs and settings of the special case
+      mhsa:                                             # the special case: a shipped design or a path
+        legs: {r: h * d, s: h * d}                      # sizes of this design, in terms of the special case
         weights: {C: "sqrt(h) * kron(eye(h), ones(d, d))"}
 
-A leg or setting not listed takes the value of its namesake in the special case, if there is one, and keeps its own
-value otherwise. A weight not listed takes the values of its namesake; one without a namesake must be listed.
+A leg or setting that is not listed takes the value of its namesake in the special case, or keeps its own value if there
+is none. A weight that is not listed takes the values of its namesake; a weight without a namesake must be listed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Sizes = dict[str, int | float]
 
 
 class Misfit(Exception):
-    """What is wrong with an entry of `contains`: a refusal, and the path it stands at, at its key or its value."""
+    """A wrong entry of `contains`: a refusal and its path; `key`: at the key instead of the value."""
 
     def __init__(self, refusal: Refusal, path: Path, key: bool = False):
         super().__init__(str(refusal))
@@ -42,7 +42,7 @@ class Misfit(Exception):
 
 @dataclass(frozen=True)
 class Embedding:
-    """`general` is `special` when its weights have `values`; `causal`: when both are compiled causal."""
+    """`general` equals `special` when its weights have `values`; `causal`: when both are compiled causal."""
 
     general: Design
     special: Design
@@ -53,36 +53,36 @@ class Embedding:
 
     @cached_property
     def numbers(self) -> dict[str, int | float]:
-        """What names in coefficients stand for: the special case's legs and settings, then the general design's."""
+        """Values of the names in coefficients: legs and settings of the special case, then of the general design."""
         return self.graph.values | self.special_graph.values
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Sizes of the legs of both designs by name, for legs that are broadcast."""
+        """Leg sizes of both designs by name, for broadcast legs."""
         return _sizes(self.special_graph) | _sizes(self.graph)
 
     def shaped(self, weight: str) -> Shaped:
-        """The legs that the value of a weight has before it is stored."""
+        """The legs of a weight's value before it is stored."""
         return shape_of(self.values[weight], self.special_graph, self.sizes)
 
 
 def special_of(general: Design, name: str) -> Design:
-    """The design that an entry of `contains` names, at its default sizes. Raises DesignError."""
+    """Loads the design that an entry of `contains` names, at its default sizes. Raises DesignError."""
     return load(path_of(general, name) or name)
 
 
 def path_of(general: Design, name: str) -> str | None:
-    """The path that an entry names, relative to the design's own file; None for a shipped name."""
+    """The path in an entry, relative to the file of the design. Returns None for a shipped name."""
     if "/" not in name and not name.endswith(".yaml"):
         return None
     return os.path.normpath(os.path.join(os.path.dirname(general.document.path or ""), name))
 
 
 def embed(general: Design, name: str, special: Design | None = None) -> Embedding:
-    """The embedding that `contains` of a design says, for a special case of given sizes. Raises InputError."""
+    """Returns the embedding that `contains` declares, for a special case of given sizes. Raises InputError."""
     if name not in general.contains:
         hint = nearest(name, general.contains) if general.contains else "it lists no special cases."
-        raise InputError(f"'{general.name}' does not say that it contains '{name}'; {hint}")
+        raise InputError(f"'{general.name}' does not list '{name}' under 'contains'; {hint}")
     try:
         return embedding(general, name, special or special_of(general, name))
     except Misfit as misfit:
@@ -91,7 +91,7 @@ def embed(general: Design, name: str, special: Design | None = None) -> Embeddin
 
 
 def embedding(general: Design, name: str, special: Design) -> Embedding:
-    """Like `embed`. Raises Misfit where the entry does not fit the two designs."""
+    """Like `embed`, but raises Misfit if the entry does not fit the two designs."""
     entry, graph = general.contains[name], build(special)
     resized, own = _resized(general, entry, graph, name)
     values = _values(own, entry, graph, name)
@@ -104,9 +104,9 @@ def embedding(general: Design, name: str, special: Design) -> Embedding:
 
 
 def keeps_sizes(general: Design, name: str, special: Design | None = None) -> bool:
-    """Whether an entry of `contains` gives every leg and setting of the general design the value it has anyway.
+    """Whether an entry of `contains` leaves all legs and settings of the general design unchanged.
 
-    Both designs are taken at the sizes they have. Raises Misfit where the entry does not fit the two.
+    Uses the sizes that both designs have. Raises Misfit if the entry does not fit them.
     """
     own = build(general).values
     legs, settings = _given(general, general.contains[name], build(special or special_of(general, name)), name)
@@ -114,7 +114,7 @@ def keeps_sizes(general: Design, name: str, special: Design | None = None) -> bo
 
 
 def _given(general: Design, entry: Special, special: Graph, name: str) -> tuple[Sizes, Sizes]:
-    """The legs and settings that an entry gives to the general design: those of namesakes, and those it lists."""
+    """The legs and settings of the general design that an entry sets: namesakes, and those it lists."""
     legs, settings = _carried(general.legs, special), _carried(general.settings, special)
     for section, given, out in (("legs", entry.legs, legs), ("settings", entry.settings, settings)):
         for key, text in given.items():
@@ -127,19 +127,19 @@ def _given(general: Design, entry: Special, special: Graph, name: str) -> tuple[
 
 
 def _resized(general: Design, entry: Special, special: Graph, name: str) -> tuple[Design, Graph]:
-    """The general design with the sizes and settings that the entry gives it, and its graph."""
+    """The general design with the sizes and settings of the entry, and its graph."""
     legs, settings = _given(general, entry, special, name)
     try:
         resized = load(general, legs=legs, settings=settings)
         return resized, build(resized)
     except DesignError as error:
         problem = error.problems[0]
-        message = f"at the sizes of '{special.name}' this design cannot be had: {problem.message}"
+        message = f"at the sizes of '{special.name}' this design is invalid: {problem.message}"
         raise Misfit(Refusal("special-size", message, problem.hint), ("contains", name), key=True) from None
 
 
 def _carried(own: Mapping[str, object], special: Graph) -> Sizes:
-    """Namesakes in the special case, of legs and settings with a size."""
+    """The values of namesakes in the special case."""
     return {key: special.values[key] for key, value in own.items() if key in special.values and value is not None}
 
 
@@ -164,8 +164,8 @@ def _values(own: Graph, entry: Special, special: Graph, name: str) -> dict[str, 
         text = entry.weights.get(tensor.name)
         if text is None and (tensor.name not in special.tensor or special.tensor[tensor.name].role == "input"):
             if tensor.role == "state":
-                continue  # keeps its first value
-            hint = f"'{special.name}' has none of that name: say what it is."
+                continue  # keeps its initial value
+            hint = f"'{special.name}' has no tensor of that name: list its value under 'weights'."
             missing = Refusal("missing-value", f"the weight '{tensor.name}' has no value.", hint)
             raise Misfit(missing, path[:2], key=True)
         try:
@@ -186,14 +186,14 @@ def _sizes(graph: Graph) -> dict[str, int]:
 
 
 def _check_names(made: Embedding, value: Value, path: Path) -> None:
-    own, there = made.graph.values, made.special_graph.values
+    own, theirs = made.graph.values, made.special_graph.values
     for name in numbers_of(value):
-        if name not in own and name not in there:
+        if name not in own and name not in theirs:
             message = f"neither design has a leg or setting '{name}'."
-            raise Misfit(Refusal("unknown-name", message, nearest(name, [*own, *there])), path)
-        if own.get(name, there.get(name)) != there.get(name, own.get(name)):
-            message = f"'{name}' is {own[name]} in this design and {there[name]} in '{made.special.name}'."
-            raise Misfit(Refusal("ambiguous", message, "list it under 'legs' or 'settings', so that both agree."), path)
+            raise Misfit(Refusal("unknown-name", message, nearest(name, [*own, *theirs])), path)
+        if own.get(name, theirs.get(name)) != theirs.get(name, own.get(name)):
+            message = f"'{name}' is {own[name]} in this design and {theirs[name]} in '{made.special.name}'."
+            raise Misfit(Refusal("ambiguous", message, "list it under 'legs' or 'settings' to make both equal."), path)
 
 
 def _check_shape(made: Embedding, weight: str, path: Path) -> None:
@@ -208,7 +208,9 @@ def _check_shape(made: Embedding, weight: str, path: Path) -> None:
         legs = " ".join(f"{leg} {size}" for leg, size in shaped.legs) or "a scalar"
         mine = " ".join(f"{leg} {size}" for leg, size in zip(own.legs_of(weight), shape, strict=True))
         message = f"'{weight}' has the legs {mine or 'of a scalar'}, its value {legs}."
-        raise Misfit(Refusal("size", message, "legs may be merged or split, but the elements must agree."), path)
+        raise Misfit(
+            Refusal("size", message, "legs may be merged or split, but the number of elements must agree."), path
+        )
 
 
 def _check_start(function: Function, numbers: Numbers, shape: tuple[int, ...], path: Path) -> None:

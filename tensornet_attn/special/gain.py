@@ -1,7 +1,7 @@
-"""Designs that gain what a trained layer has beside its weights: biases, norms, rotary positions, a window, and more.
+"""Adds what trained layers have besides their weights to designs: biases, norms, rotary positions, windows and more.
 
-Each takes a design as plain data (`Design.as_dict()`) and returns such data; texts are parsed, and written back by
-insertion, so that what is not touched stays as it was written.
+Functions take a design as plain data (`Design.as_dict()`) and return such data. Expressions are parsed and edited by
+insertion, so that other text stays as written.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Edit = Callable[[str], Any]  # an expression -> an expression, or a box around i
 
 
 def with_biases(data: Data, graph: Graph, axes: Mapping[str, int]) -> tuple[Data, dict[str, str]]:
-    """A bias for each of these weights, on its legs but the one that takes the input; the biases by weight.
+    """Adds a bias to each of these weights, on all legs but the input leg. Returns weight -> name of its bias.
 
     `x[n f] Wq[f h d] -> n h d` becomes `x[n f] Wq[f h d] + bq[h d] -> n h d`: in every product with the weight, the
-    tensor on the input leg becomes the constant 1. Raises InputError where no such product stands.
+    constant 1 replaces the tensor on the input leg. Raises InputError if there is no such product.
     """
     short = {weight: len(weight) > 1 and weight[0] == "W" for weight in axes}  # bq for Wq, b_C for C
     names = {weight: _free(data, f"b{weight[1:]}" if short[weight] else f"b_{weight}") for weight in axes}
@@ -42,7 +42,7 @@ def with_biases(data: Data, graph: Graph, axes: Mapping[str, int]) -> tuple[Data
 
     out = edited(data, edit)
     if missing := sorted(axes.keys() - found):
-        raise InputError(f"'{graph.name}' uses '{missing[0]}' in no product, so that its bias has no place.")
+        raise InputError(f"'{graph.name}' uses '{missing[0]}' in no product, so its bias cannot be added.")
     for weight, axis in axes.items():
         legs = graph.legs_of(weight)
         out["weights"][names[weight]] = {"legs": " ".join(legs[:axis] + legs[axis + 1 :]) or [], "init": "zeros"}
@@ -50,7 +50,7 @@ def with_biases(data: Data, graph: Graph, axes: Mapping[str, int]) -> tuple[Data
 
 
 def with_output_bias(data: Data, graph: Graph, leg: str) -> tuple[Data, str]:
-    """The output plus a bias on one of its legs, and the bias's name."""
+    """Adds a bias to the output on one of its legs. Returns the name of the bias."""
     name, out = _free(data, "bo"), plain(data)
     output, legs = data["output"], " ".join(graph.step[data["output"]].legs)
     step = out["diagram"][output]
@@ -73,11 +73,9 @@ def with_rope(
     fraction: float,
     scaling: Mapping[str, Any] | None = None,
 ) -> Data:
-    """Rotary positions on what these weights give; `axes`: the axis that is turned, and the width of its blocks.
+    """Adds rotary positions to the projections by these weights; `axes`: the rotated axis, and the width of its blocks.
 
-    `scaling`: more keys of the box.
-
-    Raises InputError where what a weight gives stands on no single sequence leg.
+    `scaling`: further keys of the box. Raises InputError if a projection does not have exactly one sequence leg.
     """
     found: set[str] = set()
 
@@ -91,7 +89,7 @@ def with_rope(
         along = use.legs[axis].name if use.legs else ""
         places = [leg for leg in legs if graph.leg[leg].sequence]
         if len(places) != 1 or along not in legs:
-            raise InputError(f"'{graph.name}' has rotary positions nowhere to go: '{text}' mixes positions or heads.")
+            raise InputError(f"'{graph.name}' cannot have rotary positions: '{text}' mixes positions or heads.")
         found.update(other.name for other in uses)
         box = {"rope": places[0], "along": along, "base": base, "fraction": fraction}
         blocks = (graph.leg[along].size or width) // width
@@ -100,22 +98,31 @@ def with_rope(
 
     out: Data = edited(data, edit)
     if missing := sorted(axes.keys() - found):
-        raise InputError(f"'{graph.name}' uses '{missing[0]}' in no product, so that rotary positions have no place.")
+        raise InputError(f"'{graph.name}' uses '{missing[0]}' in no product, so rotary positions cannot be added.")
+    return out
+
+
+def with_scaling(data: Data, scaling: Mapping[str, Any]) -> Data:
+    """Every box `rope` with the keys that scale its positions."""
+    out: Data = plain(data)
+    for box in _boxes(out["diagram"]):
+        if "rope" in box:
+            box |= scaling
     return out
 
 
 def with_norm(
     data: Data, graph: Graph, weight: str, axis: int, norm: tuple[str, float], shape: tuple[int, ...], whole: bool
 ) -> tuple[Data, str, tuple[int, ...]]:
-    """A norm, its kind and eps, on what a weight gives, before its rotary positions; its scale, and that one's shape.
+    """Adds a norm (kind, eps) after a projection, before rotary positions. Returns the name and shape of its scale.
 
-    `axis`: that of the weight with the entries of a head. `shape` is [d] for one scale of all heads, [heads, d] for
-    one of each; `whole` normalises all heads at once. Raises InputError where a norm has no place.
+    `axis`: the axis of the weight with the entries of a head. `shape`: [d] for a scale shared by all heads, [heads, d]
+    for one per head; `whole` normalises over all heads at once. Raises InputError if the norm cannot be added.
     """
     out, kind = plain(data), norm[0]
     places = [(name, text) for name, step in out["diagram"].items() for text in _texts(step) if _uses(text, weight)]
     if len(places) != 1:
-        raise InputError(f"'{graph.name}' uses '{weight}' in {len(places)} expressions; a norm needs it in one.")
+        raise InputError(f"'{graph.name}' uses '{weight}' in {len(places)} expressions; a norm needs exactly one.")
     step, text = places[0]
     tree = parse_sum_text(text)
     use = next(use for term in tree.terms for use in term.factors if use.name == weight)
@@ -123,13 +130,13 @@ def with_norm(
     along = use.legs[axis].name if use.legs else ""
     heads = [leg for leg in legs if not graph.leg[leg].sequence and leg != along]
     if along not in legs or (not whole and graph.leg[along].size != shape[-1]):
-        raise InputError(f"'{graph.name}' has no leg of {shape[-1]} entries in '{text}', along which a norm could go.")
+        raise InputError(f"'{graph.name}' has no leg of {shape[-1]} entries in '{text}' for a norm.")
     if whole and kind != "rmsnorm" and heads:
-        raise InputError(f"'{graph.name}' cannot normalise several legs at once by '{kind}'.")
+        raise InputError(f"'{graph.name}' cannot normalise several legs at once with '{kind}'.")
     scaled = [leg for leg in legs if leg in (*heads, along)] if len(shape) > 1 else [along]
     sizes = tuple(graph.leg[leg].size or 0 for leg in scaled)
     if prod(sizes) != prod(shape):
-        raise InputError(f"'{graph.name}' has {sizes} entries where the scale of the norm has {shape}.")
+        raise InputError(f"'{graph.name}' has {sizes} entries, but the scale of the norm has {shape}.")
     before, normed = _free(data, f"{step}_projected"), _free(data, f"{step}_normed")
     scale, row = _free(data, f"{weight[1:].lower() or weight}_norm"), " ".join(legs)
     steps: Data = {before: text}
@@ -151,7 +158,7 @@ def with_norm(
 
 
 def with_window(data: Data, graph: Graph, before: int, after: int) -> Data:
-    """Every softmax over the keys sees only so many before and after a query. Raises InputError without one."""
+    """Restricts every softmax over the keys to a window around the query. Raises InputError if there is none."""
     out: Data = plain(data)
     for box in _softmaxes(out, graph, "a window"):
         held = box.get("mask", [])
@@ -160,15 +167,15 @@ def with_window(data: Data, graph: Graph, before: int, after: int) -> Data:
 
 
 def with_softcap(data: Data, graph: Graph, cap: float) -> Data:
-    """Scores s become cap tanh(s / cap), in every softmax over the keys. Raises InputError without one."""
+    """Replaces scores s by cap tanh(s / cap) in every softmax over the keys. Raises InputError if there is none."""
     out: Data = plain(data)
     for box in _softmaxes(out, graph, "capped scores"):
-        box["of"] = {"map": f"softcap({cap} / ({box.get('scale', 1)}))", "of": box["of"]}  # the scale acts behind it
+        box["of"] = {"map": f"softcap({cap} / ({box.get('scale', 1)}))", "of": box["of"]}  # the scale follows
     return out
 
 
 def with_alibi(data: Data, graph: Graph, heads: int) -> Data:
-    """ALiBi in every softmax over the keys: less by each head's slope times the distance. Raises InputError."""
+    """Adds ALiBi to every softmax over the keys: minus the head's slope times the distance. Raises InputError."""
     slopes, gap = _free(data, "slopes"), _free(data, "gap")
 
     def bias(out: Data, head: str) -> str:
@@ -179,10 +186,33 @@ def with_alibi(data: Data, graph: Graph, heads: int) -> Data:
     return _biased(data, graph, heads, "-", bias, "ALiBi")
 
 
-def with_buckets(data: Data, graph: Graph, heads: int, count: int, furthest: int, both_sides: bool) -> tuple[Data, str]:
-    """A bias for each head and bucket of distances in every softmax over the keys; the name of its weight.
+def with_sinks(data: Data, graph: Graph, heads: int) -> tuple[Data, str, tuple[int, ...]]:
+    """One more score of each head in every softmax over the keys; its weight, and that one's shape.
 
-    Raises InputError where it has no place.
+    Raises InputError where the scores have no such heads, or a sink of their own.
+    """
+    out: Data = plain(data)
+    name = _free(data, "sink")
+    sizes: tuple[int, ...] = ()
+    for box in _softmaxes(out, graph, "sinks"):
+        if "sink" in box:
+            raise InputError(f"'{graph.name}' has a sink of its own in the softmax of '{box['of']}'.")
+        of = str(box["of"])
+        step = graph.step.get(of)
+        legs = [leg.name for leg in parse_sum_text(of).legs] if "->" in of else step.legs if step is not None else ()
+        own = [leg for leg in legs if not graph.leg[leg].sequence]
+        sizes = tuple(graph.leg[leg].size or 0 for leg in own)
+        if prod(sizes) != heads or graph.query not in legs:
+            raise InputError(f"'{graph.name}' has no {heads} heads in the scores '{of}', for sinks.")
+        box["sink"] = f"{name}[{' '.join(own)}]"
+        out["weights"][name] = {"legs": " ".join(own), "init": "zeros"}
+    return out, name, sizes
+
+
+def with_buckets(data: Data, graph: Graph, heads: int, count: int, furthest: int, both_sides: bool) -> tuple[Data, str]:
+    """Adds a bias per head and distance bucket to every softmax over the keys. Returns the name of its weight.
+
+    Raises InputError if it cannot be added.
     """
     weight, own, table, near = (_free(data, name) for name in ("B", "own_bucket", "distances", "near"))
     taken = {*data["legs"], *data.get("settings", {})}
@@ -203,11 +233,11 @@ def with_buckets(data: Data, graph: Graph, heads: int, count: int, furthest: int
             }
         return f"{near}[{head} {graph.query} {graph.key}]"
 
-    return _biased(data, graph, heads, "+", bias, "biases of distances"), weight
+    return _biased(data, graph, heads, "+", bias, "relative biases"), weight
 
 
 def _biased(data: Data, graph: Graph, heads: int, sign: str, bias: Callable[[Data, str], str], what: str) -> Data:
-    """The scores of every softmax over the keys with a bias, made of the leg of its heads. Raises InputError."""
+    """Adds a bias to the scores of every softmax over the keys; `bias` gets the head leg. Raises InputError."""
     out: Data = plain(data)
     found = False
     for step, value in list(out["diagram"].items()):
@@ -225,19 +255,19 @@ def _biased(data: Data, graph: Graph, heads: int, sign: str, bias: Callable[[Dat
             out["diagram"] = _before(out["diagram"], step, new | {step: value})
             found = True
     if not found:
-        raise InputError(f"'{graph.name}' has no softmax over its keys, so that {what} would have no place.")
+        raise InputError(f"'{graph.name}' has no softmax over its keys, so {what} cannot be added.")
     return out
 
 
 def with_weight_given(data: Data, name: str) -> Data:
-    """A weight as the last input of the design."""
+    """Makes a weight the last input of the design."""
     out: Data = plain(data)
     out["inputs"][name] = out["weights"].pop(name)["legs"]
     return out
 
 
 def with_dropout(data: Data, graph: Graph, probability: float) -> Data:
-    """Dropout in every softmax over the keys, in the place of its own. Raises InputError without one."""
+    """Sets the dropout of every softmax over the keys. Raises InputError if there is none."""
     out: Data = plain(data)
     for box in _softmaxes(out, graph, "dropout"):
         box["dropout"] = probability
@@ -245,7 +275,7 @@ def with_dropout(data: Data, graph: Graph, probability: float) -> Data:
 
 
 def with_memory(data: Data, graph: Graph, needed: bool = False) -> tuple[Data, str]:
-    """A second input for keys and values, by default the first, or `needed`; and its name. Raises InputError."""
+    """Adds a second input for keys and values; it defaults to the first unless `needed`. Returns its name."""
     inputs = graph.of_role("input")
     if len(inputs) > 1:
         out: Data = plain(data)
@@ -265,7 +295,7 @@ def with_memory(data: Data, graph: Graph, needed: bool = False) -> tuple[Data, s
 
     out = edited(data, edit)
     if not found:
-        raise InputError(f"'{graph.name}' makes no keys from its input '{x.name}'.")
+        raise InputError(f"'{graph.name}' computes no keys from its input '{x.name}'.")
     legs = [graph.key if leg == graph.query else leg for leg in x.legs]
     text = " ".join(map(str, legs))
     out["inputs"][name] = text if needed else {"legs": text, "default": x.name}
@@ -273,14 +303,14 @@ def with_memory(data: Data, graph: Graph, needed: bool = False) -> tuple[Data, s
 
 
 def _companion(text: str, tree: SumText, term: TermText, use: UseText, axis: int, name: str, graph: Graph) -> str:
-    """The term that a bias adds: the weight's input leg, and the tensor that brings it, are gone."""
+    """The term of a bias: the product without the input leg of the weight and the tensor on that leg."""
     legs = [leg.name for leg in use.legs or ()]
     leg = legs.pop(axis)
     others = [factor for factor in term.factors if factor is not use]
     carriers = [factor for factor in others if leg in [own.name for own in factor.legs or ()]]
     if len(carriers) != 1 or leg in [own.name for own in tree.legs]:
         message = f"'{graph.name}': the input leg '{leg}' of '{use.name}' is not summed with one tensor in '{text}'"
-        raise InputError(f"{message}, so that a bias has no place.")
+        raise InputError(f"{message}, so a bias cannot be added.")
     kept = [text[slice(*factor.span)] for factor in others if factor is not carriers[0]]
     coefficient, sign = term.coefficient, "+"
     if isinstance(coefficient, Negative):
@@ -302,7 +332,7 @@ def _free(data: Data, name: str) -> str:
 
 
 def edited(data: Data, edit: Edit) -> Data:
-    """A copy with every expression of the diagram edited, wherever it stands."""
+    """A copy of the data with `edit` applied to every expression of the diagram."""
 
     def walk(value: Any) -> Any:
         if isinstance(value, str):
@@ -315,15 +345,15 @@ def edited(data: Data, edit: Edit) -> Data:
 
 
 def _softmaxes(out: Data, graph: Graph, what: str) -> list[Data]:
-    """The boxes of each softmax over the keys. Raises InputError where there is none."""
+    """The boxes of all softmaxes over the keys. Raises InputError if there is none."""
     found = [box for box in _boxes(out["diagram"]) if graph.key is not None and box.get("softmax") == graph.key]
     if not found:
-        raise InputError(f"'{graph.name}' has no softmax over its keys, so that {what} would have no place.")
+        raise InputError(f"'{graph.name}' has no softmax over its keys, so {what} cannot be added.")
     return found
 
 
 def _before(diagram: Data, step: str, steps: Data) -> Data:
-    """A diagram with these steps in the place of one."""
+    """The diagram with `step` replaced by `steps`."""
     items = [(steps.items() if name == step else [(name, value)]) for name, value in diagram.items()]
     return dict(pair for pairs in items for pair in pairs)
 

@@ -1,4 +1,4 @@
-"""Which shipped designs contain which others, as a directed graph, the shortest way between two, and wrong entries."""
+"""The directed graph of which shipped designs contain which others, its shortest paths, and checks of entries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _shipped() -> Any:
 
 @cache
 def _at_equal_sizes() -> Any:
-    """The edges that change no size, and all designs."""
+    """All designs, with only the edges that change no size."""
     graph = _shipped().copy()
     designs = {name: load(name) for name in graph}
     changed = [(a, b) for a, b in graph.edges if not keeps_sizes(designs[a], b, designs[b])]
@@ -38,17 +38,15 @@ def _at_equal_sizes() -> Any:
 
 
 def special_cases(name: str | None = None, equal_sizes: bool = False) -> Any:
-    """A networkx.DiGraph with an edge from each shipped design to each that it contains, directly (Tuformer, fig. 6).
+    """Returns a networkx.DiGraph with an edge from each shipped design to each that it directly contains.
 
-    A design contains another if it is that one at some sizes and weights, which its file gives under `contains`. With a
-    name: what that design contains and what contains it, through others as well. Nodes have `family`, edges `causal`:
-    true where the two agree only when both are causal. Raises InputError.
+    A design contains another if it equals that design at some sizes and weights, listed in its file under `contains`.
+    With `name`, returns the subgraph of that design, its ancestors and its descendants. Nodes have the attribute
+    `family`, edges `causal`: True if both must be causal. Raises InputError for an unknown name.
 
-    `equal_sizes` keeps the edges that hold while both designs have the sizes of their files: the same f, h and d, and
-    R = H D components in a core (f 512, h 8, d 64, R 512). In the entry of such an edge, every leg and setting of the
-    general design gets the value that it has in its own file. This is the order of expressive power, as in Tuformer,
-    fig. 6: mhsa contains gqa, but gqa, which has fewer keys, does not contain mhsa. A design that would fit into a
-    larger one after padding with zeros is contained only if an entry gives such weights.
+    `equal_sizes=True` keeps the edges that hold at the sizes of both files: equal f, h and d, and R = H D components in
+    a core (f 512, h 8, d 64, R 512). It is the order of expressive power in Tuformer, fig. 6: mhsa contains gqa, but
+    gqa has fewer keys and does not contain mhsa. Padding with zeros counts only if an entry gives such weights.
 
     >>> sorted(special_cases("mhsa_rope").edges)[:2]
     [('epa_rope', 'mhsa_rope'), ('gqa_rope', 'mhsa_rope')]
@@ -66,7 +64,7 @@ def special_cases(name: str | None = None, equal_sizes: bool = False) -> Any:
 
 
 def route(general: Design, special: str) -> list[str]:
-    """The shortest chain of designs from a general one to a special case, both ends included. Raises InputError."""
+    """Returns the shortest chain of designs from a general one to a special case, both included. Raises InputError."""
     import networkx as nx
 
     graph, start = _around(general)
@@ -76,14 +74,14 @@ def route(general: Design, special: str) -> list[str]:
             near, far = nx.single_source_shortest_path_length(graph.to_undirected(), start), len(graph)
             steps = dict(nx.single_target_shortest_path_length(graph, special))
             nearest_three = sorted(known, key=lambda name: (near.get(name, far), steps[name], name))[:3]
-            listed = f"the nearest that contain it: {', '.join(nearest_three)}."
-        message = f"no weights are known at which '{general.name}' is '{special}'; {listed}"
-        raise InputError(message + " A design says so under 'contains'.")
+            listed = f"the nearest designs that contain it: {', '.join(nearest_three)}."
+        message = f"no weights are known at which '{general.name}' equals '{special}'; {listed}"
+        raise InputError(message + " Designs list their special cases under 'contains'.")
     return [general.name, *nx.shortest_path(graph, start, special)[1:]]
 
 
 def contains(general: Design, special: str) -> bool:
-    """Whether a design is another, a shipped one, or contains it, perhaps through others."""
+    """Whether a design equals or contains a shipped design, possibly through others."""
     import networkx as nx
 
     graph, start = _around(general)
@@ -91,7 +89,7 @@ def contains(general: Design, special: str) -> bool:
 
 
 def _around(general: Design) -> tuple[Any, str]:
-    """The graph of the shipped designs with a given one among them, and that one's node."""
+    """The graph of the shipped designs extended by the given one, and its node."""
     if is_shipped(general):
         return _shipped(), general.name
     graph, start = _shipped().copy(), f"{general.name} (given)"
@@ -101,23 +99,23 @@ def _around(general: Design) -> tuple[Any, str]:
 
 
 def is_shipped(design: Design) -> bool:
-    """Whether a design, perhaps at other sizes, was read from a file of the library."""
+    """Whether a design was read from a shipped file, possibly at other sizes."""
     path = design.document.path
     return design.name in library.names() and path is not None and Path(path) == library.path_of(design.name)
 
 
 def check_contains(reading: Reading) -> None:
-    """Reports each entry that does not fit, once the diagram itself is right.
+    """Reports each entry that does not fit; runs if the diagram has no errors.
 
-    Whether the functions are equal is a matter of tests. Entries of a shipped design that is asked for by its name are
-    proven by this package's own, and are not read again.
+    Equality of the functions is left to tests. Entries of a shipped design loaded by name are proven by the tests of
+    this package and are skipped.
     """
     design, reporter = reading.design, reading.reporter
     if design is None or reporter.failed or (is_shipped(design) and "/" not in design.document.name):
         return
     if _weight(design) > limits.FILE_BYTES:
-        message = "these special cases are too much to check: each is this design once more, and the one it names."
-        hint = f"at most {limits.FILE_BYTES // 1024} KiB of files together; give fewer, or make the design smaller."
+        message = "the special cases are too large to check: each consists of this design and the one it names."
+        hint = f"at most {limits.FILE_BYTES // 1024} KiB in total; list fewer, or make the design smaller."
         reporter.error("too-large", message, ("contains",), key=True, hint=hint)
         return
     for name in design.contains:
@@ -126,16 +124,16 @@ def check_contains(reading: Reading) -> None:
         except Misfit as misfit:
             refusal = misfit.refusal
             reporter.error(refusal.code, refusal.message, misfit.path, key=misfit.key, hint=refusal.hint)
-        except (DesignError, InputError):  # nothing is shown of a file that may be no design at all
+        except (DesignError, InputError):  # the file may not be a design; its content is not shown
             known = path_of(design, name) is not None
-            message = f"'{name}' is no design that can be had." if known else f"there is no shipped design '{name}'."
-            hint = "check that file by itself." if known else nearest(name, library.names())
+            message = f"'{name}' is not a valid design." if known else f"there is no shipped design '{name}'."
+            hint = "check that file separately." if known else nearest(name, library.names())
             reporter.error("unknown-design", message, ("contains", name), key=True, hint=hint)
 
 
 def _weight(design: Design) -> int:
-    """Bytes of text to be checked for all entries: this design each time, and the files they name."""
+    """Bytes of text to check for all entries: this design for each, plus the files they name."""
     own = design.document.place((), key=False)
-    once = len(own.file.text) if own else len(str(design.as_dict()))
+    size = len(own.file.text) if own else len(str(design.as_dict()))
     paths = [path for name in design.contains if (path := path_of(design, name))]
-    return once * len(design.contains) + sum(os.path.getsize(path) for path in paths if os.path.isfile(path))
+    return size * len(design.contains) + sum(os.path.getsize(path) for path in paths if os.path.isfile(path))

@@ -1,4 +1,4 @@
-"""How a weight comes from the tensors of a special case: a name, an initialiser, or a contraction, as text and tree."""
+"""The value of a weight from the tensors of a special case: a name, an initialiser, or a contraction."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.spec.expression import CallText, SumText, UseText, parse_call, parse_sum_text
 from tensornet_attn.spec.report import meant
 
-STARTS = ("zeros", "ones", "eye", "full", "kron", "row", "column")  # initialisers that draw nothing
+STARTS = ("zeros", "ones", "eye", "full", "kron", "row", "column")  # initialisers without random numbers
 EXAMPLE = "e.g. 'Wk', 'zeros', 'sqrt(h) * kron(eye(h), ones(d, d))' or 'Wk[f h d] -> f r h d'."
 
 
 @dataclass(frozen=True)
 class Value:
-    """coefficient * (a tensor of the special case, an initialiser, or a contraction of such tensors)."""
+    """coefficient * (a tensor of the special case, an initialiser, or a contraction of its tensors)."""
 
     coefficient: Arith
     source: str | Function | SumText
 
 
 def parse_value(text: str, special: Graph) -> Value:
-    """The value that a text names. Raises Refusal."""
+    """Parses the value of a weight. Raises Refusal."""
     if "->" in text:
         return Value(ONE, parse_sum_text(text))
     left, right = _split(text)
@@ -37,7 +37,7 @@ def parse_value(text: str, special: Graph) -> Value:
         return Value(coefficient, call.name)
     if call.name not in STARTS:
         known = [name for name in special.tensor if special.tensor[name].role in ("weight", "constant", "state")]
-        message = f"'{special.name}' has no tensor '{call.name}', and there is no such initialiser here."
+        message = f"'{special.name}' has no tensor '{call.name}', and no initialiser has this name."
         raise Refusal("unknown-value", message, _hint(call.name, [*known, *STARTS]))
     return Value(coefficient, _function(call))
 
@@ -48,7 +48,7 @@ def _hint(name: str, known: list[str]) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """`2 * Wo` as ("2", "Wo"): cut at the last `*` outside parentheses that is no power."""
+    """`2 * Wo` as ("2", "Wo"): split at the last `*` outside parentheses; `**` does not count."""
     depth, cut = 0, -1
     for place, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -63,7 +63,7 @@ def _function(call: CallText) -> Function:
 
 
 def numbers_of(value: Value) -> list[str]:
-    """The legs and settings that the arithmetic of a value speaks of."""
+    """The names of legs and settings in the arithmetic of a value."""
     trees = [value.coefficient]
     if isinstance(value.source, SumText):
         trees += [term.coefficient for term in value.source.terms]
@@ -79,7 +79,7 @@ def _arguments(function: Function) -> list[Arith]:
 
 @dataclass(frozen=True)
 class Shaped:
-    """The legs a value has before it is stored, by name and size; an initialiser has none and takes any shape."""
+    """The legs (name, size) of a value before it is stored. `legs` is None for an initialiser, which fits any shape."""
 
     legs: tuple[tuple[str, int], ...] | None
 
@@ -89,7 +89,7 @@ class Shaped:
 
 
 def shape_of(value: Value, special: Graph, sizes: dict[str, int]) -> Shaped:
-    """The legs of a value; `sizes` are those of both designs, for legs that are broadcast. Raises Refusal."""
+    """The legs of a value; `sizes`: leg sizes of both designs, for broadcast legs. Raises Refusal."""
     if isinstance(value.source, Function):
         return Shaped(None)
     if isinstance(value.source, str):
@@ -98,9 +98,9 @@ def shape_of(value: Value, special: Graph, sizes: dict[str, int]) -> Shaped:
     names = [leg.name for leg in value.source.legs]
     for name in names:
         if name not in known:
-            raise Refusal("unknown-leg", f"nothing here has a leg '{name}'.", EXAMPLE)
+            raise Refusal("unknown-leg", f"no tensor has a leg '{name}'.", EXAMPLE)
         if names.count(name) > 1 and any(name in legs_of(use) for term in value.source.terms for use in term.factors):
-            raise Refusal("leg-twice", f"leg '{name}' stands twice in the result.", "only a broadcast leg may.")
+            raise Refusal("leg-twice", f"leg '{name}' appears twice in the result.", "only broadcast legs may.")
     return Shaped(tuple((name, known[name]) for name in names))
 
 
@@ -109,7 +109,7 @@ def legs_of(use: UseText) -> list[str]:
 
 
 def renamed_sizes(text: SumText, special: Graph, sizes: dict[str, int]) -> dict[str, int]:
-    """Sizes of every leg name in a contraction: those on tensors first. `eye[a b]` gives b the size of a."""
+    """The size of every leg in a contraction, those of tensors first. `eye[a b]` gives b the size of a."""
     known = dict(sizes)
     uses = [use for term in text.terms for use in term.factors]
     for use in uses:
@@ -118,7 +118,7 @@ def renamed_sizes(text: SumText, special: Graph, sizes: dict[str, int]) -> dict[
     for use in uses:
         legs = legs_of(use)
         if use.name == "eye" and (len(legs) != 2 or not {*legs} & known.keys()):
-            raise Refusal("leg-count", "'eye' is the identity on two legs, one of them of known size.", EXAMPLE)
+            raise Refusal("leg-count", "'eye', the identity, needs two legs, one of known size.", EXAMPLE)
         if use.name == "eye":
             known.setdefault(legs[1], known.get(legs[0], 0))
             known.setdefault(legs[0], known[legs[1]])
@@ -137,7 +137,7 @@ def _renamed(use: UseText, special: Graph) -> dict[str, int]:
 
 
 def stored(graph: Graph, name: str) -> tuple[int, ...]:
-    """The stored shape of a weight, constant or state. Raises Refusal for one that is sized at run time."""
+    """The stored shape of a weight, constant or state. Raises Refusal if the size is known at run time only."""
     shape = graph.shape_of(name)
     if graph.tensor[name].role not in ("weight", "constant", "state") or None in shape:
         message = f"'{name}' of '{graph.name}' is {graph.tensor[name].role}, sized at run time."
@@ -146,7 +146,7 @@ def stored(graph: Graph, name: str) -> tuple[int, ...]:
 
 
 def matrix_shape(function: Function, numbers: Mapping[str, int | float]) -> tuple[int, int] | None:
-    """Rows and columns of eye(a), ones(a, b), row(a, ...), column(a, ...), kron(a, b); None for any shape."""
+    """Rows and columns of eye(a), ones(a, b), row(a, ...), column(a, ...), kron(a, b). Returns None for any shape."""
     arguments = function.arguments
     if function.name in ("row", "column"):
         return (1, len(arguments)) if function.name == "row" else (len(arguments), 1)
@@ -160,18 +160,18 @@ def matrix_shape(function: Function, numbers: Mapping[str, int | float]) -> tupl
         return None
     if len(arguments) != (1 if function.name == "eye" else 2):
         wanted = "one size" if function.name == "eye" else "two sizes"
-        message = f"'{function.name}' takes {wanted} here, {len(arguments)} given."
+        message = f"'{function.name}' takes {wanted} here; {len(arguments)} given."
         raise Refusal("arguments", message, "e.g. 'eye(h)', 'ones(d, d)'.")
     sizes = [arithmetic.evaluate(a, numbers) for a in arguments if not isinstance(a, Function)]
     if len(sizes) < len(arguments) or any(not isinstance(size, int) or size < 1 for size in sizes):
-        raise Refusal("arguments", f"the sizes of '{function.name}' are whole numbers from 1.", "e.g. 'eye(h)'.")
+        raise Refusal("arguments", f"the sizes of '{function.name}' must be positive integers.", "e.g. 'eye(h)'.")
     return int(sizes[0]), int(sizes[-1])
 
 
 def place_of(leg: str, shaped: Shaped, target: tuple[int, ...], width: int) -> int | None:
-    """The axis of the stored shape in which blocks of `width` entries of a leg stay together; None where none does.
+    """The axis of the stored shape that keeps blocks of `width` entries of a leg together. Returns None if none does.
 
-    Row-major: [f, h, d] stored as [f, s] has the blocks of d in s, and f alone in f.
+    Row-major: [f, h, d] stored as [f, s] keeps blocks of d in s, and single entries of f in f.
     """
     names = [name for name, _ in shaped.legs or ()]
     if leg not in names:

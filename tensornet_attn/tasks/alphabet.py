@@ -1,4 +1,4 @@
-"""What tokens stand for: words, characters or bytes, and the way to and from text."""
+"""Alphabets: conversion between tokens and words, characters or bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensornet_attn.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Token i is `words[i]`; `joint` stands between words, the empty text between characters.
+    """Token i is `words[i]`; `joint` separates words in text, and is empty for characters.
 
     >>> letters = Alphabet(("a", "b", "c"))
     >>> letters.encode("c a"), letters.decode([0, 1])
@@ -29,7 +29,7 @@ class Alphabet:
         return {word: token for token, word in enumerate(self.words)}
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text. Raises InputError for a word that has none."""
+        """The tokens of a text. Raises InputError for a word that is not in the vocabulary."""
         words = text.split() if self.joint else text
         for word in words:
             if word not in self.place:
@@ -42,7 +42,7 @@ class Alphabet:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Token 0 is padding, byte b is token b + 1, and after the bytes come `marks`, which are no text.
+    """Token 0 is padding, byte b is token b + 1, and the last `marks` tokens are markers without text.
 
     >>> Bytes().encode("aé"), Bytes().decode([98, 196, 170, 0])
     ([98, 196, 170], 'aé')

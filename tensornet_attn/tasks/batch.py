@@ -1,4 +1,4 @@
-"""Samples as tensors, the same for every kind of task, and how good logits for them are."""
+"""Batches of samples as tensors, and the loss and score of logits."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from tensornet_attn.tasks.recipe import Measure, measured
 
 Tensor = torch.Tensor
 _KINDS = {"i": "int64", "u": "int64", "f": "float32", "b": "bool"}  # numpy's kinds of arrays
-UNSCORED = -100  # a target that nothing is asked for; torch's cross entropy leaves it out
+UNSCORED = -100  # the target of positions that are not scored; torch's cross entropy ignores it
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Samples of a task.
 
-    `tokens` [batch n] int64 is the input, or [batch n features] float32 where a position has numbers. `targets` int64
-    is [batch n] for a language model and for a decoder, where `targets[:, i]` is the answer at place i, to be told from
-    `tokens[:, :i + 1]`; [batch], the class, for a classification; -100 where nothing is scored. `key_mask` [batch n]
-    bool is False at padding, None without padding.
-    A sequence to sequence has `source` [batch m] for its encoder and `source_mask`; its `tokens` are the decoder's.
-    `group` [batch] numbers the kinds of samples that are also scored apart.
+    `tokens`: [batch, n] int64, or [batch, n, features] float32. `targets`: int64, where -100 is not scored; [batch, n]
+    for a language model or decoder, where `targets[:, i]` is the answer to `tokens[:, :i + 1]`; or [batch], the class,
+    for a classification. `key_mask`: [batch, n] bool, False at padding; None without padding. `source`, `source_mask`:
+    [batch, m], the encoder's input; `tokens` are then the decoder's input. `group`: [batch], the index of the group of
+    a sample, for accuracies per group.
     """
 
     tokens: Tensor
@@ -43,7 +42,7 @@ class Batch:
         return self._each(lambda value: value.to(device))
 
     def rows(self, start: int, stop: int) -> Batch:
-        """Some of the samples."""
+        """The samples start to stop - 1."""
         return self._each(lambda value: value[start:stop])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
@@ -51,7 +50,7 @@ class Batch:
 
 
 def batch_of(rows: Rows, padding: int | None) -> Batch:
-    """Rows as tensors, with the masks of their padding."""
+    """Rows as tensors, with masks of the padding."""
     values = {name: torch.from_numpy(value.astype(_KINDS[value.dtype.kind])) for name, value in rows.items()}
     if padding is not None:
         masks = {"tokens": "key_mask", "source": "source_mask"}
@@ -61,9 +60,9 @@ def batch_of(rows: Rows, padding: int | None) -> Batch:
 
 @dataclass(frozen=True)
 class Score:
-    """A sum and a count for each measure: `loss` in nats, `accuracy`, and `accuracy/GROUP` for groups of samples.
+    """A sum and a count for each of `loss` in nats, `accuracy`, and `accuracy/GROUP` for groups of samples.
 
-    `measure`: what the mean loss is also given as, computed from the whole sum: perplexities of parts do not average.
+    `measure`: another unit of the mean loss, computed from the total, because perplexities cannot be averaged.
 
     >>> (Score({"loss": (6.0, 4)}) + Score({"loss": (1.0, 3)})).means()
     {'loss': 1.0}
@@ -82,7 +81,7 @@ class Score:
         return Score(parts, self.measure or other.measure)
 
     def means(self) -> dict[str, float]:
-        """The mean of each measure that something was counted for; after the loss what it comes to as `measure`."""
+        """The means of all parts with a count above 0; after the loss, the loss in the unit `measure`."""
         found = {}
         for name, (total, count) in self.parts.items():
             if count:
@@ -92,19 +91,19 @@ class Score:
         return found
 
     def vector(self) -> Tensor:
-        """Sums and counts as float64 [measures 2]: what processes add up by all-reduce."""
+        """Sums and counts as float64 [parts, 2], for an all-reduce over processes."""
         return torch.tensor(list(self.parts.values()), dtype=torch.float64).reshape(-1, 2)
 
     def replaced(self, vector: Tensor) -> Score:
-        """The score with the sums and counts of a vector."""
+        """The score with the sums and counts of `vector`."""
         pairs = zip(self.parts, vector.tolist(), strict=True)
         return replace(self, parts={name: (total, round(count)) for name, (total, count) in pairs})
 
 
 def loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """(sum of the losses in nats, count of what is scored): with gradient, in float32 or wider.
+    """Returns (sum of the losses in nats, number of scored positions), with gradient, in float32 or wider.
 
-    `smoothing` e puts (1 - e) + e / K of the probability on the target and e / K on each of the other K - 1 answers
+    With `smoothing` e, the target has probability (1 - e) + e / K and each of the other K - 1 answers has e / K
     (Szegedy et al., 2016, section 7).
     """
     rows = logits.flatten(0, -2)
@@ -121,9 +120,9 @@ def score(
     measure: Measure | None = None,
     at: Tensor | None = None,
 ) -> Score:
-    """Loss and accuracy over all that is scored, and the accuracy of each group.
+    """Loss and accuracy over all scored positions, and the accuracy of each group.
 
-    `at` [k]: places, counted through all rows, that `logits` [k vocabulary] are for; all that is scored is there.
+    `at` [k]: flat indices row * n + position of `logits` [k, vocabulary]; they include all scored positions.
     """
     logits = logits.detach()
     targets = batch.targets if at is None else batch.targets.flatten()[at]

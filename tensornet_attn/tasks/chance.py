@@ -1,7 +1,7 @@
-"""Random numbers by counter: a number is a function of (task, version, split, seed, index, attempt, purpose, slot).
+"""Counter-based random numbers, functions of (task, version, split, seed, index, attempt, purpose, slot).
 
-Nothing is drawn in turn, so a sample never depends on its batch, on the order of the calls or on the process. Training,
-validation and test are disjoint: what a sample says decides its split, and none is in two.
+A sample therefore does not depend on its batch, on the order of calls, or on the process. The content of a sample
+determines its split, so training, validation and test are disjoint.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensornet_attn.errors import InputError
 Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2 ** 64 / golden ratio, the step of splitmix64
-_PURPOSE = np.uint64(2**32)  # slots of one purpose
+_PURPOSE = np.uint64(2**32)  # number of slots per purpose
 
 
 def mix(words: Words) -> Words:
@@ -37,7 +37,7 @@ def scaled(bits: Words, bound: int | Integers) -> Integers:
 
 @dataclass(frozen=True)
 class Stream:
-    """The samples of one split of one task: numbered from 0, each with random numbers of its own."""
+    """The random numbers of one split of one task, by number of the sample, from 0."""
 
     task: str
     version: int
@@ -50,18 +50,18 @@ class Stream:
         return np.uint64(int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little"))
 
     def at(self, index: npt.ArrayLike, attempt: npt.ArrayLike = 0) -> Draws:
-        """The random numbers of samples [b]; each attempt at a sample has others."""
+        """The random numbers of samples `index` [b], different for each attempt at a sample."""
         base = mix(self.key + np.atleast_1d(index).astype(np.uint64) * GOLDEN)
         return Draws(mix(base + (np.atleast_1d(attempt).astype(np.uint64) + np.uint64(1)) * GOLDEN))
 
     def order(self, epoch: int, size: int, block: int = 1) -> Integers:
-        """The order of the samples in an epoch: [size]. Blocks of neighbours stay together, shuffled inside."""
+        """The order [size] of the samples in an epoch: shuffled blocks of neighbours, each shuffled in itself."""
         return _order(self, epoch, size, block)
 
 
 @lru_cache(maxsize=4)
 def _order(stream: Stream, epoch: int, size: int, block: int) -> Integers:
-    draws = stream.at([epoch], 2**32)  # no sample is attempted that often
+    draws = stream.at([epoch], 2**32)  # larger than any number of attempts
     place = np.arange(size)
     blocks = draws.bits(0, -(-size // block))[0]
     return np.lexsort((draws.bits(1, size)[0], blocks[place // block]))
@@ -69,25 +69,25 @@ def _order(stream: Stream, epoch: int, size: int, block: int) -> Integers:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Random numbers for b samples; `purpose` and slot choose among them."""
+    """Random numbers for b samples, selected by purpose and slot."""
 
     base: Words  # [b]
 
     def bits(self, purpose: int, count: int) -> Words:
-        """64 random bits for each sample and slot: [b count]."""
+        """64 random bits for each sample and slot: [b, count]."""
         slots = np.uint64(purpose) * _PURPOSE + np.arange(1, count + 1, dtype=np.uint64)
         return mix(self.base[:, None] + slots * GOLDEN)
 
     def below(self, purpose: int, count: int, bound: int | Integers) -> Integers:
-        """Integers from 0 to bound - 1: [b count]."""
+        """Integers from 0 to bound - 1: [b, count]."""
         return scaled(self.bits(purpose, count), bound)
 
     def uniform(self, purpose: int, count: int) -> npt.NDArray[np.float64]:
-        """Numbers strictly between 0 and 1: [b count]."""
+        """Numbers strictly between 0 and 1: [b, count]."""
         return ((self.bits(purpose, count) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
     def distinct(self, purpose: int, count: int, bound: int) -> Integers:
-        """Different integers below `bound` in random order: [b count]; every sequence is as likely (Floyd, 1987)."""
+        """Distinct integers below `bound`, [b, count], uniform over all sequences (Floyd, 1987)."""
         chosen, bits = np.full((len(self.base), count), -1, np.int64), self.bits(purpose, count)
         for slot, last in enumerate(range(bound - count, bound)):
             pick = scaled(bits[:, slot], last + 1)
@@ -96,23 +96,23 @@ class Draws:
         return np.take_along_axis(chosen, np.argsort(self.bits(purpose + 1, count), 1, kind="stable"), 1)
 
     def weighted(self, purpose: int, count: int, weights: npt.NDArray[np.float64]) -> Integers:
-        """Different places, drawn one after the other by weight among those left: [b count] (Efraimidis, Spirakis)."""
+        """Weighted sampling of indices without replacement: [b, count] (Efraimidis and Spirakis, 2006)."""
         waits = -np.log(self.uniform(purpose, len(weights))) / weights
         return np.argsort(waits, 1, kind="stable")[:, :count].astype(np.int64)
 
 
 SPLITS = ("train", "validation", "test")
-_SHARES = ("validation",) * 2 + ("test",) * 2 + ("train",) * 12  # of sixteen classes of content
-ATTEMPTS = 20_000  # at one sample, and then the error says that the options leave too few
-_AT_ONCE = 256  # candidates of one round, where few samples are left to find
+_SHARES = ("validation",) * 2 + ("test",) * 2 + ("train",) * 12  # the splits of sixteen hash classes of content
+ATTEMPTS = 20_000  # maximum attempts at one sample
+_AT_ONCE = 256  # candidates per round, if few samples are missing
 
-# tokens [b n], or numbers [b n features]; targets [b n] or [b]; source [b m], group [b], key_mask [b n] where there are
+# tokens [b, n], or numbers [b, n, features]; targets [b, n] or [b]; optional: source [b, m], group [b], key_mask [b, n]
 Rows = dict[str, npt.NDArray[Any]]
-Make = Callable[[Draws], tuple[Rows, Integers]]  # candidates of Draws -> rows of those that fit, which ones these are
+Make = Callable[[Draws], tuple[Rows, Integers]]  # Draws of candidates -> rows of valid candidates, their indices
 
 
 def split_of_text(text: str) -> str:
-    """The split that a text falls in; equal texts fall in one.
+    """The split of a text, determined by its content.
 
     >>> [split_of_text(word) for word in ("bird", "tree", "farmer", "sailor")]
     ['train', 'train', 'validation', 'validation']
@@ -121,7 +121,7 @@ def split_of_text(text: str) -> str:
 
 
 def by_content(texts: Iterable[str]) -> dict[str, list[int]]:
-    """The places of the texts of each split, in the order of the texts."""
+    """The indices of the texts of each split, in order."""
     found: dict[str, list[int]] = {split: [] for split in SPLITS}
     for place, text in enumerate(texts):
         found[split_of_text(text)].append(place)
@@ -129,7 +129,7 @@ def by_content(texts: Iterable[str]) -> dict[str, list[int]]:
 
 
 def settled(make: Make, stream: Stream, index: Integers) -> Rows:
-    """Samples by index: for each the first attempt that fits and that falls in the stream's split."""
+    """Samples by index: for each sample, the first valid attempt whose content falls in the stream's split."""
     result: Rows = {}
     left, attempt = np.arange(len(index)), 0
     while left.size:
@@ -137,21 +137,21 @@ def settled(make: Make, stream: Stream, index: Integers) -> Rows:
         attempts = np.tile(np.arange(attempt, attempt + width), left.size)
         rows, which = make(stream.at(np.repeat(index[left], width), attempts))
         here = _class(rows) == SPLITS.index(stream.split)
-        owner, first = np.unique(which[here] // width, return_index=True)  # attempts of one sample stand in order
+        owner, first = np.unique(which[here] // width, return_index=True)  # the attempts of a sample are in order
         for name, values in rows.items():
             target = result.setdefault(name, np.zeros((len(index), *values.shape[1:]), values.dtype))
             target[left[owner]] = values[here][first]
         left, attempt = np.delete(left, owner), attempt + width
         if left.size and attempt >= ATTEMPTS:
             raise InputError(
-                f"task '{stream.task}': {ATTEMPTS:,} attempts gave no sample for split '{stream.split}'; the options "
-                "leave too few different samples for three disjoint splits."
+                f"task '{stream.task}': {ATTEMPTS:,} attempts found no sample for split '{stream.split}'; choose "
+                "options with enough different samples for three disjoint splits."
             )
     return result
 
 
 def _class(rows: Rows) -> Integers:
-    """The split of each row by what it says: an index into SPLITS."""
+    """The split of each row by its content, an index into SPLITS."""
     total: Words = np.zeros(len(rows["tokens"]), np.uint64)
     for name in ("tokens", "source"):
         if name in rows:

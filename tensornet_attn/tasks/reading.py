@@ -1,4 +1,4 @@
-"""Files that a task reads: the user's texts and tables, and arrays that it keeps for itself."""
+"""Reading of texts and tables, and the cache of arrays on disk."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ import numpy.typing as npt
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.files import write_whole
 
-_FIELD = 1 << 26  # bytes of one field of a table; csv's own bound is below the length of a paper
+_FIELD = 1 << 26  # maximum bytes of a field of a table; csv's default is too short for a paper
 
 
 class MissingFile(InputError):
-    """A file that was looked for is not there or cannot be read; a task adds what to put where."""
+    """A file is missing or unreadable; the task adds a description of the files that it needs."""
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file's content. Raises MissingFile for one that is missing or unreadable."""
+    """The content of a file. Raises MissingFile if it is missing or unreadable."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -35,7 +35,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A file's text. Raises InputError for one that is missing, unreadable or not UTF-8."""
+    """The text of a file. Raises InputError if it is missing, unreadable or not UTF-8."""
     data = read_bytes(path)
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
@@ -44,7 +44,7 @@ def read_text(path: Path) -> str:
 
 
 def read_table(path: Path, columns: Sequence[str], delimiter: str) -> list[tuple[int, list[str]]]:
-    """(line, fields) of the named columns of a table with a header. Raises InputError for what is no such table."""
+    """(line, fields) of the named columns of a table. Raises InputError for a missing column or a short line."""
     old = csv.field_size_limit(_FIELD)
     try:
         reader = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=delimiter)
@@ -55,7 +55,7 @@ def read_table(path: Path, columns: Sequence[str], delimiter: str) -> list[tuple
         places, found = [header.index(column) for column in columns], []
         for row in filter(None, reader):
             if len(row) <= max(places):
-                raise InputError(f"'{path}', line {reader.line_num}: {len(row)} columns; the header has more.")
+                raise InputError(f"'{path}', line {reader.line_num}: {len(row)} columns, fewer than the header.")
             found.append((reader.line_num, [row[place] for place in places]))
         return found
     except csv.Error as error:
@@ -65,25 +65,25 @@ def read_table(path: Path, columns: Sequence[str], delimiter: str) -> list[tuple
 
 
 def the_file(folder: Path, pattern: str) -> Path:
-    """The one file of a folder that fits a pattern. Raises MissingFile for none, InputError for several."""
+    """The only file of a folder that matches a pattern. Raises MissingFile for none, InputError for several."""
     found = the_files(folder, pattern)
     if len(found) != 1:
         names = ", ".join(path.name for path in found)
-        raise InputError(f"'{folder}' holds {len(found)} files {pattern} ({names}); exactly one is needed.")
+        raise InputError(f"'{folder}' has {len(found)} files {pattern} ({names}); leave exactly one.")
     return found[0]
 
 
 def the_files(folder: Path, pattern: str) -> list[Path]:
-    """The files of a folder that fit a pattern, by name. Raises MissingFile for none."""
+    """The files of a folder that match a pattern, sorted by name. Raises MissingFile for none."""
     found = sorted(folder.glob(pattern))
     if not found:
-        held = f"holds no file {pattern}" if folder.is_dir() else f"is no folder, so that it holds no file {pattern}"
-        raise MissingFile(f"'{folder}' {held}.")
+        problem = f"has no file {pattern}" if folder.is_dir() else f"is not a folder with files {pattern}"
+        raise MissingFile(f"'{folder}' {problem}.")
     return found
 
 
 def fingerprint(parts: Iterable[bytes | str]) -> str:
-    """A checksum of what arrays are made from."""
+    """A checksum of the inputs of arrays."""
     total = hashlib.sha256()
     for part in parts:
         data = os.fsencode(part)
@@ -94,25 +94,25 @@ def fingerprint(parts: Iterable[bytes | str]) -> str:
 Arrays = dict[str, npt.NDArray[Any]]
 MARK = "tensornet_attn arrays 1"
 _TYPES = ("uint8", "int8", "int16", "int32", "int64")
-_HEADER = 1 << 20  # bytes of the longest header that is read
+_HEADER = 1 << 20  # maximum bytes of a header
 
 
 def default_folder() -> Path:
-    """The user's cache directory: `$XDG_CACHE_HOME`, else `~/Library/Caches` on macOS and `~/.cache` elsewhere."""
+    """The cache directory: in `$XDG_CACHE_HOME`, otherwise in `~/Library/Caches` on macOS and `~/.cache` elsewhere."""
     home = Path("~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
     return Path(os.environ.get("XDG_CACHE_HOME") or home).expanduser() / "tensornet_attn" / "tasks"
 
 
 @dataclass(frozen=True)
 class Cache:
-    """A folder of arrays, or None for none. Any number of processes may use it at once."""
+    """A folder of arrays; None stores nothing. Several processes can use it at once."""
 
     folder: Path | None
 
     def keep(self, key: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-        """The integer arrays of `make`, read where they are stored under this key, else made and stored.
+        """The integer arrays of `make`, read from the cache if stored there, otherwise computed and stored.
 
-        `key` is all that they depend on, as JSON. A file that is damaged is made again. Raises InputError where the
+        `key` has everything that the arrays depend on, as JSON. A damaged file is replaced. Raises InputError if the
         folder cannot be written.
         """
         if self.folder is None:
@@ -127,7 +127,7 @@ class Cache:
 
 
 def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same integers in the narrowest type that holds them."""
+    """The same integers in the narrowest sufficient type."""
     low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
     kind = next(kind for kind in _TYPES if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
     return np.ascontiguousarray(values, dtype=f"<{np.dtype(kind).str[1:]}")
@@ -142,13 +142,13 @@ def _write(path: Path, name: str, arrays: Arrays) -> None:
         write_whole(path, json.dumps(header).encode() + b"\n" + body)
     except OSError as error:
         raise InputError(
-            f"'{path.parent}': samples cannot be stored here: {error.strerror or error}; give cache=FOLDER, or "
+            f"'{path.parent}': samples cannot be stored: {error.strerror or error}; set cache=FOLDER, or "
             "cache=False to store nothing."
         ) from error
 
 
 def _read(path: Path, name: str) -> Arrays | None:
-    """The arrays of a file; None for a file that is missing, damaged, or of another key."""
+    """The arrays of a file; None if the file is missing or damaged, or has another key."""
     try:
         with path.open("rb") as file:
             header = json.loads(file.readline(_HEADER))

@@ -1,4 +1,4 @@
-"""What a task is made of: a recipe with its options, and the source of samples that it opens."""
+"""The parts of a task: its recipe, its options, and the source of its samples."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from tensornet_attn.tasks.reading import Cache
 
 Kind = Literal["language_model", "classification", "sequence_to_sequence"]
 Measure = Literal["perplexity", "bits_per_character", "bits_per_dimension"]
-BLOCK = 1024  # samples that are made and stored together
+BLOCK = 1024  # samples that are generated and stored together
 
 
 def measured(measure: Measure, nats: float) -> float:
-    """A mean loss in nats as the measure: exp(nats) for words and subwords; nats / ln 2 for characters and pixels.
+    """Converts a mean loss in nats: exp(nats) for words and subwords, nats / ln 2 for characters and pixels.
 
     >>> round(measured("perplexity", math.log(50)), 9), measured("bits_per_character", math.log(32))
     (50.0, 5.0)
     """
     if measure != "perplexity":
         return nats / math.log(2)
-    return math.inf if nats > 709 else math.exp(nats)  # exp of more is no float64
+    return math.inf if nats > 709 else math.exp(nats)  # a larger exponent overflows float64
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """What a translation is judged by.
+    """The references of a translation task.
 
-    `references`: for each split the target sentences as they stand in the files, by the number of the sample. `text`
-    makes a sentence of tokens. `edge`: the token that a decoder begins with and ends with.
+    `references`: the target sentences of each split, by number of the sample. `text` converts tokens to a sentence.
+    `edge`: the token that starts and ends a target.
     """
 
     references: Mapping[str, Sequence[str]]
@@ -46,18 +46,15 @@ class Parallel:
 
 
 class Options(BaseModel):
-    """Options of a recipe: checked, and the same for equal data. Lengths are in tokens, sizes of splits in samples."""
+    """Base of the options of a recipe. Lengths are in tokens, sizes of splits in samples."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Generated(Options):
-    """Options of every task whose samples are drawn; `train` is None for as many samples as are asked for.
+    """Options of all generated tasks. `train` None is unlimited; a number gives epochs, each in another order."""
 
-    A number for `train` gives epochs over that many samples, each in an order of its own.
-    """
-
-    train: int | None = Field(None, ge=1, description="training samples of an epoch; none for no end")
+    train: int | None = Field(None, ge=1, description="training samples per epoch; none for unlimited")
     validation: int = Field(2000, ge=1, description="samples of the validation split")
     test: int = Field(2000, ge=1, description="samples of the test split")
 
@@ -70,11 +67,10 @@ class Generated(Options):
 class Source:
     """The samples of a task with its options.
 
-    `rows(stream, index)` gives samples by number, those of a finite split counted from 0 to its size - 1. `padding` is
-    the token that stands where there is no input, None where every place is one. `measure` is what the loss is also
-    given as: perplexity where a token is a word or subword, bits where it is a character or a pixel. `texts` are the
-    splits of a running text, which windows can slide over. `parallel` is what translations are compared with. With
-    `features` a position has that many numbers and no token: `tokens` are [b n features], the alphabet is empty.
+    `rows(stream, index)` returns samples by number; a finite split has the numbers 0 to size - 1. `padding`: the token
+    of padding; None without padding. `measure`: another unit of the loss, perplexity for words and subwords, bits for
+    characters and pixels. `texts`: the splits of a text, for sliding windows. `parallel`: the references of a
+    translation. With `features`, `tokens` are numbers [b, n, features] and the alphabet is empty.
     """
 
     kind: Kind
@@ -93,10 +89,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named task: a change of what its samples say comes with a new `version`, so that no result changes silently.
+    """A named task. A change of its samples needs a new `version`, so that no result changes silently.
 
-    `drawn`: samples are drawn, not read from files. `costly`: what is made is stored on disk unless told otherwise.
-    `files`: which files it reads, from where, in words that follow an error about one of them.
+    `drawn`: samples are generated, not read from files. `costly`: samples are stored on disk by default. `files`: a
+    description of the files that the task reads, which follows an error about a missing file.
     """
 
     name: str
@@ -110,12 +106,12 @@ class Recipe:
 
 
 def drawn(make: Make) -> Callable[[Stream, Integers], Rows]:
-    """Rows by number of samples that are drawn, disjoint between splits."""
+    """The `rows` of a source of generated samples, disjoint between splits."""
     return lambda stream, index: settled(make, stream, index)
 
 
 def sizes_of(task: str, tables: Mapping[str, Any], more: str = "give more data") -> dict[str, int | None]:
-    """The size of each split of tables that hold all samples. Raises InputError for one without."""
+    """The number of samples of each split. Raises InputError for an empty split, with the hint `more`."""
     for split in SPLITS:
         if not len(tables[split]):
             raise InputError(f"task '{task}': split '{split}' has no samples; {more}.")

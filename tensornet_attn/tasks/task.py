@@ -1,4 +1,4 @@
-"""A task by name: samples by number, the same on every machine and in every batch, and the score of an answer."""
+"""Tasks by name: reproducible samples by number, their loss and their score."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
     from tensornet_attn.tasks.batch import Batch, Score
 
-_HELD = 1 << 29  # bytes of blocks that are held in memory
+_HELD = 1 << 29  # maximum bytes of blocks in memory
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A recipe with options and a seed.
+    """A recipe with options and a seed; created by `task_named`.
 
-    `samples(split, start, count)` is a function of these numbers alone. Training samples may be numbered without end: a
-    finite split comes again, each time in another order, drawn with the seed.
+    `samples(split, start, count)` depends only on its arguments, on any machine. A finite training split repeats, in
+    another order each epoch, drawn with the seed.
     """
 
     recipe: Recipe
@@ -59,36 +59,36 @@ class Task:
 
     @property
     def alphabet(self) -> Alphabet | Bytes:
-        """What the tokens stand for, with `encode` and `decode`."""
+        """The meaning of the tokens, with `encode` and `decode`."""
         return self.source.alphabet
 
     @property
     def features(self) -> int | None:
-        """How many numbers stand at each position in place of a token; None for tokens."""
+        """The number of features of a position; None if positions have tokens."""
         return self.source.features
 
     @property
     def length(self) -> int:
-        """The number of tokens of a sample, n; every sample of a task has it."""
+        """The number of tokens of a sample, n, the same for all samples of a task."""
         return self.source.length
 
     @property
     def classes(self) -> int | None:
-        """The number of classes of a classification."""
+        """The number of classes of a classification; None for other tasks."""
         return None if self.source.classes is None else len(self.source.classes)
 
     @property
     def causal(self) -> bool:
-        """Whether the answer at a place may use only the tokens up to it."""
+        """Whether the answer at a position may use only the tokens up to it."""
         return self.kind == "language_model"
 
     def as_dict(self) -> dict[str, Any]:
-        """Task, version, seed and options: what fixes every sample of a drawn task."""
+        """Task, version, seed and options, which determine every sample of a generated task."""
         chosen = self.options.model_dump(mode="json")
         return {"task": self.name, "version": self.recipe.version, "seed": self.seed, "options": chosen}
 
     def size(self, split: str) -> int | None:
-        """The number of samples of a split; None for a training split without end."""
+        """The number of samples of a split; None if it is unlimited. Raises InputError for an unknown split."""
         if split not in SPLITS:
             raise InputError(f"there is no split '{split}': {nearest(split, SPLITS)}")
         return self.source.sizes[split]
@@ -104,27 +104,27 @@ class Task:
         return batch_of(rows, self.source.padding)
 
     def batches(self, split: str, count: int) -> Iterator[Batch]:
-        """All samples of a finite split in order, `count` at a time; the last batch is what is left."""
+        """All samples of a finite split in order, `count` at a time; the last batch may be smaller.
+
+        Raises InputError for an unknown or unlimited split.
+        """
         size = self.size(split)
         if size is None:
-            raise InputError(f"split '{split}' of task '{self.name}' has no end: take samples from it.")
+            raise InputError(f"split '{split}' of task '{self.name}' is unlimited: use samples(split, start, count).")
         return (self.samples(split, start, min(count, size - start)) for start in range(0, size, count))
 
     def sliding(self, split: str, count: int, context: int, stride: int = 1) -> Iterator[Batch]:
-        """Windows of `context` tokens that slide over a running text by `stride`, `count` at a time; see `Sliding`.
+        """Windows of `context` tokens that slide over a text by `stride`, `count` at a time; see `Sliding`.
 
-        Raises InputError for a task that is no running text, and for windows that would leave tokens out.
+        Raises InputError for a task without a text, and for windows that would skip tokens.
         """
         from tensornet_attn.tasks.batch import batch_of
 
         self.size(split)
         if self.source.texts is None:
-            raise InputError(f"task '{self.name}' is no running text that a window could slide over, as char_lm is.")
+            raise InputError(f"task '{self.name}' has no text for sliding windows; use a text task such as char_lm.")
         if not 1 <= stride <= context:
-            raise InputError(
-                f"windows of {context} tokens cannot slide by {stride}: a window slides by 1 token at least, and by "
-                "its length at most."
-            )
+            raise InputError(f"windows of {context} tokens cannot slide by {stride}: choose 1 to {context}.")
         text = self.source.texts[split]
         slide = Sliding(len(text), context, stride)
         starts = range(0, slide.windows, count)
@@ -134,10 +134,10 @@ class Task:
     def loss(
         self, logits: torch.Tensor, batch: Batch, at: torch.Tensor | None = None, smoothing: float = 0.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(sum of the losses in nats, count): to train, with gradient. Raises InputError for logits of other sizes.
+        """Returns (sum of the losses in nats, number of scored positions), with gradient, for training.
 
-        `at` [k]: places, counted through all rows, that `logits` [k vocabulary] are for; all that is scored is there.
-        `smoothing`: the share of label smoothing, spread evenly over all answers.
+        `at` [k]: flat indices row * n + position of `logits` [k, vocabulary]; they include all scored positions.
+        `smoothing`: label smoothing, spread evenly over all answers. Raises InputError for logits of another shape.
         """
         from tensornet_attn.tasks.batch import loss
 
@@ -145,9 +145,9 @@ class Task:
         return loss(self._checked(logits, targets), targets, smoothing)
 
     def score(self, logits: torch.Tensor, batch: Batch, at: torch.Tensor | None = None) -> Score:
-        """Loss and accuracy as sums and counts. `logits` are [batch n vocabulary] or, of classes, [batch classes].
+        """Loss and accuracy of `logits` [batch, n, vocabulary], or [batch, classes] for a classification.
 
-        `at` as for `loss`.
+        `at` as for `loss`. Raises InputError for logits of another shape.
         """
         from tensornet_attn.tasks.batch import score
 
@@ -157,29 +157,28 @@ class Task:
     def _checked(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         right = [*targets.shape, self.classes or self.vocabulary]
         if list(logits.shape) != right:
-            raise InputError(f"task '{self.name}': the logits have shape {list(logits.shape)}; {right} is asked for.")
+            raise InputError(f"task '{self.name}': the logits have shape {list(logits.shape)}; give {right}.")
         return logits
 
     def _places(self, split: str, start: int, count: int) -> Integers:
-        """The numbers of the samples in the order of the split: in training that of the epoch."""
+        """The numbers of the samples, in the order of the split or, for training, of the epoch."""
         size = self.size(split)
         if start < 0 or count < 1:
-            raise InputError(f"samples from {start}, {count} of them: start is at least 0, count at least 1.")
+            raise InputError(f"samples(start={start}, count={count}): start must be at least 0, count at least 1.")
         if split != "train" and size is not None and start + count > size:
             raise InputError(
-                f"split '{split}' of task '{self.name}' has {size:,} samples; {start:,} to {start + count - 1:,} were "
-                "asked for."
+                f"split '{split}' of task '{self.name}' has {size:,} samples, not {start:,} to {start + count - 1:,}."
             )
         index = np.arange(start, start + count)
         if split != "train" or size is None:
             return index
         stream = Stream(self.name, self.recipe.version, split, self.seed)
-        block = BLOCK if self.recipe.drawn else 1  # samples that are drawn are stored with their neighbours
+        block = BLOCK if self.recipe.drawn else 1  # the cache stores generated samples in blocks
         epochs = {epoch: stream.order(epoch, size, block) for epoch in range(start // size, int(index[-1]) // size + 1)}
         return np.array([epochs[number // size][number % size] for number in index.tolist()])
 
     def _stored(self, stream: Stream, index: Integers) -> Rows:
-        """Samples out of the blocks that hold them."""
+        """Samples from their blocks."""
         place = index // BLOCK
         rows: Rows = {}
         for number in np.unique(place).tolist():
@@ -191,7 +190,7 @@ class Task:
         return rows
 
     def _block(self, stream: Stream, number: int) -> Rows:
-        """Samples number * BLOCK and on: held in memory, stored on disk, or made."""
+        """The samples from number * BLOCK on: from memory, from disk, or generated."""
         if (stream.split, number) not in self.held:
             key = self.as_dict() | {"split": stream.split, "block": number}
             key["options"] = {k: v for k, v in key["options"].items() if k not in SPLITS}  # sizes change no sample
@@ -206,7 +205,7 @@ class Task:
 
 
 def list_tasks(pattern: str = "*") -> list[Recipe]:
-    """The tasks whose name fits a pattern, by name.
+    """The tasks whose names match a glob pattern, sorted by name.
 
     >>> [recipe.name for recipe in list_tasks("*copy")]
     ['copy', 'selective_copy']
@@ -217,10 +216,11 @@ def list_tasks(pattern: str = "*") -> list[Recipe]:
 def task_named(
     name: str | Recipe, *, seed: int = 0, cache: bool | str | os.PathLike[str] | None = None, **options: Any
 ) -> Task:
-    """A task with its options, which its recipe lists: `list_tasks`. A recipe of your own stands for its name.
+    """Creates a task from its name, or from your own recipe; `list_tasks` returns the recipes with their options.
 
-    `cache` is the folder for samples that take long to make: None for the user's cache directory, False for none; a
-    folder, or True, stores the samples of every task that draws them. Raises InputError.
+    `cache`: None stores samples that are slow to generate in the user's cache directory, False stores nothing; True or
+    a folder stores the samples of every generated task. Raises InputError for an unknown task or option, or a missing
+    file.
 
     >>> task = task_named("mqar", length=64, pairs=8)
     >>> task.samples("train", 0, 32).tokens.shape
@@ -231,7 +231,7 @@ def task_named(
         raise InputError(f"there is no task '{name}': {nearest(name, known)}")
     recipe = name if isinstance(name, Recipe) else known[name]
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InputError(f"seed is {seed!r}; it is a whole number.")
+        raise InputError(f"seed is {seed!r}; give a whole number.")
     chosen = checked(recipe, options)
     folder = None
     if cache is not False and (cache is not None or recipe.costly):
@@ -245,7 +245,7 @@ def task_named(
 
 
 def checked(recipe: Recipe, options: dict[str, Any]) -> Options:
-    """The options of a recipe. Raises InputError with a line for each one that is wrong."""
+    """The options of a recipe. Raises InputError with a line for each invalid option."""
     try:
         return recipe.options(**options)
     except ValidationError as error:
@@ -261,9 +261,9 @@ def _line(recipe: Recipe, problem: Any) -> str:
         meaning = recipe.options.model_fields[name].description or "it has no default"
         return f"task '{recipe.name}' needs option '{name}': {meaning}."
     message = problem["msg"][0].lower() + problem["msg"][1:]
-    return f"task '{recipe.name}', option '{name}': {message}; it is {problem['input']!r}."
+    return f"task '{recipe.name}', option '{name}': {message}, got {problem['input']!r}."
 
 
 def describe(recipes: Iterable[Recipe]) -> str:
-    """A line a task: its name and what it is."""
+    """One line per task: its name and description."""
     return "".join(f"{recipe.name:<20}{recipe.about}\n" for recipe in recipes)

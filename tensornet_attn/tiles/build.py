@@ -1,4 +1,4 @@
-"""From the body of a region to its tile program: each step is evaluated for index variables of its legs."""
+"""Builds the tile program of a region from its body: each step is evaluated for index variables of its legs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,13 @@ from tensornet_attn.tiles.model import (
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 
+<<<<<<< HEAD
 def tile_program(graph: Graph, step: Step, most: int = MOST) -> Program:
     """The program of a kernel's body. Raises Unfit with the reason where there is none."""
+=======
+def tile_program(graph: Graph, step: Step) -> Program:
+    """The program of a kernel's body. Raises Unfit with the reason if there is none."""
+>>>>>>> main
     op = with_hiding(graph, step)
     heads, whole, widths = sides_of(graph, op, most)
     places = relative(graph, op)
@@ -75,7 +80,7 @@ class Builder(Steps):
         return self.values[at]
 
     def indices(self, legs: Iterable[str], index: Index | None = None) -> dict[str, str]:
-        """Index variables of these legs, beside those of others: new ones."""
+        """New index variables for these legs, different from those in `index`."""
         taken, own = {*(index or {}).values()}, {*legs}
         return {leg: self.nodes.variable(leg, size, taken) for leg, size in self.heads.items() if leg in own}
 
@@ -87,19 +92,19 @@ class Builder(Steps):
         sides |= {axis for axis, own in self.widths.items() if {*own} & {*legs}}
         found = tuple(axis for axis in self.nodes.order if axis in sides)
         if len(found) > 2:
-            raise Unfit(f"a tile would have the sides {', '.join(found)}")
+            raise Unfit(f"a tile would have more than two sides: {', '.join(found)}")
         return found
 
     def arranged(self, legs: tuple[str, ...]) -> tuple[str, ...]:
-        """Legs as operands and results have them: heads, sequence, width."""
+        """The legs in the order of operands and results: heads, sequence, width."""
         heads = tuple(leg for leg in self.heads if leg in legs)
         long = tuple(leg for leg in self.nodes.pair if leg in legs)
         return heads + long + tuple(leg for own in self.widths.values() for leg in own if leg in legs)
 
-    # the value of a use
+    # values of uses
 
     def use(self, use: Use, index: Index) -> Node:
-        """The tile of a use, for these tiles of its legs."""
+        """The tile of a use, for the given index variables of its legs."""
         own = next((step for step in self.op.body if step.name == use.name), None)
         if own is None:
             return self.leaf(use, index)
@@ -133,10 +138,10 @@ class Builder(Steps):
             if missing:
                 raise Unfit(f"'{use.name}' has only some of the legs of a width: it lacks '{missing[0]}'")
             if {*self.places} & {*axes} and {*self.nodes.pair} & {*axes}:
-                raise Unfit(f"'{use.name}' has relative positions beside '{axes[0]}'")
+                raise Unfit(f"'{use.name}' has both relative positions and the leg '{axes[0]}'")
             self.operands[use] = Operand(use, heads, axes)
         if self.operands[use].table:
-            raise Unfit(f"'{use.name}' is read at the distance of query and key, and otherwise too")
+            raise Unfit(f"'{use.name}' is read by the distance of query and key, and in another way too")
         return self.operands[use].axes, list(self.operands).index(use)
 
     def noise(self, use: Use, index: Index) -> Node:
@@ -146,13 +151,13 @@ class Builder(Steps):
         return self.nodes.node("noise", (), axes, use.name, data)
 
     def stream(self, name: str) -> int:
-        """A number of its own for all that is drawn for a name."""
+        """The number of the random stream for a name; each name has its own."""
         return self.streams.setdefault(name, len(self.streams))
 
     # steps
 
     def box(self, step: Step, box: Box, index: Index) -> Node:
-        """The tile that an operation makes: over tiles beside each other, where masks act, or anywhere else."""
+        """The tile of a box: along a leg of index variables, with masks, or elementwise."""
         own, leg, place, where = OPS[box.kind], str(box.leg), "", f", in '{step.name}'"
         rule = own.tile_masked if self.graph.masked(step) else own.tile
         if leg in self.heads:
@@ -160,11 +165,11 @@ class Builder(Steps):
             rule, place, where = own.tile_along, outer.get(leg, ""), f" over '{leg}'"
         found: Node | None = rule(_BoxTiles(self, step, index, index.get(leg, ""), place), step, box)
         if found is None:
-            raise Unfit(f"there are no tiles of '{box.function.name if box.function else box.kind}'{where}")
+            raise Unfit(f"kernels have no tiles for '{box.function.name if box.function else box.kind}'{where}")
         return found
 
     def visible(self, masks: Iterable[Function], place: At) -> Node:
-        """Where some masks of the design, and that of the call, allow to look: numbered by what they show."""
+        """Where masks of the design and the call leave pairs visible; equal masks have one number."""
         number = self.masks.setdefault(conditions_of(self.graph, masks), len(self.masks))
         return self.nodes.node("visible", (), self.nodes.pair, "seen", (number, place))
 
@@ -177,49 +182,49 @@ class Builder(Steps):
             own = OPS[step.box.kind]
             found = own.tile_summed(_BoxTiles(self, step, index), step, step.box)
             if found is None:
-                raise Unfit(f"'{step.name}' ends a kernel with a '{step.box.kind}', which has no tiles for that")
+                raise Unfit(f"'{step.name}' ends a kernel with a '{step.box.kind}', which kernels cannot end with")
             return Exit(at, self.inside(found), None, log=own.log_of_sum)
         if step.contraction is None or len(step.contraction.terms) != 1:
-            raise Unfit(f"'{step.name}' reads values of queries x keys otherwise than by a product")
+            raise Unfit(f"'{step.name}' reads values of queries x keys, but not in a single product")
         (term,) = step.contraction.terms
         return self.reading(step, term, index, at)
 
     def inside(self, x: Node) -> Node:
-        """x, zero where there is no query or key."""
+        """x, set to zero outside the range of queries and keys."""
         return x if vanishes(x) else self.nodes.node("inside", (x,), x.axes, x.name)
 
     def rank(self, node: Node) -> bool:
-        return node.axes != self.nodes.pair  # maps stand first
+        return node.axes != self.nodes.pair  # sorts maps first
 
     def reading(self, step: Step, term: Term, index: Index, at: At) -> Exit:
-        """Maps and values of the tiles of the result."""
+        """The exit of a step that multiplies maps and values."""
         query, key = self.nodes.pair
         summed = self.indices((leg for use in term.factors for leg in use.legs if leg not in step.legs), index)
         maps, *values = sorted((self.use(use, {**index, **summed}) for use in term.factors), key=self.rank)
         if maps.axes != (query, key):
-            raise Unfit(f"'{step.name}' reads a tile of {' '.join(maps.axes) or 'one number'}")
+            raise Unfit(f"'{step.name}' reads a tile of {' '.join(maps.axes) or 'one number'}, not of queries x keys")
         maps = self.nodes.scaled(maps, term.coefficient, maps.name)
         if values and (key not in values[0].axes or query in values[0].axes):
             if {*values[0].axes} - {query, key}:
-                raise Unfit(f"'{step.name}' reads maps by values without the key leg")
+                raise Unfit(f"'{step.name}' multiplies maps by values without the key leg")
             maps, values = self.nodes.mul(maps, values[0], maps.name), []
         return Exit(at, self.inside(maps), values[0] if values else None, tuple(filter(None, summed.values())))
 
 
 class _BoxTiles(BoxTiles[Builder]):
-    """See `ops.given.KernelTiles`."""
+    """Implements `ops.given.KernelTiles`."""
 
     def entry(self, use: Use, leg: str) -> Node:
         (query, key), maker, name = self.nodes.pair, self.maker, self.step.name
         heads = tuple(one for one in maker.heads if one in use.legs)
         if others := {*use.legs} - {*heads, query, leg}:
-            raise Unfit(f"'{use.name}' has the leg '{min(others)}', which '{name}' would have beside queries and keys")
+            raise Unfit(f"'{name}' would have the leg '{min(others)}' of '{use.name}' in addition to queries and keys")
         if any(step.name == use.name for step in maker.op.body):
-            raise Unfit(f"'{use.name}' is made for each block, and read at the distance of query and key")
+            raise Unfit(f"'{use.name}' is computed per block, but read by the distance of query and key")
         axes = (query, leg) if query in use.legs else (leg,)
         found = Operand(use, heads, axes, leg)
         if maker.operands.setdefault(use, found) != found:
-            raise Unfit(f"'{use.name}' is read at the distance of query and key, and otherwise too")
+            raise Unfit(f"'{use.name}' is read by the distance of query and key, and in another way too")
         place, reach = maker.place(use.legs, self.index), maker.graph.leg[leg].reach
         data = (list(maker.operands).index(use), place, reach)
         return self.nodes.node("entry", (), (query, key), name, data)
@@ -227,16 +232,18 @@ class _BoxTiles(BoxTiles[Builder]):
     def masked(self, use: Use) -> tuple[Node, Node]:
         x, maker, step = self.value(use), self.maker, self.step
         if x.axes != self.nodes.pair:
-            raise Unfit(f"'{step.name}' has a tile of {' '.join(x.axes) or 'one number'}")
+            raise Unfit(f"'{step.name}' has a tile of {' '.join(x.axes) or 'one number'}, not of queries x keys")
         others = tuple(leg for leg in use.legs if leg not in self.nodes.pair)
         if maker.others not in (None, others):
-            raise Unfit(f"'{step.name}' has other legs than a box before it, and a mask of the call names them")
+            raise Unfit(
+                f"'{step.name}' and a box before it have different legs, so one mask of the call cannot fit both"
+            )
         maker.others = others
         return x, maker.visible(maker.graph.masks(step), At(self.index.get(leg, "") for leg in others))
 
     def seen(self, x: Node) -> Node:
         if not {*x.axes} <= {*self.nodes.pair}:
-            raise Unfit(f"'{self.step.name}' has a tile of {' '.join(x.axes)}")
+            raise Unfit(f"'{self.step.name}' has a tile of {' '.join(x.axes)}, not of queries and keys")
         assert self.step.box is not None
         new = partial(self.maker.indices, index=self.index)
         return where_seen(self.nodes, self.step.box, self.index, self.maker.visible, new)
@@ -263,18 +270,18 @@ class _BoxTiles(BoxTiles[Builder]):
         if evaluate(probability, maker.graph.values) == 0:
             return x
         if x.axes != self.nodes.pair:
-            raise Unfit(f"'{step.name}' drops a tile of {' '.join(x.axes) or 'one number'}")
+            raise Unfit(f"'{step.name}' drops entries of {' '.join(x.axes) or 'one number'}, not of queries x keys")
         heads = tuple(leg for leg in maker.heads if leg in step.legs)
         data = (maker.stream(step.name), probability, heads, maker.place(heads, self.index))
         return self.nodes.node("drop", (x,), x.axes, step.name, data)
 
 
 def _check(program: Program) -> None:
-    """Maps are read by the result, not by other maps."""
+    """Raises Unfit if a map is read by another map instead of the result, or if the program reads only noise."""
     for one in program.maps:
         before = [node for node in below(one.args) if node.op in ROWS]
         if before:
-            raise Unfit(f"'{one.name}' is a {one.op} of what is made of '{before[0].name}'")
+            raise Unfit(f"'{one.name}' is a {one.op} of a result of '{before[0].name}'")
     drawn = {node.data[0] for node in program.nodes.made.values() if node.op == "noise"}
     if len(drawn) == len(program.operands):
-        raise Unfit("nothing is read but what is drawn")
+        raise Unfit("it reads nothing except noise")

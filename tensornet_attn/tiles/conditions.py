@@ -1,4 +1,4 @@
-"""Where boxes look, as kernels know it: the ends of a band, other conditions as texts, and areas of what is shown."""
+"""Masks as kernels use them: the ends of a band, other conditions as text, and areas with visible pairs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tensornet_attn.graph.visibility import condition, hidden_areas, interval, v
 from tensornet_attn.ir.areas import Areas, distances
 from tensornet_attn.ir.arithmetic import evaluate
 
-PLACES = {place: f"{{{place}}}" for place in ("query", "key", "distance")}  # filled in when a kernel is written
+PLACES = {place: f"{{{place}}}" for place in ("query", "key", "distance")}  # filled in when a kernel is printed
 
 
 @dataclass(frozen=True)
 class MaskConditions:
-    """The masks of a box, together. `left`, `right`: the farthest key that may be seen before and after a query.
+    """The masks of a box, combined. `left`, `right`: the farthest visible key before and after a query.
 
-    `areas`: outside of these all masks together show nothing. `conditions`: those of masks that are no interval, as
-    texts over `{query}`, `{key}` and `{distance}`; `hidden`: outside of these areas they hide nothing.
+    `areas`: no pair outside these areas is visible. `conditions`: masks that are not intervals, as text over `{query}`,
+    `{key}` and `{distance}`; `hidden`: outside these areas, the conditions hide nothing.
     """
 
     left: int | None
@@ -30,7 +30,7 @@ class MaskConditions:
 
 
 def conditions_of(graph: Graph, masks: Iterable[Function]) -> MaskConditions:
-    """What a box's own masks show."""
+    """The conditions for a set of masks."""
     values, every = graph.values, tuple(dict.fromkeys(masks))
     straight = [mask for mask in every if interval([mask], values)]
     ends = [distances(visible_areas([mask], values)) or (1, 0) for mask in straight]

@@ -1,8 +1,8 @@
-"""The gradients of a tile program: its nodes read backwards, every rule a function of one kind of node.
+"""The gradients of a tile program: reverse-mode differentiation of its nodes, with one rule per kind of node.
 
-What has query rows, or neither side, is summed over keys by a program of query rows; what has keys is summed over
-queries by a program of keys; what has relative positions by a program of pairs that are about as far apart. Where a
-softmax A = exp(x - lse) is read, its scores have dx = A (dA - sum(A dA)); where A = x / (sum of x + eps),
+Gradients of tiles with query rows, or with neither side, are summed over keys by a program of query rows; those of
+tiles with keys are summed over queries by a program of keys; those of relative positions by a program of pairs at
+similar distances. A softmax A = exp(x - lse) has dx = A (dA - sum(A dA)); A = x / (sum of x + eps) has
 dx = (dA - sum(A dA)) / (sum of x + eps). The log of the sum that a softmax divides by has dx = A dlog.
 """
 
@@ -15,14 +15,14 @@ from typing import Any
 from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.tiles.model import ROWS, At, Node, Nodes, Program, Unfit, along_width, below, factored
 
-Rule = Callable[[Any, Node, Node], None]  # what a node gives its arguments, of its gradient
+Rule = Callable[[Any, Node, Node], None]  # passes the gradient of a node to its arguments
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """`totals`: accumulators, each with what is added to it for each block of keys (of queries, where it has keys).
+    """`totals`: accumulators, each with the summand of a block of keys (of queries, if the accumulator has keys).
 
-    `leaves`: (what was loaded, its gradient). `maps`: (a map, its rows of A dA, summed over the keys of a block).
+    `leaves`: (load, its gradient). `maps`: (map, its row sums of A dA over the keys of a block).
     """
 
     totals: tuple[tuple[Node, Node], ...]
@@ -36,9 +36,9 @@ def gradients(program: Program) -> Gradients:
 
 
 class Backward:
-    """What nodes are given by their readers; `rules`: one for each kind of node.
+    """Accumulates gradients of nodes from their readers; `rules`: one per kind of node.
 
-    `leaves`: (what was loaded, its gradient).
+    `leaves`: (load, its gradient).
     """
 
     def __init__(self, nodes: Nodes, rules: Mapping[str, Rule]):
@@ -47,7 +47,7 @@ class Backward:
         self.leaves: dict[Node, Node] = {}
 
     def give(self, node: Node, part: Node, heads: tuple[str, ...] = ()) -> None:
-        """Adds a part to the gradient of a node, added up over the variables that it lacks; `heads`: of its reader."""
+        """Adds a part to the gradient of a node, summed over variables that it lacks; `heads`: those of its reader."""
         for variable in dict.fromkeys((*part.heads, *heads)):
             if variable not in node.heads:
                 part = self.nodes.over(part, variable, "add", f"d_{node.name or node.op}")
@@ -59,7 +59,7 @@ class Backward:
         return self.nodes.add(self.parts[node], f"d_{node.name or node.op}")
 
     def back(self, node: Node, d: Node | None) -> None:
-        """Gives every argument of a node its part."""
+        """Passes the gradient d of a node to its arguments."""
         if d is None:
             return
         if node.op in ("load", "noise", "bias", "entry"):
@@ -68,7 +68,7 @@ class Backward:
             self.rules[node.op](self, node, d)
 
     def leaf(self, node: Node, d: Node) -> None:
-        """Adds to the gradient of an operand, or of the mask, under the variables by which it was first read."""
+        """Adds to the gradient of an operand, or of the mask, for the index variables by which it was first read."""
         at = next(value for value in node.data if isinstance(value, At))
         same = (other for other in self.leaves if (other.op, other.data[0]) == (node.op, node.data[0]))
         if node.op == "bias":
@@ -86,7 +86,7 @@ class Backward:
 
 
 class _Blocks(Backward):
-    """Of programs that see a block of the keys, or of the queries, at a time."""
+    """Gradients of a program that reads one block of keys, or of queries, at a time."""
 
     def __init__(self, program: Program):
         super().__init__(program.nodes, RULES | dict.fromkeys(ROWS, _Blocks.divided))
@@ -119,24 +119,24 @@ class _Blocks(Backward):
         return Gradients(tuple(self.totals.items()), tuple(self.leaves.items()), kept)
 
     def check(self) -> None:
-        """Every tile of an operand has its gradient, from one kernel. Raises Unfit."""
+        """Raises Unfit unless one kernel computes the gradient of every tile of each operand."""
         _, key = self.pair
         read = {leaf.data[0] for leaf in self.leaves if leaf.op != "bias"}
         for number, operand in enumerate(self.program.operands):
             if number not in read:
                 raise Unfit(f"'{operand.use.name}' is read by no map")
         for leaf, d in self.leaves.items():
-            for axis, told in ((key, "keys"), *((leg, "relative positions") for leg in self.program.relative)):
+            for axis, other in ((key, "keys"), *((leg, "relative positions") for leg in self.program.relative)):
                 if axis not in leaf.axes and any(axis in one.axes for one in below([d]) if one.op == "sum_over_blocks"):
-                    raise Unfit(f"'{leaf.name}' is read beside {told}, and not by maps")
+                    raise Unfit(f"'{leaf.name}' is combined with {other} outside of maps")
 
     def divided(self, node: Node, d: Node) -> None:
-        """Gives what a map is made of its part."""
+        """Passes the gradient of a map to its scores."""
         one = self.program.maps[node.data[0]]
-        if node is not one:  # read with other variables: all of its gradient is needed at once
+        if node is not one:  # read with other index variables: the whole gradient is needed at once
             self.give(one, self.nodes.renamed(d, dict(zip(node.data[1], one.data[1], strict=True))))
             return
-        if any(part.op == "slope" for part in below([d])):  # which may be infinite where nothing is seen
+        if any(part.op == "slope" for part in below([d])):  # a slope can be infinite in hidden entries
             d = self.nodes.node("keep", (d, node.args[1]), node.axes, d.name)
         self.maps[node] = self.nodes.total(self.nodes.mul(node, d, "A_dA"), (self.program.query,))
         rows = self.nodes.node("sums", (), (self.program.query,), f"{node.name}_sums", node.data[:2])
@@ -145,17 +145,17 @@ class _Blocks(Backward):
         self.give_scores(node, self.nodes.add([d, self.nodes.mul(self.minus, rows)]))
 
     def give_sink(self, node: Node, sink: Node, rows: Node) -> None:
-        """Gives what is added to the sum of each row its part: what it takes of the row times -sum(A dA)."""
+        """Passes a gradient to the sink of a softmax: its share of each row times -sum(A dA)."""
         nodes, name = self.nodes, f"d_{sink.name}"
         whole = nodes.node("statistic", (), (self.program.query,), f"{node.name}_rows", node.data[:2])
-        less = nodes.add([whole, nodes.mul(self.minus, sink)])  # never below zero, but where there is no query
+        less = nodes.add([whole, nodes.mul(self.minus, sink)])  # never below zero, except beyond the last query
         less = nodes.node("map", (less,), less.axes, name, ("relu",))
         less = nodes.mul(self.minus, less)
         share = nodes.node("map", (less,), less.axes, name, ("exp",))
         self.give(sink, nodes.total(nodes.mul(self.minus, nodes.mul(share, rows), name), sink.axes, name))
 
     def give_scores(self, node: Node, d: Node) -> None:
-        """Gives what a map is made of its gradients, from that of the log of what the map is."""
+        """Passes a gradient to the scores of a map, given the gradient of its logarithm."""
         arg, seen, *_ = node.args
         if node.op == "softmax":
             found = self.nodes.mul(part_of(node, self.program), d, f"d_{arg.name}")
@@ -165,7 +165,7 @@ class _Blocks(Backward):
         self.give(arg, found)
 
     def whole(self, node: Node) -> Node:
-        """The gradient of what has no more than one of queries and keys: what its readers of both give is a total."""
+        """The gradient of a node without both query and key side; parts of readers with both are accumulated."""
         parts = self.parts[node]
         inside = [part for part in parts if self.loops(part)]
         if not inside:
@@ -180,7 +180,7 @@ class _Blocks(Backward):
         return self.nodes.add([whole, *(part for part in parts if part not in inside)])
 
     def loops(self, part: Node) -> bool:
-        """Whether a part is of one block of keys, or of queries, and has to be added to those of the others."""
+        """Whether a part belongs to one block of keys, or of queries, and must be summed over blocks."""
         return any(one.axes == self.pair for one in below([part]))
 
 
@@ -213,7 +213,7 @@ def _over(back: Backward, node: Node, d: Node) -> None:
         rest = back.nodes.add([arg, back.nodes.mul(back.minus, node)])
         share = back.nodes.node("map", (rest,), rest.axes, f"{arg.name}_share", ("exp",))
         back.give(arg, back.nodes.product(d, share, arg.axes))
-    else:  # the largest, of several alike a share each
+    else:  # the maximum; equal maxima share the gradient
         equal = back.nodes.node("equal", (arg, node), arg.axes, f"{arg.name}_equal")
         count = back.nodes.over(equal, node.data[0], "add", f"{node.name}_equal")
         one = back.nodes.node("map", (count,), count.axes, f"{node.name}_share", ("reciprocal",))
@@ -251,7 +251,7 @@ RULES: dict[str, Rule] = {
 
 
 def constant_factors(node: Node) -> tuple[list[Node], Node]:
-    """The factors of a tile that are the same for every block, and the rest."""
+    """The factors of a tile that are the same for every block, and the remaining tile."""
     found: list[Node] = []
     while True:
         number, rest = factored(node)
@@ -264,16 +264,16 @@ def constant_factors(node: Node) -> tuple[list[Node], Node]:
 
 
 def part_of(node: Node, program: Program) -> Node:
-    """What one value of the variable that a softmax sums over adds to it: all, where there is none."""
+    """The summand of a softmax for one value of the variable that it sums over; the softmax itself if there is none."""
     if not node.data[2]:
         return node
     return program.divided(node).args[0]
 
 
 def one_map(program: Program) -> Node | None:
-    """The only map that each tile of the result reads, and is linear in, without other terms; None where there is none.
+    """The only map of the result, if each tile reads one tile of it linearly and without other terms; otherwise None.
 
-    A tile of the result that is a sum over tiles of a map reads several.
+    A tile of the result that sums over tiles of a map reads several tiles.
     """
     exit_ = program.exit
     maps = [node for node in below([exit_.maps]) if node.op in ROWS]

@@ -1,4 +1,4 @@
-"""What masks hide in a region: boxes `hide` in its body, and where their tiles are seen."""
+"""Hidden entries in a region: the boxes `hide` in its body, and where their tiles are visible."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ New = Callable[[list[str]], dict[str, str]]
 
 
 def with_hiding(graph: Graph, step: Step) -> Kernel:
-    """The kernel of a step, in whose body nothing hidden does harm."""
+    """The kernel of a step, with a body in which hidden entries have no effect."""
     assert step.kernel is not None
     return replace(step.kernel, body=hiding(body_graph(graph, step), blocks=True).steps)
 
 
 def where_seen(nodes: Nodes, box: Box, index: Mapping[str, str], look: Look, new: New) -> Node:
-    """Where a tile of a box `hide` is seen: by all of a group, of any of its groups; an empty one sees all there is.
+    """Where a tile of a box `hide` is visible: to all readers of one of its groups; an empty group sees everything.
 
-    `look`: where masks of the design and the call allow it; `new`: index variables of some legs. Raises Unfit.
+    `look`: where masks of the design and the call leave pairs visible; `new`: new index variables. Raises Unfit.
     """
     pair, found = nodes.pair, dict[Node, None]()
     for every in sorted(box.seen, key=repr):
         views = [(visible.masks, visible.legs) for visible in sorted(every, key=repr)]
         if any(legs is None for _, legs in views):
-            raise Unfit("keys alone say what is seen of a tile of queries and keys")
+            raise Unfit("the visibility of a tile of queries and keys depends on keys only")
         missing = new([own for _, legs in views for own, leg in legs or () if leg is None])
         group = [
             look(masks, At(missing.get(own, "") if leg is None else index.get(leg, "") for own, leg in legs or ()))

@@ -1,9 +1,9 @@
-"""What each leg is to the kernels of a region: programs, tiles beside each other in a program, or a side of a tile.
+"""The role of each leg in the kernels of a region: split over programs, tiled within a program, or a side of a tile.
 
     A.of[h n m] = P[g h] Q[n g d] K[m g d];  A = softmax of A.of;  y.p1[n h e] = A[h n m] V[m h e]
 
-g is summed over tiles: a program has all of its tiles. Of h a program has some, which share the tiles of g; the others
-are other programs. d and e, which no value of queries x keys has, are sides of tiles.
+g is summed over tiles: a program has all tiles of g. A program has some tiles of h, which share the tiles of g; the
+other tiles of h belong to other programs. d and e are sides of tiles, since no value of queries x keys has them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tensornet_attn.graph.model import Graph, Kernel, Step, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.model import Unfit
 
-MOST, DRAWN = 2, 4  # tiles of the result that a program has, where they share others, noise: of more sums spill
-ALL = 64  # tiles of one value that a program may have
-IN_BLOCK = ("distance", "zeros", "ones", "full")  # constants that are made for a block
-RESERVED = frozenset(  # names that kernels need for something else than a leg
+MOST, DRAWN = 2, 4  # maximum result tiles of a program that share other tiles, or noise; more cause register spills
+ALL = 64  # maximum tiles of one value per program
+IN_BLOCK = ("distance", "zeros", "ones", "full")  # constants that are computed per block
+RESERVED = frozenset(  # names that kernels use for other things than legs
     "blocks block pair first start distance in_bounds visible own lead batch seed mask key_mask mask_step "
     "key_mask_step mask_grad gradient sums out lse range float tl triton MASK KEYS TRAIN PARTS DOT SUMS load_1d "
     "load_2d store_1d store_2d dot_of exp_of where_visible edge online powers scaled higher power log_sum inverse_of "
@@ -28,7 +28,7 @@ RESERVED = frozenset(  # names that kernels need for something else than a leg
 
 
 def quadratic(graph: Graph, legs: Iterable[str]) -> bool:
-    """Whether legs hold two that grow with the lengths: query and key, or query and relative positions."""
+    """Whether two of the legs grow with the lengths: query and key, or query and relative positions."""
     kinds = {graph.leg[leg].kind for leg in legs if graph.leg[leg].sequence or unbounded(graph, leg)}
     return "query" in kinds and len(kinds) > 1
 
@@ -38,7 +38,7 @@ def unbounded(graph: Graph, leg: str) -> bool:
 
 
 def made_inside(graph: Graph, use: Use) -> bool:
-    """Whether a leaf with n x m elements is made for each block: noise, and constants that are a formula."""
+    """Whether a leaf with n x m elements is computed per block: noise, and constants with a formula."""
     tensor = graph.tensor.get(use.name)
     if tensor is None or not quadratic(graph, use.legs):
         return False
@@ -46,26 +46,28 @@ def made_inside(graph: Graph, use: Use) -> bool:
     return tensor.role == "noise" or (formula and use.legs == tensor.legs)
 
 
-def sides_of(graph: Graph, op: Kernel, most: int = MOST) -> tuple[dict[str, int], frozenset[str], dict[str, tuple[str, ...]]]:
-    """(how many tiles of each leg a program has, the legs it has all tiles of, the legs of each side that is a width).
+def sides_of(
+    graph: Graph, op: Kernel, most: int = MOST
+) -> tuple[dict[str, int], frozenset[str], dict[str, tuple[str, ...]]]:
+    """(tiles per program of each leg, the legs with all tiles in a program, the legs of each width side).
 
-    Legs that stand together here and alone there are tiles beside each other. Raises Unfit.
+    Legs that occur together in one tensor and separately in another become tiles. Raises Unfit.
     """
-    apart = frozenset[str]()
+    separate = frozenset[str]()
     while True:
-        heads, whole = _heads(graph, op, apart, most)
+        heads, whole = _heads(graph, op, separate, most)
         widths = _widths(graph, op, heads)
         long = {str(graph.query), str(graph.key), *relative(graph, op)}
         if taken := RESERVED & {*long, *("_".join(legs) for legs in widths.values())}:
-            raise Unfit(f"kernels need the name '{min(taken)}' for something else than a leg")
+            raise Unfit(f"the name '{min(taken)}' of a leg is reserved in kernels")
         found = [one ^ other for one in widths for other in widths if one != other and one & other]
         if not found:
             return heads, whole, {"_".join(legs): legs for legs in widths.values()}
-        apart |= found[0]
+        separate |= found[0]
 
 
 def relative(graph: Graph, op: Kernel) -> tuple[str, ...]:
-    """The leg of relative positions that a body has, if it has one: a side of tiles as well. Raises Unfit."""
+    """The leg of relative positions in a body, if there is one; it is a side of tiles too. Raises Unfit."""
     legs = (leg for step in op.body for own in (step.legs, *(use.legs for use in step.op.uses)) for leg in own)
     found = tuple(dict.fromkeys(leg for leg in legs if unbounded(graph, leg)))
     if len(found) > 1:
@@ -74,16 +76,16 @@ def relative(graph: Graph, op: Kernel) -> tuple[str, ...]:
 
 
 def tables(graph: Graph, op: Kernel) -> dict[str, str]:
-    """The leg with a reach of what is read at the distance of query and key, by its name."""
+    """For each tensor that is read by the distance of query and key: its name, and its relative leg of fixed size."""
     shifts = (step.box for step in op.body if step.box is not None and OPS[step.box.kind].makes_leg)
     return {box.uses[0].name: str(box.leg) for box in shifts if not unbounded(graph, str(box.leg))}
 
 
-def _heads(graph: Graph, op: Kernel, apart: frozenset[str], most: int) -> tuple[dict[str, int], frozenset[str]]:
-    """(of each leg of the values of queries x keys, how many tiles of it a program has; those it has all of)."""
-    wide = [*_wide(graph, op), tuple(sorted(apart))]
+def _heads(graph: Graph, op: Kernel, separate: frozenset[str], most: int) -> tuple[dict[str, int], frozenset[str]]:
+    """(tiles per program of each leg of values of queries x keys, the legs with all tiles in a program)."""
+    wide = [*_wide(graph, op), tuple(sorted(separate))]
     legs = dict.fromkeys(leg for own in wide for leg in own)
-    whole = apart | {leg for step in op.body for leg in (*_mixed(step), *_renamed(op, step)) if leg in legs}
+    whole = separate | {leg for step in op.body for leg in (*_mixed(step), *_renamed(op, step)) if leg in legs}
     wide.pop()
     tiles = {leg: _size(graph, leg) if leg in whole else 1 for leg in legs}
     drawn = any(use.name in graph.tensor and graph.tensor[use.name].role == "noise" for use in _uses(op))
@@ -92,15 +94,15 @@ def _heads(graph: Graph, op: Kernel, apart: frozenset[str], most: int) -> tuple[
         if leg not in whole and any(leg not in own for own in shared):
             tiles[leg] = max(u for u in range(1, room + 1) if _size(graph, leg) % u == 0)
             room //= tiles[leg]
-    for own in [*wide, tuple(apart)]:
+    for own in [*wide, tuple(separate)]:
         if (count := prod(tiles[leg] for leg in own)) > ALL:
             mixed = ", ".join(f"'{leg}'" for leg in own if leg in whole)
-            raise Unfit(f"mixing over {mixed} takes {count:,} tiles a program, of at most {ALL}")
+            raise Unfit(f"mixing over {mixed} takes {count:,} tiles per program, but the maximum is {ALL}")
     return tiles, whole
 
 
 def _wide(graph: Graph, op: Kernel) -> Iterator[tuple[str, ...]]:
-    """The legs of each value of queries x keys, or of queries x relative positions, beside these."""
+    """The other legs of each value of queries x keys, or of queries x relative positions."""
     pair = (graph.query, graph.key)
     for step in op.body:
         for legs in (step.legs, *(use.legs for use in step.op.uses)):
@@ -109,14 +111,14 @@ def _wide(graph: Graph, op: Kernel) -> Iterator[tuple[str, ...]]:
 
 
 def _scores(graph: Graph, step: Step, heads: Iterable[str]) -> bool:
-    """Whether a step makes values of queries x keys by a product that sums a width: these are worth sharing."""
+    """Whether a step computes values of queries x keys by a product that sums a width; sharing these saves work."""
     if step.contraction is None or not quadratic(graph, step.legs):
         return False
     return any(leg not in heads and leg not in step.legs for use in step.op.uses for leg in use.legs)
 
 
 def _mixed(step: Step) -> Iterator[str]:
-    """The legs that a step sums, or along which it joins values."""
+    """The legs that a step sums, or along which it combines values."""
     if step.contraction is not None:
         yield from (leg for use in step.op.uses for leg in use.legs if leg not in step.legs)
     elif step.box is not None and step.box.leg is not None:
@@ -124,7 +126,7 @@ def _mixed(step: Step) -> Iterator[str]:
 
 
 def _renamed(op: Kernel, step: Step) -> Iterator[str]:
-    """The legs under which a step reads another one of a body for its own, and these: tile is read for tile."""
+    """The legs that a step reads under another name, with both names: such reads are tile by tile."""
     own = {one.name: one.legs for one in op.body}
     for use in step.op.uses:
         for pair in zip(own.get(use.name, use.legs), use.legs, strict=True):
@@ -132,7 +134,7 @@ def _renamed(op: Kernel, step: Step) -> Iterator[str]:
 
 
 def _widths(graph: Graph, op: Kernel, heads: Iterable[str]) -> dict[frozenset[str], tuple[str, ...]]:
-    """The legs that stand together in what has no more than one of queries and keys."""
+    """The legs that occur together in tensors without both query and key side."""
     outside = {*heads, graph.query, graph.key, *relative(graph, op), *tables(graph, op).values()}
     found: dict[frozenset[str], tuple[str, ...]] = {}
     for step in op.body:
@@ -150,5 +152,5 @@ def _uses(op: Kernel) -> Iterator[Use]:
 def _size(graph: Graph, leg: str) -> int:
     size = graph.leg[leg].size
     if size is None:
-        raise Unfit(f"values of queries x keys have leg '{leg}', which is sized at run time")
+        raise Unfit(f"values of queries x keys have the leg '{leg}', whose size is known only at run time")
     return size

@@ -1,8 +1,8 @@
-"""The tile program of a region: what a kernel computes, as nodes over tiles of queries, keys and widths.
+"""The tile program of a region: the computation of a kernel, as nodes over tiles of queries, keys and widths.
 
-Every node is assigned once. Its `axes` say which sides its tile has: of query rows, of keys, of relative positions, of
-a width (the legs that a score product sums or that a value carries, as one side), in this order; none: a number a
-program. Its `heads` are index variables: a program has one such tile for each of their values.
+Every node is assigned once. Its `axes` are the sides of its tile, in this order: query rows, keys, relative positions,
+a width (the legs that a score product sums or that a value carries, as one side); a tile without sides is a scalar. Its
+`heads` are index variables: a program has one such tile for each combination of their values.
 
     A.of[h n m] = P[g h] Q[n g d] K[m g d]      over g: P(g, h) dot(Q(g), K(g))      heads (h), g is bound
 """
@@ -28,37 +28,37 @@ class At(tuple[str, ...]):
     __slots__ = ()
 
 
-class Unfit(Exception):  # a reason, caught by the lowering that asked
-    """Why a region is no tile program, as a part of a sentence."""
+class Unfit(Exception):  # caught by the lowering that tries to build the program
+    """The reason why a region cannot be a tile program, as a clause."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One tile, for each value of its index variables: how it is made, of what, its sides; `name`: of the diagram.
+    """One tile for each value of its index variables: operation, arguments and sides; `name`: its name in the diagram.
 
     | op | tile |
     | --- | --- |
     | load | a part of an operand: data = (number of the operand, its index) |
     | number | a coefficient: data = (tree,) |
-    | noise, distance | made in the kernel: data = (operand, index, stream, std, always), () |
-    | add, mul | elementwise; sides that an argument lacks are broadcast |
-    | over | over a variable the sum of its argument, the largest, the log of the sum of exp, or whether any is true:
+    | noise, distance | computed in the kernel: data = (operand, index, stream, std, always), () |
+    | add, mul | elementwise; broadcast along sides that an argument lacks |
+    | over | the sum of its argument over a variable, the maximum, the log of the sum of exp, or logical or:
       data = (variable, "add", "max", "lse" or "any") |
     | dot | a product of two that sums the side data = (axis,) |
     | sum, spread | summed along data = (axis,); broadcast to its sides |
     | map | text in `maps.py`: data = (function, ...), arguments may follow the tile |
-    | equal | 1 where its arguments are equal, else 0 |
-    | shift, unshift | from relative positions to keys, and back: zeros where no key stands |
-    | entry | of an operand the entries at the distance of query and key: data = (number of the operand, index, reach) |
-    | bias | what the mask of the call adds: data = (index,) |
-    | visible | where a mask allows to look: data = (number of the mask, index) |
-    | both, either | where all of its arguments are true, where any is |
-    | softmax | of (x, seen) exp(x - lse) where it is seen, perhaps of a sink too: data = (number of the map, its
-      index, a variable that is summed over, or empty) |
-    | normalize | of (x, seen) x / (sum of x along the row + eps) where it is seen: data = (..., ..., eps) |
-    | statistic | of each row of a map the log of the sum, or 1 / (sum + eps): data = (number of the map, its index) |
-    | softened | of (x, seen, statistic) what exp(x - lse) is where it is seen |
-    | keep, hide | of (x, seen) x where it is seen; elsewhere zero, or data = (a number,) |
+    | equal | 1 if its arguments are equal, otherwise 0 |
+    | shift, unshift | from relative positions to keys, and back; zero outside the keys |
+    | entry | the entries of an operand at the distance of query and key: data = (number of the operand, index, reach) |
+    | bias | the float mask of the call: data = (index,) |
+    | visible | where a mask leaves pairs visible: data = (number of the mask, index) |
+    | both, either | logical and, logical or of its arguments |
+    | softmax | of (x, seen): exp(x - lse) where visible, optionally with a sink: data = (number of the map, its index,
+      a variable that is summed over, or empty) |
+    | normalize | of (x, seen): x / (sum of x along the row + eps) where visible: data = (..., ..., eps) |
+    | statistic | for each row of a map the log of the sum, or 1 / (sum + eps): data = (number of the map, its index) |
+    | softened | of (x, seen, statistic): exp(x - lse) where visible |
+    | keep, hide | of (x, seen): x where visible; otherwise zero, or data = (a number,) |
     | inside | x, but zero after the last query and after the last key |
     | drop | dropout: data = (stream, tree, legs, index) |
     | gradient, sums, sum_over_blocks | in the backward: of the result, rows of sum(A dA), an accumulator |
@@ -75,10 +75,10 @@ class Node:
 
 @dataclass
 class Nodes:
-    """Makes nodes, equal ones once. `order`: that of axes; `sizes`: how many values each index variable has.
+    """Creates nodes; equal nodes are created once. `order`: of axes; `sizes`: the size of each index variable.
 
-    `taken`: names that no index variable has. `dynamic`: the call gives the sizes, so that legs of one entry have index
-    variables too; these then have the names of the legs.
+    `taken`: names that are unavailable for index variables. `dynamic`: sizes are known only in the call, so legs of
+    size 1 have index variables too, and all index variables have the names of their legs.
     """
 
     order: Axes
@@ -89,7 +89,7 @@ class Nodes:
 
     @property
     def pair(self) -> Axes:
-        """The sides of queries and of keys."""
+        """The query and key sides."""
         return self.order[:2]
 
     def node(
@@ -105,7 +105,7 @@ class Nodes:
         return self.made[key]
 
     def variable(self, leg: str, size: int, taken: Container[str] = ()) -> str:
-        """An index variable of a leg: the leg's own name, unless that is taken; empty where there is one tile."""
+        """An index variable of a leg: the leg's own name unless that is taken; empty if the leg has size 1."""
         name, number = leg, 1
         while name in taken or name in self.taken or name in self.order or self.sizes.get(name, size) != size:
             number += 1
@@ -121,21 +121,21 @@ class Nodes:
         return x if by == ONE else self.mul(self.number(by), x, name)
 
     def share(self, variable: str) -> Node:
-        """1 / (how many values an index variable has)."""
+        """1 / (size of an index variable)."""
         known = Number(1 / self.sizes[variable] if variable else 1)
         return self.number(Binary("/", ONE, self.count(variable)) if self.dynamic else known)
 
     def count(self, variable: str, log_of: bool = False) -> Arith:
-        """How many values an index variable has, or the log of it."""
+        """The size of an index variable, or its logarithm."""
         if self.dynamic:
             return Call("log", (Name(variable),)) if log_of else Name(variable)
         return Number(log(self.sizes[variable]) if log_of else self.sizes[variable])
 
     def over(self, x: Node, variable: str, how: str = "add", name: str = "") -> Node:
-        """x added up over an index variable, or the largest, or the log of the sum of exp."""
+        """x reduced over an index variable: the sum, the maximum, or the log of the sum of exp."""
         if not variable:
             return x
-        if variable not in x.heads:  # the same for all of its values
+        if variable not in x.heads:  # x is the same for all of its values
             many = self.number(self.count(variable, how == "lse"))
             return x if how in ("max", "any") else self.add([x, many]) if how == "lse" else self.mul(many, x, name)
         if how == "add":
@@ -145,7 +145,7 @@ class Nodes:
         return self.node("over", (x,), x.axes, name, (variable, how))
 
     def renamed(self, node: Node, names: Mapping[str, str]) -> Node:
-        """The same tile for other index variables."""
+        """The tile with other index variables."""
         names = {old: new for old, new in names.items() if old in node.heads and old != new}
         if not names:
             return node
@@ -158,7 +158,7 @@ class Nodes:
         return self.node(node.op, args, node.axes, node.name, with_variables(data, inner))
 
     def add(self, terms: Iterable[Node], name: str = "") -> Node:
-        """The sum of terms; of multiples of one number the multiple of a sum."""
+        """The sum of terms; a common scalar factor is factored out."""
         terms = tuple(terms)
         if len(terms) == 1:
             return terms[0]
@@ -168,7 +168,7 @@ class Nodes:
         return self.node("add", terms, (a for t in terms for a in t.axes), name)
 
     def mul(self, a: Node, b: Node, name: str = "") -> Node:
-        """a b. Numbers leave products and sums along sides, and stand first: what is summed has less to do."""
+        """a b. Scalar factors are hoisted out of products and sums along sides, which then cost less."""
         if b.op == "number":
             a, b = b, a
         if a.op != "number":
@@ -179,7 +179,7 @@ class Nodes:
         return self.node("mul", (a, b), (*a.axes, *b.axes), name)
 
     def total(self, x: Node, wanted: Axes, name: str = "") -> Node:
-        """x summed along the sides that are not wanted, along keys first: threads have parts of rows."""
+        """x summed along unwanted sides, keys first, because each thread holds parts of rows."""
         number, rest = factored(x)
         if number is not None:
             return self.mul(number, self.total(rest, wanted, name), name)
@@ -189,7 +189,7 @@ class Nodes:
         return x
 
     def product(self, a: Node, b: Node, wanted: Axes, name: str = "") -> Node:
-        """a b summed along the sides that are not wanted. What all rows are multiplied with leaves sums of rows."""
+        """a b summed along unwanted sides. A factor that is common to all rows is hoisted out of sums over rows."""
         for x, other in ((a, b), (b, a)):
             number, rest = factored(x)
             if number is not None:
@@ -212,9 +212,9 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Operand:
-    """What a program reads: legs of it that are one tile each (`heads`), and the sides of these tiles.
+    """An operand of a program: its legs with one tile per entry (`heads`), and the sides of these tiles.
 
-    `table`: the leg of distances, last of `axes`, of what is read by the distance of query and key.
+    `table`: the leg of distances, the last of `axes`, if the operand is read by the distance of query and key.
     """
 
     use: Use
@@ -225,10 +225,10 @@ class Operand:
 
 @dataclass(frozen=True)
 class Exit:
-    """The tiles of the result: sums over keys of maps times values (None: of the maps alone), and over `summed`.
+    """The tiles of the result: maps times values (None: only maps), summed over keys and over `summed`.
 
-    `index`: of each head of the result its variable. `log`: it is the log of the sum that rows of the only map, a
-    softmax, are divided by.
+    `index`: the index variable of each head of the result. `log`: the result is the log of the sum that rows of the
+    only map, a softmax, are divided by.
     """
 
     index: At
@@ -240,10 +240,10 @@ class Exit:
 
 @dataclass(frozen=True)
 class Program:
-    """A region. `heads`: of each leg that is not inside of a tile, how many tiles a program has; the others are other
-    programs. `whole`: those that a program has all tiles of. `widths`: the legs of each axis that is a width.
+    """The program of a region. `heads`: tiles per program of each leg that is not inside a tile; the other tiles belong
+    to other programs. `whole`: legs with all tiles in a program. `widths`: the legs of each axis that is a width.
 
-    `masks`: where boxes look.
+    `masks`: the masks of boxes.
     """
 
     step: Step
@@ -257,9 +257,9 @@ class Program:
     legs: tuple[str, ...]  # of the result: heads, query, width
     maps: tuple[Node, ...]
     masks: tuple[MaskConditions, ...]
-    others: tuple[str, ...]  # legs of a run-time mask beside query and key
+    others: tuple[str, ...]  # legs of a run-time mask besides query and key
     nodes: Nodes
-    relative: tuple[str, ...] = ()  # the leg of relative positions: a side of tiles that are shifted to keys
+    relative: tuple[str, ...] = ()  # the leg of relative positions, a side of tiles that are shifted to keys
 
     @property
     def pair(self) -> Axes:
@@ -271,15 +271,15 @@ class Program:
         return (self.query, *(axis for axis, legs in self.widths.items() if {*legs} & {*self.legs}))
 
     def tiles(self, variables: Iterable[str]) -> int:
-        """How many values some index variables have together."""
+        """The number of combinations of values of some index variables."""
         return prod(self.nodes.sizes[variable] for variable in variables if variable)
 
     def first_of(self, number: int) -> int:
-        """How many tiles the maps before this one have."""
+        """The number of tiles of all maps before this one."""
         return sum(self.tiles(one.heads) for one in self.maps[:number])
 
     def divided(self, one: Node) -> Node:
-        """A map, from what is known of its rows."""
+        """A map, computed from the statistics of its rows."""
         (x, seen, *_), (number, index, last) = one.args, one.data
         rows = self.nodes.node("statistic", (), (self.query,), f"{one.name}_rows", (number, index))
         if one.op == "normalize":
@@ -288,14 +288,14 @@ class Program:
 
 
 def bound(op: str, data: tuple[Any, ...]) -> tuple[str, ...]:
-    """The index variables of its arguments that a node lacks: it sums over them, or has others for them."""
+    """The index variables that a node binds: it sums over them or renames them."""
     if op == "box":
         return data[2]  # type: ignore[no-any-return]
     return (data[0],) if op == "over" else (data[2],) if op == "softmax" else data[0] if op == "view" else ()
 
 
 def variables(data: tuple[Any, ...]) -> Iterator[str]:
-    """The index variables that the data of a node names."""
+    """The index variables in the data of a node."""
     for value in data:
         if isinstance(value, At):
             yield from value
@@ -311,7 +311,7 @@ def with_variables(data: tuple[Any, ...], names: Mapping[str, str]) -> tuple[Any
 
 
 def factored(node: Node) -> tuple[Node | None, Node]:
-    """(the number that a tile is a multiple of, of what); None where it is no multiple."""
+    """(scalar factor of a tile, the rest); (None, node) if there is none."""
     if node.op == "mul" and node.args[0].op == "number":
         number, rest = node.args
         return number, rest
@@ -319,7 +319,7 @@ def factored(node: Node) -> tuple[Node | None, Node]:
 
 
 def along_width(node: Node) -> tuple[Node | None, Node]:
-    """(what all rows of a tile of rows x width are multiplied with, the rest); None where there is no such factor."""
+    """(a factor that is common to all rows of a tile of rows x width, the rest); (None, node) if there is none."""
     if node.op == "mul" and len(node.axes) == 2:
         for row, rest in (node.args, node.args[::-1]):
             if row.op == "load" and row.axes == node.axes[1:] and rest.axes == node.axes:
@@ -328,14 +328,14 @@ def along_width(node: Node) -> tuple[Node | None, Node]:
 
 
 def scale_of(scores: Node) -> Node | None:
-    """The number that is left to a softmax, of scores to which a mask of the call is added last: see `softened`."""
+    """The scalar factor of scores that a softmax applies itself if a run-time mask is added last: see `softened`."""
     if scores.op == "add" and [arg.op for arg in scores.args[1:]] == ["bias"]:
         return factored(scores.args[0])[0]
     return None
 
 
 def vanishes(node: Node) -> bool:
-    """Whether a tile is zero where no mask lets a query look."""
+    """Whether a tile is zero in all hidden entries."""
     if node.op in (*ROWS, "keep"):
         return True
     if node.op in ("mul", "drop"):
@@ -344,9 +344,9 @@ def vanishes(node: Node) -> bool:
 
 
 def below(ends: Iterable[Node], known: Container[Node] = (), instead: Mapping[Node, Node] | None = None) -> list[Node]:
-    """The nodes that some need, with them, each after what it needs; none that are known, nor what these need.
+    """All nodes that `ends` depend on, with them, in topological order; without `known` nodes and their dependencies.
 
-    `instead`: nodes that others stand for.
+    `instead`: replacements of nodes.
     """
     found, other = dict[Node, None](), instead or {}
     todo = [(other.get(node, node), False) for node in reversed(list(ends))]

@@ -1,19 +1,19 @@
 """The tile program of a block of query rows that sees whole rows of keys, and its gradients.
 
-The sides of its tiles are the query leg, the key leg and relative positions; every other leg is an index variable of
-its own name. With whole rows at hand, each box of the language is one node, which is printed as outside of blocks:
+The sides of its tiles are the query leg, the key leg and relative positions; every other leg is an index variable with
+the same name. Since rows are whole, each box of the language is one node, which is printed as outside of blocks:
 
 | op | tile |
 | --- | --- |
-| constant | a constant that is made for each block: data = (its name, its index) |
-| box | a box of the language: data = (its step, the index of its result, legs that this lacks) |
-| drawn, dropped | which entries of (x) a dropout keeps: data = (its step); x with the entries (x, drawn) |
-| view | its argument under other names of legs: data = (the old ones, the new ones) |
-| spread | its argument for each entry of legs that it lacks: data = (these) |
-| box_grad | of (result or operand of a box, gradient) that of the operand: data = (its step, empty); that of another
-  operand, a number for each row: data = (its step, the role of the operand, the index of the rows) |
-| kept | of (gradient) what the masks of a box let through: data = (the step of the box) |
-| pull | of (gradient, operands) that of an operand of a box: data = (its step, its number, its index) |
+| constant | a constant that is computed per block: data = (its name, its index) |
+| box | a box of the language: data = (its step, the index of its result, legs that the result lacks) |
+| drawn, dropped | which entries of (x) a dropout keeps: data = (its step); x with these entries, of (x, drawn) |
+| view | its argument under other names of legs: data = (the old names, the new names) |
+| spread | its argument broadcast along legs that it lacks: data = (these legs) |
+| box_grad | of (result or operand of a box, gradient), the gradient of the operand: data = (its step, empty); that of
+  another operand, a number per row: data = (its step, the role of the operand, the index of the rows) |
+| kept | of (gradient), its entries that the masks of a box leave visible: data = (the step of the box) |
+| pull | of (gradient, operands), the gradient of an operand of a box: data = (its step, its number, its index) |
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 @dataclass(frozen=True)
 class RowsProgram:
-    """`values`: the node of every step. `drawn`: what is drawn, in this order, in the forward and in the backward."""
+    """`values`: the node of every step. `drawn`: dropout nodes in the order of drawing, in forward and backward."""
 
     graph: Graph
     nodes: Nodes
@@ -78,7 +78,7 @@ class _Rows(Steps):
         return At(leg for leg in self.nodes.sizes if leg in own)
 
     def filled(self, x: Node, legs: tuple[str, ...]) -> Node:
-        """x for each entry of some legs."""
+        """x, broadcast to some legs."""
         if {*legs} == {*x.heads, *x.axes}:
             return x
         return self.nodes.node("spread", (x,), self.axes(legs), x.name, (self.place(legs),))
@@ -107,7 +107,7 @@ class _Rows(Steps):
         if own.scales:
             entries = self.nodes.node("drawn", args, args[0].axes, f"{step.name}_entries", (step,))
             return self.nodes.node("dropped", (args[0], entries), args[0].axes, step.name)
-        if own.linear and own.reduces and leg in self.nodes.sizes:  # no mask acts
+        if own.linear and own.reduces and leg in self.nodes.sizes:  # masks do not apply
             found: Node | None = own.tile_along(BoxTiles(self, step, index, leg, leg), step, box)
             if found is not None:
                 return found
@@ -120,7 +120,7 @@ class _Rows(Steps):
 
 
 def rows_gradients(program: RowsProgram) -> list[tuple[Node, Node]]:
-    """(what was loaded, or a mask of the call, its gradient): see `Backward.leaf`."""
+    """(load, or mask of the call; its gradient): see `Backward.leaf`."""
     nodes, result = program.nodes, program.result
     back = Backward(nodes, RULES | _RULES)
     back.give(result, nodes.node("gradient", (), result.axes, "gradient", (At(result.heads),)))
@@ -158,7 +158,7 @@ def _box(back: Backward, node: Node, d: Node) -> None:
 
 
 def _pull(back: Backward, node: Node, d: Node, i: int) -> Node:
-    """What a box gives its operand i."""
+    """The gradient of operand i of a box."""
     x = node.args[i]
     return back.nodes.node("pull", (d, *node.args), x.axes, f"d_{x.name}", (node.data[0], i, At(x.heads)))
 

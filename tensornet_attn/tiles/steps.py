@@ -1,4 +1,4 @@
-"""Steps as nodes: what holds of tiles in a kernel and of whole rows."""
+"""Steps as nodes: the code that is common to tiles in a kernel and to whole rows."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Generic, TypeVar
 from tensornet_attn.graph.model import Box, Step, Term, Use
 from tensornet_attn.tiles.model import Axes, Node, Nodes
 
-Index = Mapping[str, str]  # of a leg its index variable, empty where a program has one tile of it
+Index = Mapping[str, str]  # the index variable of a leg, empty if a program has one tile of it
 
 
 class Steps(ABC):
-    """Makes the nodes of steps."""
+    """Creates the nodes of steps."""
 
     nodes: Nodes
 
     @abstractmethod
     def use(self, use: Use, index: Index) -> Node:
-        """The tile of a use, for these tiles of its legs."""
+        """The tile of a use, for the given index variables of its legs."""
 
     @abstractmethod
     def axes(self, legs: tuple[str, ...]) -> Axes:
-        """The sides of a tile of these legs."""
+        """The sides of a tile with these legs."""
 
     @abstractmethod
     def indices(self, legs: Iterable[str], index: Index) -> dict[str, str]:
-        """Index variables of these legs, beside those of others: new ones."""
+        """New index variables for these legs, different from those in `index`."""
 
     @abstractmethod
     def box(self, step: Step, box: Box, index: Index) -> Node:
@@ -41,7 +41,7 @@ class Steps(ABC):
         return self.box(step, step.box, index)
 
     def term(self, step: Step, term: Term, index: Index) -> Node:
-        """A product of a term, added up over the legs that it sums."""
+        """The product of a term, summed over the legs that it sums."""
         wanted, name = self.axes(step.legs), step.name
         summed = self.indices((leg for use in term.factors for leg in use.legs if leg not in step.legs), index)
         factors = [self.use(use, {**index, **summed}) for use in term.factors]
@@ -60,7 +60,7 @@ Maker = TypeVar("Maker", bound=Steps)
 
 @dataclass(frozen=True)
 class BoxTiles(Generic[Maker]):
-    """What the operation of a box makes its tile with: see `ops.given.Tiles`. `index`: of its operands."""
+    """The context in which the operation of a box creates its tile: see `ops.given.Tiles`. `index`: of its operands."""
 
     maker: Maker
     step: Step

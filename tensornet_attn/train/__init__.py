@@ -1,1 +1,1 @@
-"""The trainer: a task, a model and a recipe to a folder with metrics, checkpoints and a summary; killed, it goes on."""
+"""The trainer: runs write metrics, checkpoints and a summary to a folder, and resume after a crash."""

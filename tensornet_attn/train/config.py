@@ -1,4 +1,4 @@
-"""What a training run is: its keys, how a file and options become one, its model; all that is wrong at its place."""
+"""The configuration of a training run: its keys, reading a run file with options, and its model."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Schedule = Literal["cosine", "linear", "constant"]
 
 
 def _source(value: Any) -> Any:
-    """A name, a path or a mapping; `none` is nothing."""
+    """A name, a path or a mapping; None for `none`."""
     if value is None or value == "none":
         return None
     if not isinstance(value, (str, os.PathLike, Mapping, Design)) or not value:
-        raise PydanticCustomError("source", "a name, a path or a mapping is wanted here")
+        raise PydanticCustomError("source", "expected a name, a path or a mapping")
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _word(value: Any) -> Any:
-    """`precision: 32` in YAML is a number."""
+    """Converts `precision: 32`, an integer in YAML, to text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -49,79 +49,79 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Run(BaseModel):
-    """A run, as a file that begins with `run: 1` or as options. Equal runs on one CPU give equal losses, bit by bit."""
+    """A run, from a file that begins with `run: 1` or from options. On a CPU, equal runs have bitwise equal losses."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
 
-    run: Literal[1] = Field(1, description="version of run files")
+    run: Literal[1] = Field(1, description="the version of run files")
     task: str = Field(description="a task by name, e.g. mqar")
-    options: dict[str, Any] = Field({}, description="options of the task")
-    task_version: int | None = Field(None, description="of the task, where samples of one version alone will do")
+    options: dict[str, Any] = Field({}, description="a mapping of the task's options")
+    task_version: int | None = Field(None, description="the required version of the task")
 
-    model: Chosen = Field(None, description="a shipped model by name, a model file, or what such a file holds")
-    design: Chosen = Field(None, description="the mixer of every layer, of the model or of a stack of its own")
-    legs: dict[str, Arithmetic] = Field({}, description="sizes of the design's legs")
-    settings: dict[str, Arithmetic] = Field({}, description="settings of the design")
+    model: Chosen = Field(None, description="a shipped model by name, a model file, or the content of one")
+    design: Chosen = Field(None, description="the mixer of every layer")
+    legs: dict[str, Arithmetic] = Field({}, description="a mapping of the design's legs to sizes")
+    settings: dict[str, Arithmetic] = Field({}, description="a mapping of the design's settings to values")
     mlp: Chosen = Field("mlp", description="the design after each mixer, or none")
-    mlp_legs: dict[str, Arithmetic] = Field({}, description="sizes of its legs")
-    mlp_settings: dict[str, Arithmetic] = Field({}, description="its settings")
-    depth: Count = Field(2, description="layers")
-    width: Count = Field(64, description="of the residual stream")
+    mlp_legs: dict[str, Arithmetic] = Field({}, description="a mapping of the MLP's legs to sizes")
+    mlp_settings: dict[str, Arithmetic] = Field({}, description="a mapping of the MLP's settings to values")
+    depth: Count = Field(2, description="the number of layers")
+    width: Count = Field(64, description="the width of the residual stream")
     positions: Positions = Field("learned", description="none, learned or sinusoid")
     norm: Norm = Field("layernorm", description="layernorm or rmsnorm")
     dropout: Share = Field(0.0, description="a share from 0 up to but not including 1")
-    init: Initialisation = Field("lra", description="how first values are drawn, by name")
-    embedding_scale: Arithmetic = Field(1, description="a factor on embeddings, such as width ** 0.5")
-    tied: bool = Field(False, description="whether a language model's output has the weights of its embedding")
-    memory: int = Field(0, ge=0, description="rows of earlier segments that a language model keeps")
-    memory_kind: MemoryKind = Field("inputs", description="what is kept of them: inputs, or the decoding cache")
-    pooling: Pooling = Field("mean", description="of a classifier: mean, cls or concat")
-    vocabulary: Count | None = Field(None, description="of a model, in place of its own")
-    length: Count | None = Field(None, description="what a model is made for, in place of its own")
-    classes: Count | None = Field(None, description="of a model, in place of its own")
+    init: Initialisation = Field("lra", description="the distribution of the initial values, by name")
+    embedding_scale: Arithmetic = Field(1, description="a factor on embeddings, e.g. width ** 0.5")
+    tied: bool = Field(False, description="whether a language model's output shares the weights of its embedding")
+    memory: int = Field(0, ge=0, description="the number of rows of earlier segments that a language model keeps")
+    memory_kind: MemoryKind = Field("inputs", description="the content of the memory: inputs, or the decoding cache")
+    pooling: Pooling = Field("mean", description="the pooling of a classifier: mean, cls or concat")
+    vocabulary: Count | None = Field(None, description="an override of the model's vocabulary")
+    length: Count | None = Field(None, description="an override of the model's length")
+    classes: Count | None = Field(None, description="an override of the model's number of classes")
 
-    steps: Count = Field(1000, description="optimiser steps")
-    batch: Count = Field(64, description="samples of a step, over all processes")
-    accumulate: Count = Field(1, description="parts that a batch is computed in, one after the other")
-    lr: float = Field(2e-3, gt=0, allow_inf_nan=False, description="the highest learning rate")
-    warmup: int = Field(100, ge=0, description="steps in which the learning rate rises")
-    schedule: Schedule = Field("cosine", description="what follows: cosine, linear or constant")
+    steps: Count = Field(1000, description="the number of optimiser steps")
+    batch: Count = Field(64, description="the number of samples per step, over all processes")
+    accumulate: Count = Field(1, description="the number of parts of a batch, for gradient accumulation")
+    lr: float = Field(2e-3, gt=0, allow_inf_nan=False, description="the maximum learning rate")
+    warmup: int = Field(100, ge=0, description="the number of steps of linear warm-up")
+    schedule: Schedule = Field("cosine", description="the schedule after the warm-up: cosine, linear or constant")
     min_lr: Amount = Field(0.0, description="the learning rate at the end")
-    weight_decay: Amount = Field(0.01, description="of AdamW, on weights of two and more legs")
-    betas: Annotated[tuple[Ratio, Ratio], Field(strict=False)] = Field((0.9, 0.98), description="of AdamW")
-    label_smoothing: Ratio = Field(
-        0.0, description="the share of a target's probability that is spread over all answers"
-    )
-    clip: Amount = Field(1.0, description="the largest norm of the gradient; 0 for any")
-    seed: int = Field(0, ge=0, lt=2**63, description="of first values, samples, dropout and noise")
+    weight_decay: Amount = Field(0.01, description="AdamW's weight decay, on weights with at least two legs")
+    betas: Annotated[tuple[Ratio, Ratio], Field(strict=False)] = Field((0.9, 0.98), description="AdamW's pair of betas")
+    label_smoothing: Ratio = Field(0.0, description="the share of a target's probability spread over all answers")
+    clip: Amount = Field(1.0, description="the maximum norm of the gradient; 0 for no clipping")
+    seed: int = Field(0, ge=0, lt=2**63, description="the seed of initial values, samples, dropout and noise")
     precision: Annotated[Precision, BeforeValidator(_word)] = Field("32", description="32, bf16 or bf16-true")
-    backend: str = Field("auto", description="of the compiler: auto, torch, inductor, triton or reference")
+    backend: str = Field("auto", description="the compiler's backend: auto, torch, inductor, triton or reference")
     compile: bool = Field(False, description="whether torch.compile compiles the model")
-    eval_every: Count = Field(250, description="steps between validations; there is one at the end too")
-    eval_samples: Count = Field(1000, description="validation samples at most")
+    eval_every: Count = Field(250, description="the number of steps between validations")
+    eval_samples: Count = Field(1000, description="the maximum number of validation samples")
 
-    checkpoint_activations: bool = Field(False, description="layers are computed again for the backward")
-    save_every: Count = Field(20, description="steps between checkpoints at most")
-    save_seconds: Amount = Field(30.0, description="seconds between checkpoints, about")
-    keep: Count = Field(3, description="checkpoints that are kept")
+    checkpoint_activations: bool = Field(False, description="whether the backward recomputes the layers")
+    save_every: Count = Field(20, description="the maximum number of steps between checkpoints")
+    save_seconds: Amount = Field(30.0, description="the approximate maximum of seconds between checkpoints")
+    keep: Count = Field(3, description="the number of checkpoints to keep")
     accelerator: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
-    devices: Count = Field(1, description="processes on each machine; torchrun's own where it runs")
-    nodes: Count = Field(1, description="machines")
+    devices: Count = Field(1, description="the number of processes per machine; torchrun overrides it")
+    nodes: Count = Field(1, description="the number of machines")
     strategy: Literal["auto", "ddp", "fsdp"] = Field("auto", description="auto, ddp or fsdp")
-    threads: Count | None = Field(None, description="threads of torch; as torch has them")
-    cache: str | bool | None = Field(None, description="folder for samples that take long to make; false for none")
-    tensorboard: bool = Field(True, description="whether event files are written")
+    threads: Count | None = Field(None, description="the number of torch threads")
+    cache: str | bool | None = Field(None, description="a folder for samples that are slow to make; false for none")
+    tensorboard: bool = Field(True, description="whether to write event files")
 
     @model_validator(mode="after")
     def _one_model(self) -> Run:
         if self.model is None and self.design is None:
-            raise PydanticCustomError("one_model", "a run has a 'model' or a 'design'")
+            raise PydanticCustomError("one_model", "a run needs a 'model' or a 'design'")
         given = [name for name in OF_THE_TASK if getattr(self, name) is not None]
         if self.model is None and given:
-            raise PydanticCustomError("sizes", "the task says '{name}' itself: leave it out here", {"name": given[0]})
+            raise PydanticCustomError("sizes", "'{name}' is set by the task: leave it out", {"name": given[0]})
         if self.batch < self.accumulate:
             raise PydanticCustomError(
-                "parts", "a batch of {batch} has no {parts} parts", {"batch": self.batch, "parts": self.accumulate}
+                "parts",
+                "a batch of {batch} cannot have {parts} parts: reduce 'accumulate'",
+                {"batch": self.batch, "parts": self.accumulate},
             )
         return self
 
@@ -129,16 +129,16 @@ class Run(BaseModel):
 RunKeys = TypedDict("RunKeys", dict.fromkeys(Run.model_fields, Any), total=False)  # keys of a run file, as options
 
 
-# What the task says of a stack of one design, and a model itself unless the run says otherwise.
+# Sizes that the task sets for a run with a design, and that a run with a model can override.
 OF_THE_TASK = ("vocabulary", "length", "classes")
-# What a design needs to be a model; of a model that says all this itself, what the run wants otherwise.
+# Keys that turn a design into a model; for a run with a model, they override the model's.
 SIZES = (
     "legs", "settings", "mlp", "mlp_legs", "mlp_settings", "depth", "width", "positions", "norm", "dropout", "init",
     "embedding_scale", "tied", "memory", "memory_kind", "pooling", *OF_THE_TASK,
 )  # fmt: skip
-# What runs of earlier versions lack: at its default it is no part of what makes two runs differ.
+# Keys that runs of earlier versions lack: at their defaults, they are left out of the hash of a run.
 LATER = ("label_smoothing", "mlp_settings", "memory_kind", *OF_THE_TASK)
-# Where and how a run is computed: it may go on with others.
+# Keys of the machine: a run may resume with other values.
 MACHINE = (
     "checkpoint_activations", "save_every", "save_seconds", "keep", "accelerator", "devices", "nodes", "strategy",
     "threads", "cache", "tensorboard",
@@ -149,12 +149,12 @@ Source = str | os.PathLike[str] | Mapping[str, Any] | None
 
 
 def read(source: Source, options: Mapping[str, Any]) -> Run:
-    """The run of a file or a mapping; `options` win over what it says.
+    """The run of a file or a mapping; `options` override its keys.
 
-    Raises DesignError with all that is wrong in the file, InputError for what is wrong with the options.
+    Raises DesignError with all problems of the file, and InputError for problems of the options.
     """
     document, reporter = _document(source)
-    if isinstance(document.data.get("model"), Mapping) and "model" not in options:  # with the places of its problems
+    if isinstance(document.data.get("model"), Mapping) and "model" not in options:  # reports problems at their places
         inner = Reporter(inside(document, ("model",)))
         read_model(inner.document, inner)
         reporter.found += inner.found
@@ -174,13 +174,13 @@ def read(source: Source, options: Mapping[str, Any]) -> Run:
 
 
 def refuse(reporter: Reporter, kind: str) -> None:
-    """Raises DesignError where something is wrong with a file."""
+    """Raises DesignError if the reporter has errors."""
     if reporter.failed:
         raise DesignError(reporter.problems(), kind)
 
 
 def _document(source: Source) -> tuple[Document, Reporter]:
-    """What the file says, its paths made absolute."""
+    """The document of a run, with paths relative to its file made absolute."""
     if source is None or source == {}:
         document = Document({}, "run")
         return document, Reporter(document)
@@ -195,14 +195,14 @@ def _document(source: Source) -> tuple[Document, Reporter]:
 
 
 def file_document(source: str | os.PathLike[str], kind: str) -> tuple[Document, Reporter]:
-    """What a file says that begins with its kind and version, `run: 1`. Raises InputError for what is no such file."""
+    """Reads a file that begins with its kind and version, e.g. `run: 1`. Raises InputError if it is no mapping."""
     name = os.fspath(source)
     document, reporter = text_document(read_bytes(Path(name)), name, os.path.abspath(name))
     if {problem.code for problem in reporter.found} & {"empty", "not-a-mapping"}:
-        raise InputError(f"'{name}' holds no {kind}: it is a mapping that begins with '{kind}: 1'.")
+        raise InputError(f"'{name}' is not a {kind} file: it must be a mapping that begins with '{kind}: 1'.")
     if not reporter.failed and document.data.get(kind) != 1:
         given = written(document.data.get(kind))
-        message = f"this package reads version 1 of {kind} files, {given} given."
+        message = f"expected version 1 of {kind} files, got {given}."
         reporter.error("version", message, (kind,), hint=f"write '{kind}: 1'.")
     return document, reporter
 
@@ -214,11 +214,11 @@ def _report(reporter: Reporter, raw: Any) -> None:
         return
     given = written(reporter.document.value(path))
     about = Run.model_fields[str(path[0])].description
-    reporter.error("wrong-value", f"{_sentence(raw)}, {given} given.", path, hint=f"'{path[0]}' is {about}.")
+    reporter.error("wrong-value", f"{_sentence(raw)}, got {given}.", path, hint=f"'{path[0]}' is {about}.")
 
 
 def _option(raw: Any) -> str:
-    """What is wrong with an option, in one sentence."""
+    """The problem of an option, as one sentence."""
     if not raw["loc"]:
         return f"{raw['msg']}."
     name = str(raw["loc"][0])
@@ -227,7 +227,7 @@ def _option(raw: Any) -> str:
     about = Run.model_fields[name].description
     if raw["type"] == "missing":
         return f"a run needs '{name}': {about}."
-    return f"option '{name}': {_sentence(raw)}, {written(raw['input'])} given; it is {about}."
+    return f"option '{name}': {_sentence(raw)}, got {written(raw['input'])}; it is {about}."
 
 
 def _sentence(raw: Any) -> str:
@@ -238,7 +238,7 @@ KINDS = {"language_model": "language_model", "classification": "sequence_classif
 
 
 def spec_of(run: Run, task: Task) -> ModelSpec:
-    """The model, checked by itself and against the task. Raises DesignError, InputError."""
+    """The model of a run. Raises DesignError if it has problems, and InputError if it does not fit the task."""
     if run.model is None:
         spec = _stack(run, task)
     else:
@@ -247,24 +247,24 @@ def spec_of(run: Run, task: Task) -> ModelSpec:
     if spec.kind != KINDS[task.kind]:
         raise InputError(f"task '{task.name}' needs a {KINDS[task.kind]}; '{spec.name}' is a {spec.kind}.")
     _check_sizes(spec, task)
-    # A memory is carried from batch to batch, so sample i must go on where sample i - batch ended.
+    # A memory is carried from batch to batch, so sample i must continue sample i - batch.
     if getattr(spec.config, "memory", 0) and run.options.get("streams") != run.batch:
         raise InputError(
-            f"'{spec.name}' has a memory, so a batch goes on where the one before ended: give the task the option "
-            f"'streams: {run.batch}', the size of a batch, if it has that option."
+            f"'{spec.name}' has a memory, so each batch must continue the last one: set the option "
+            f"'streams: {run.batch}', the batch size, of a task that has this option."
         )
     return spec
 
 
 def resolved(run: Run, spec: ModelSpec, task: Task) -> Run:
-    """The same run with nothing left to look up: every design of the model written out."""
+    """The same run with every design of its model written out, so that it depends on no other file."""
     given = {name: getattr(run, name) for name in run.model_fields_set if name not in (*SIZES, "design")}
     model, chosen = parse(spec.to_yaml(whole=True), spec.name)[0].data, task.as_dict()
     return Run(**given | {"model": model, "options": chosen["options"], "task_version": chosen["version"]})
 
 
 def _stack(run: Run, task: Task) -> ModelSpec:
-    """`depth` layers of the design, named after it."""
+    """A model of `depth` layers of the design, named after it."""
     if task.kind == "sequence_to_sequence":
         raise InputError(f"task '{task.name}' needs an encoder and a decoder: give a model file of kind 'seq2seq'.")
     mixer = {"design": run.design, "legs": run.legs, "settings": run.settings}
@@ -290,8 +290,8 @@ def _check_sizes(spec: ModelSpec, task: Task) -> None:
     config = spec.config
     if config.length < task.length:
         raise InputError(
-            f"task '{task.name}' has samples of {task.length} tokens; '{spec.name}' is made for a length of "
-            f"{config.length}. {_change('length', task.length)}"
+            f"task '{task.name}' has samples of {task.length} tokens; '{spec.name}' has a length of {config.length}. "
+            f"{_change('length', task.length)}"
         )
     features = getattr(config, "features", None)
     if features != task.features:
@@ -308,8 +308,8 @@ def _check_sizes(spec: ModelSpec, task: Task) -> None:
     if given != answers:
         what, key = ("classes", "classes") if task.classes else ("tokens", "vocabulary")
         change = "" if own_target else f" {_change(key, answers)}"
-        raise InputError(f"task '{task.name}' asks for {answers} {what}; '{spec.name}' answers with {given}.{change}")
+        raise InputError(f"task '{task.name}' has {answers} {what}; the output of '{spec.name}' has {given}.{change}")
 
 
 def _change(key: str, value: int) -> str:
-    return f"'{key}: {value}' in the run changes that."
+    return f"Set '{key}: {value}' in the run."

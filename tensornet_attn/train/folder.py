@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, its configuration, and a session to a checkpoint and back."""
+"""The folder of a run: its lock, its configuration, and saving and loading of checkpoints."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Tensor = torch.Tensor
 CHECKPOINTS, CONFIG, STATE = "checkpoints", "run.yaml", "state.json"
 MODEL, OPTIMIZER, MEMORY = "model.safetensors", "optimizer.safetensors", "memory.safetensors"
 _NAME = re.compile(r"step-(\d{8,})\Z")
-_ASIDE = "."  # how the name of a folder begins that is being written or removed
-_LONG = 60  # characters of a value that a message shows
+_ASIDE = "."  # prefix of folders that are being written or removed
+_LONG = 60  # maximum characters of a value in a message
 
 
 @contextmanager
 def locked(out: Path, wanted: bool) -> Iterator[None]:
-    """Makes the folder and holds it. Raises InputError where another process does, OSError where it cannot be made."""
+    """Creates and locks the folder. Raises InputError if another process has the lock, and OSError on failure."""
     if not wanted:
         yield
         return
@@ -43,28 +43,30 @@ def locked(out: Path, wanted: bool) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"another process trains in '{out}': wait for it, or choose another --out.") from None
+            raise InputError(f"another process uses '{out}': wait until it ends, or choose another --out.") from None
         yield
 
 
-def check_same(run: Run, out: Path) -> None:
-    """Raises InputError where the folder holds another run: the first difference, or more steps on a fixed schedule."""
+def same_run(run: Run, out: Path) -> Run:
+    """Returns the run with the descriptions that the folder's run has, which its checkpoints are hashed with.
+
+    Raises InputError with the first difference if the folder has another run, or a run with more steps.
+    """
     if not (out / CONFIG).exists():
-        return
-    there = read(out / CONFIG, {})
-    found = difference(decisive(run), decisive(there))
+        return run
+    stored = read(out / CONFIG, {})
+    found = difference(undescribed(decisive(run)), undescribed(decisive(stored)))
     if found is not None:
-        place, told = found
-        more = "" if place != "steps" else "; a schedule that ends cannot be lengthened, 'schedule: constant' could"
-        raise InputError(f"'{out}' holds another run: {told}{more}; choose another --out.")
-    if run.steps < there.steps:
-        raise InputError(
-            f"'{out}' holds a run of {there.steps} steps; {run.steps} are asked for: choose another --out."
-        )
+        place, message = found
+        more = "" if place != "steps" else "; only a run with 'schedule: constant' can be extended"
+        raise InputError(f"'{out}' has another run: {message}{more}; choose another --out.")
+    if run.steps < stored.steps:
+        raise InputError(f"'{out}' has a run of {stored.steps} steps, more than {run.steps}: choose another --out.")
+    return run.model_copy(update={"model": stored.model})
 
 
 def difference(here: Any, there: Any) -> tuple[str, str] | None:
-    """The place of the first difference, and what to say of it; None where there is none.
+    """The place of the first difference and its description; None if both are equal.
 
     >>> difference({"a": [1, 2], "b": 3}, {"a": [1, 5], "b": 3})
     ('a[1]', "'a[1]' is 5 there and 2 here")
@@ -79,7 +81,7 @@ def difference(here: Any, there: Any) -> tuple[str, str] | None:
 
 
 def differences(here: Any, there: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(place, value here, value there) of all that differs, in order.
+    """Yields (place, value here, value there) of all differences, in order.
 
     >>> list(differences({"a": [1, 2], "b": 3}, {"a": [1, 5], "b": 3}))
     [('a[1]', 2, 5)]
@@ -96,7 +98,7 @@ def differences(here: Any, there: Any, place: str = "") -> Iterator[tuple[str, A
 
 @dataclass(frozen=True)
 class Saved:
-    """A whole checkpoint: its folder, the step after which it was written, and what `state.json` says."""
+    """A complete checkpoint: its folder, its step, and the content of `state.json`."""
 
     path: Path
     step: int
@@ -104,13 +106,13 @@ class Saved:
 
 
 def checkpoints(folder: Path) -> list[Saved]:
-    """The whole checkpoints in a folder, by step."""
+    """The complete checkpoints in a folder, by step."""
     found = (_opened(path) for path in folder.iterdir()) if folder.is_dir() else ()
     return sorted((saved for saved in found if saved is not None), key=lambda saved: saved.step)
 
 
 def write(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str, bytes], keep: int) -> Path:
-    """Writes the checkpoint of a step and removes all but the last `keep`. OSError leaves the others intact."""
+    """Writes the checkpoint of a step and removes all but the last `keep`; an OSError leaves the others intact."""
     name = f"step-{step:08d}"
     aside, path = folder / f"{_ASIDE}{name}", folder / name
     state = {**state, "step": step, "files": {file: len(data) for file, data in files.items()}}
@@ -135,7 +137,7 @@ def write(folder: Path, step: int, state: Mapping[str, Any], files: Mapping[str,
 
 
 def clean(folder: Path) -> None:
-    """Removes what a killed process left behind: folders half written, half removed, or torn."""
+    """Removes incomplete checkpoints, which a killed process has left."""
     for path in list(folder.iterdir()) if folder.is_dir() else ():
         if path.name.startswith(_ASIDE):
             shutil.rmtree(path, ignore_errors=True)
@@ -144,7 +146,7 @@ def clean(folder: Path) -> None:
 
 
 def _opened(path: Path) -> Saved | None:
-    """The checkpoint of a folder; None for one that is none, or torn."""
+    """The checkpoint in a folder; None if there is none or it is incomplete."""
     match = _NAME.match(path.name)
     if not match:
         return None
@@ -157,7 +159,7 @@ def _opened(path: Path) -> Saved | None:
 
 
 def _remove(path: Path) -> None:
-    """Out of sight in one move, then gone: a kill in between leaves no folder that looks whole."""
+    """Renames a checkpoint and then removes it, so that a kill leaves no folder that looks complete."""
     aside = path.with_name(f"{_ASIDE}gone-{path.name}")
     shutil.rmtree(aside, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -166,7 +168,7 @@ def _remove(path: Path) -> None:
 
 
 def _force(folder: Path) -> None:
-    """Forces the names in a folder to disk."""
+    """Syncs the entries of a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -176,7 +178,7 @@ def _force(folder: Path) -> None:
 
 @torch.no_grad()
 def load_model(model: nn.Module, saved: Saved) -> None:
-    """Puts the tensors of a checkpoint into a model, sharded as it is. Raises InputError for those of another model."""
+    """Loads the tensors of a checkpoint into a model, sharded or not. Raises InputError if names or shapes differ."""
     from safetensors.torch import load_file
 
     own, tensors = model.state_dict(), load_file(saved.path / MODEL)
@@ -190,17 +192,17 @@ def load_model(model: nn.Module, saved: Saved) -> None:
 
 
 def whole(value: Tensor) -> Tensor:
-    """A tensor that is sharded put together again, on the CPU; a copy, so that training may go on meanwhile."""
+    """A copy of a tensor on the CPU; gathers a sharded tensor."""
     return gathered(value).detach().to("cpu", copy=True).contiguous()
 
 
 def gathered(value: Tensor) -> Tensor:
-    """A DTensor as a tensor, any other as it is. Every process calls it."""
+    """Gathers a DTensor, and returns other tensors unchanged. Every process must call it."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value  # importing DTensor takes a second
 
 
 def like(pattern: Tensor, value: Tensor) -> Tensor:
-    """A whole tensor placed as another one is: on its device, sharded as it."""
+    """A tensor on the device of `pattern`, sharded like `pattern`."""
     value = value.to(pattern.device)
     if not hasattr(pattern, "full_tensor"):
         return value
@@ -210,7 +212,7 @@ def like(pattern: Tensor, value: Tensor) -> Tensor:
 
 
 def save(session: Session, out: Path) -> None:
-    """Writes a checkpoint of what is so far. Every process calls it; the first one writes. Raises OSError."""
+    """Writes a checkpoint of the session. Every process must call it; the first process writes. Raises OSError."""
     from safetensors.torch import save as packed
 
     files = {
@@ -223,7 +225,7 @@ def save(session: Session, out: Path) -> None:
         MEMORY: _memories(session),
     }
     if session.first:
-        facts = {  # samples and random numbers are functions of the seed and the step
+        facts = {  # seed and step determine samples and random numbers
             "samples": session.step * session.run.batch,
             "seed": session.run.seed,
             "config": config_hash(session.run),
@@ -237,7 +239,7 @@ def save(session: Session, out: Path) -> None:
 
 
 def _memories(session: Session) -> dict[str, Tensor]:
-    """The memories of all parts, [rows of the batch, rows, width] each, in the order of the batch's rows."""
+    """The memories of all parts, [batch, rows, width] each, in the order of the batch."""
     parts: dict[str, list[Tensor]] = {}
     for memory in (memory for memory in session.memories if memory is not None):
         named = memory.tensors()
@@ -248,11 +250,11 @@ def _memories(session: Session) -> dict[str, Tensor]:
 
 
 def resume(session: Session, saved: Saved) -> None:
-    """Puts a checkpoint into a session that has just begun. Raises InputError for one of another run or model."""
+    """Loads a checkpoint into a new session. Raises InputError for a checkpoint of another run or model."""
     from safetensors.torch import load_file
 
     if saved.state.get("config") != config_hash(session.run):
-        raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration is not that of {CONFIG}.")
+        raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration differs from {CONFIG}.")
     load_model(session.model, saved)
     parameters = dict(session.model.named_parameters())
     for path, value in load_file(saved.path / OPTIMIZER).items():
@@ -260,10 +262,10 @@ def resume(session: Session, saved: Saved) -> None:
         parameter = parameters[name]
         session.optimizer.state[parameter][key] = value if key == "step" else like(parameter, value)
     if (saved.path / MEMORY).exists():
-        held = load_file(saved.path / MEMORY)
+        stored = load_file(saved.path / MEMORY)
         for part in range(session.share.parts):
             rows = slice(*session.share.rows(part, session.run.batch))
-            own = {name: value[rows].to(session.fabric.device, copy=True) for name, value in held.items()}
+            own = {name: value[rows].to(session.fabric.device, copy=True) for name, value in stored.items()}
             fresh = session.memories[part]
             assert fresh is not None
             session.memories[part] = fresh.with_tensors(own)
@@ -272,17 +274,28 @@ def resume(session: Session, saved: Saved) -> None:
 
 
 def config_hash(run: Run) -> str:
-    """A hash of all that decides what a run computes, but for the number of steps where the schedule ignores it."""
+    """A hash of the keys that determine the result of a run; see `decisive`."""
     return hashlib.sha256(json.dumps(decisive(run), sort_keys=True).encode()).hexdigest()
 
 
 def decisive(run: Run) -> dict[str, Any]:
-    """What must be the same for a run to go on."""
+    """The keys that must not change between a run and its resumption; `steps` may, if the schedule is constant."""
     free = {*MACHINE, "run"} | ({"steps"} if run.schedule == "constant" else set())
     added = {name for name in LATER if getattr(run, name) == Run.model_fields[name].default}
     return run.model_dump(mode="json", exclude=free | added)
 
 
+def undescribed(value: Any) -> Any:
+    """A value without the descriptions in its designs and models: a reworded description is no other run.
+
+    >>> undescribed({"design": {"about": "Attention.", "name": "a"}})
+    {'design': {'name': 'a'}}
+    """
+    if isinstance(value, Mapping):
+        return {key: undescribed(own) for key, own in value.items() if key not in ("about", "source")}
+    return [undescribed(own) for own in value] if isinstance(value, list) else value
+
+
 def write_config(run: Run, out: Path) -> None:
-    """Writes `run.yaml`: the run with nothing left to look up, its model written out."""
+    """Writes `run.yaml`: the resolved run, with its model written out."""
     write_whole(out / CONFIG, dump(run.model_dump(mode="json", exclude_none=True, exclude={*SIZES, "design"})).encode())

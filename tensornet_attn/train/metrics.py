@@ -1,4 +1,4 @@
-"""The metrics of a run: lines in metrics.jsonl, a bar or lines for whoever waits, and TensorBoard's event files."""
+"""The metrics of a run: metrics.jsonl, progress in the terminal, and TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tensornet_attn.files import write_whole
 Line = dict[str, Any]
 FILE = "metrics.jsonl"
 Tell = Callable[[Mapping[str, Any]], None]
-_SECONDS = 10.0  # between plain lines
-_FIRST = 5  # steps, so that the first line comes early and knows the speed
+_SECONDS = 10.0  # between lines of progress
+_FIRST = 5  # steps before the first line, which measure the speed
 
 
 def read(path: Path) -> list[Line]:
-    """The whole lines of a file, in order; a torn one ends it."""
+    """The lines of a file up to the first incomplete line."""
     found: list[Line] = []
     for text in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         try:
@@ -36,7 +36,7 @@ def read(path: Path) -> list[Line]:
 
 
 def cut(path: Path, step: int) -> list[Line]:
-    """Takes out what is torn and what comes after a step; what is left."""
+    """Removes incomplete lines and lines after `step` from the file, and returns the remaining lines."""
     left = [line for line in read(path) if line["step"] <= step]
     if path.exists():
         write_whole(path, b"".join(map(_written, left)))
@@ -44,25 +44,25 @@ def cut(path: Path, step: int) -> list[Line]:
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Adds one line, in one write. Raises OSError."""
+    """Appends one line. Raises OSError if the disk is full."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         data = _written(line)
-        while data:  # a full disk takes a part, and says so when asked to take the rest
+        while data:  # a full disk accepts a part, and raises at the next write
             data = data[os.write(handle, data) :]
     finally:
         os.close(handle)
 
 
 def force(path: Path) -> None:
-    """Forces the lines to disk: a checkpoint must not outlive the lines before it."""
+    """Syncs the file to disk, before the checkpoint of its last step."""
     if path.exists():
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
 
 def median_speed(lines: list[Line]) -> float:
-    """The median of tokens a second over all optimiser steps."""
+    """The median of tokens per second over all optimiser steps."""
     found = sorted(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
     return found[len(found) // 2] if found else math.nan
 
@@ -73,7 +73,7 @@ def _written(line: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def progress(name: str, steps: int, done: int, shown: bool) -> Iterator[Tell]:
-    """What takes the metrics of each step, and each validation."""
+    """Yields a callback for the metrics of steps and validations, which shows a bar, or lines without a terminal."""
     if not shown:
         yield lambda line: None
     elif sys.stderr.isatty():
@@ -118,13 +118,13 @@ def _bar(name: str, steps: int, done: int) -> Iterator[Tell]:
 
 
 def say(text: str) -> None:
-    """A line on standard error."""
+    """Writes a line to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def words(line: Mapping[str, Any]) -> str:
-    """The numbers of a line that people look at.
+    """The main metrics of a line, for the terminal.
 
     >>> words({"step": 3, "loss": 2.25, "tokens_per_second": 1234.5})
     'loss 2.25  1,234 tokens/s'
@@ -139,7 +139,8 @@ def words(line: Mapping[str, Any]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """
+    """Formats seconds as hours, minutes and seconds.
+
     >>> clock(3725)
     '1:02:05'
     """
@@ -149,7 +150,7 @@ def clock(seconds: float) -> str:
 
 @contextmanager
 def board(folder: Path, step: int, wanted: bool) -> Iterator[Tell]:
-    """What takes the metrics of each step; what was written after `step` is marked as gone."""
+    """Yields a callback that writes metrics to TensorBoard's event files, and purges events after `step`."""
     if not wanted:
         yield lambda line: None
         return

@@ -1,4 +1,4 @@
-"""A run as it stands between two steps: devices, model, optimizer, memories; and what a process computes of a batch."""
+"""The state of a run: devices, model, optimizer, memories, and the rows of each process."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Share:
-    """What one process takes of every batch: of `parts` parts, each spread over `world` processes, those of `rank`."""
+    """The rows of a batch that process `rank` of `world` computes, in `parts` accumulated parts."""
 
     rank: int
     world: int
     parts: int
 
     def rows(self, part: int, batch: int) -> tuple[int, int]:
-        """First row of a part and the row behind it.
+        """The first row of a part and the row after its last.
 
         >>> [Share(rank, 2, 2).rows(part, 10) for part in (0, 1) for rank in (0, 1)]
         [(0, 2), (2, 5), (5, 7), (7, 10)]
@@ -50,14 +50,14 @@ class Share:
         return batch * place // pieces, batch * (place + 1) // pieces
 
     def batches(self, task: Task, step: int, batch: int) -> list[Batch]:
-        """The samples of a step, counted from 0, that this process computes."""
+        """The samples of this process at a step, counted from 0."""
         spans = [self.rows(part, batch) for part in range(self.parts)]
         return [task.samples("train", step * batch + start, stop - start) for start, stop in spans]
 
     def judged(self, batch: Batch) -> Batch:
-        """The rows of a validation batch that this process judges; a row that counts for nothing where there is none.
+        """The rows of a validation batch for this process; one unscored row if it has none.
 
-        Every process must call the model equally often: sharded weights are gathered in the call.
+        All processes must make the same number of calls, because calls gather sharded weights.
         """
         rows = len(batch)
         start, stop = rows * self.rank // self.world, rows * (self.rank + 1) // self.world
@@ -68,7 +68,7 @@ class Share:
 
 
 def seed_part(seed: int, step: int, place: int) -> None:
-    """Seeds torch, numpy and random for one part of one step: what is drawn depends on nothing that came before."""
+    """Seeds torch, numpy and random for one part of one step, so that draws do not depend on earlier steps."""
     digest = hashlib.sha256(f"{seed} {step} {place}".encode()).digest()
     number = int.from_bytes(digest[:8], "little") >> 1
     torch.manual_seed(number)
@@ -77,7 +77,7 @@ def seed_part(seed: int, step: int, place: int) -> None:
 
 
 def arguments(batch: Batch) -> tuple[Any, ...]:
-    """What a model of any kind is called with for a batch of its kind of task."""
+    """The arguments of the model's call for a batch."""
     if batch.source is not None:
         return batch.source, batch.tokens, batch.source_mask, batch.key_mask
     return batch.tokens, batch.key_mask
@@ -90,10 +90,10 @@ def answer(
     at: Tensor | None = None,
     losses: dict[str, Tensor] | None = None,
 ) -> tuple[Tensor, Memory | ModelCache | None]:
-    """(logits, the next memory) of any kind of model for a batch of its kind of task.
+    """Calls a model on a batch and returns (logits, next memory).
 
-    `at` [k]: what `scored_places` gave, for the logits [k vocabulary] of these places alone. `losses` takes the
-    auxiliary losses by name, if given.
+    With `at` [k], the result of `scored_places`, the logits are [k, vocabulary], of these positions only. Auxiliary
+    losses are added to the dict `losses`, if given.
     """
     options = {"memory": memory, "at": at, "losses": None if losses is None else True}
     made = model(*arguments(batch), **{name: value for name, value in options.items() if value is not None})
@@ -105,10 +105,10 @@ def answer(
 
 
 def scored_places(batch: Batch) -> Tensor | None:
-    """Where a language model is scored, counted through all rows [k]: it need say nothing elsewhere.
+    """Flat indices [k] (row * n + position) of the scored positions of a language model.
 
-    None where every place is scored, and for other kinds of tasks. Of a batch in main memory: a device would be
-    waited for.
+    Returns None if every position is scored, and for other kinds of tasks. The batch must be on the CPU: on a device,
+    the call would synchronise.
     """
     if batch.source is not None or batch.targets.dim() == 1:
         return None
@@ -117,7 +117,7 @@ def scored_places(batch: Batch) -> Tensor | None:
 
 
 def check_tokens(batch: Batch, task: Task) -> None:
-    """Raises InputError for tokens or targets that are outside of the task's own vocabulary or classes."""
+    """Raises InputError for tokens or targets outside the task's vocabulary or classes."""
     bounds = {"tokens": task.vocabulary, "source": task.vocabulary, "targets": task.classes or task.vocabulary}
     for name, bound in bounds.items():
         values = getattr(batch, name)
@@ -126,16 +126,16 @@ def check_tokens(batch: Batch, task: Task) -> None:
         free = values == UNSCORED if name == "targets" else torch.zeros_like(values, dtype=torch.bool)
         wrong = values[~free & ((values < 0) | (values >= bound))]
         if wrong.numel():
-            raise InputError(f"task '{task.name}' gave {int(wrong[0])} among its {name}; they are 0 to {bound - 1}.")
+            raise InputError(f"task '{task.name}' returned {int(wrong[0])} in {name}; the range is 0 to {bound - 1}.")
 
 
 @torch.no_grad()
 def judge(
     fabric: Fabric, model: nn.Module, module: Any, task: Task, batches: Iterable[Batch], samples: int | None = None
 ) -> Score:
-    """Sums and counts over the first `samples` samples of batches of a task, or over all.
+    """The score over the first `samples` samples of the batches, or over all.
 
-    A language model computes logits where they are scored alone; one with a memory carries it from batch to batch.
+    A language model computes logits of scored positions only. A memory is carried from batch to batch.
     """
     share, total, seen = Share(fabric.global_rank, fabric.world_size, 1), Score({}), 0
     memory, was = None, model.training
@@ -161,7 +161,7 @@ def judge(
 
 
 def eval_line(score: Score) -> dict[str, float | None]:
-    """The means of a score under the names that a metrics line has; null for what is not finite."""
+    """The means of a score under their names in metrics.jsonl; None for values that are not finite."""
     return {f"eval_{name}": value if math.isfinite(value) else None for name, value in score.means().items()}
 
 
@@ -170,7 +170,7 @@ NEEDED = {"lightning_fabric": "lightning-fabric", "safetensors": "safetensors", 
 
 
 def need_parts(run: Run) -> None:
-    """Raises MissingPartError for what training needs and is not installed."""
+    """Raises MissingPartError if a package that training needs is not installed."""
     needed = NEEDED | ({"tensorboard": "tensorboard"} if run.tensorboard else {})
     missing = [package for module, package in needed.items() if find_spec(module) is None]
     if missing:
@@ -178,12 +178,12 @@ def need_parts(run: Run) -> None:
 
 
 def fabric_of(run: Run) -> Fabric:
-    """The Fabric of a run, not yet launched. Under torchrun the processes are those that it has started."""
+    """The Fabric of a run, not yet launched. Under torchrun, it uses torchrun's processes."""
     from lightning_fabric import Fabric
     from lightning_fabric.strategies import DDPStrategy, ModelParallelStrategy
 
     if run.accelerator == "cuda" and not torch.cuda.is_available():
-        raise InputError("accelerator 'cuda': torch finds no GPU here; choose auto or cpu.")
+        raise InputError("accelerator 'cuda': torch finds no GPU; choose auto or cpu.")
     found = "cuda" if torch.cuda.is_available() else "cpu"
     devices, nodes = run.devices, run.nodes
     if "TORCHELASTIC_RUN_ID" in os.environ:  # set by torchrun, with the numbers below
@@ -202,7 +202,7 @@ def fabric_of(run: Run) -> Fabric:
 
 
 def _sharded(model: nn.Module, mesh: Any) -> nn.Module:
-    """FSDP2: the weights of each block, and those of the rest, are gathered when they are used."""
+    """Applies FSDP2 to each block and to the rest of the model."""
     from torch.distributed.fsdp import fully_shard
 
     for block in blocks(model):
@@ -211,12 +211,12 @@ def _sharded(model: nn.Module, mesh: Any) -> nn.Module:
 
 
 def blocks(model: nn.Module) -> list[Block]:
-    """The layers of a model, of all its stacks."""
+    """The layers of all stacks of a model."""
     return [module for module in model.modules() if isinstance(module, Block)]
 
 
 def recompute(model: nn.Module) -> None:
-    """Makes every layer keep its inputs alone. Layers with a state are left out: a second call reads another one."""
+    """Checkpoints activations of every layer without a state; a recomputed layer would see an updated state."""
     for block in blocks(model):
         if not any(True for _ in block.buffers()):
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
@@ -224,10 +224,11 @@ def recompute(model: nn.Module) -> None:
 
 @dataclass
 class Session:
-    """`model` has the weights; `module` is what is called: the model, spread over processes and compiled where asked.
+    """The state of a run between two steps.
 
-    `memories`: of each part of a batch, None before the first step and for models without. `step`: optimiser steps that
-    are done. `seconds`: spent on them, before this process too. `peak`: bytes, likewise.
+    `model` has the weights; `module` is the model as it is called: distributed, and compiled if the run says so.
+    `memories`: one for each part of a batch; None for models without memory. `step`: optimiser steps taken. `seconds`:
+    time of these steps, including earlier processes. `peak`: peak memory in bytes, including earlier processes.
     """
 
     run: Run
@@ -245,7 +246,7 @@ class Session:
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this is the process that writes files."""
         return self.fabric.is_global_zero
 
     def sum(self, values: Tensor) -> Tensor:
@@ -254,20 +255,26 @@ class Session:
 
 
 def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
-    """The session before the first step; its weights are drawn from the run's seed. Raises InputError."""
+    """The session before the first step, with weights drawn from the run's seed.
+
+    Raises InputError if the batch or an option does not fit processes, parts or memory.
+    """
     share = Share(fabric.global_rank, fabric.world_size, run.accumulate)
     pieces, remembers = share.world * share.parts, bool(getattr(spec.config, "memory", 0))
     if run.batch < pieces:
-        raise InputError(f"a batch of {run.batch} cannot be spread over {share.world} processes x {share.parts} parts.")
+        raise InputError(
+            f"a batch of {run.batch} is too small for {share.world} processes x {share.parts} parts: set 'batch' to at "
+            f"least {pieces}."
+        )
     if remembers and run.batch % pieces:
         raise InputError(
-            f"'{spec.name}' has a memory: its batch of {run.batch} must be a multiple of {share.world} processes x "
-            f"{share.parts} parts."
+            f"'{spec.name}' has a memory, and its batch of {run.batch} is not a multiple of {share.world} processes x "
+            f"{share.parts} parts: change 'batch'."
         )
     by_cache = getattr(spec.config, "memory_kind", "inputs") == "cache"
     twice = [name for name in ("compile", "checkpoint_activations") if getattr(run, name)]
     if by_cache and twice:
-        raise InputError(f"'{spec.name}' carries a cache, which each call changes: leave out '{twice[0]}'.")
+        raise InputError(f"'{spec.name}' has 'memory_kind: cache', which excludes '{twice[0]}': leave it out.")
     seed_part(run.seed, 0, 0)
     model = make(spec, backend=run.backend)
     if run.checkpoint_activations:
@@ -280,7 +287,7 @@ def begin(run: Run, task: Task, spec: ModelSpec, fabric: Fabric) -> Session:
 
 
 def optimizer_of(run: Run, model: nn.Module) -> torch.optim.AdamW:
-    """AdamW; weights of one leg and of none, such as biases and norms, do not decay."""
+    """AdamW, without weight decay on parameters of fewer than two legs, such as biases and norms."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": run.weight_decay},

@@ -1,4 +1,4 @@
-"""From a configuration and a folder to a finished run, step after step; and what it leaves: a summary, its curves."""
+"""`train` and its loop, with the summary and the curves of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tensornet_attn.tasks.recipe import Measure
 from tensornet_attn.tasks.task import Task
 from tensornet_attn.train import metrics
 from tensornet_attn.train.config import Run, RunKeys, Source, read, resolved, spec_of
-from tensornet_attn.train.folder import CHECKPOINTS, check_same, checkpoints, clean, locked, resume, save, write_config
+from tensornet_attn.train.folder import CHECKPOINTS, checkpoints, clean, locked, resume, same_run, save, write_config
 from tensornet_attn.train.metrics import Line, Tell, board, median_speed, progress, say
 from tensornet_attn.train.session import Session, begin, eval_line, fabric_of, judge, need_parts
 from tensornet_attn.train.step import Diverged, optimise
@@ -40,22 +40,23 @@ from tensornet_attn.version import __version__
 def train(
     config: Source = None, *, out: str | os.PathLike[str], command: str | None = None, **options: Unpack[RunKeys]
 ) -> dict[str, Any]:
-    """Trains what a run file, or a mapping, and options say, and gives what `OUT/summary.json` holds; nothing on
-    processes other than the first.
+    """Trains a model on a task and returns the content of `OUT/summary.json`.
 
-    `options` are the keys of a run file and win over it; `command` is noted in the summary. Called again with the same
-    arguments a run goes on from its last checkpoint, whatever ended it, and a finished one is left as it is. On the
-    CPU its losses are, bit by bit, those of a run that nothing has ended. Progress goes to standard error.
+    `config` is a run file or a mapping, and `options` are keys that override it. The summary records `command`. A
+    second call with the same arguments resumes from the last checkpoint, and does nothing if the run is finished. On a
+    CPU, the losses of a resumed run equal those of an uninterrupted run bit by bit. Processes other than the first
+    return an empty dict. Progress goes to standard error.
 
-    Raises TypeError for another key, DesignError and InputError for what is wrong with the run, task, model or folder,
-    and where loss or gradient stop being finite; MissingPartError; KeyboardInterrupt after a checkpoint.
+    Raises TypeError for an unknown key; DesignError and InputError for problems of run, task, model or folder;
+    InputError if loss or gradient stop being finite; MissingPartError if a package is missing; KeyboardInterrupt on
+    Ctrl-C, after a checkpoint.
     """
     run = read(config, options)
     need_parts(run)
     task = task_of(run)
     spec = spec_of(run, task)
-    run, out = resolved(run, spec, task), Path(out)
-    check_same(run, out)
+    out = Path(out)
+    run = same_run(resolved(run, spec, task), out)
     done = finished(run, out)
     if done is not None:
         say(f"'{out}' is finished: {done['steps']} steps.")
@@ -67,18 +68,18 @@ def train(
 
 
 def task_of(run: Run) -> Task:
-    """The task of a run, its samples drawn with the run's seed. Raises InputError."""
+    """The task of a run, with the run's seed. Raises InputError for an unknown task or another version."""
     task = task_named(run.task, seed=run.seed, cache=run.cache, **run.options)
     if run.task_version not in (None, task.recipe.version):
         raise InputError(
-            f"the run is on version {run.task_version} of task '{run.task}'; this package has version "
+            f"the run needs version {run.task_version} of task '{run.task}'; this package has version "
             f"{task.recipe.version}."
         )
     return task
 
 
 def finished(run: Run, out: Path) -> dict[str, Any] | None:
-    """The summary of a run that has taken all its steps."""
+    """The summary of a finished run; None if the run is not finished."""
     path = out / SUMMARY
     found = json.loads(path.read_bytes()) if path.exists() else None
     return found if found is not None and found["steps"] >= run.steps else None
@@ -87,8 +88,8 @@ def finished(run: Run, out: Path) -> dict[str, Any] | None:
 def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
     run, first = session.run, session.first
     with locked(out, first):
-        if first:  # what killed processes have left is removed, and what this run is written down
-            for path in out.glob(".*.*"):  # files that were being written
+        if first:
+            for path in out.glob(".*.*"):  # files that a killed process has left half written
                 path.unlink()
             (out / SUMMARY).unlink(missing_ok=True)
             clean(out / CHECKPOINTS)
@@ -108,10 +109,10 @@ def _trained(session: Session, out: Path, command: str) -> dict[str, Any]:
 
 
 def loop(session: Session, out: Path, tells: tuple[Tell, ...]) -> None:
-    """Takes all steps that are left.
+    """Takes all remaining steps.
 
-    Ctrl-C ends the step, writes a checkpoint and raises KeyboardInterrupt; a second one does not wait. Raises
-    InputError where loss or gradient are not finite, and OSError where the disk is full.
+    Ctrl-C finishes the step, writes a checkpoint and raises KeyboardInterrupt; a second Ctrl-C interrupts at once.
+    Raises InputError if loss or gradient are not finite, and OSError if the disk is full.
     """
     run, saved_at = session.run, time.monotonic()
 
@@ -138,7 +139,7 @@ def loop(session: Session, out: Path, tells: tuple[Tell, ...]) -> None:
 
 
 def _step(session: Session, tell: Callable[[Mapping[str, Any]], None], wishes: tuple[bool, ...]) -> tuple[int, ...]:
-    """One step and its line; the wishes that some process has had."""
+    """Takes one step and reports its metrics; returns how many processes made each request of `wishes`."""
     start = time.perf_counter()
     measured = optimise(session, wishes)
     seconds = time.perf_counter() - start
@@ -153,7 +154,7 @@ def _step(session: Session, tell: Callable[[Mapping[str, Any]], None], wishes: t
 
 @contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """The first Ctrl-C is kept until a step has ended; the next one interrupts as ever."""
+    """Sets an event at the first Ctrl-C; the second Ctrl-C interrupts at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -173,7 +174,7 @@ def _interrupts() -> Iterator[threading.Event]:
 
 @contextmanager
 def _settings(run: Run, device: torch.device) -> Iterator[None]:
-    """Threads as the run says, and on the CPU sums in a fixed order; as they were when this ends."""
+    """Sets the run's torch threads, and deterministic algorithms on the CPU, and restores both at the end."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     warns, fills = (
         torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -194,11 +195,11 @@ def _settings(run: Run, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _reporting(out: Path) -> Iterator[None]:
-    """Whatever ends a run early, says which checkpoint it can go on from."""
+    """Adds the last checkpoint, from which the run can resume, to the message of an error."""
     try:
         yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {_last(out)}; the same command goes on.") from None
+        raise KeyboardInterrupt(f"interrupted; {_last(out)}; the same command resumes the run.") from None
     except Diverged as error:
         raise InputError(f"{error}; {_last(out)}.") from error
     except OSError as error:
@@ -212,23 +213,23 @@ def _last(out: Path) -> str:
 
 
 SUMMARY, CURVES = "summary.json", "curves.svg"
-_SPAN = 50  # steps, or a fiftieth of the run, that the thick line is a mean of
+_SPAN = 50  # maximum steps of the moving average, which is a fiftieth of the run
 
 
 def finish(session: Session, out: Path, command: str) -> dict[str, Any]:
-    """Writes and gives the summary, and draws the curves; nothing on processes other than the first."""
-    told: dict[str, Any] = {}
+    """Writes the summary and the curves on the first process and returns the summary; others return an empty dict."""
+    summary: dict[str, Any] = {}
     if session.first:
         lines = metrics.read(out / metrics.FILE)
-        told = summary_of(session, lines, command)
+        summary = summary_of(session, lines, command)
         draw(lines, f"{session.spec.name} on {session.task.name}", out / CURVES)
-        write_whole(out / SUMMARY, json.dumps(told, indent=2, ensure_ascii=False).encode() + b"\n")
+        write_whole(out / SUMMARY, json.dumps(summary, indent=2, ensure_ascii=False).encode() + b"\n")
     session.fabric.barrier()
-    return told
+    return summary
 
 
 def summary_of(session: Session, lines: list[Line], command: str) -> dict[str, Any]:
-    """Final validation, size, work, speed, memory, and where all this comes from."""
+    """The summary: final validation, parameters, MACs per token, speed, memory, device, command and versions."""
     task, spec = session.task, session.spec
     judged = [line for line in lines if "eval_loss" in line]
     parts = (part for blocks in spec.stacks.values() for block in blocks for part in block.values())
@@ -256,7 +257,7 @@ def summary_of(session: Session, lines: list[Line], command: str) -> dict[str, A
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Of the CUDA allocator on a GPU, else the most that this process has had in memory."""
+    """Peak memory in bytes: of the CUDA allocator on a GPU, otherwise of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -264,7 +265,7 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def draw(lines: list[Line], title: str, path: Path) -> None:
-    """Writes loss and validation loss, validation accuracies, and perplexity or bits, over the steps. SVG."""
+    """Writes an SVG with curves of loss and validation loss, validation accuracies, and perplexity or bits."""
     rates = sorted({name for line in lines for name in line if name.startswith("eval_accuracy")})
     units = sorted({f"eval_{unit}" for unit in get_args(Measure)} & {name for line in lines for name in line})
     panels = (
@@ -299,7 +300,7 @@ def _points(lines: list[Line], name: str) -> tuple[list[int], list[float]]:
 
 
 def _smooth(values: list[float]) -> list[float]:
-    """The mean of each value and those before it."""
+    """The moving average over each value and those before it."""
     span = max(1, min(_SPAN, len(values) // 50))
     sums = list(accumulate(values, initial=0.0))
     starts = [max(0, place + 1 - span) for place in range(len(values))]

@@ -1,4 +1,4 @@
-"""One optimiser step: the mean loss of the whole batch, however many processes and parts it is spread over."""
+"""One optimiser step, on the mean loss of the whole batch over all processes and accumulated parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 def rate(run: Run, step: int) -> float:
-    """The learning rate of a step, counted from 1: a straight rise, then what the schedule says.
+    """The learning rate of a step, counted from 1: linear warm-up, then the schedule.
 
     >>> run = Run(task="copy", design="mhsa", steps=300, warmup=100, lr=1.0)
     >>> [round(rate(run, step), 3) for step in (1, 100, 200, 300)]
@@ -36,15 +36,15 @@ def rate(run: Run, step: int) -> float:
 
 
 class Diverged(InputError):
-    """Loss or gradient are not finite: the step and the first layer, in words."""
+    """Loss or gradient are not finite; the message names the step and the first layer with such an output."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a step is known by: its mean loss in nats, the norm of its gradient, and its learning rate.
+    """The metrics of a step: mean loss in nats, norm of the gradient before clipping, learning rate.
 
-    `losses`: the auxiliary losses by name, means over the batch, not weighted; they are no part of `loss`.
-    `wishes`: how many processes asked for something at this step, the same on all of them.
+    `losses`: unweighted means of the auxiliary losses by name; `loss` does not include them. `wishes`: for each
+    request, the number of processes that made it at this step; the same on all processes.
     """
 
     loss: float
@@ -55,24 +55,24 @@ class Measured:
 
 
 def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
-    """Takes one step. The weights stay as they were, and Diverged is raised, where loss or gradient are not finite.
+    """Takes one step. Raises Diverged, with unchanged weights, if loss or gradient are not finite.
 
-    The CPU waits for the device once: loss, norm and wishes are read together, before the optimizer moves the weights.
+    The step synchronises with the device once: it reads loss, norm and wishes together, before the update.
     """
     run, number = session.run, session.step + 1
     batches, places = _batches(session)
     scored = session.sum(sum((batch.targets != UNSCORED).sum() for batch in batches))
-    weight = session.share.world / scored.clamp(min=1).double()  # gradients are averaged over processes, losses are not
+    weight = session.share.world / scored.clamp(min=1).double()  # processes average gradients, and sum losses
     lr = rate(run, number)
     for group in session.optimizer.param_groups:
         group["lr"] = lr
     session.optimizer.zero_grad()
     parts = [_part(session, part, *of_part, weight) for part, of_part in enumerate(zip(batches, places, strict=True))]
     norm = gathered(torch.nn.utils.clip_grad_norm_(session.model.parameters(), run.clip or math.inf))
-    told = torch.tensor([0.0, *wishes], dtype=torch.float64, device=norm.device)
-    told[0] = sum(loss for loss, _ in parts) / scored.clamp(min=1)
-    told = session.sum(torch.cat([told, sum(auxiliary for _, auxiliary in parts)]))
-    loss, *counts, grad_norm = torch.cat([told, norm.double()[None]]).tolist()
+    sums = torch.tensor([0.0, *wishes], dtype=torch.float64, device=norm.device)
+    sums[0] = sum(loss for loss, _ in parts) / scored.clamp(min=1)
+    sums = session.sum(torch.cat([sums, sum(auxiliary for _, auxiliary in parts)]))
+    loss, *counts, grad_norm = torch.cat([sums, norm.double()[None]]).tolist()
     losses = dict(zip(session.spec.loss_weights, counts[len(wishes) :], strict=True))
     if not all(map(math.isfinite, (loss, *losses.values(), grad_norm))):
         raise Diverged(_stopped(session, batches, {"": loss, **losses}, grad_norm))
@@ -82,7 +82,7 @@ def optimise(session: Session, wishes: tuple[bool, ...]) -> Measured:
 
 
 def _batches(session: Session) -> tuple[list[Batch], list[Tensor | None]]:
-    """The batch of each part and the places where it is scored, on the device."""
+    """The batch of each part and its scored positions, on the device."""
     batches = session.share.batches(session.task, session.step, session.run.batch)
     if session.step == 0:
         for batch in batches:
@@ -92,9 +92,9 @@ def _batches(session: Session) -> tuple[list[Batch], list[Tensor | None]]:
 
 
 def _part(session: Session, part: int, batch: Batch, at: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of losses of one part, and what it adds to each auxiliary loss; their gradient is added to what there is.
+    """Returns the summed loss of one part and its share of each auxiliary loss, and accumulates the gradient.
 
-    Processes meet at the last part. An auxiliary loss is a mean over rows, so a part counts by its rows.
+    Processes synchronise at the last part. An auxiliary loss is a mean over rows, so parts are weighted by rows.
     """
     share, last = session.share, part == session.share.parts - 1
     weights, rows = session.spec.loss_weights, len(batch) / session.run.batch
@@ -118,7 +118,7 @@ def _part(session: Session, part: int, batch: Batch, at: Tensor | None, weight: 
 
 @torch.no_grad()
 def _average_states(session: Session, rows: int) -> None:
-    """States are means over the rows of a call: over all processes, as over one."""
+    """Averages the states of designs over processes: a state is a mean over the rows of the whole batch."""
     if session.share.world == 1:
         return
     states = list(session.model.buffers())
@@ -129,7 +129,7 @@ def _average_states(session: Session, rows: int) -> None:
 
 
 def _stopped(session: Session, batches: list[Batch], losses: dict[str, float], grad_norm: float) -> str:
-    """Which number is not finite and where that began: the parts are computed again, and looked at."""
+    """The message of `Diverged`: the value that is not finite, and the layer found by repeating the forward passes."""
     named = {f"the loss '{name}'" if name else "the loss": value for name, value in losses.items()}
     numbers = named | {"the norm of the gradient": grad_norm}
     what = next(f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value))
@@ -150,9 +150,9 @@ def _stopped(session: Session, batches: list[Batch], losses: dict[str, float], g
 
 
 def culprit(model: nn.Module, call: Callable[[], Any]) -> str:
-    """Calls a model once more, and says in words which layer gave the first output that is not finite.
+    """Repeats a call and describes the first layer with an output that is not finite.
 
-    Where all are finite, the first parameter with a gradient that is not.
+    If all outputs are finite, describes the first parameter whose gradient is not.
     """
     found: list[str] = []
 
@@ -171,12 +171,12 @@ def culprit(model: nn.Module, call: Callable[[], Any]) -> str:
         for handle in handles:
             handle.remove()
     if found:
-        return f"the first output that is not finite is that of '{found[0]}'"
+        return f"the first output that is not finite is in '{found[0]}'"
     for name, value in model.named_parameters():
         own = getattr(value.grad, "_local_tensor", value.grad)
         if own is not None and not torch.isfinite(own).all():
-            return f"all outputs are finite, and the gradient of '{name}' is not"
-    return "the outputs of all layers are finite, and the loss or the norm of the gradient is not"
+            return f"all outputs are finite, but the gradient of '{name}' is not"
+    return "the outputs of all layers are finite, but the loss or the norm of the gradient is not"
 
 
 def _floats(output: Any) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""A run that was trained, or is still: its model, to judge it, to write with it, and to look at its layers."""
+"""The model of a run's folder: evaluation, text generation, and the sections of its attention layers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tensornet_attn.train.start import task_of
 
 Tensor = torch.Tensor
 SAMPLES = 8
-PART = 8  # samples of a call of the model: the logits of all samples at once can be more than there is memory
+PART = 8  # samples per call of the model, which limits the memory of the logits
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The run, its task and model, and the checkpoint that the weights are of."""
+    """A run with its task, its model, and the checkpoint of the weights."""
 
     run: Run
     task: Task
@@ -38,7 +38,7 @@ class Trained:
     saved: Saved
 
     def judge(self, split: str, samples: int | None = None, batch: int | None = None) -> Score:
-        """The score on a split, or on its first samples. Raises InputError."""
+        """The score on a split, or on its first `samples` samples. Raises InputError for an unknown split."""
         return self._judged(self.task.batches(split, batch or self.run.batch), samples)
 
     def slide(
@@ -49,15 +49,14 @@ class Trained:
         samples: int | None = None,
         batch: int | None = None,
     ) -> Score:
-        """The score of a running text in windows that slide over it, or of the first `samples` windows.
+        """The score of a text in sliding windows, or of the first `samples` windows.
 
-        A window has `context` tokens, those of a sample if not given, and scores its last `stride` places; the first
-        one scores all. Raises InputError for other tasks, and for a model with a memory, which has its context there.
+        A window has `context` tokens (default: the length of a sample) and scores its last `stride` positions; the
+        first window scores all positions. Raises InputError for other tasks, and for a model with a memory.
         """
         if getattr(self.spec.config, "memory", 0):
             raise InputError(
-                f"'{self.spec.name}' has a memory, which is its context from window to window: evaluate it without "
-                "sliding windows."
+                f"'{self.spec.name}' has a memory, which replaces sliding windows: evaluate it without them."
             )
         windows = self.task.sliding(split, batch or self.run.batch, context or self.task.length, stride)
         return self._judged(windows, samples)
@@ -68,13 +67,13 @@ class Trained:
 
 
 def open_run(out: str | os.PathLike[str], checkpoint: str | None = None, accelerator: str | None = None) -> Trained:
-    """The model of a run's folder with its last weights, on one process.
+    """Loads the model of a run's folder, with the last checkpoint or `checkpoint` (a step or a folder), on one process.
 
-    `checkpoint` is a step or a folder. Raises InputError for what is no run, has no checkpoint, or does not fit.
+    Raises InputError if the folder is not a run, or has no such checkpoint, or has a checkpoint of another run.
     """
     path = Path(out)
     if not (path / CONFIG).is_file():
-        raise InputError(f"'{out}' is no run: it has no '{CONFIG}'.")
+        raise InputError(f"'{out}' is not the folder of a run: it has no '{CONFIG}'.")
     alone = {"devices": 1, "nodes": 1, "strategy": "auto", "checkpoint_activations": False, "tensorboard": False}
     run = read(path / CONFIG, alone | ({} if accelerator is None else {"accelerator": accelerator}))
     need_parts(run)
@@ -82,45 +81,45 @@ def open_run(out: str | os.PathLike[str], checkpoint: str | None = None, acceler
     spec = spec_of(run, task)
     saved = _saved(path / CHECKPOINTS, checkpoint)
     if saved.state.get("config") != config_hash(run):
-        raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration is not that of '{out}'.")
+        raise InputError(f"'{saved.path}' is a checkpoint of another run: its configuration differs from '{out}'.")
     model = make(spec, backend=run.backend)
     load_model(model, saved)
     return Trained(run, task, spec, model.eval(), saved)
 
 
 def _saved(path: Path, checkpoint: str | None) -> Saved:
-    """The last checkpoint, or that of a step or of a folder."""
+    """The last checkpoint, or the checkpoint of a step or a folder."""
     found = checkpoints(path)
     if not found:
-        raise InputError(f"'{path}' holds no whole checkpoint.")
+        raise InputError(f"'{path}' has no complete checkpoint; resume the run.")
     if checkpoint is None:
         return found[-1]
     for saved in found:
         if checkpoint in (str(saved.step), saved.path.name) or Path(checkpoint).resolve() == saved.path.resolve():
             return saved
     steps = ", ".join(str(saved.step) for saved in found)
-    raise InputError(f"'{path}' has no checkpoint '{checkpoint}'; there are those of steps {steps}.")
+    raise InputError(f"'{path}' has no checkpoint '{checkpoint}'; choose a step of {steps}.")
 
 
 @torch.no_grad()
 def sample(
     trained: Trained, prompt: str, tokens: int, temperature: float = 1.0, top_k: int | None = None, seed: int = 0
 ) -> str:
-    """The prompt and what a language model writes after it; `temperature` 0 takes the most probable token each time.
+    """The prompt and `tokens` more tokens of a language model; `temperature` 0 chooses the most probable token.
 
-    The context is that of a sample: the last `length` tokens of the task. As long as it holds all, a position is
-    computed once, where all designs can keep a cache. Raises InputError for a model of another kind, and for a prompt
-    that is empty or not in the vocabulary.
+    The context is the last `length` tokens, the length of a sample of the task. A cache is used until the context is
+    full, if all designs have one. Raises InputError for a model of another kind, and for a prompt that is empty or not
+    in the vocabulary.
     """
     if trained.task.kind != "language_model":
-        raise InputError(f"'{trained.spec.name}' is a {trained.spec.kind}; sample takes a language model.")
+        raise InputError(f"'{trained.spec.name}' is a {trained.spec.kind}; sampling needs a language model.")
     alphabet = trained.task.alphabet
     found = alphabet.encode(prompt)
     if not found:
-        raise InputError("the prompt is empty; give a character or word to begin with.")
+        raise InputError("the prompt is empty; give at least one character or word.")
     generator, length, cache = torch.Generator().manual_seed(seed), trained.task.length, cache_of(trained.model)
     for _ in range(tokens):
-        if cache is None or len(found) > length:  # the window slides: every position has another context
+        if cache is None or len(found) > length:  # a sliding window changes the context of every position
             logits = trained.model(torch.tensor([found[-length:]]))
         else:
             logits = trained.model(torch.tensor([found[cache.length :]]), cache=cache)
@@ -129,7 +128,7 @@ def sample(
 
 
 def cache_of(model: LanguageModel | Seq2Seq) -> ModelCache | None:
-    """An empty decoding cache; None where a design can keep none, and every position is computed at each token."""
+    """An empty decoding cache; None if a design has no cache, and all positions must be recomputed for each token."""
     try:
         return model.new_cache()
     except InputError:
@@ -137,7 +136,7 @@ def cache_of(model: LanguageModel | Seq2Seq) -> ModelCache | None:
 
 
 def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator) -> int:
-    """One token of logits [vocabulary]: of the `top_k` most probable ones."""
+    """Draws one token from logits [vocabulary], among the `top_k` most probable tokens."""
     if temperature == 0:
         return int(logits.argmax())
     if top_k is not None and top_k < len(logits):
@@ -154,24 +153,25 @@ def run_sections(
     seed: int = 0,
     length: int | None = None,
 ) -> list[Section]:
-    """A section for each attention layer of a run, for `ta.report`: the folder that `tensornet-attn train --out` wrote.
+    """A section for each attention layer of a run, for `ta.report`; `out` is the folder of `tensornet-attn train`.
 
-    The model has the weights of the last checkpoint, or of the one named, a step or a folder, and looks at the first
-    `samples` samples of a split of its task. The layers of a language model also get the call that `induction_scores`
-    needs: as many sequences of random tokens of its vocabulary, drawn with `seed`, padding left out. `length` cuts the
-    samples of a language model to their first tokens. Raises InputError.
+    The model has the weights of the last checkpoint, or of `checkpoint` (a step or a folder), and reads the first
+    `samples` samples of a split of its task. `length` truncates the samples of a language model. A language model also
+    reads `samples` repeated sequences of random tokens without padding, drawn with `seed`, for `induction_scores`.
+    Raises InputError for a folder, checkpoint, split or length that does not fit.
     """
     return sections_of(open_run(out, checkpoint, "cpu"), split, samples, seed, length)
 
 
 def sections_of(trained: Trained, split: str, samples: int, seed: int, length: int | None = None) -> list[Section]:
-    """The sections of a run that has been opened. Raises InputError."""
+    """The sections of a run that `open_run` returned; see `run_sections`."""
     task = trained.task
     if length is not None and task.kind != "language_model":
-        told = f"the samples of '{task.name}' cannot be cut: it is no task of a language model. Leave the length out."
-        raise InputError(told)
+        raise InputError(
+            f"only samples of language models can be cut, not those of '{task.name}': leave out the length."
+        )
     if length is not None and length > task.length:
-        raise InputError(f"length {length} is more than the {task.length} tokens of a sample of '{task.name}'.")
+        raise InputError(f"length {length} exceeds the {task.length} tokens of a sample of '{task.name}'.")
     size = task.size(split)
     batch = task.samples(split, 0, samples if size is None else min(samples, size))
     tokens = [token for token in range(task.vocabulary) if token != task.source.padding]

@@ -1,4 +1,4 @@
-"""Translations by a trained encoder and decoder, and how good they are: BLEU over a split."""
+"""Greedy translation with a trained encoder and decoder, and its BLEU score."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tensornet_attn.train.session import fabric_of
 from tensornet_attn.train.trained import Trained, cache_of
 
 Tensor = torch.Tensor
-TOKENIZER = "13a"  # sacrebleu's own default: mteval's
+TOKENIZER = "13a"  # sacrebleu's default, mteval's tokenizer
 
 
 @dataclass(frozen=True)
 class Bleu:
-    """BLEU, from 0 to 100, and the signature that says how it was counted; over `sentences` translations."""
+    """BLEU from 0 to 100, sacrebleu's signature, and the number of translations."""
 
     score: float
     signature: str
@@ -29,10 +29,10 @@ class Bleu:
 def bleu(
     trained: Trained, split: str, samples: int | None = None, batch: int | None = None, tokenizer: str = TOKENIZER
 ) -> Bleu:
-    """BLEU of greedy translations of a split, or of its first samples, by sacrebleu.
+    """BLEU of greedy translations of a split, or of its first `samples` samples, computed by sacrebleu.
 
-    `tokenizer` is sacrebleu's: 13a for plain text; none for text that is in tokens already, which gives fairseq's
-    tokenized BLEU. Raises as `check` does.
+    `tokenizer` is a sacrebleu tokenizer: 13a for plain text; none for tokenized text, as in fairseq's tokenized BLEU.
+    Raises the errors of `check`.
     """
     check(trained, split, tokenizer)
     found = translations(trained, split, samples, batch or trained.run.batch)
@@ -40,14 +40,16 @@ def bleu(
 
 
 def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> None:
-    """Raises InputError for a task without parallel text, a split without references and a tokenizer that sacrebleu
-    lacks; MissingPartError without sacrebleu.
+    """Raises InputError for a task without parallel text, a split without references or an unknown tokenizer.
+
+    Raises MissingPartError if sacrebleu is not installed.
     """
     parallel = trained.task.source.parallel
     if parallel is None:
-        raise InputError(f"task '{trained.task.name}' is no parallel text; BLEU compares translations.")
+        raise InputError(f"task '{trained.task.name}' has no parallel text for BLEU; use a translation task.")
     if split not in parallel.references:
-        raise InputError(f"BLEU is of split {' or '.join(parallel.references)}, not of '{split}'.")
+        splits = " or ".join(parallel.references)
+        raise InputError(f"split '{split}' has no reference translations for BLEU; choose split {splits}.")
     if find_spec("sacrebleu") is None:
         raise MissingPartError(
             "BLEU needs sacrebleu: pip install 'tensornet-attn[bleu]'; '--no-bleu' evaluates without it."
@@ -55,20 +57,20 @@ def check(trained: Trained, split: str, tokenizer: str = TOKENIZER) -> None:
     from sacrebleu.metrics import BLEU
 
     if tokenizer not in BLEU.TOKENIZERS:
-        raise InputError(f"sacrebleu has no tokenizer '{tokenizer}': one of {', '.join(BLEU.TOKENIZERS)}.")
+        raise InputError(f"sacrebleu has no tokenizer '{tokenizer}': use one of {', '.join(BLEU.TOKENIZERS)}.")
 
 
 def compared(found: Sequence[str], wanted: Sequence[str], tokenizer: str = TOKENIZER) -> Bleu:
     """BLEU of translations against one reference each."""
     from sacrebleu.metrics import BLEU
 
-    metric = BLEU(tokenize=tokenizer, force=True)  # force: text that looks tokenized is no reason to warn
+    metric = BLEU(tokenize=tokenizer, force=True)  # force: no warning for text that looks tokenized
     score = metric.corpus_score(list(found), [list(wanted)]).score
     return Bleu(score, str(metric.get_signature()), len(found))
 
 
 def translations(trained: Trained, split: str, samples: int | None, batch: int) -> list[str]:
-    """The translations of a split, or of its first samples, `batch` at a time. Raises InputError."""
+    """Greedy translations of a split, or of its first `samples` samples, `batch` at a time."""
     task, parallel = trained.task, trained.task.source.parallel
     assert parallel is not None
     fabric, size = fabric_of(trained.run), task.size(split) or 0
@@ -85,10 +87,10 @@ def translations(trained: Trained, split: str, samples: int | None, batch: int) 
 
 @torch.no_grad()
 def greedy(model: Seq2Seq, source: Tensor, source_mask: Tensor | None, edge: int, most: int) -> list[list[int]]:
-    """The most probable token after those before it, up to the edge, at most `most`: a list for each row of source.
+    """Greedy decoding: a list of tokens for each row of source [batch, m], with source_mask [batch, m].
 
-    source [batch m] and its mask; the decoder begins with the edge. Rows that have ended are computed no further,
-    and the positions of the others once, where all designs can keep a cache.
+    Decoding starts with the token `edge` and ends at `edge`, or after `most` tokens; finished rows leave the batch. A
+    cache is used if all designs have one.
     """
     encoded, cache = model.encode(source, source_mask), cache_of(model)
     found: list[list[int]] = [[] for _ in source]

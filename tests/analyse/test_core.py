@@ -125,7 +125,7 @@ def test_a_design_with_several_boxes_needs_the_name_of_one() -> None:
         assert ta.effective_heads(layer, step) == pytest.approx(3)
     with pytest.raises(ta.InputError) as error:
         ta.effective_heads(layer)
-    assert str(error.value) == "fmm2: it has 3 attention boxes, 'near', 'far1', 'far2': choose one with step=."
+    assert str(error.value) == "fmm2: there are 3 attention boxes, 'near', 'far1', 'far2'; choose one with step=."
     with pytest.raises(ta.InputError) as error:
         ta.effective_heads(layer, step="far")
     assert str(error.value) == "fmm2: there is no attention box 'far'; did you mean 'far2'?"
@@ -145,12 +145,12 @@ NO_CORE = {
         weights={"P": "g h"},
         diagram=scores({"sum": "g", "of": "G"}, G={"map": "relu", "of": f"{PQK} -> g h n m"}),
     ),
-    "its scores are no product of a query and a key side.": mhsa(
+    "its scores are not a product of a query and a key side.": mhsa(
         weights={"Wk": "h m", "Wv": "f h d"},
         legs={"m": "key 9"},
         diagram={"K": None} | scores("Q[n h d] Q[n h d] + Wk[h m] -> h n m"),
     ),
-    "'G' is made from the inputs or noise, so that each call has another core.": mhsa(
+    "'G' is computed from inputs or noise, so the core differs between calls.": mhsa(
         diagram=scores(f"G[h] {QK} -> h n m", G={"mean": "n", "of": "Q[n h d] Q[n h d] -> n h"})
     ),
     "'A.of' multiplies scores with scores.": mhsa(diagram=scores("S[h n m] S[h n m] -> h n m", S=f"{QK} -> h n m")),
@@ -167,9 +167,9 @@ def test_scores_without_a_core(reason: str) -> None:
 def test_what_is_neither_a_matrix_nor_a_compiled_design() -> None:
     wrong = [
         (torch.ones(3), "a core is a matrix [heads, components], not a tensor of shape [3]."),
-        (torch.full((2, 2), torch.nan), "the core has entries that are not finite: it has no singular values."),
-        (torch.nn.Linear(2, 2), "effective_heads takes a compiled design, as ta.compile makes it, not a Linear."),
-        (module("mlp", {"f": 4}), "mlp: there is no attention box: no softmax, normalize or keep over the key leg."),
+        (torch.full((2, 2), torch.nan), "the core has entries that are not finite, so it has no singular values."),
+        (torch.nn.Linear(2, 2), "effective_heads takes a compiled design, as ta.compile returns it, not a Linear."),
+        (module("mlp", {"f": 4}), "mlp: there is no attention box (softmax, normalize or keep over the key leg)."),
     ]
     for value, message in wrong:
         with pytest.raises(ta.InputError) as error:

@@ -117,7 +117,7 @@ def test_the_mean_is_not_subtracted() -> None:
 def test_zeros_have_no_component_and_no_histogram() -> None:
     found = ta.map_eigenvalues(torch.zeros(3, 2, 4, 4))
     assert (found.components(), found.values.tolist(), found.cumulative.tolist()) == (0, [0] * 6, [0] * 6)
-    assert message(found.histogram) == "all eigenvalues are zero: there is no histogram."
+    assert message(found.histogram) == "all eigenvalues are zero, so there is no histogram."
 
 
 def test_the_histogram_by_loops() -> None:
@@ -130,23 +130,23 @@ def test_the_histogram_by_loops() -> None:
         wanted[next((place for place in range(4) if value < edges[place + 1] - 1e-12), 3)] += 1
     assert counts.tolist() == wanted
     assert found.histogram(top=1000)[0].sum() == 24
-    assert message(found.histogram, 0) == "top is 0 and bins is 20; both are whole numbers from 1."
+    assert message(found.histogram, 0) == "top is 0 and bins is 20; give integers of at least 1."
 
 
 def test_what_has_no_eigenvalues() -> None:
-    empty = "there are no attention matrices: the batch is empty."
+    empty = "there are no attention matrices, because the batch is empty."
     assert message(ta.map_eigenvalues, random_maps(0, 2, 4, 4)) == empty
     assert message(ta.map_eigenvalues, []) == empty
     sizes = [random_maps(1, 2, 4, 4), random_maps(1, 2, 4, 5)]
-    wanted = "the matrices have different sizes, 4 x 4 and 4 x 5: give those of one size."
+    wanted = "the matrices have different sizes, 4 x 4 and 4 x 5; give one size."
     assert message(ta.map_eigenvalues, sizes) == wanted
     infinite = torch.full((2, 2), torch.inf)
     assert message(ta.map_eigenvalues, infinite) == "the maps of 'maps' have entries that are not finite."
     maps = {"A": random_maps(1, 1, 2, 2)}
-    assert message(ta.map_eigenvalues, maps) == "maps of one step are needed, not of 1: give maps['A']."
+    assert message(ta.map_eigenvalues, maps) == "give the maps of one step, not of 1: maps['A']."
     assert message(ta.map_eigenvalues, 3).endswith("not a int.")
     for variance in (0, 1.5):
-        wanted = f"variance is {variance}; it is a part of the whole, above 0 and at most 1."
+        wanted = f"variance is {variance}; give a fraction above 0 and at most 1."
         assert message(ta.principal_components, torch.eye(2), variance) == wanted
 
 

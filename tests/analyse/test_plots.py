@@ -91,7 +91,7 @@ def test_a_sequence_that_is_not_there() -> None:
     layer, x = epa()
     with pytest.raises(ta.InputError) as error:
         ta.plot_experts(ta.expert_selections(layer, x), batch=2)
-    assert str(error.value) == "batch is 2; there are 2 sequences."
+    assert str(error.value) == "batch is 2, but there are 2 sequences."
 
 
 def lines(axis) -> list[torch.Tensor]:
@@ -142,7 +142,7 @@ def test_the_maximum_over_heads_has_a_panel_a_layer() -> None:
     assert titles(ta.plot_max_maps(maps)) == ["A"]
     with pytest.raises(ta.InputError) as error:
         ta.plot_max_maps(maps, batch=2)
-    assert str(error.value) == "batch is 2; there are 2 sequences."
+    assert str(error.value) == "batch is 2, but there are 2 sequences."
 
 
 def test_induction_scores_stand_beside_the_map_of_the_strongest_head() -> None:
@@ -172,4 +172,4 @@ def test_matplotlib_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
     with pytest.raises(ta.MissingPartError) as error:
         ta.plot_maps(torch.eye(3)[None])
-    assert str(error.value) == "plots need matplotlib: pip install 'tensornet-attn[plot]'."
+    assert str(error.value) == "plots need matplotlib; run pip install 'tensornet-attn[plot]'."

@@ -58,7 +58,7 @@ def test_a_largest_length_is_kept(text: str) -> None:
     child |= {"diagram": {"A": {"softmax": "m", "of": "Q[n h d] K[m h d] + b[m] -> h n m"}}}
     (x,) = ta.text_inputs(layer(child, f=8), text)
     assert x.shape == (5, 4, 8)
-    assert message(layer("mhsa", f=8), text, length=0) == "length is 0; a window has at least one byte."
+    assert message(layer("mhsa", f=8), text, length=0) == "length is 0; give at least 1."
 
 
 def test_a_character_may_be_cut_where_reading_ends(tmp_path) -> None:
@@ -75,11 +75,11 @@ def test_what_is_no_text(tmp_path) -> None:
     path.write_bytes("é".encode()[:1])
     assert message(module, str(path)) == f"'{path}': byte 0 is not UTF-8; save it as UTF-8 text."
     path.write_bytes(b"")
-    assert message(module, str(path)) == f"'{path}' is empty: there is no text to look at."
+    assert message(module, str(path)) == f"'{path}' is empty; give a file with text."
     with pytest.raises(FileNotFoundError):
         ta.text_inputs(module, str(tmp_path / "none.txt"))
     path.write_bytes(b"abc")
-    wanted = "the checkpoint's embedding has shape [256, 4]; a byte needs [256, 8]."
+    wanted = "the checkpoint's embedding has shape [256, 4], but bytes need [256, 8]."
     assert message(module, str(path), embedding=torch.ones(256, 4)) == wanted
 
 
@@ -90,7 +90,9 @@ def test_an_input_that_text_cannot_be(text: str) -> None:
         step: f"x[{leg} g f] W{step.lower()}[g f h d] -> {leg} h d"
         for step, leg in (("Q", "n"), ("K", "m"), ("V", "m"))
     }
-    assert message(layer(child), text) == "own: input 'x' has legs 'n g f'; text goes on a sequence leg and one more."
+    assert (
+        message(layer(child), text) == "own: input 'x' has legs 'n g f', but text needs a sequence leg and one other."
+    )
 
 
 def test_random_bytes_that_are_repeated() -> None:

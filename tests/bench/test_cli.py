@@ -71,10 +71,10 @@ def test_a_wrong_contestant_ends_with_an_error(run, tmp_path: Path, monkeypatch:
     outcome = run("bench", *TINY, "-o", str(target))
     assert outcome.code == 1
     first, second, third = outcome.err.splitlines()
-    assert first == "error: numbers that are not the reference's, so not timed:"
-    assert second.startswith("'eager' of 'mhsa', n 4, forward: its output differs from the reference by ")
-    assert third.startswith("'eager' of 'mhsa', n 4, forward+backward: its ")
-    assert "eager  wrong: its output differs" in outcome.out
+    assert first == "error: results that differ from the reference were not timed:"
+    assert second.startswith("'eager' of 'mhsa', n 4, forward: the relative error of its output is ")
+    assert third.startswith("'eager' of 'mhsa', n 4, forward+backward: the relative error of its ")
+    assert "eager  wrong: the relative error of its output" in outcome.out
     assert json.loads(target.read_text())["results"][0]["contestants"][1]["status"] == "wrong"
 
 
@@ -101,8 +101,8 @@ WRONG = [
     (("mhsa", "--against", "eagr"), 1, "error: there is no contestant 'eagr': did you mean 'eager'?\n"),
     (("mhsa", "--backend", "reference"), 1, "error: there is no backend to measure 'reference': "),
     (("mhsaa",), 1, "there is no shipped design 'mhsaa'"),
-    (("xy*",), 1, "error: no shipped design matches 'xy*'; 'tensornet-attn list' shows them all.\n"),
-    (("mhsa", "--n", "5", "--dtype", "float8"), 1, "error: there is no dtype 'float8' to count bytes of: "),
+    (("xy*",), 1, "error: no shipped design matches 'xy*'; 'tensornet-attn list' lists all of them.\n"),
+    (("mhsa", "--n", "5", "--dtype", "float8"), 1, "error: there is no dtype 'float8' in the cost model: "),
     (("mhsa", "--device", "tpu"), 1, "error: there is no device 'tpu' here: cpu"),
     (("mhsa", "--device", "cuda:99"), 1, "error: there is no device 'cuda:99' here: cpu"),
     (("mhsa", "--legs", "f=7"), 1, "error: the design is refused: "),
@@ -117,12 +117,12 @@ WRONG = [
     (("--targets", "--n", "5", "--set", "k=2"), 2, "has its own sizes and contestants; leave out --n, --set."),
     (("--targets", "--dtype", "bfloat16"), 2, "has its own sizes and contestants; leave out --dtype."),
     (("--rehearse", "--n", "8", "--against", "sdpa"), 2, "has its own sizes and contestants; leave out --against."),
-    (("--rehearse", "--n", "8,16"), 2, "the targets take one length, in the place of their own."),
-    (("--rehearse", "--n", "1"), 1, "error: 'n' is 0, and must be a whole number from 1 to "),
+    (("--rehearse", "--n", "8,16"), 2, "targets take a single length, which replaces their own."),
+    (("--rehearse", "--n", "1"), 1, "error: 'n' is 0; give an integer from 1 to "),
     (("moa", "--rehearse", "--n", "8"), 1, "error: there is no target for 'moa': known here: band, epa, fmm2, "),
     (("--device", "cuda:99"), 1, "error: there is no device 'cuda:99' here: cpu"),
     (("mhsa", "--targets", "--device", "cuda:99"), 1, "error: there is no device 'cuda:99' here: cpu"),
-    (("mhsa", "--tune"), 2, "kernels are tuned on a GPU alone: --device cuda."),
+    (("mhsa", "--tune"), 2, "tuning needs a GPU; add --device cuda."),
     (("mhsa", "--n", "4", "--costs", "h300"), 1, "error: there is no device 'h300' in the cost table: "),
 ]
 
@@ -139,7 +139,7 @@ def test_a_length_beyond_the_maximum(run, tmp_path: Path) -> None:
     path.write_text("tensornet: 1\nname: short\nextends: mhsa\nlegs: {n: query 16, m: key 16}\n")
     outcome = run("bench", str(path), "--n", "8,17", *SMALL)
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == "error: 'n' is 17, and the query leg 'n' has a maximum of 16: ask for n=16 or less.\n"
+    assert outcome.err == "error: 'n' is 17, but the query leg 'n' has a maximum of 16; use n=16 or less.\n"
 
 
 @pytest.mark.parametrize("option", ["-o", "--plot"])
@@ -157,7 +157,7 @@ def test_matplotlib_is_an_optional_part(run, monkeypatch: pytest.MonkeyPatch) ->
     from tensornet_attn.analyse import plots
 
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    wanted = "error: plots need matplotlib: pip install 'tensornet-attn[plot]'.\n"
+    wanted = "error: plots need matplotlib; run pip install 'tensornet-attn[plot]'.\n"
     assert run("bench", "mhsa", "--plot", "a.svg") == (3, "", wanted)
 
 

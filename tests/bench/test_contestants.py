@@ -44,8 +44,8 @@ def test_the_rewrite_on_attention_is_measured_where_the_plan_is_another() -> Non
 
 
 def test_a_rewrite_that_is_no_other_is_left_out() -> None:
-    assert reason("fused", Case(ta.load("mhsa", legs={"f": 8, "h": 2}), 6)) == "it is what 'torch' does."
-    wanted = "no rewriting of 'talking_heads' at n = 6 is a call of attention."
+    assert reason("fused", Case(ta.load("mhsa", legs={"f": 8, "h": 2}), 6)) == "it is the same as 'torch'."
+    wanted = "no rewrite of 'talking_heads' at n = 6 allows fused attention."
     assert reason("fused", Case(ta.load("talking_heads", legs={"f": 64}), 6)) == wanted
 
 
@@ -65,7 +65,7 @@ def test_the_dense_layer_has_as_many_parameters() -> None:
     assert found.case.design.legs["d"] == 24
     assert found.note == "mhsa of f 128, h 8, d 24: 98,304 parameters, here 83,968"
     assert reason("dense", Case(ta.load("mlp", legs={"f": 8}), 6)) == (
-        "'mlp' has no key leg and leg 'f', of which a dense layer would be made."
+        "'mlp' lacks a key leg or a leg 'f', which a dense layer needs."
     )
 
 
@@ -73,7 +73,7 @@ def test_kernels_of_triton_need_a_gpu() -> None:
     case = Case(ta.load("mhsa", legs={"f": 8, "h": 2}), 6)
     if not (torch.cuda.is_available() or interpreting()):
         assert reason("triton", case) == (
-            "there is no GPU, and triton runs on the CPU only where TRITON_INTERPRET=1 is set."
+            "there is no GPU, and triton runs on the CPU only if TRITON_INTERPRET=1 is set."
         )
 
 
@@ -81,11 +81,11 @@ def test_the_delta_rule_of_others_says_what_it_needs(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tensornet_attn.bench.contestants.find_spec", lambda name: None)
     case = Case(ta.load("fmm_fast_weight1", legs={"f": 8, "h": 2}), 6)
     assert reason("fla", Case(ta.load("linear"), 6)) == (
-        "'linear' is no layer of fast weights whose delta rule the package computes."
+        "'linear' has no delta rule that flash-linear-attention computes."
     )
     assert reason("fla", case) == "flash-linear-attention is not installed: pip install flash-linear-attention."
     monkeypatch.setattr(contestants, "find_spec", lambda name: True)
-    assert reason("fla", case) == ("flash-linear-attention computes the delta rule on a GPU, in bfloat16 and float16.")
+    assert reason("fla", case) == ("the delta rule of flash-linear-attention needs a GPU and bfloat16 or float16.")
 
 
 def steps(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, scale: float) -> tuple[Tensor, None]:

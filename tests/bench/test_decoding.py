@@ -45,9 +45,9 @@ def test_a_step_by_hand_is_that_of_the_design(name: str) -> None:
 def test_what_is_kept_is_bounded_by_memory() -> None:
     entry, call = checked("torch", case_of("mhsa", n=1000), 2**10)
     assert (entry.status, call) == ("skipped", None)
-    assert entry.reason.startswith("what it keeps would take about 0.0 GiB, above the limit of 0.0 GiB (--memory)")
+    assert entry.reason.startswith("its cache would take about 0.0 GiB, more than the limit of 0.0 GiB (--memory)")
     assert checked("hand", case_of("linear", n=1000), 2**20)[1] is not None  # states have one size
-    assert checked("hand", case_of("band"), 2**30)[0].reason == "nobody has written a step of 'band' by hand."
+    assert checked("hand", case_of("band"), 2**30)[0].reason == "there is no handwritten step of 'band'."
 
 
 def test_a_step_with_other_numbers_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_a_step_with_other_numbers_is_not_timed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(STEPS["linear"], "step", lambda self, x: 1.1 * plain(self, x))
     entry, call = checked("hand", case_of("linear"), 2**30)
     assert (entry.status, call) == ("wrong", None)
-    assert "its output differs from the reference by 1.0e-01 of its size at n = 33" in entry.reason
+    assert "the relative error of its output is 1.0e-01 at n = 33" in entry.reason
 
 
 def test_the_usual_steps() -> None:
@@ -75,7 +75,7 @@ def test_results_as_json(run) -> None:
     results = [(r["design"], r["n"], r["batch"], r["pass"], r["causal"]) for r in found["results"]]
     assert results == [(name, n, 2, "decoding", True) for name in ("mhsa", "linear") for n in (5, 9)]
     assert [one["note"] for r in found["results"] for one in r["contestants"][:1]] == [
-        "keeps 1.28 kB", "keeps 2.30 kB", "keeps 1.15 kB", "keeps 1.15 kB",
+        "cache 1.28 kB", "cache 2.30 kB", "cache 1.15 kB", "cache 1.15 kB",
     ]  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_a_line_for_each_length(run) -> None:
     outcome = run("bench", "mlp", "cross", "--decoding", "--n", "4", "--batch", "1", "--legs", "f=8", *SMALL[2:])
     assert outcome.code == 0
     lines = outcome.out.splitlines()
-    assert lines[0].split() == "design batch behind torch quartiles growth hand ratio softmax ratio".split()
+    assert lines[0].split() == "design batch after torch quartiles growth hand ratio softmax ratio".split()
     assert [line.split()[:3] for line in lines[1:3]] == [["mlp", "1", "4"], ["cross", "1", "4"]]
     assert "cross: torch failed: InputError: cross: no cache can be kept: " in outcome.out
 

@@ -49,7 +49,7 @@ def test_a_ratio_is_over_the_fastest_that_could_run() -> None:
 
 def test_ours_is_no_peer_of_its_own() -> None:
     (mine,) = outcomes([(Target("thsa", (Ratio(1.0, ("triton",)),)), result(entry("triton", 1)))], RATES)
-    assert (mine.reached, mine.met, mine.reason) == (None, None, "there is nobody to compare with.")
+    assert (mine.reached, mine.met, mine.reason) == (None, None, "there is no contestant to compare with.")
 
 
 def test_without_ours_or_without_peers_there_is_no_ratio() -> None:
@@ -67,7 +67,7 @@ def test_a_share_is_of_the_measured_rate_and_forward() -> None:
     assert (found.reached.median, found.met, found.peak_ours) == (pytest.approx(0.4), True, 100)
     assert found.reached.low < found.reached.median < found.reached.high
     assert target_row(found)[2:5] == ("the matmul rate", "40.0 %", "40.0 %")
-    assert one(Share(0.4), forward, rates=None).reason == "the rates of the machine were not measured."
+    assert one(Share(0.4), forward, rates=None).reason == "rates of the machine were not measured."
     assert one(Share(0.4), result(SKIPPED, kind=TRAINING)).reason == "not measured yet."
     assert forward.share == pytest.approx(0.2)
 
@@ -95,8 +95,7 @@ def test_tables_of_nothing_and_what_was_left_out() -> None:
 def test_rates_that_moved_are_told() -> None:
     slower = Rates("bfloat16", 0.9e12, 1e12, 8192, 1 << 30)
     told = (
-        "measured rates: 1.00 T operations a second in a product of 8192 x 8192 numbers, bfloat16; "
-        "1.00 TB a second in a copy of 1.07 GB"
+        "measured rates: 1.00 TFLOP/s in a product of 8192 x 8192 matrices in bfloat16; 1.00 TB/s in a copy of 1.07 GB"
     )
     assert rates_text([]) == ""
     assert rates_text([RATES, RATES]) == f"{told}."

@@ -70,7 +70,7 @@ def test_a_wrong_contestant_is_told_and_not_timed(monkeypatch: pytest.MonkeyPatc
     (result,) = measured(case_of(), "eager", "reference")
     entry = result.entry("eager")
     assert (entry.status, entry.seconds, entry.ratio) == ("wrong", None, None)
-    assert entry.reason == ("its output differs from the reference by 1.0e-02 of its size at n = 6; allowed: 1.0e-04.")
+    assert entry.reason == ("the relative error of its output is 1.0e-02 at n = 6; the tolerance is 1.0e-04.")
     assert result.entry("reference").status == "measured"
 
 
@@ -98,7 +98,7 @@ def test_a_topk_that_chose_otherwise_has_a_hint(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(ExpertAttention, "forward", lambda self, x: x)
     entry = measured(case_of("epa"), "eager")[0].entry("eager")
-    assert entry.reason.endswith(". A topk may choose otherwise where gates are nearly equal: try another --seed.")
+    assert entry.reason.endswith(". A topk may select differently if gates are nearly equal; try another --seed.")
 
 
 def test_who_raises_or_runs_out_of_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +127,10 @@ def test_without_ours_there_is_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 SKIPS = [
-    ("thsa", "sdpa", FORWARD, "'thsa' mixes scores before its softmax: no call of attention computes it."),
-    ("linear", "flex", FORWARD, "'linear' has no softmax: no call of attention computes it."),
-    ("mlp", "sdpa", FORWARD, "'mlp' has no attention: no call of attention computes it."),
-    ("mlp", "softmax", FORWARD, "'mlp' has no key leg: it is no attention."),
+    ("thsa", "sdpa", FORWARD, "'thsa' mixes scores before its softmax, so fused attention cannot compute it"),
+    ("linear", "flex", FORWARD, "'linear' has no softmax, so fused attention cannot compute it"),
+    ("mlp", "sdpa", FORWARD, "'mlp' has no attention, so fused attention cannot compute it"),
+    ("mlp", "softmax", FORWARD, "'mlp' has no key leg, so it is not an attention."),
     ("mhsa", "flex", TRAINING, "flex_attention has no backward on the CPU."),
 ]
 
@@ -139,7 +139,7 @@ SKIPS = [
 def test_what_cannot_run_says_why(name: str, who: str, kind: str, reason: str) -> None:
     with pytest.raises(SkippedError) as refusal:
         contestants.contestant(who, case_of(name), kind, 1e9)
-    assert str(refusal.value).removesuffix(" 'softmax' is a yardstick.") == reason
+    assert str(refusal.value).removesuffix("; compare with 'softmax' instead.") == reason
 
 
 def test_a_design_of_ones_own_has_no_hand_written_layer(tmp_path) -> None:
@@ -147,7 +147,7 @@ def test_a_design_of_ones_own_has_no_hand_written_layer(tmp_path) -> None:
     path.write_text("tensornet: 1\nname: mhsa\nextends: thsa\nlegs: {f: 8, r: head 4, s: head 4}\n")
     (result,) = measured(Case(ta.load(str(path)), 6), "reference", "eager", "sdpa", "softmax")
     assert [entry.status for entry in result.entries] == ["measured", "measured", "skipped", "skipped", "measured"]
-    assert result.entry("eager").reason == "'mhsa' is not a shipped design, so nobody has written it by hand."
+    assert result.entry("eager").reason == "'mhsa' is not a shipped design, so it has no handwritten layer."
     assert result.entry("sdpa").reason == result.entry("eager").reason
     assert result.entry("softmax").note == "mhsa of f 8, h 8: another function"
 
@@ -156,18 +156,18 @@ def test_without_a_compiler_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     bench = Bench(Options(("compile", "flex"), ("torch", "inductor"), (FORWARD,), **QUICK))
     (result,) = bench.results([case_of()])
-    wanted = "torch.compile needs a C++ compiler on the CPU, and none of g++ and clang++ is on the PATH."
+    wanted = "torch.compile needs a C++ compiler on the CPU; neither g++ nor clang++ is on the PATH."
     assert {name: result.entry(name).reason for name in ("inductor", "compile", "flex")} == dict.fromkeys(
         ("inductor", "compile", "flex"), wanted
     )
     monkeypatch.setattr(contestants, "find_spec", lambda name: None)
-    with pytest.raises(SkippedError, match=r"^torch.compile needs triton on a GPU, and it is not installed.$"):
+    with pytest.raises(SkippedError, match=r"^torch.compile needs triton on a GPU, which is not installed.$"):
         need_compiler("cuda")
 
 
 def test_what_would_be_too_large_is_left_out() -> None:
     (result,) = measured(case_of(n=64), *EVERY, memory=1e-4)
-    reason = "its tensors over pairs of positions would take about 0.0 GiB, above the limit of 0.0 GiB (--memory)."
+    reason = "its tensors over pairs of positions would take about 0.0 GiB, more than the limit of 0.0 GiB (--memory)."
     assert {entry.name: entry.reason for entry in result.entries if entry.status == "skipped"} == {
         "reference": reason,
         "eager": reason,

@@ -24,10 +24,10 @@ def test_a_report_on_a_shipped_design(run, text: str, tmp_path) -> None:
     target = tmp_path / "report.html"
     assert run("analyse", "mhsa", "--text", text, "-o", str(target), *SMALL) == (0, "", "")
     page = target.read_text(encoding="utf-8")
-    assert "<h1>Report on mhsa, looking at novel &lt;1&gt;.txt</h1>" in page
+    assert "<h1>Report on mhsa with input novel &lt;1&gt;.txt</h1>" in page
     assert "Inputs: 3 windows of 12 bytes of novel &lt;1&gt;.txt." in page
-    assert "Weights: as initialised with seed 0; nothing here is trained." in page
-    assert "drawn from N(0, 1) with seed 0: an embedding that was not trained." in page
+    assert "Weights: initialised with seed 0, not trained." in page
+    assert "a random, untrained embedding from N(0, 1) with seed 0." in page
     assert "2.00 of 2" in page
     assert "not causal" in page
     again = run("analyse", "mhsa", "--text", text, *SMALL)
@@ -50,16 +50,16 @@ def test_a_report_on_a_checkpoint(run, text: str, tmp_path) -> None:
     layer, path = ta.compile(ta.load("hard_fish", legs={"f": 16, "h": 4, "g": 2})), str(tmp_path / "layer.pt")
     ta.save(layer, path)
     page = run("analyse", path, "--text", text, "--length", "12").out
-    assert "Weights: those of the checkpoint layer.pt." in page
+    assert "Weights: from the checkpoint layer.pt." in page
     assert f"{ta.effective_heads(layer):.2f} of 4" in page
-    assert "an embedding that was not trained" in page
+    assert "untrained embedding" in page
     ta.save(layer, path, {"embedding": torch.randn(256, 16)})
     page = run("analyse", path, "--text", text, "--length", "12", "--causal").out
     assert "Each byte is embedded by the embedding in the checkpoint." in page
     assert "; causal." in page
     refused = run("analyse", path, "--text", text, "--legs", "f=8")
     assert (refused.code, refused.out) == (2, "")
-    assert "a checkpoint has its sizes and settings." in refused.err
+    assert "a checkpoint has its own sizes and settings." in refused.err
 
 
 @pytest.mark.rotated
@@ -78,7 +78,7 @@ def test_the_figures_as_data(run, text: str, tmp_path) -> None:
     maps = ta.attention_maps(layer, *ta.text_inputs(layer, text, 12, 3))["A"]
     repeated = ta.attention_maps(layer, *ta.repeated_inputs(layer, 12, 3))["A"]
     (box,) = data["sections"][0]["boxes"]
-    assert data["title"] == "Report on mhsa, looking at novel <1>.txt"
+    assert data["title"] == "Report on mhsa with input novel <1>.txt"
     assert data["notes"][1] == "Inputs: 3 windows of 12 bytes of novel <1>.txt."
     assert box["distances"]["variance"] == pytest.approx(ta.head_distances(maps).variance)
     assert box["principal_components"]["maps"] == ta.principal_components(maps)
@@ -100,7 +100,7 @@ def test_a_report_on_a_trained_run(run, text: str, tmp_path) -> None:
     data = json.loads(run("analyse", out, "--json", "--batch", "5").out)
     assert data["title"] == "Report on mhsa, trained on char_lm"
     assert data["notes"] == [
-        "Weights: those after step 4 of the run out.",
+        "Weights: from step 4 of the run out.",
         "Inputs: the first 5 samples of the validation split of char_lm, 8 tokens each.",
     ]
     assert [part["title"] for part in data["sections"]] == ["layers.0.mixer: mhsa", "layers.1.mixer: mhsa"]
@@ -110,7 +110,7 @@ def test_a_report_on_a_trained_run(run, text: str, tmp_path) -> None:
     assert data["sections"][1]["boxes"][0]["sequences"] == 5
     page = run("analyse", out, "--split", "test", "--checkpoint", "2")
     assert (page.code, page.err) == (0, "")
-    assert "Weights: those after step 2 of the run out." in page.out
+    assert "Weights: from step 2 of the run out." in page.out
     assert "Induction scores on 8 sequences of 4 random tokens, each repeated once" in page.out
     assert "mean of 2 boxes" in page.out
     cut = json.loads(run("analyse", out, "--json", "--batch", "3", "--length", "6").out)
@@ -118,7 +118,7 @@ def test_a_report_on_a_trained_run(run, text: str, tmp_path) -> None:
     assert cut["sections"] == ta.report_data(ta.run_sections(out, samples=3, length=6))["sections"]
     refused = run("analyse", out, "--text", text)
     assert (refused.code, refused.out) == (2, "")
-    assert "a run has its task and sizes." in refused.err
+    assert "a run defines its own task and sizes." in refused.err
     assert (
         run("analyse", out, "--split", "all").err
         == "error: there is no split 'all': known here: test, train, validation.\n"
@@ -128,11 +128,15 @@ def test_a_report_on_a_trained_run(run, text: str, tmp_path) -> None:
 def test_options_of_a_run_and_a_folder_that_is_none(run, text: str, tmp_path) -> None:
     refused = run("analyse", "mhsa", "--text", text, "--split", "test")
     assert (refused.code, refused.out) == (2, "")
-    assert "these are of a run, the folder that 'train' wrote." in refused.err
-    assert run("analyse", str(tmp_path)) == (1, "", f"error: '{tmp_path}' is no run: it has no 'run.yaml'.\n")
+    assert "this is for a run folder, which 'train' writes." in refused.err
+    assert run("analyse", str(tmp_path)) == (
+        1,
+        "",
+        f"error: '{tmp_path}' is not the folder of a run: it has no 'run.yaml'.\n",
+    )
     missing = run("analyse", "mhsa")
     assert missing.code == 2
-    assert "a design or checkpoint looks at a text: name a file." in missing.err
+    assert "a design or checkpoint needs a text; name a file." in missing.err
 
 
 def test_a_checkpoint_of_a_model(run, text: str, tmp_path) -> None:
@@ -140,8 +144,8 @@ def test_a_checkpoint_of_a_model(run, text: str, tmp_path) -> None:
     path = str(tmp_path / "model.pt")
     ta.save(model, path)
     wanted = (
-        f"error: '{path}' holds the model 'language_model'; analyse takes a checkpoint of one design, or the "
-        "folder of a run. In Python, ta.report(ta.model_sections(model, tokens)) takes any model.\n"
+        f"error: '{path}' is a checkpoint of the model 'language_model'; analyse takes a checkpoint of one "
+        "design, or a run folder. In Python, use ta.report(ta.model_sections(model, tokens)) for any model.\n"
     )
     assert run("analyse", path, "--text", text) == (1, "", wanted)
 
@@ -154,7 +158,7 @@ def test_texts_that_are_none(run, tmp_path) -> None:
     assert run("analyse", "mhsa", "--text", str(path)) == (
         1,
         "",
-        f"error: '{path}' is empty: there is no text to look at.\n",
+        f"error: '{path}' is empty; give a file with text.\n",
     )
     path.write_bytes(b"a\xff\xfe")
     wanted = f"error: '{path}': byte 1 is not UTF-8; save it as UTF-8 text.\n"
@@ -169,13 +173,11 @@ def test_subjects_that_are_none(run, text: str, tmp_path) -> None:
     outcome = run("analyse", str(tmp_path / "none.pt"), "--text", text)
     assert (outcome.code, outcome.out) == (1, "")
     assert "No such file or directory" in outcome.err
-    wanted = f"error: '{text}' is neither a checkpoint that ta.save wrote nor a design, which ends in .yaml.\n"
+    wanted = f"error: '{text}' is neither a checkpoint from ta.save nor a design file, which ends in .yaml.\n"
     assert run("analyse", text, "--text", text) == (1, "", wanted)
     other = tmp_path / "other.pt"
     torch.save({"weight": torch.ones(2)}, other)
-    wanted = (
-        f"error: '{other}' is no checkpoint that ta.save wrote: it is a file of torch's with something else in it.\n"
-    )
+    wanted = f"error: '{other}' is not a checkpoint written by ta.save: it is a PyTorch file with other content.\n"
     assert run("analyse", str(other), "--text", text) == (1, "", wanted)
     wanted = (
         "error: mlp: there is nothing to analyse: no attention box (softmax, normalize or keep over the key leg) and "
@@ -196,6 +198,6 @@ def test_matplotlib_is_an_optional_part(run, text: str, monkeypatch: pytest.Monk
     from tensornet_attn.analyse import plots
 
     monkeypatch.setattr(plots, "find_spec", lambda name: None)
-    wanted = "error: plots need matplotlib: pip install 'tensornet-attn[plot]'.\n"
+    wanted = "error: plots need matplotlib; run pip install 'tensornet-attn[plot]'.\n"
     assert run("analyse", "mhsa", "--text", text) == (3, "", wanted)
     assert run("analyse", "mhsa", "--text", text, "--json", *SMALL).code == 0

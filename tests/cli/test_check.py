@@ -36,7 +36,7 @@ BAD_MESSAGES = """\
 {file}:6:31: dangling: leg 'f' dangles: it is on one tensor of the product and not in the result.
       y: A[h n m] V[m h d] Wo[h d f] -> n
                                   ^
-  hint: put it into the result, or on a second tensor; 'sum:' sums a leg away.
+  hint: add it to the result or to a second tensor, or sum over it with a 'sum' box.
 """
 OK = "ok  mhsa: mhsa, 5 steps, 1,048,576 parameters\n"
 

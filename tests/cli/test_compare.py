@@ -25,6 +25,6 @@ def test_what_is_wrong(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-
     assert run("compare", str(path), str(tmp_path / "b")) == (
         1,
         "",
-        f"error: '{tmp_path}/b' is no folder; give folders that 'tensornet-attn train --out' has written.\n",
+        f"error: '{tmp_path}/b' is not a folder; give folders that 'tensornet-attn train --out' has written.\n",
     )
     assert run("compare").code == 2

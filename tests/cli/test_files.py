@@ -32,7 +32,7 @@ def test_draw_to_standard_output(run) -> None:
 
 
 def test_draw_marks_what_a_cache_keeps(run) -> None:
-    assert run("draw", "mla", "--causal", "--cache").out.splitlines()[-1] == "cache: C (kept: each position)"
+    assert run("draw", "mla", "--causal", "--cache").out.splitlines()[-1] == "cache: C (cached: all positions)"
     assert run("draw", "mla", "--causal").out.splitlines()[-1] == "output y; causal"
     refused = run("draw", "mla", "--cache")
     assert refused.code == 1
@@ -61,7 +61,7 @@ def test_compile_writes_a_module_of_python(run, tmp_path: Path) -> None:
     assert "@triton.jit" in run("compile", "mhsa", "--backend", "triton").out
     refused = run("compile", "mhsa", "--backend", "reference")
     assert refused.code == 1
-    assert "backend 'reference' evaluates the diagram and has no source; ask for 'torch' or 'triton'." in refused.err
+    assert "backend 'reference' evaluates the diagram and has no source; use 'torch' or 'triton'." in refused.err
 
 
 def test_a_bad_design_writes_nothing(run, tmp_path: Path) -> None:

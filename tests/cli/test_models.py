@@ -41,7 +41,7 @@ def test_a_bad_model(run, tmp_path: Path) -> None:
     path.write_text(MODEL.replace("vocabulary: 9", "vocabulary: none"))
     outcome = run("check", str(path))
     assert (outcome.code, outcome.out) == (1, "")
-    wanted = "wrong-type: a whole number from 1 is wanted here, the text 'none' given."
+    wanted = "wrong-type: expected a whole number from 1, got the text 'none'."
     assert outcome.err.splitlines()[0] == f"{path}:5:15: {wanted}"
 
 
@@ -53,8 +53,8 @@ def test_a_model_may_have_other_designs_and_sizes(run, tmp_path: Path) -> None:
     bad = run("check", "--legs", "f=8", str(path))
     assert (bad.code, bad.out) == (1, "")
     assert bad.err == (
-        "tiny: model.layers[0].mixer.legs.f: no-fit: leg 'f' of 'mhsa' is the model's width, which is 16.\n"
-        "  hint: leave it out: the model puts its width there.\n"
+        "tiny: model.layers[0].mixer.legs.f: no-fit: leg 'f' of 'mhsa' has the model's width, 16.\n"
+        "  hint: leave out 'f': the model sets its size.\n"
     )
     design = run("check", "--design", "epa", "mhsa")
     assert design.code == 2
@@ -67,7 +67,7 @@ def test_the_shipped_models_are_listed(run) -> None:
     assert listed == [{"name": name, "kind": spec.kind, "about": spec.about} for name, spec in specs.items()]
     wanted = "fast_transformer       language_model  The Fast Transformer of 47M parameters, EPA with sigma-MoE, for "
     assert run("list", "--models", "fast*").out.startswith(f"{wanted}WikiText-103.\nfast_transformer_259m")
-    nothing = "error: no shipped model matches 'mhsa'; 'tensornet-attn list --models' shows them all.\n"
+    nothing = "error: no shipped model matches 'mhsa'; 'tensornet-attn list --models' lists all of them.\n"
     assert run("list", "--models", "mhsa") == (1, "", nothing)
 
 
@@ -84,7 +84,7 @@ def test_show_prints_a_model_as_it_is_or_with_other_designs(run, tmp_path: Path)
     assert ta.models.load(whole).to_yaml(whole=True) == ta.models.load(MODEL).to_yaml(whole=True) == whole
     outcome = run("show", "--graph", str(path))
     assert outcome.code == 2
-    assert f"'{path}' is a model; --text and --graph show designs." in outcome.err
+    assert f"'{path}' is a model; --text and --graph are for designs." in outcome.err
 
 
 def test_cost_prices_a_model(run, tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_cost_prices_a_model(run, tmp_path: Path) -> None:
     outcome = run("cost", "wikitext_small", "--design", "mgk", "--legs", "h=4", "--json")
     assert json.loads(outcome.out) == ta.models.load("wikitext_small", design="mgk", legs={"h": 4}).cost().as_dict()
     for arguments, told in (
-        (("--causal",), "'--causal': a model says itself what is causal in it."),
-        (("--design", "mgk", "--over", "n=4"), "'--design': it is for one model, by itself."),
+        (("--causal",), "'--causal': a model file defines which layers are causal."),
+        (("--design", "mgk", "--over", "n=4"), "'--design': this option is for a single model."),
     ):
         outcome = run("cost", str(path), *arguments)
         assert outcome.code == 2
@@ -116,7 +116,7 @@ def test_names_of_neither(run) -> None:
         assert run(command, "epa_47m") == (1, "", f"error: the design is refused: 1 problem.\n{told}")
     told = run("draw", "epa_47m_xl")
     assert told.code == 1
-    assert "unknown-key: this is a model; a design is wanted here." in told.err
+    assert "unknown-key: this is a model, not a design." in told.err
 
 
 def test_the_schema_of_models(run) -> None:
@@ -127,8 +127,8 @@ def test_analyse_takes_one_design(run, tmp_path: Path) -> None:
     path, text = tmp_path / "model.pt", tmp_path / "a.txt"
     text.write_text("words " * 50)
     ta.save(ta.models.make(MODEL), path)
-    wanted = f"error: '{path}' holds the model 'tiny'; analyse takes a checkpoint of one design, or the "
-    wanted += "folder of a run. In Python, ta.report(ta.model_sections(model, tokens)) takes any model.\n"
+    wanted = f"error: '{path}' is a checkpoint of the model 'tiny'; analyse takes a checkpoint of one design, "
+    wanted += "or a run folder. In Python, use ta.report(ta.model_sections(model, tokens)) for any model.\n"
     assert run("analyse", str(path), "--text", str(text), "-o", str(tmp_path / "r.html")) == (1, "", wanted)
 
 

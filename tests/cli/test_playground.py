@@ -58,8 +58,8 @@ def test_without_a_page_it_says_how_to_build_one(tmp_path: Path, run: Run, monke
     found = run("playground", "--no-browser")
     assert found.code == 3
     assert found.err == (
-        f"error: '{tmp_path / 'none'}' holds no playground: run 'make playground' in a clone of the project, which "
-        "needs Node.js, or name the folder of a built page with --folder.\n"
+        f"error: '{tmp_path / 'none'}' contains no playground; run 'make playground' in a clone of the project, which "
+        "needs Node.js, or give the folder of a built page with --folder.\n"
     )
 
 
@@ -70,4 +70,4 @@ def test_a_port_that_is_taken(page: Path, run: Run) -> None:
         port = taken.getsockname()[1]
         found = run("playground", "--no-browser", "--folder", str(page), "--port", str(port))
     assert found.code == 2
-    assert f"port {port} is in use; --port 0 takes a free one." in found.err
+    assert f"port {port} is in use; use --port 0 for a free port." in found.err

@@ -26,7 +26,7 @@ def test_list_is_plain_where_it_is_read_by_a_program(run) -> None:
     assert run("list", "nothing*") == (
         1,
         "",
-        "error: no shipped design matches 'nothing*'; 'tensornet-attn list' shows them all.\n",
+        "error: no shipped design matches 'nothing*'; 'tensornet-attn list' lists all of them.\n",
     )
 
 
@@ -92,7 +92,7 @@ def test_explain(run) -> None:
 def test_explain_and_rewrites_are_the_texts_of_python(run) -> None:
     assert run("explain", "mgk", "--causal", "--n", "64").out == f"{ta.explain('mgk', causal=True, n=64)}\n"
     assert run("explain", "skip_left", "--rewrites").out == f"{ta.rewrites('skip_left')}\n"
-    assert ta.rewrites("mlp") == "mlp: no rewrite fits."
+    assert ta.rewrites("mlp") == "mlp: no rewrite applies."
     assert ta.hash_of("mhsa") == ta.load("mhsa").hash != ta.hash_of("mhsa", causal=True)
 
 
@@ -106,7 +106,7 @@ def test_bucket_is_the_old_name_of_workload(run) -> None:
 
 
 def test_explain_for_a_workload_and_under_a_limit(run) -> None:
-    head = "mhsa: backend torch, for decoding on h200, orders searched at n 1, m 4096\n"
+    head = "mhsa: backend torch, for decoding on h200, product orders optimised for n 1, m 4096\n"
     assert run("explain", "mhsa", "--workload", "decoding", "--device", "h200").out.startswith(head)
     told = run("explain", "mhsa", "--n", "8192", "--batch", "2", "--memory", "2GiB")
     assert "\n  not dense, " in told.out
@@ -116,10 +116,14 @@ def test_explain_for_a_workload_and_under_a_limit(run) -> None:
 
 REFUSED = {
     ("--workload", "train"): "error: there is no workload 'train': did you mean 'training'?\n",
-    ("--memory", "lots"): "error: memory is 'lots', and must be a number of bytes, e.g. 2GiB, 500MB or 1000000.\n",
+    ("--memory", "lots"): "error: memory is 'lots'; give a positive number of bytes, e.g. 2GiB, 500MB or 1000000.\n",
     ("--backend", "inductor", "--strict"): "error: talking_heads: strict, but region 'y.p1' runs on 'torch' instead",
-    ("--backend", "reference", "--linear-memory"): "error: talking_heads: linear_memory, but region 'A' makes a tensor",
-    ("--memory", "1MB"): "error: talking_heads: no plan stays within 1,000,000 bytes (training, n = 1,024, ",
+    (
+        "--backend",
+        "reference",
+        "--linear-memory",
+    ): "error: talking_heads: linear_memory, but region 'A' creates a tensor",
+    ("--memory", "1MB"): "error: talking_heads: no plan fits within 1,000,000 bytes (training, n = 1,024, ",
 }
 
 
@@ -134,10 +138,13 @@ def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert run("explain", "mhsa", "--device", "this").code == 1
     rates = json.loads(run("doctor", "--json").out)["devices"]["rates"]
-    assert rates == "this machine has not been measured: run 'tensornet-attn doctor --calibrate', a second's work."
+    assert (
+        rates
+        == "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about a second."
+    )
     measured = run("doctor", "--calibrate")
     assert (measured.code, measured.err) == (0, "")
-    assert "B a second, as measured" in measured.out
+    assert "B per second, measured" in measured.out
     assert run("explain", "mhsa", "--device", "this").out.startswith("mhsa: backend torch, for training on this, ")
 
 
@@ -146,7 +153,7 @@ def test_doctor(run) -> None:
     assert (text.code, text.err) == (0, "")
     report = json.loads(run("doctor", "--json").out)
     assert list(report) == ["versions", "devices", "optional parts"]
-    assert report["versions"]["tensornet-attn"] == "0.1.0"
+    assert report["versions"]["tensornet-attn"] == ta.__version__
     assert "threads" in report["devices"]["cpu"]
     assert set(report["optional parts"]) == {
         "triton",
@@ -169,5 +176,5 @@ def test_doctor_says_how_to_get_what_is_missing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("importlib.metadata.version", missing)
     monkeypatch.setattr("shutil.which", lambda name: None)
     report = doctor.examine()
-    assert report["versions"]["pydantic"] == "missing: install tensornet-attn again"
-    assert report["optional parts"]["svg and png"].startswith("lacks a renderer: install Graphviz, or 'pip install")
+    assert report["versions"]["pydantic"] == "missing: reinstall tensornet-attn"
+    assert report["optional parts"]["svg and png"].startswith("no renderer: install Graphviz, or 'pip install")

@@ -33,7 +33,7 @@ def test_search(run, space: str, tmp_path: Path) -> None:
     found = run("search", space, *FUNCTION, *bounds, "--out", str(out))
     assert found.code == 0
     first, line = found.out.splitlines()
-    assert first == f"1 designs on the front of 1 trials; all is in '{out}'"
+    assert first == f"1 designs on the front of 1 trials; results: '{out}'"
     assert line.endswith("  parameters 1,024  mhsa; f = 16; h = 4")
     again = run("search", "--out", str(out), "--json")
     assert (again.code, again.err) == (0, "")
@@ -49,18 +49,18 @@ def test_search(run, space: str, tmp_path: Path) -> None:
 def test_a_space_on_standard_input(run, tmp_path: Path) -> None:
     outcome = run("search", "-", *FUNCTION, "--bound", "macs=1", "--out", str(tmp_path / "out"), stdin=SPACE.encode())
     assert outcome.code == 1
-    assert outcome.err.startswith("error: none of 160 drafts of the space 'tiny' is left: 160 by 'macs at most 1'; ")
+    assert outcome.err.startswith("error: all 160 drafts of the space 'tiny' were refused: 160 by 'macs at most 1'; ")
     assert outcome.out == ""
     assert not (tmp_path / "out").exists()
 
 
 MISTAKES = [
     (("--bound", "macs"), 2, "'macs' is not NAME=VALUE, e.g. f=256."),
-    (("--rates", "0.1;0.2"), 2, "'0.1;0.2' are no numbers, e.g. 0.001,0.002."),
-    (("--objective", "speed"), 1, "there is no objective 'speed'; there are quality, macs, "),
+    (("--rates", "0.1;0.2"), 2, "'0.1;0.2' is not LR,..., e.g. 0.001,0.002."),
+    (("--objective", "speed"), 1, "there is no objective 'speed'; choose from quality, macs, "),
     (("--task", "mqarr"), 1, "there is no task 'mqarr': did you mean 'mqar'?"),
     (("--task", "nowhere:f"), 1, "the task 'nowhere:f' cannot be imported (No module named 'nowhere'): "),
-    (("--task", "mqar", "--run", "lr=1"), 1, "'lr' is not given under 'run': it comes from 'rates'."),
+    (("--task", "mqar", "--run", "lr=1"), 1, "leave out 'lr' under 'run': it is set by 'rates'."),
     (
         ("--storage", "postgresql://me:secret@127.0.0.1:1/x"),
         1,
@@ -78,7 +78,7 @@ def test_mistakes(run, space: str, tmp_path: Path, given: tuple[str, ...], code:
 
 
 def test_neither_space_nor_study(run, tmp_path: Path) -> None:
-    wanted = "error: a study needs a 'space': the path of a space file, or what stands in one.\n"
+    wanted = "error: a study needs a 'space': the path of a space file, or the content of one.\n"
     assert run("search", "--task", "mqar", "--out", str(tmp_path)) == (1, "", wanted)
 
 
@@ -89,11 +89,11 @@ def test_interrupted(run, space: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(team.Team, "works", interrupted)
     outcome = run("search", space, *FUNCTION, "--out", str(tmp_path / "out"))
     assert (outcome.code, outcome.out) == (130, "")
-    assert outcome.err.endswith("error: interrupted: 0 of 1 trials are finished; the same command goes on.\n")
+    assert outcome.err.endswith("error: interrupted: 0 of 1 trials are finished; the same command resumes the study.\n")
 
 
 def test_a_part_that_is_missing(run, space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = importlib.util.find_spec
     monkeypatch.setattr(start, "find_spec", lambda name: None if name == "optuna" else right(name))
-    wanted = "error: a search needs optuna: pip install 'tensornet-attn[search]'.\n"
+    wanted = "error: searching needs optuna: pip install 'tensornet-attn[search]'.\n"
     assert run("search", space, *FUNCTION, "--out", str(tmp_path / "out")) == (3, "", wanted)

@@ -53,10 +53,10 @@ def test_a_plot_is_written_beside_the_text_or_alone_to_stdout(run, tmp_path: Pat
 WRONG = [
     (["--over", "n"], "'n' is not LEG=SIZE,..., e.g. n=128,256,4k."),
     (["--over", "n=a"], "'n=a' is not LEG=SIZE,..., e.g. n=128,256,4k."),
-    (["--over", "n=1,2", "--over", "n=3"], "'n' is given twice: give all its sizes at once."),
+    (["--over", "n=1,2", "--over", "n=3"], "'n' is given twice; give all its sizes at once."),
     (["--over", "n=2,1"], "the sizes of 'n' must ascend."),
-    (["--over", "n=1,2", "--plot", "a.png"], "'a.png' must end in .svg, or be - for stdout."),
-    (["--against", "mqa", "--plot", "a.svg"], "a plot needs sizes to vary: give them with --over."),
+    (["--over", "n=1,2", "--plot", "a.png"], "'a.png' does not end in .svg; - is stdout."),
+    (["--against", "mqa", "--plot", "a.svg"], "a plot needs sizes to vary; give them with --over."),
 ]
 
 

@@ -47,7 +47,7 @@ def test_an_unknown_table_gets_the_nearest(run) -> None:
 def test_a_table_stands_alone(run, more: list[str]) -> None:
     outcome = run("cost", "--table", "epa", *more)
     assert (outcome.code, outcome.out) == (2, "")
-    assert "a table has its own designs and sizes; besides it only --json is possible." in outcome.err
+    assert "--table has its own designs and sizes; combine it only with --json." in outcome.err
 
 
 def test_a_design_or_a_table_is_needed(run) -> None:

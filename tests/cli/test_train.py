@@ -39,10 +39,10 @@ def test_train_evaluate_and_sample(run, tmp_path: Path) -> None:
     told = json.loads(slid.out)
     assert (told["context"], told["stride"], told["scored"]) == (6, 2, 10)
     told = run("evaluate", out, "--samples", "3", "--sliding-window")
-    assert told.out.startswith("mhsa on char_lm, validation, step 4, windows of 8 that slide by 1: loss 3.")
+    assert told.out.startswith("mhsa on char_lm, validation, step 4, windows of 8 with stride 1: loss 3.")
     refused = run("evaluate", out, "--stride", "2")
     assert refused.code == 2
-    assert "Invalid value for '--stride': it belongs to --sliding-window." in refused.err
+    assert "Invalid value for '--stride': this option needs --sliding-window." in refused.err
     assert run("sample", out, "--prompt", "a ", "--tokens", "5").out.startswith("a ")
 
 
@@ -51,17 +51,17 @@ def test_a_run_file(run, tmp_path: Path) -> None:
     path.write_text("run: 1\ntask: char_lm\ndesign: mhsa\nlr: high\n")
     outcome = run("train", "--config", str(path), "--out", str(out))
     assert (outcome.code, outcome.out) == (1, "")
-    assert f"{path}:4:5: wrong-value: input should be a valid number, the text 'high' given." in outcome.err
+    assert f"{path}:4:5: wrong-value: input should be a valid number, got the text 'high'." in outcome.err
     assert run("train", "--config", str(path), "--lr", "0.001", *TINY, "--out", str(out)).code == 0
 
 
 def test_mistakes(run, tmp_path: Path) -> None:
     out = str(tmp_path)
-    assert run("train", "--task", "mqar", "--out", out) == (1, "", "error: a run has a 'model' or a 'design'.\n")
+    assert run("train", "--task", "mqar", "--out", out) == (1, "", "error: a run needs a 'model' or a 'design'.\n")
     assert run("train", *TINY, "--betas", "0.9", "--out", out).code == 2
-    assert run("evaluate", out) == (1, "", f"error: '{out}' is no run: it has no 'run.yaml'.\n")
+    assert run("evaluate", out) == (1, "", f"error: '{out}' is not the folder of a run: it has no 'run.yaml'.\n")
     assert run("train", *TINY, "--out", str(tmp_path / "run.yaml" / "x")).code == 0
-    wanted = "error: option 'lr': input should be greater than 0, 0.0 given; it is the highest learning rate.\n"
+    wanted = "error: option 'lr': input should be greater than 0, got 0.0; it is the maximum learning rate.\n"
     assert run("train", *TINY, "--lr", "0", "--out", out) == (1, "", wanted)
 
 
@@ -71,7 +71,7 @@ def test_interrupted(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(start, "optimise", interrupted)
     outcome = run("train", *TINY, "--out", str(tmp_path / "out"))
-    assert outcome == (130, "", "error: interrupted; there is no checkpoint yet; the same command goes on.\n")
+    assert outcome == (130, "", "error: interrupted; there is no checkpoint yet; the same command resumes the run.\n")
 
 
 @pytest.mark.rotated

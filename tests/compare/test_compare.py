@@ -25,7 +25,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row(tmp_path: Path) -> Non
         ("mhsa (lr 0.5)", [0, 1, 2]),
     ]
     assert found.rows[0].score.to_text() == "0.80 ± 0.25"
-    assert found.verdict() == "mhsa (lr 0.002) is the best: its interval does not meet that of any other."
+    assert found.verdict() == "mhsa (lr 0.002) is the best: its interval overlaps no other."
     assert found.rows[1].difference is not None
     assert found.rows[1].difference.values == pytest.approx([-0.4, -0.4, -0.55])
     assert found.rows[0].difference is None
@@ -42,14 +42,14 @@ def test_intervals_that_meet_are_a_tie(tmp_path: Path) -> None:
     found = section(paths)
     assert [row.label for row in found.rows] == ["mhsa", "linear", "band"]
     assert found.best is None
-    assert found.verdict() == "A tie: the interval of mhsa meets that of linear."
+    assert found.verdict() == "A tie: the interval of mhsa overlaps that of linear."
     assert found.as_dict()["tied"] == ["mhsa", "linear"]
 
 
 def test_one_seed_gives_no_interval_and_no_best(tmp_path: Path) -> None:
     paths = [folder(tmp_path / "a", 0.9), folder(tmp_path / "b", 0.1, model=model("linear"))]
     found = section(paths)
-    assert found.verdict() == "No best: one seed gives no interval (mhsa and linear)."
+    assert found.verdict() == "No best: a single seed has no interval (mhsa and linear)."
     assert [row.score.to_text() for row in found.rows] == ["0.9", "0.1"]
     assert section(paths[:1]).verdict() == ""
 
@@ -66,7 +66,7 @@ def test_rows_are_sorted_by_what_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ta.InputError) as refused:
         section(paths, "eval_acuracy")
     assert str(refused.value) == (
-        f"'{paths[0]}' has no number 'eval_acuracy' in its last validation; did you mean 'eval_accuracy'?"
+        f"'{paths[0]}' has no value of 'eval_acuracy' in its last validation; did you mean 'eval_accuracy'?"
     )
 
 
@@ -122,9 +122,9 @@ mqar
              accuracy   loss  difference  seeds  MACs/token  parameters  peak memory  tokens/s
   mhsa    0.80 ± 0.25  1 ± 0                  3      81.9 k      70.0 k       400 MB    13.4 k
   linear  0.30 ± 0.25  1 ± 0    -0.5 ± 0      3      81.9 k      70.0 k       400 MB    13.4 k
-  mhsa is the best: its interval does not meet that of any other.
+  mhsa is the best: its interval overlaps no other.
 
-mean ± half the 95 % interval (Student's t) over seeds; difference: from the first row, seed by seed; costs: medians"""
+mean ± half the 95 % interval (Student's t) over seeds; difference: to the first row, paired by seed; costs: medians"""
     )
 
 
@@ -154,25 +154,25 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     gave = "give folders that 'tensornet-attn train"
     assert refusal() == f"there are no runs to compare: {gave} --out' has written."
-    assert refusal(tmp_path / "none") == f"'{tmp_path}/none' is no folder; {gave} --out' has written."
-    assert refusal(tmp_path / "empty") == f"'{tmp_path}/empty' is no run, it has no run.yaml; {gave}' has written."
+    assert refusal(tmp_path / "none") == f"'{tmp_path}/none' is not a folder; {gave} --out' has written."
+    assert refusal(tmp_path / "empty") == f"'{tmp_path}/empty' has no run.yaml; {gave} --out' has written."
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     run = folder(tmp_path / "a")
     metrics, summary = run / "metrics.jsonl", run / "summary.json"
     metrics.write_text('{"step": 1, "loss": 2}\n{"step"\n{"step": 3, "loss": 2}\n')
-    assert refusal(run) == f"'{metrics}', line 2: a JSON object with a 'step' is wanted here."
+    assert refusal(run) == f"'{metrics}', line 2: not a JSON object with a 'step'; remove the line."
     metrics.write_bytes(b"\xff\n")
-    assert refusal(run) == f"'{metrics}' is not UTF-8 text."
+    assert refusal(run) == f"'{metrics}' is not UTF-8 text; restore the file."
     metrics.write_text("")
     summary.write_text('{"eval": {}}')
-    assert refusal(run) == f"'{summary}' is no summary of a run: it says nothing of 'macs_per_token'."
+    assert refusal(run) == f"'{summary}' is damaged: it has no 'macs_per_token'; remove it and finish the run."
     summary.write_text("{")
-    assert refusal(run) == f"'{summary}' is no summary of a run: it says nothing of 'eval'."
+    assert refusal(run) == f"'{summary}' is damaged: it has no 'eval'; remove it and finish the run."
 
 
 def test_one_run_twice(tmp_path: Path) -> None:
     one, other = folder(tmp_path / "a"), folder(tmp_path / "b")
-    assert refusal(one, other) == f"'{one}' and '{other}' are one run twice: mhsa with seed 0; leave one out."
+    assert refusal(one, other) == f"'{one}' and '{other}' are the same run, mhsa with seed 0; leave one out."
     assert len(section([one, one]).rows[0].seeds) == 1  # the same folder named twice

@@ -98,7 +98,7 @@ def test_training_keeps_no_cache() -> None:
     given = models.inputs("llama")
     past = model(**given).past_key_values
     assert models.message(lambda: model(**given, past_key_values=past)) == (
-        "model.layers.0.self_attn (LlamaAttention): a call in training with gradients keeps no cache; call "
+        "model.layers.0.self_attn (LlamaAttention): a training call with gradients fills no cache; call "
         "model.eval() before it."
     )
     with torch.no_grad():
@@ -111,10 +111,10 @@ def test_caches_of_others_are_refused() -> None:
     with torch.no_grad():
         past = before(**given).past_key_values
     assert models.message(lambda: after(**given, past_key_values=past)) == (
-        layer + "the cache holds keys and values of another model; give an empty one."
+        layer + "the cache contains keys and values of another model; give an empty cache."
     )
     assert models.message(lambda: models.generated(after, "none", cache_implementation="offloaded")) == (
-        layer + "a design keeps its past in no offloaded DynamicCache; leave out cache_implementation."
+        layer + "offloaded DynamicCache is not supported with a design; leave out cache_implementation."
     )
 
 
@@ -127,8 +127,8 @@ def test_positions_behind_a_cache_are_compared() -> None:
         mask = torch.cat((given["attention_mask"], torch.ones(3, 1)), 1)
         step = {"input_ids": given["input_ids"][:, :1], "attention_mask": mask, "past_key_values": past}
         assert models.message(lambda: after(**step, position_ids=torch.tensor([[9], [6], [3]]))) == (
-            "model.layers.0.self_attn (LlamaAttention): position_ids are not consecutive where a query sees a key; a "
-            "design counts positions itself."
+            "model.layers.0.self_attn (LlamaAttention): position_ids are not consecutive between a query and a visible "
+            "key, as the design assumes."
         )
 
 
@@ -187,10 +187,11 @@ def test_biases_of_positions_are_compared() -> None:
     x, where = torch.zeros(1, 4, 24, dtype=torch.float64), "transformer.h.0.self_attention (BloomAttention): "
     wrong = torch.arange(4.0).expand(3, 1, 4)
     assert (
-        models.message(lambda: attention(x, x, wrong)) == where + "'alibi' are not the biases of consecutive positions."
+        models.message(lambda: attention(x, x, wrong))
+        == where + "'alibi' does not contain the biases of consecutive positions."
     )
     assert models.message(lambda: attention(x, x, None)) == (
-        where + "'alibi' is not given; it is compared with the design's own biases."
+        where + "'alibi' is missing; it is compared with the design's own biases."
     )
 
 
@@ -203,7 +204,7 @@ def test_a_crop_that_is_refused_leaves_what_was_recorded() -> None:
         layer(x, cache=kept.cache)
         with pytest.raises(ta.InputError) as error:
             kept.crop(2)
-        assert str(error.value) == "band: crop takes minus the positions to forget, not 2."
+        assert str(error.value) == "band: 'tokens_to_remove' is 2; give minus the number of positions to drop."
         assert kept.get_seq_length() == 6
         kept.crop(-2)
         torch.testing.assert_close(layer(x[:, 4:], cache=kept.cache), layer(x)[:, 4:])

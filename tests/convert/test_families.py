@@ -71,8 +71,8 @@ def test_other_designs_carry_norms_and_windows() -> None:
         given, after = models.inputs(name, "left"), convert_model(copy.deepcopy(before), design)
         torch.testing.assert_close(models.outputs(after, given), models.outputs(before, given), **CLOSE)
     assert models.message(lambda: convert_model(models.made("qwen3"), "thsa")) == (
-        "model.layers.0.self_attn (Qwen3Attention) cannot become 'thsa': 'thsa' has no leg of 8 entries in "
-        "'x[n f] Wq[f s] + bq[s] -> n s', along which a norm could go."
+        "model.layers.0.self_attn (Qwen3Attention) cannot become 'thsa': 'thsa' has no leg of 8 entries in 'x[n f] "
+        "Wq[f s] + bq[s] -> n s' for a norm."
     )
 
 

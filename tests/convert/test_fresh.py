@@ -92,10 +92,10 @@ WHERE = "encoder.layer.0.attention (BertAttention) cannot become "
 @pytest.mark.parametrize(
     ("design", "options", "message"),
     [
-        (WIDE, {}, WHERE + "'wide': its output has the legs n o 30, and [batch, n, 24] is wanted."),
-        (HEADS, {}, WHERE + "'heads': 'x' has the legs n h d, and is given [batch, n, 24]."),
-        (OWN, {"legs": {"e": 32}}, WHERE + "'sigmoid_heads': leg 'e' is 32, and its input is 24 wide."),
-        ("cross", {"legs": {"h": 4}}, WHERE + "'cross': it takes x, memory, and is called with one input."),
+        (WIDE, {}, WHERE + "'wide': its output has the legs n o 30, but must be [batch, n, 24]."),
+        (HEADS, {}, WHERE + "'heads': 'x' has the legs n h d, but its input is [batch, n, 24]."),
+        (OWN, {"legs": {"e": 32}}, WHERE + "'sigmoid_heads': leg 'e' is 32, but its input has width 24."),
+        ("cross", {"legs": {"h": 4}}, WHERE + "'cross': it needs x, memory, but is called with one input."),
     ],
 )
 def test_what_does_not_fit(design: Any, options: dict[str, Any], message: str) -> None:

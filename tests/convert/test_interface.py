@@ -122,8 +122,8 @@ def test_a_cache_with_room_behind_its_keys() -> None:
 
 
 APART = (
-    "band: its last query stands at the last key, which is not so here: in attention to another sequence, or with a "
-    "cache that has room left; use one that grows, such as DynamicCache."
+    "band: it needs its last query at the last key, unlike here: in cross-attention, or with a cache of fixed size; "
+    "use a cache that grows, e.g. DynamicCache."
 )
 
 
@@ -240,19 +240,18 @@ def test_a_scale_where_scores_are_not_linear_in_the_queries() -> None:
         with pytest.raises(ta.InputError) as error:
             attention(**call, scaling=0.2)
         assert str(error.value) == (
-            f"{name}: the model scales its scores by 0.2, not by d ** -0.5, and those of this design are not linear in "
-            "its queries; give a design whose are, such as mhsa."
+            f"{name}: the model scales its scores by 0.2, not by d ** -0.5, and the scores of this design are not "
+            "linear in its queries; use a design whose scores are, e.g. mhsa."
         )
 
 
-INSTEAD = "ta.convert_model puts a whole design into a model."
+INSTEAD = "use ta.convert_model to put the whole design into a model."
 REFUSED = {
-    "thsa": "without its projections it still has 'C', and what stands between given queries, keys and values has no "
-    f"weights; {INSTEAD}",
-    "mlp": f"it has no attention map that weighs all its values; {INSTEAD}",
-    "differential": "it has 2 projections to queries, 2 to keys and 1 to values; one of each can be taken off. "
+    "thsa": f"without its projections it still has 'C', but a core has no weights; {INSTEAD}",
+    "mlp": f"it has no attention map that weighs all values; {INSTEAD}",
+    "differential": "it has 2 projections to queries, 2 to keys and 1 to values; exactly one of each can be removed. "
     f"{INSTEAD}",
-    "heads_only": "its queries, keys and values are [n h], [m h], [m h]; each needs one leg beside its heads.",
+    "heads_only": "its queries, keys and values are [n h], [m h], [m h]; each needs one leg besides its heads.",
 }
 
 
@@ -266,7 +265,7 @@ def test_designs_with_more_than_that(name: str) -> None:
 @pytest.mark.parametrize(
     ("design", "model", "options", "message"),
     [
-        ("alibi", "bert", {}, "alibi: it is causal, and this attention looks at later keys."),
+        ("alibi", "bert", {}, "alibi: it is causal, but this attention sees later keys."),
         ("mqa", "llama", {}, "mqa: 4 heads of queries and 2 of keys do not fit its legs [h] and []."),
         ("mhsa", "llama", {"softcap": 3.0}, "mhsa: it does not cap its scores."),
     ],
@@ -291,4 +290,4 @@ def test_dropout_needs_a_softmax() -> None:
     model = models.made("llama", attn_implementation=ta.register_attention("linear"), attention_dropout=0.1).train()
     with pytest.raises(ta.InputError) as error:
         model(**models.inputs("llama"))
-    assert str(error.value) == "'linear' has no softmax over its keys, so that dropout would have no place."
+    assert str(error.value) == "'linear' has no softmax over its keys, so dropout cannot be added."

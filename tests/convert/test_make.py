@@ -75,7 +75,7 @@ KINDS = {
 def test_every_design_that_contains_attention_starts_from_it(name: str, kind: str) -> None:
     layer = trained(**KINDS[kind])
     if name in CAUSAL and not layer.causal:
-        with pytest.raises(ta.InputError, match="only where both are causal"):
+        with pytest.raises(ta.InputError, match="only if both are causal"):
             made_from(layer, name)
         return
     close(made_from(layer, name), layer)
@@ -161,20 +161,20 @@ def test_a_design_of_ones_own() -> None:
         (
             "mlp",
             {},
-            "self_attn (MultiheadAttention) cannot become 'mlp': no weights are known at which 'mlp' is 'mhsa'; the "
-            "nearest that contain it: band, cross, epa.",
+            "self_attn (MultiheadAttention) cannot become 'mlp': no weights are known at which 'mlp' equals 'mhsa'; "
+            "the nearest designs that contain it: band, cross, epa.",
         ),
         (
             "thsa",
             {"legs": {"r": 8}},
-            "self_attn (MultiheadAttention) cannot become 'thsa': 'r' was asked to be 8, and must be 16 to hold the "
-            "trained weights.",
+            "self_attn (MultiheadAttention) cannot become 'thsa': the requested 'r' is 8, but the trained weights need "
+            "16.",
         ),
         (
             "band",
             {"settings": {"k": 5}},
-            "self_attn (MultiheadAttention) cannot become 'band': 'k' was asked to be 5, and must be 1073741824 to "
-            "hold the trained weights.",
+            "self_attn (MultiheadAttention) cannot become 'band': the requested 'k' is 5, but the trained weights need "
+            "1073741824.",
         ),
         (
             OWN.replace("{t: ones}", "{t: 2 * ones}"),

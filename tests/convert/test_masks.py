@@ -50,7 +50,7 @@ def test_what_is_more_than_hidden_keys_stays_a_mask() -> None:
 def test_a_causal_design_cannot_look_ahead() -> None:
     with pytest.raises(InputError) as error:
         arguments(PAIRS, True, "here")
-    assert str(error.value) == "here: the mask shows later keys, but the design that stands here now is causal."
+    assert str(error.value) == "here: the mask makes later keys visible, but the design is causal."
 
 
 BAND = torch.ones(6, 6, dtype=torch.bool).tril().triu(-2)
@@ -75,9 +75,9 @@ def test_a_mask_beyond_the_window_or_of_too_few_keys() -> None:
     for mask, message in (
         (
             torch.ones(6, 6, dtype=torch.bool).tril(),
-            "the mask shows keys beyond the window of the design that stands here now.",
+            "the mask makes keys visible beyond the window of the design.",
         ),
-        (BAND[:, :4], "the mask is of 4 keys; there are 6, with those that are kept."),
+        (BAND[:, :4], "the mask has 4 keys, but there are 6, cached keys included."),
     ):
         with pytest.raises(InputError) as error:
             arguments(mask, True, "here", 0, (2, 0))

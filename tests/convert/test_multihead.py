@@ -272,23 +272,23 @@ def beside() -> dict[str, Any]:
 
 
 MADE = {
-    "mlp: its output sums over no keys, so that it attends to nothing.": ("mlp", {}),
-    "add_bias_kv is not supported: a design says itself what its keys are.": ("mhsa", {"add_bias_kv": True}),
+    "mlp: its output contains no sum over keys, so it is not an attention.": ("mlp", {}),
+    "add_bias_kv is not supported; a design defines its own keys.": ("mhsa", {"add_bias_kv": True}),
     "mhsa: kdim is 8, but its features are on leg 'f', which is 24.": ("mhsa", {"kdim": 8}),
     "mhsa: vdim is 8, but its features are on leg 'f', which is 24.": ("mhsa", {"vdim": 8}),
-    "mhsa: leg 'f' has the features of an input, 24; leave it out of 'legs'.": ("mhsa", {"legs": {"f": 32}}),
-    "'linear' has no softmax over its keys, so that dropout would have no place.": ("linear", {"dropout": 0.1}),
-    "gqa: num_heads is 4, and the legs of its heads are g 3, j 1: choose them by legs={...}.": (
+    "mhsa: leg 'f' is the feature leg of an input, 24; omit it from 'legs'.": ("mhsa", {"legs": {"f": 32}}),
+    "'linear' has no softmax over its keys, so dropout cannot be added.": ("linear", {"dropout": 0.1}),
+    "gqa: num_heads is 4, but its head legs are g 3, j 1; set them with legs={...}.": (
         "gqa",
         {"legs": {"g": 3}},
     ),
-    "two: its output is [n, 48]; MultiheadAttention gives [n, 24].": (
+    "two: its output is [n, 48], but MultiheadAttention returns [n, 24].": (
         {"tensornet": 1, "name": "two", "extends": "mhsa", "legs": {"o": 48}, "contains": {},
          "weights": {"Wo": "h d o"}, "diagram": {"y": "A[h n m] V[m h d] Wo[h d o] -> n o"}},
         {},
     ),
-    "cross: its inputs are 'x: n f', 'memory: m f', 'beside: n f'; MultiheadAttention takes an input of queries, as "
-    "'x: n f', and none, one or two more, as 'memory: m f'.": (beside(), {}),
+    "cross: its inputs are 'x: n f', 'memory: m f', 'beside: n f'; MultiheadAttention needs an input of queries, e.g. "
+    "'x: n f', and at most two more, e.g. 'memory: m f'.": (beside(), {}),
 }  # fmt: skip
 
 
@@ -315,12 +315,12 @@ def test_calls_that_are_refused() -> None:
         refusal(lambda: layer["lfish"](x, x, x)),
         refusal(lambda: layer["mhsa"](x[0], x, x)),
     ] == [
-        "mhsa: it makes keys and values of one input, 'memory'; give one tensor as both.",
-        "moa_regularised: it attends to its one input 'x'; give one tensor as all.",
-        "mhsa: is_causal is only a hint about attn_mask, which is not given.",
+        "mhsa: keys and values have one input, 'memory'; pass the same tensor for both.",
+        "moa_regularised: it has one input, 'x'; pass the same tensor for all three.",
+        "mhsa: is_causal is only a hint about attn_mask; give attn_mask too.",
         "mhsa: attn_mask is torch.int64; give booleans (true = hidden) or floats (added).",
         "mhsa: attn_mask has shape [3, 5, 5]; give [n, m] or [batch * num_heads, n, m].",
-        "linear: numbers of attn_mask cannot be added in this design; give zeros and minus infinity.",
+        "linear: this design cannot add the values of attn_mask; give only zeros and minus infinity.",
         "lfish: it has no attention map to return; call with need_weights=False or output_attentions=False.",
-        "mhsa: query, key and value have 2 dimensions, or 3 with a batch.",
+        "mhsa: query, key and value must have 2 dimensions, or 3 with a batch.",
     ]

@@ -48,11 +48,11 @@ class Own(nn.MultiheadAttention):
         ),
         (
             lambda: Own(12, 3),
-            "at (Own) cannot be converted: its class overrides forward, so it computes something of its own.",
+            "at (Own) cannot be converted: its class overrides forward, and may compute something else.",
         ),
         (
             lambda: nn.Linear(3, 3),
-            "at (Linear) is no attention that can be read; docs/convert.md lists those that can.",
+            "at (Linear) is not a supported attention; docs/convert.md lists the supported classes.",
         ),
     ],
 )
@@ -107,28 +107,28 @@ partial = configured(rope_parameters={"rope_type": "default", "rope_theta": 1000
         (
             "bert",
             relative,
-            "config.position_embedding_type is 'relative_key'; only 'absolute' positions stay outside it",
+            "config.position_embedding_type is 'relative_key'; only 'absolute' is supported",
         ),
         (
             "albert",
             relative,
-            "config.position_embedding_type is 'relative_key'; only 'absolute' positions stay outside it",
+            "config.position_embedding_type is 'relative_key'; only 'absolute' is supported",
         ),
         ("albert", has("pruned_heads", {1}), "some of its heads are pruned"),
         ("albert", has("num_attention_heads", 2), "its query projection is 24 wide, but 2 heads of 8 are 16"),
         ("bert", has("is_cross_attention", True), "it attends to another sequence (cross-attention)"),
-        ("bert", has("self", nn.Linear(24, 24)), "its 'self' is a Linear, which computes something of its own"),
+        ("bert", has("self", nn.Linear(24, 24)), "its 'self' is a Linear, which may compute something else"),
         ("gpt2", has("is_cross_attention", True), "it attends to another sequence (cross-attention)"),
         ("gpt2", quantised("c_attn"), "its 'c_attn' is a tests.convert.test_refused.Lora, not a plain linear layer"),
         ("vit", lambda module: delattr(module, "head_dim"), None),
         (
             "llama",
             scaled,
-            "its rotary positions are scaled (rope_type 'longrope'); a design has default, linear, dynamic, llama3, "
-            "yarn ones",
+            "its rotary positions are scaled (rope_type 'longrope', by lists of factors); a design has default, "
+            "linear, dynamic, llama3, yarn ones",
         ),
         ("llama", partial, "partial_rotary_factor is 0.5, which LlamaAttention does not apply"),
-        ("llama", has("sliding_window", 16), "it sees a sliding window only"),
+        ("llama", has("sliding_window", 16), "it has a sliding window"),
         ("llama", has("q_norm", nn.Identity()), "it normalises queries"),
         ("llama", has("sinks", nn.Parameter(torch.zeros(4))), "it has attention sinks"),
         ("llama", has("attn_logit_softcapping", 50.0), "it caps its scores"),
@@ -140,7 +140,7 @@ def test_hugging_face(name: str, change: Callable[[Any], None], reason: str | No
     change(module)
     with pytest.raises(InputError) as error:
         convert_model(model, "thsa")
-    reason = reason or "it has no 'head_dim', so it is not the module that this class name promises"
+    reason = reason or "it has no 'head_dim', unlike the known class of this name"
     assert str(error.value) == f"{models.ATTENTION[name]} ({type(module).__name__}) cannot be converted: {reason}."
 
 
@@ -172,9 +172,9 @@ class Attention(nn.Module):
         (lambda: nn.Sequential(nn.Linear(3, 3)), "no attention found in Sequential."),
         (
             lambda: nn.MultiheadAttention(12, 3),
-            "MultiheadAttention is itself an attention; ta.convert makes a design of it.",
+            "MultiheadAttention is itself an attention; convert it with ta.convert.",
         ),
-        (lambda: "bert", "a str is no model: give an nn.Module."),
+        (lambda: "bert", "a str is not a model; give an nn.Module."),
         (
             lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(12, 3, 16), 1),
             "layers.0.multihead_attn (MultiheadAttention) cannot be converted: it attends to another sequence "
@@ -182,7 +182,7 @@ class Attention(nn.Module):
         ),
         (
             lambda: nn.Sequential(nn.MultiheadAttention(12, 3), Attention()),
-            "1 (Attention) is no attention that can be read; the nearest that can: T5Attention, ViTAttention, "
+            "1 (Attention) is not a supported attention; similar supported classes: T5Attention, ViTAttention, "
             "MptAttention.",
         ),
     ],
@@ -215,8 +215,8 @@ def tied() -> nn.Module:
         ),
         (
             tied,
-            "encoder.layer.0.attention (BertAttention) cannot be converted: its 'self.key.weight' is a weight of "
-            "another module too, and would no longer be.",
+            "encoder.layer.0.attention (BertAttention) cannot be converted: its 'self.key.weight' is shared with "
+            "another module, and the conversion would end the sharing.",
         ),
     ],
 )
@@ -230,7 +230,7 @@ def test_a_design_that_needs_two_inputs() -> None:
     with pytest.raises(InputError) as error:
         convert_model(models.made("bert"), "cross")
     assert str(error.value) == (
-        "encoder.layer.0.attention (BertAttention) cannot become 'cross': it takes x, memory, and is called with one "
+        "encoder.layer.0.attention (BertAttention) cannot become 'cross': it needs x, memory, but is called with one "
         "input."
     )
 
@@ -245,13 +245,13 @@ LLAMA = "model.layers.0.self_attn (LlamaAttention): "
         (
             "gpt2",
             {"output_attentions": True},
-            "GPT2LMHeadModel: output_attentions is not answered after convert_model; ask a swapped attention, as in "
-            "module.design.capture(x, 'A').",
+            "GPT2LMHeadModel: output_attentions is not supported after convert_model; capture the maps of a converted "
+            "attention, as in module.design.capture(x, 'A').",
         ),
         (
             "gpt2",
             {"attention_mask": torch.ones(3, 1, 9, 9, dtype=torch.bool)},
-            GPT2 + "the mask shows later keys, but the design that stands here now is causal.",
+            GPT2 + "the mask makes later keys visible, but the design is causal.",
         ),
         (
             "gpt2",
@@ -261,9 +261,9 @@ LLAMA = "model.layers.0.self_attn (LlamaAttention): "
         (
             "llama",
             {"position_ids": torch.arange(0, 18, 2)[None], "attention_mask": torch.ones(3, 9)},
-            LLAMA + "position_ids are not consecutive where a query sees a key; a design counts positions itself.",
+            LLAMA + "position_ids are not consecutive between a query and a visible key, as the design assumes.",
         ),
-        ("llama", {"is_causal": False}, LLAMA + "is_causal is False, and it was converted as True."),
+        ("llama", {"is_causal": False}, LLAMA + "is_causal is False, but was True at the conversion."),
     ],
 )
 def test_calls(name: str, given: dict[str, Any], message: str) -> None:
@@ -283,7 +283,7 @@ def test_calls_of_a_swapped_multihead_attention() -> None:
     )
     with pytest.raises(InputError) as error:
         module(x, x, x, is_causal=True)
-    assert str(error.value) == ("0 (MultiheadAttention): is_causal is only a hint about attn_mask, which is not given.")
+    assert str(error.value) == ("0 (MultiheadAttention): is_causal is only a hint about attn_mask; give attn_mask too.")
 
 
 def test_positions_of_another_base() -> None:
@@ -291,8 +291,8 @@ def test_positions_of_another_base() -> None:
     module, x = model.model.layers[0].self_attn, torch.randn(1, 4, 24)
     cos, sin = model.model.rotary_emb(x, torch.arange(4)[None])
     for turns, message in (
-        (None, "position_embeddings are not given; they are compared with the design's own."),
-        ((sin, cos), "position_embeddings are not those of position_ids with base 10000."),
+        (None, "position_embeddings are missing; they are compared with the design's own."),
+        ((sin, cos), "position_embeddings do not match position_ids with base 10000."),
     ):
         with pytest.raises(InputError) as error:
             module(x, position_embeddings=turns)

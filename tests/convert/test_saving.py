@@ -166,11 +166,11 @@ def message(call: Any, *given: Any, **options: Any) -> str:
 def test_what_is_refused(tmp_path: Path) -> None:
     model = trained("bert", "mhsa")
     assert message(model.save_pretrained, tmp_path / "a", push_to_hub=True, repo_id="me/it") == (
-        "BertModel: a converted model is pushed by model.push_to_hub(repo_id), which saves it first."
+        "BertModel: push a converted model with model.push_to_hub(repo_id), which saves it first."
     )
     assert list(tmp_path.iterdir()) == []
     models.made("bert").save_pretrained(tmp_path)
-    no_model = f"'{tmp_path}' holds no converted model: there is no config.json that names designs."
+    no_model = f"'{tmp_path}' contains no converted model: its config.json lists no designs."
     assert message(load_converted, tmp_path) == no_model
     assert message(load_converted, "nobody/nothing", local_files_only=True).startswith(
         "'nobody/nothing': its config.json cannot be read: "
@@ -182,9 +182,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     config = json.loads(text)
     del config["quantization_config"]["attentions"][0]["where"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert message(load_converted, tmp_path) == (
-        "config.json does not say what each attention of the converted model became."
-    )
+    assert message(load_converted, tmp_path) == ("config.json does not describe the converted attentions of the model.")
 
 
 def test_a_model_that_could_not_be_converted_saves_as_before(tmp_path: Path) -> None:

@@ -61,6 +61,16 @@ def test_logits_and_gradients() -> None:
     torch.testing.assert_close(found[1], found[0], **CLOSE)
 
 
+def test_a_trained_model_goes_back() -> None:
+    """With the table that the first attention of a stack has for all, and the attention to the encoder."""
+    model = ta.convert_model(made(), "mhsa")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.05 * torch.randn_like(weight)
+    given = source() | {"decoder_input_ids": torch.randint(1, 50, (3, 5))}
+    torch.testing.assert_close(ta.export_to(model)(**given).logits, model(**given).logits, **CLOSE)
+
+
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"use_cache": False}])
 def test_texts_from_a_cache(options: dict[str, Any]) -> None:
     greedy = {"max_new_tokens": 17, "do_sample": False, "return_dict_in_generate": True, "output_logits": True}
@@ -113,11 +123,12 @@ def test_a_call_out_of_its_stack_says_what_is_missing() -> None:
     x = torch.randn(1, 3, 24, dtype=torch.float64)
     second, cross = after.encoder.block[1].layer[0].SelfAttention, after.decoder.block[0].layer[1].EncDecAttention
     assert models.message(lambda: second(x)) == (
-        "encoder.block.1.layer.0.SelfAttention (T5Attention): position_bias is not given; it is what the first "
+        "encoder.block.1.layer.0.SelfAttention (T5Attention): position_bias is missing; pass the one that the first "
         "attention returns."
     )
     assert models.message(lambda: cross(x)) == (
-        "decoder.block.0.layer.1.EncDecAttention (T5Attention): key_value_states are needed; it attends to another one."
+        "decoder.block.0.layer.1.EncDecAttention (T5Attention): key_value_states are missing; it attends to another "
+        "sequence."
     )
 
 

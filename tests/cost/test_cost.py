@@ -230,11 +230,11 @@ def test_a_relative_leg_without_a_reach():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n": 0}, "'n' is 0, and must be a whole number from 1 to 2147483647, e.g. n=1."),
-        ({"n": True}, "'n' is True, and must be a whole number from 1 to 2147483647, e.g. n=1."),
-        ({"n": 4, "m": 2.5}, "'m' is 2.5, and must be a whole number from 1 to 2147483647, e.g. m=1."),
-        ({"n": 4, "batch": -1}, "'batch' is -1, and must be a whole number from 1 to 2147483647, e.g. batch=1."),
-        ({"n": 4, "dtype": "float31"}, "there is no dtype 'float31' to count bytes of: did you mean 'float32'?"),
+        ({"n": 0}, "'n' is 0; give an integer from 1 to 2147483647, e.g. n=1."),
+        ({"n": True}, "'n' is True; give an integer from 1 to 2147483647, e.g. n=1."),
+        ({"n": 4, "m": 2.5}, "'m' is 2.5; give an integer from 1 to 2147483647, e.g. m=1."),
+        ({"n": 4, "batch": -1}, "'batch' is -1; give an integer from 1 to 2147483647, e.g. batch=1."),
+        ({"n": 4, "dtype": "float31"}, "there is no dtype 'float31' in the cost model: did you mean 'float32'?"),
     ],
 )
 def test_refusals(arguments, message):
@@ -247,10 +247,10 @@ def test_a_length_above_the_maximum_is_refused():
     graph = replace(MHSA, legs=(LEGS[0], Leg("m", "key", maximum=4), *LEGS[2:]))
     with pytest.raises(InputError) as raised:
         cost_of(graph, None, 3, 5)
-    assert str(raised.value) == "'m' is 5, and the key leg 'm' has a maximum of 4: ask for m=4 or less."
+    assert str(raised.value) == "'m' is 5, but the key leg 'm' has a maximum of 4; use m=4 or less."
     with pytest.raises(InputError) as raised:
         cost(MHSA, {"n": 3})
-    assert str(raised.value) == "the key leg 'm' has no length, e.g. lengths={'m': 1024}."
+    assert str(raised.value) == "the key leg 'm' has no length; give lengths={'m': 1024}."
 
 
 def test_a_coefficient_without_a_value_at_a_length_is_refused():
@@ -314,6 +314,6 @@ as written    MACs   FLOPs  elementwise  moved  live  saved
   MACs of one batch element: n
 
 parameters: 3, and 1 frozen
-decoding keeps 80 floats of 5 tokens, for one sequence
-FLOPs = 2 MACs; elementwise operations are counted apart; moved: read and written; live: in memory while the step
-runs, in total the peak; saved: floats kept for backward, each once; k, M, G, T are powers of 1000."""
+decoding cache: 80 floats for 5 tokens of one sequence
+FLOPs = 2 MACs, elementwise operations not included; moved: read and written; live: in memory while the step runs
+(total: the peak); saved: floats stored for backward, each counted once; k, M, G, T are powers of 1000."""

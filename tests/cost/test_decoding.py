@@ -43,7 +43,7 @@ def test_two_of_eight_global_heads_keep_a_quarter_of_linear_attention() -> None:
     for name in ("hard_lfish", "lfish", "hard_glfish", "glfish"):
         report = ta.cost(ta.load(name, legs={"g": 2}), n=N)
         assert 4 * report.decoding_state == ta.cost("linear", n=N).decoding_state
-    assert "decoding keeps 33,280 floats of 64 tokens" in ta.cost("linear", n=N).to_text()
+    assert "decoding cache: 33,280 floats for 64 tokens" in ta.cost("linear", n=N).to_text()
 
 
 def test_no_more_than_there_are_keys() -> None:
@@ -76,5 +76,5 @@ def test_a_design_that_has_no_cache() -> None:
         "output": "y",
     }
     assert decoding_state(ta.build(ta.load(design)), N) is None
-    assert "no decoding cache: 'explain --causal --decoding' says why" in ta.cost(design, n=N).to_text()
+    assert "no decoding cache: 'explain --causal --decoding' gives the reason" in ta.cost(design, n=N).to_text()
     assert price(ta.build(ta.load(design)), N).decoding_state == N * 4  # the inputs

@@ -48,7 +48,7 @@ def test_not_measured() -> None:
     with pytest.raises(ta.InputError) as error:
         device_named("this")
     assert str(error.value) == (
-        "this machine has not been measured: run 'tensornet-attn doctor --calibrate', a second's work."
+        "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about a second."
     )
 
 
@@ -62,4 +62,4 @@ def test_a_damaged_file(text: str) -> None:
     calibration_file().write_bytes(text.encode("latin-1"))
     with pytest.raises(ta.InputError) as error:
         device_named("this")
-    assert str(error.value) == f"{calibration_file()} is damaged: run 'tensornet-attn doctor --calibrate' again."
+    assert str(error.value) == f"{calibration_file()} is damaged; run 'tensornet-attn doctor --calibrate' again."

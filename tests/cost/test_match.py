@@ -48,15 +48,15 @@ def test_sources_of_all_kinds(tmp_path):
         (("mhsa", "mhsa", "q"), "there is no leg 'q' in 'mhsa': known here: d, f, h, m, n."),
         (
             ("mhsa", "mhsa", "h"),  # d is f / h
-            "the parameters of 'mhsa' do not grow with leg 'h': choose the size of another leg.",
+            "the parameters of 'mhsa' do not grow with leg 'h'; choose another leg.",
         ),
         (
             ("mhsa", {"tensornet": 1, "name": "tiny", "extends": "mhsa", "legs": {"d": 3}}),
-            "'mhsa' has 65,536 parameters at d = 4 already, more than 49,152.",
+            "'mhsa' already has 65,536 parameters at d = 4, more than 49,152.",
         ),
         (
             ("mhsa", "mhsa", "d", 0),
-            "'multiple' is 0, and must be a whole number from 1 to 2147483647, e.g. multiple=1.",
+            "'multiple' is 0; give an integer from 1 to 2147483647, e.g. multiple=1.",
         ),
     ],
 )

@@ -124,4 +124,4 @@ def test_measured_and_drawn_numbers_are_not_computed(name: str) -> None:
 def test_a_row_with_a_cell_missing_is_refused() -> None:
     with pytest.raises(InputError) as raised:
         read("# who\n\n[table 1] what\nModel | MACs\na | 1M\nb\n", "some.txt")
-    assert str(raised.value) == "some.txt:6: 1 cells under 2 columns of [table 1]."
+    assert str(raised.value) == "some.txt:6: 1 cells, but [table 1] has 2 columns."

@@ -144,10 +144,10 @@ def test_digits(value, like, whole, rounding, shown):
 def test_what_is_no_count_is_refused():
     with pytest.raises(InputError) as raised:
         number("H / 3", {"H": 8})
-    assert str(raised.value) == "'H / 3' is 2.6666666666666665, and counts are whole numbers."
+    assert str(raised.value) == "'H / 3' is 2.6666666666666665, but counts are integers."
     with pytest.raises(InputError) as raised:
         as_printed(1, "many")
-    assert str(raised.value) == "'many' is no printed count, e.g. 170.4M or 125%."
+    assert str(raised.value) == "'many' is not a printed count, e.g. 170.4M or 125%."
 
 
 @pytest.mark.parametrize(

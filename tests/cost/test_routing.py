@@ -112,7 +112,9 @@ def test_the_routed_count_is_batched_and_reported():
     report = ta.cost("sigma_moe", n=8, batch=3)
     written = report.written
     assert written.total.routed_macs == 3 * 8 * 512 * (16 + 2 * 4 * 128)
-    assert f"  where only what topk chose is computed: 12.8 M MACs: {written.routed_formula}" in report.to_text()
+    assert (
+        f"  if only the entries chosen by topk are computed: 12.8 M MACs: {written.routed_formula}" in report.to_text()
+    )
     planned = report.as_dict()["planned"]["total"]["routed_macs"]
     assert planned == 3 * 8 * 512 * (16 + 2 * 4 * 128 + 4)  # and the sum with gates
 

@@ -153,18 +153,18 @@ REFUSED = [
     ({"legs": {"heads": 2}}, "no design here has a leg 'heads': known here: d, f, g, h, l, m, n."),
     ({"settings": {"k": 2}}, "no design here has a setting 'k': none is declared."),
     ({"against": None, "against_legs": {"h": 2}},
-     "sizes of another design are given, and no other design: name it with --against."),
+     "sizes of another design are given, but no other design; name it with --against."),
     ({"against_legs": {"h": "2 * heads"}},
      "the size of 'h' of the other design, '2 * heads', has the unknown name 'heads': known here: f, g, l, n."),
     ({"against_legs": {"h": "f / 3"}},
-     "the size of 'h' of the other design, 'f / 3', is 21.333333333333332, and must be a whole number."),
+     "the size of 'h' of the other design, 'f / 3', is 21.333333333333332, but must be an integer."),
     ({"against_legs": {"heads": 2}}, "the other design has no leg 'heads': known here: d, f, h, m, n."),
-    ({"axes": {"g": (1, 2)}}, "'g' has one size and several: give it once, the several with --over."),
-    ({"n": 64}, "'n' has one size and several: give it once, the several with --over."),
+    ({"axes": {"g": (1, 2)}}, "'g' has a fixed size and several sizes; give it only once, several with --over."),
+    ({"n": 64}, "'n' has a fixed size and several sizes; give it only once, several with --over."),
     ({"against_legs": {"h": "f / 0"}}, "the size of 'h' of the other design, 'f / 0': 'f / 0' divides by zero."),
     ({"axes": {"n": tuple(range(1, POINTS + 2))}},
-     "these sizes make 10,001 points, more than 10,000: give fewer sizes."),
-    ({"axes": {"n": (0,)}}, "'n' is 0, and must be a whole number from 1 to 2147483647, e.g. n=1."),
+     "these sizes make 10,001 points, more than 10,000; give fewer sizes."),
+    ({"axes": {"n": (0,)}}, "'n' is 0; give an integer from 1 to 2147483647, e.g. n=1."),
 ]  # fmt: skip
 
 
@@ -178,4 +178,4 @@ def test_what_is_refused(change, message):
 def test_a_size_that_does_not_fit_is_a_design_error():
     with pytest.raises(DesignError) as raised:
         sweep(replace(RATIOS, axes={"f": (60,)}))
-    assert "leg 'd' is f / h = 7.5, which is no size." in str(raised.value)
+    assert "leg 'd' is f / h = 7.5, which is not a valid size." in str(raised.value)

@@ -123,5 +123,5 @@ def test_in_training_the_best_expert_that_is_left_is_chosen_with_its_own_gate(ba
 
 def test_experts_that_may_be_dropped_are_still_the_chosen_ones_alone() -> None:
     told = ta.compile("sigma_moe_regularised").explain()
-    assert "  y: grouped experts: rows sorted by expert, the 4 chosen of 16 computed; 'H' too" in told
-    assert "  G: gates and numbers of the chosen experts, nothing for the others" in told
+    assert "  y: grouped experts: rows sorted by expert, only the 4 chosen of 16 computed, also in 'H'" in told
+    assert "  G: gates and indices of the chosen experts only" in told

@@ -22,19 +22,19 @@ def titles(name: str) -> list[tuple[str, ...]]:
 
 
 def test_results_are_marked_where_they_are_made() -> None:
-    assert titles("mhsa") == [("K", "kept: each position"), ("V", "kept: each position")]
-    assert titles("mla") == 2 * [("C", "kept: each position")]  # it is drawn at each of its uses
-    assert ("K[m r h d]", "kept: each position") in titles("smgk")  # drawn apart
-    assert titles("band") == [("K", "kept: last 3 positions"), ("V", "kept: last 3 positions")]
+    assert titles("mhsa") == [("K", "cached: all positions"), ("V", "cached: all positions")]
+    assert titles("mla") == 2 * [("C", "cached: all positions")]  # it is drawn at each of its uses
+    assert ("K[m r h d]", "cached: all positions") in titles("smgk")  # drawn apart
+    assert titles("band") == [("K", "cached: last 3 positions"), ("V", "cached: last 3 positions")]
 
 
 def test_states_are_marked_at_their_box() -> None:
-    words = ("A: normalize over m", "causal", "keeps state1[h d_ d]", "keeps state2[h d]")
+    words = ("A: normalize over m", "causal", "cached: state1[h d_ d]", "cached: state2[h d]")
     assert titles("linear") == [words]
-    assert [one[-2:] for one in titles("fast_weight1")] == [("keeps state1[h d e]", "keeps state2[h d]")]
+    assert [one[-2:] for one in titles("fast_weight1")] == [("cached: state1[h d e]", "cached: state2[h d]")]
     blend = titles("fmm1_rows")
-    assert ("K", "kept: last 3 positions") in blend
-    assert any("keeps copy.state1[h d]" in one for one in blend)
+    assert ("K", "cached: last 3 positions") in blend
+    assert any("cached: copy.state1[h d]" in one for one in blend)
 
 
 @pytest.mark.rotated
@@ -56,23 +56,23 @@ def test_each_kind_of_picture_says_so() -> None:
     dot = to_dot(graph, kept=marks)
     (frame,) = [line for line in dot.splitlines() if "#1b7f4d" in line and "normalize" not in line and "bb=" in line]
     assert "penwidth=2.6" in frame
-    assert dot.count('label="kept by a cache"') == 1
+    assert dot.count('label="in the decoding cache"') == 1
     mermaid = to_mermaid(graph, kept=marks)
     assert re.search(r"classDef kept stroke:#1b7f4d,stroke-width:4px", mermaid)
-    assert "kept by a cache" in mermaid
+    assert "in the decoding cache" in mermaid
     last = to_text(graph, kept=marks).splitlines()[-1]
-    assert last == "cache: A (keeps state1[h d_ d]; keeps state2[h d])"
+    assert last == "cache: A (cached: state1[h d_ d]; cached: state2[h d])"
     assert f"{last}.</desc>" in to_svg(graph, kept=marks)
-    assert "kept" not in to_dot(graph) + to_mermaid(graph) + to_text(graph)
+    assert "cache" not in to_dot(graph) + to_mermaid(graph) + to_text(graph)
 
 
 def test_draw_with_a_cache(tmp_path: Path) -> None:
     ta.draw("mhsa", tmp_path / "a.dot", causal=True, cache=True)
     text = (tmp_path / "a.dot").read_text()
-    assert text.count("kept: each position") == 2
+    assert text.count("cached: all positions") == 2
     assert "causal" in text
     ta.draw("mhsa", tmp_path / "b.dot", causal=True)
-    assert "kept" not in (tmp_path / "b.dot").read_text()
+    assert "cached" not in (tmp_path / "b.dot").read_text()
     with pytest.raises(ta.InputError, match="compile it with causal=True"):
         ta.draw("mhsa", tmp_path / "c.dot", cache=True)
     assert not (tmp_path / "c.dot").exists()

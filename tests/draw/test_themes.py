@@ -63,7 +63,7 @@ def test_text_can_be_read_on_every_fill(theme: Theme) -> None:
 def test_an_unknown_theme_or_overlay_is_refused() -> None:
     with pytest.raises(ta.InputError, match=r"there is no theme 'drak'; did you mean 'dark'\?"):
         compiler.picture("mhsa", theme="drak")
-    with pytest.raises(ta.InputError, match=r"no picture shows 'plans'; did you mean 'plan'\?"):
+    with pytest.raises(ta.InputError, match=r"there is no overlay 'plans'; did you mean 'plan'\?"):
         compiler.picture("mhsa", overlay="plans")
     for form, asked in (("txt", {"overlay": "plan"}), ("mmd", {"theme": "dark"})):
         with pytest.raises(ta.InputError, match=f"'{form}' pictures do not show .*; draw to '.svg'"):

@@ -119,7 +119,8 @@ def test_without_graphviz(plain: Graph, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(MissingPartError) as caught:
         to_svg(plain)
     assert str(caught.value) == (
-        "drawing SVG and PNG needs Graphviz: `pip install 'tensornet-attn[draw]'` (pygraphviz 2.0 and later carry it), "
+        "drawing SVG and PNG needs Graphviz: `pip install 'tensornet-attn[draw]'` (pygraphviz 2.0 and later include "
+        "it), "
         "or install Graphviz so that `dot` is on the PATH."
     )
 

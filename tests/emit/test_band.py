@@ -22,7 +22,7 @@ def call(source: Any, **options: Any) -> list[str]:
 
 def test_band_reads_as_one_would_write_it() -> None:
     assert call("band") == [
-        "# A and A V: in blocks, only what is near the band",
+        "# A and A V: in blocks, only keys near the band",
         "o = attend_band(",
         "Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5",
         ")  # ... n h d",
@@ -42,7 +42,7 @@ def test_causal_bounds_the_band() -> None:
 
 def test_one_head_is_a_dimension_of_its_own() -> None:
     assert call(BANDED["one head"] | {"legs": BANDED["one head"]["legs"] | {"f": 8}}) == [
-        "# A and A V: in blocks, only what is near the band",
+        "# A and A V: in blocks, only keys near the band",
         "q = Q.unsqueeze(-2)  # ... n 1 d",
         "k = K.unsqueeze(-2)  # ... m 1 d",
         "v = V.unsqueeze(-2)  # ... m 1 e",

@@ -35,7 +35,7 @@ def test_a_core_is_folded_into_the_query_of_a_block() -> None:
         "def y_1_rows(",
         "    rows: Rows, C: Tensor, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None",
         ") -> Tensor:",
-        '    """A.of.p1, A.of, A, y.p1 of a block of rows: C [r s], Q [s n], K [m s], V [r m] -> [r n]."""',
+        '    """A.of.p1, A.of, A, y.p1 for a block of rows: C [r s], Q [s n], K [m s], V [r m] -> [r n]."""',
         "    (r,) = rows.sizes",
         "    Q_k = r ** -0.5 * Q  # ... s n",
         "    A_scores_1_k = C[:, None, :] * Q_k.transpose(-2, -1)[..., None, :, :]  # ... r n s",

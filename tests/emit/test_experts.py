@@ -43,7 +43,7 @@ def test_how_it_reads() -> None:
     ]
     assert lines(made("sigma_moe").source) == [
         "G, G_chosen = top_chosen(G_of, G_of, 2)  # ... n 2",
-        "# H.of, H: leg e counts the 2 chosen alone",
+        "# H.of, H: leg e has the 2 chosen entries only",
         "H_of = expert_rows(x[..., None, :], self.W1, G_chosen)  # ... n e l",
         "return expert_sums(H, self.W2, G, G_chosen)  # ... n f",
     ]

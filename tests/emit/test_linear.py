@@ -10,7 +10,7 @@ from .test_source import forward_of
 
 def test_linear_reads_as_one_would_write_it() -> None:
     assert forward_of(ta.emit_source("linear")).splitlines()[-7:] == [
-        "    # A and A V: the keys are summed first, nothing is n by m",
+        "    # A and A V: sums over m first; no n by m tensor is formed",
         "    q = phiQ.transpose(-3, -2)  # ... h n d",
         "    k = phiK.transpose(-3, -2)  # ... h m d",
         "    v = V.transpose(-3, -2)  # ... h m d",
@@ -24,7 +24,7 @@ def test_mixed_heads_and_a_bias() -> None:
     assert forward_of(ta.emit_source("kernel_gfish", causal=True)).splitlines()[-14:-2] == [
         '    A_c1 = torch.einsum("hk,gk->gh", mixture2, mixture)  # g h',
         "",
-        "    # A and A V: the keys are summed first, nothing is n by m",
+        "    # A and A V: sums over m first; no n by m tensor is formed",
         "    q = phiQ.flatten(-2)  # ... n (g d)",
         "    k = phiK.flatten(-2)  # ... m (g d)",
         "    q_2 = x.new_ones(n, 1)  # n 1",

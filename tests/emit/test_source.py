@@ -33,14 +33,13 @@ def test_gqa_reads_as_one_would_write_it() -> None:
 def forward(
     self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, key_mask: Tensor | None = None
 ) -> Tensor:
-    """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], true where a query may
-    look."""
+    """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
     memory = x if memory is None else memory
     Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
     K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
     V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
-    # A and A V: one fused call, the scores are never made
+    # A and A V: one fused call; the scores are not materialised
     q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
     k = K.transpose(-3, -2)  # ... g m d
     v = V.transpose(-3, -2)  # ... g m d
@@ -55,13 +54,13 @@ def forward(
 
 def test_differential_reads_as_one_would_write_it() -> None:
     lines = forward_of(ta.emit_source("differential")).splitlines()
-    assert lines[11:14] == [
+    assert lines[10:13] == [
         "    lambda1 = torch.exp(self.lq1 @ self.lk1)  # a scalar",
         "    lambda2 = torch.exp(self.lq2 @ self.lk2)  # a scalar",
         "    A_A2 = -lambda1 + lambda2 - 0.8  # a scalar",
     ]
     assert lines[-8:] == [
-        "    # A2 and A2 V: one fused call, the scores are never made",
+        "    # A2 and A2 V: one fused call; the scores are not materialised",
         "    q_2 = Q2.transpose(-3, -2)  # ... h n d",
         "    k_2 = K2.transpose(-3, -2)  # ... h m d",
         "    v_2 = V.transpose(-3, -2)  # ... h m e",

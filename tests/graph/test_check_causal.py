@@ -151,7 +151,7 @@ def test_the_whole_message() -> None:
     data["diagram"]["A"] = {"softmax": "n", "of": data["diagram"]["A"]["of"]}
     (problem,) = ta.check(data)
     assert str(problem) == (
-        "mhsa: diagram.A: causal-leak: step 'A' runs along the query leg 'n' with no causal mask,"
+        "mhsa: diagram.A: causal-leak: step 'A' runs along the query leg 'n' without a causal mask,"
         " so a later position reaches a query.\n"
         "  hint: run it along the key leg 'm', or leave the design non-causal."
     )
@@ -164,7 +164,7 @@ def test_a_delta_rule_is_causal_whatever_is_asked() -> None:
     assert (problem.code, problem.field, problem.hint) == (
         "causal-by-nature",
         "diagram.far",
-        "leave out 'causal=False'.",
+        "remove 'causal=False'.",
     )
 
 

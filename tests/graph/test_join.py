@@ -176,6 +176,73 @@ def test_reductions_over_several_legs(name: str) -> None:
     assert_same(results(layer, [x], {}), results(oracle, [x], {}))
 
 
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "logsumexp"])
+def test_masks_act_in_reductions_over_queries_and_keys(name: str) -> None:
+    """Keys are reduced before queries, in whatever order the file names them."""
+    source = several({"rmsnorm": "d"}, causal=True, losses={"s": {"step": "s", "weight": 1}})
+    step = {name: ["n", "h", "m"], "of": "Q[n h d] K[m h d] -> h n m"}
+    apart = {name: "n", "of": {name: "m", "of": {name: "h", "of": step["of"]}}}
+    x, mask = torch.randn(2, 7, 12, dtype=F64), torch.rand(7, 7, generator=torch.Generator().manual_seed(0)) < 0.6
+    oracle = ta.reference(source | {"diagram": source["diagram"] | {"s": apart}}, dtype=F64)
+    for make in (ta.reference, ta.compile):
+        layer = make(source | {"diagram": source["diagram"] | {"s": step}}, dtype=F64)
+        layer.load_state_dict(oracle.state_dict())
+        for call in ({}, {"mask": mask}):
+            found, wanted = (one(x, **call, losses=True)[1]["s"] for one in (layer, oracle))
+            torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [
+        (
+            {"softmax": ["n", "m"]},
+            "box-leg: 'n' is the query leg; over keys, a softmax has a row for each query, in which masks act. "
+            "e.g. 'softmax: m'; along the queries runs a box of its own, 'softmax: n'.",
+        ),
+        (
+            {"softmax": ["m", "h", "n"]},
+            "box-leg: 'n' is the query leg; over keys, a softmax has a row for each query, in which masks act. "
+            "e.g. 'softmax: [m, h]'; along the queries runs a box of its own, 'softmax: n'.",
+        ),
+        (
+            {"softmax": ["n", "h"]},
+            "run-time-leg: leg 'n' is sized at run time and cannot be joined. use legs with sizes; a softmax may also "
+            "have the key leg.",
+        ),
+        (
+            {"topk": ["h", "m"], "k": 2},
+            "run-time-leg: leg 'm' is sized at run time and cannot be joined. use legs with sizes.",
+        ),
+    ],
+    ids=str,
+)
+def test_sequence_legs_among_several(box: dict[str, Any], message: str) -> None:
+    source = several({"softmax": "m"})
+    source["diagram"]["A"] = box | {"of": "Q[n h d] K[m h d] -> h n m"}
+    assert message in [f"{one.code}: {one.message} {one.hint}" for one in ta.check(source)]
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ("o[n h d] Wo[h d f] -> n f", "leg-count: 'o' has 2 legs (n h_d), got 3. e.g. 'o[n (h d)]'."),
+        (
+            "o[n h_d] Wo[h d f] -> n f",
+            "dangling: leg 'h_d' dangles: it is on one tensor of the product and not in the result. write '(h d)' in "
+            "its place, to have its legs again.",
+        ),
+    ],
+)
+def test_a_hint_says_how_joined_legs_are_used(y: str, message: str) -> None:
+    source = several({"rmsnorm": "d"})
+    y_last = {name: step for name, step in source["diagram"].items() if name != "y"}
+    source["diagram"] = y_last | {"o": "A[h n m] V[m h d] -> n (h d)", "y": y}
+    assert [f"{one.code}: {one.message} {one.hint}" for one in ta.check(source)] == [message]
+    source["diagram"]["y"] = "o[n (h d)] Wo[h d f] -> n f"
+    assert ta.check(source) == []
+
+
 def test_a_file_may_say_it_in_lists_and_is_written_so() -> None:
     design = ta.load(several({"rmsnorm": ["h", "d"]}))
     assert ta.build(ta.load(design.to_yaml())) == ta.build(design)

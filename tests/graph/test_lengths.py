@@ -32,4 +32,4 @@ def test_a_leg_that_nothing_measures_is_refused() -> None:
     steps = {"y": "x[n f] w[m] w[m] -> n f"}
     design = NORMALISED_ONCE | {"diagram": steps, "constants": {"w": {"legs": "m", "value": "ones"}}}
     (problem,) = ta.check(design)
-    assert problem.message == "no input stands on 'm', so nothing gives its length."
+    assert problem.message == "no input has the leg 'm', so its length is unknown."

@@ -71,7 +71,7 @@ def test_a_design_built_in_python() -> None:
     with pytest.raises(DesignError) as raised:
         ta.Design(**design.as_dict() | {"losses": {"s": None}})
     assert str(raised.value) == (
-        "small: losses.s: wrong-type: the weight of a loss is wanted here, nothing given.\n"
+        "small: losses.s: wrong-type: expected the weight of a loss, got nothing.\n"
         "  hint: e.g. 's: 0.01', or 's: {step: H, weight: 0.01}'."
     )
 
@@ -92,7 +92,7 @@ def test_a_child_has_its_parents_losses_replaces_and_removes_them() -> None:
 def test_what_a_loss_alone_needs_is_not_unused() -> None:
     assert ta.check("moa_regularised") == []
     left = {problem.message for problem in ta.check(child(losses={"router_z": None}))}
-    assert left == {"step 'router_z' reaches no output.", "setting 'z_weight' is used nowhere."}
+    assert left == {"step 'router_z' reaches no output.", "setting 'z_weight' is never used."}
 
 
 def test_a_loss_may_sum_over_later_keys() -> None:
@@ -118,8 +118,8 @@ REFUSED = [
     ("loss balance = 1 / 100", "loss balance = 1 / q", "there is no leg or setting 'q'."),
     ("loss z step Z", "loss z step Q", "there is no step 'Q' without legs."),
     ("loss z step Z", "loss z step y", "there is no step 'y' without legs."),
-    ("loss z step Z", "loss balance step Z", "'balance' is declared already."),
-    ("loss z step Z = z", "loss z step Z", "this is no line of a graph."),
+    ("loss z step Z", "loss balance step Z", "'balance' is already declared."),
+    ("loss z step Z = z", "loss z step Z", "this is not a line of a graph."),
 ]
 
 

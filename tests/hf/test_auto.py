@@ -104,7 +104,7 @@ def test_trained_models_and_designs_become_one(tmp_path: Path) -> None:
     assert torch.equal(wrapped(tokens).logits, trained(tokens))
     for name, value in {"depth": 3, "backend": "torch", "dtype": torch.float32}.items():
         message = refused(ta.InputError, lambda name=name, value=value: ta.hf.make(trained, **{name: value}))
-        assert message == f"a trained model has its own '{name}': leave it out."
+        assert message == f"a trained model keeps its '{name}': leave it out."
     literal = ta.models.LanguageModel(vocabulary=9, length=8, width=16, layers=["mhsa"], backend="reference")
     assert ta.hf.make(literal, eos_token_id=5).config.backend == "reference"
     assert ta.hf.make(models.classifier()).get_output_embeddings() is None
@@ -157,7 +157,7 @@ def test_a_cls_row_has_no_padding_behind_it() -> None:
     tokens, mask = models.tokens(2, 6), torch.tensor([[1, 1, 1, 1, 0, 0]]).expand(2, 6)
     torch.testing.assert_close(model(tokens, mask).logits, model(tokens[:, :4]).logits, rtol=1e-10, atol=1e-11)
     assert refused(ta.InputError, lambda: model(tokens, mask.flip(1))) == (
-        "'attention_mask' has padding on the left, behind the row of 'pooling: cls': pad on the right."
+        "'attention_mask' has padding on the left, after the row of 'pooling: cls': pad on the right."
     )
 
 
@@ -171,57 +171,56 @@ def test_configurations_that_are_refused() -> None:
     config = tiny.of_kind("sequence_classifier").config
     seq2seq = tiny.of_kind("seq2seq").config
     assert refused(ta.InputError, ta.hf.TensornetConfig) == (
-        "a TensornetConfig needs 'diagram', the YAML text of a model: ta.hf.config_of makes one."
+        "a TensornetConfig requires 'diagram', the YAML text of a model: create it with ta.hf.config_of."
     )
     assert refused(ta.InputError, lambda: ta.hf.TensornetConfig(diagram=config.diagram, hidden_size=9)) == (
-        "'hidden_size' is 8 by the diagram, not 9: give ta.hf.config_of other sizes."
+        "'hidden_size' is 8 in the diagram, not 9: pass other sizes to ta.hf.config_of."
     )
     assert refused(ta.InputError, lambda: ta.hf.TensornetConfig(diagram=config.diagram, num_labels=2)) == (
-        "the diagram has 3 classes, not 2 labels: give another 'classes'."
+        "the diagram has 3 classes, not 2 labels: set 'classes' in the diagram."
     )
     assert refused(ta.DesignError, lambda: ta.hf.TensornetConfig(diagram="tensornet: 1")).startswith(
-        "<text>:1:1: wrong-type: a mapping is wanted here, nothing given."
+        "<text>:1:1: wrong-type: expected a mapping, got nothing."
     )
     assert refused(ta.DesignError, lambda: ta.hf.TensornetConfig(diagram="wikitext_small")).startswith("<text>:1:1: ")
     assert refused(ta.InputError, lambda: AUTO["language_model"].from_config(seq2seq)) == (
-        "the diagram is of a seq2seq; TensornetForCausalLM takes a language_model."
+        "the diagram describes a seq2seq; TensornetForCausalLM requires a language_model."
     )
     assert refused(ta.InputError, lambda: ta.hf.make("mhsa", kind="seq2seq")) == (
-        "an encoder and a decoder need a model file: a design alone makes one stack of layers."
+        "an encoder-decoder model requires a model file: a design alone gives one stack of layers."
     )
     assert refused(TypeError, lambda: ta.hf.make("wikitext_small", dropuot=0.1)) == (
         "config_of() got an unexpected keyword argument 'dropuot'; did you mean 'dropout'?"
     )
     assert refused(ta.InputError, lambda: ta.hf.make("wikitext_small", kind="seq2seq")) == (
-        "a model file says its own kind: leave out 'kind'."
+        "a model file defines its kind: leave out 'kind'."
     )
 
 
 def test_calls_that_are_refused() -> None:
     model, pair, tokens = tiny.of_kind("language_model"), tiny.of_kind("seq2seq"), models.tokens()
     assert refused(ta.InputError, lambda: model(tokens, token_type_ids=tokens)) == (
-        "TensornetForCausalLM takes no 'token_type_ids': leave it out."
+        "TensornetForCausalLM does not accept 'token_type_ids': leave it out."
     )
     packed = torch.tensor([[0, 1, 2, 0, 1, 2]]).expand(2, 6)
     assert refused(ta.InputError, lambda: model(tokens, position_ids=packed)) == (
-        "'position_ids' start anew within a row, which is one of several, or behind a cache: give all sequences as one "
-        "row."
+        "'position_ids' restart within a row of a batch, or after cached positions: give all sequences as one row."
     )
     assert refused(ta.InputError, lambda: model(tokens, attention_mask=torch.ones(2, 1, 6, 6))) == (
-        "'attention_mask' has shape [2, 1, 6, 6]; give [batch, positions], 1 = a token."
+        "'attention_mask' has shape [2, 1, 6, 6]; give [batch, positions], 1 = token."
     )
     assert refused(ta.InputError, lambda: pair(tokens, output_hidden_states=True, decoder_input_ids=tokens)) == (
-        "TensornetForConditionalGeneration takes no 'output_hidden_states': leave it out."
+        "TensornetForConditionalGeneration does not accept 'output_hidden_states': leave it out."
     )
     assert refused(ta.InputError, lambda: pair(tokens)) == (
-        "a decoder needs 'decoder_input_ids', or 'labels' to make them of."
+        "a decoder requires 'decoder_input_ids', or 'labels' to derive them from."
     )
     pair.config.decoder_start_token_id = None
     assert refused(ta.InputError, lambda: pair(tokens, labels=tokens)) == (
-        "labels alone need 'decoder_start_token_id' in the configuration, or 'decoder_input_ids'."
+        "'labels' alone require 'decoder_start_token_id' in the configuration: set it, or give 'decoder_input_ids'."
     )
     assert refused(ta.InputError, lambda: model.resize_token_embeddings(20)) == (
-        "the diagram has 11 tokens, not 20: make the model with 'vocabulary=20'."
+        "the diagram has 11 tokens, not 20: create the model with 'vocabulary=20'."
     )
 
 
@@ -238,4 +237,4 @@ except ta.MissingPartError as error:
 
 def test_without_transformers() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=False)
-    assert done.stdout == "Hugging Face models need transformers: pip install 'tensornet-attn[hf]'.\n", done.stderr
+    assert done.stdout == "Hugging Face models require transformers: pip install 'tensornet-attn[hf]'.\n", done.stderr

@@ -54,7 +54,7 @@ def test_it_goes_back_where_the_design_can() -> None:
     assert past.get_seq_length() == 0
     _, _, sums = after("linear", 7)
     sums.crop(0)
-    with pytest.raises(ta.InputError, match="the cache cannot go back"):
+    with pytest.raises(ta.InputError, match="is a state: one value for all positions"):
         sums.crop(-1)
 
 
@@ -62,7 +62,7 @@ def test_it_refuses_what_is_not_the_designs() -> None:
     _, x, past = after("mhsa", 2)
     with pytest.raises(ta.InputError) as error:
         past.update(x, x, 0)
-    assert str(error.value) == "mhsa: a design keeps no keys and values of others; call it with its cache."
+    assert str(error.value) == "mhsa: a design does not cache external keys and values; pass its cache to the call."
     with pytest.raises(ta.InputError) as error:
         past.crop(3)
-    assert str(error.value) == "mhsa: crop takes minus the positions to forget, not 3."
+    assert str(error.value) == "mhsa: 'tokens_to_remove' is 3; give minus the number of positions to drop."

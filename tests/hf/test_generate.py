@@ -116,7 +116,7 @@ def test_an_assistant_guesses(kind: str) -> None:
 def test_sums_cannot_go_back_behind_an_assistant() -> None:
     tokens, assistant = tiny.batch()["input_ids"][:1], tiny.of_design("mhsa_rope")
     assistant.generation_config.assistant_confidence_threshold = 0.0  # it guesses, sure or not
-    with pytest.raises(ta.InputError, match="the cache cannot go back"):
+    with pytest.raises(ta.InputError, match="is a state: one value for all positions"):
         tiny.of_design("linear").generate(tokens, max_new_tokens=8, assistant_model=assistant)
 
 
@@ -137,7 +137,7 @@ def test_what_keeps_no_cache_generates_without() -> None:
     with pytest.raises(ta.InputError) as error:
         model.generate(**inputs, max_new_tokens=4, use_cache=True)
     assert str(error.value) == (
-        "layers.0.mixer: fmm_lra_release: no cache can be kept: 'far1.of' has the length 'm' in a number. "
+        "layers.0.mixer: fmm_lra_release: no cache can be kept: 'far1.of' depends on the length 'm'. "
         "Call with use_cache=False."
     )
 
@@ -146,9 +146,11 @@ def test_caches_of_others_are_refused() -> None:
     model, inputs = tiny.of_kind("language_model"), tiny.batch()
     with pytest.raises(ta.InputError) as error:
         model.generate(**inputs, past_key_values=DynamicCache(), max_new_tokens=2)
-    assert str(error.value) == "past_key_values is a DynamicCache; give what the model returned, or new_cache()."
+    assert (
+        str(error.value) == "past_key_values is a DynamicCache; give the one that the model returned, or new_cache()."
+    )
     with pytest.raises(ta.InputError) as error:
         model.generate(**inputs, cache_implementation="static", max_new_tokens=2)
     assert str(error.value) == (
-        "cache_implementation='static' is for keys and values; leave it out: designs have their own."
+        "cache_implementation='static' is for keys and values: leave it out, designs have their own cache."
     )

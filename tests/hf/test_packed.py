@@ -84,16 +84,14 @@ def test_one_graph_for_all_packed_batches() -> None:
 def test_what_is_refused() -> None:
     model = tiny.of_kind("language_model")
     twice = torch.tensor([[0, 1, 2, 0, 1]] * 2)
-    with pytest.raises(
-        ta.InputError, match="'position_ids' start anew within a row, which is one of several, or behind"
-    ):
+    with pytest.raises(ta.InputError, match="'position_ids' restart within a row of a batch, or after"):
         model(plain.tokens(2, 5), position_ids=twice)
     with pytest.raises(
-        ta.InputError, match=r"packed sequences take no 'past_key_values': generate from a batch of them\."
+        ta.InputError, match=r"packed sequences do not accept 'past_key_values': generate from a batch instead."
     ):
         model(plain.tokens(1, 5), cu_seq_lens_q=torch.tensor([0, 5]), past_key_values=model.new_cache())
     inner = model.model
-    with pytest.raises(ta.InputError, match=r"a call with cu_seqlens takes no cache: leave one of them out\."):
+    with pytest.raises(ta.InputError, match=r"a call with cu_seqlens takes no cache: leave out one of the two\."):
         inner(plain.tokens(1, 5), cu_seqlens=torch.tensor([0, 5]), cache=inner.new_cache())
     with pytest.raises(
         ta.InputError, match=r"the batch is \[2\] with cu_seqlens: give all sequences as one row, \[1, n\]"

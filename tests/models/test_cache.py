@@ -89,10 +89,10 @@ def test_positions_are_those_given(positions: str) -> None:
     for row in ([[0, 1, 2, 3, 4]], [[9, 10, 11]], [[0, 1, -1]]):
         with pytest.raises(ta.InputError) as error:
             learned(tokens[:1, : len(row[0])], positions=torch.tensor(row))
-        assert str(error.value) == "'positions' are not all from 0 to 3, which the model has learned."
+        assert str(error.value) == "'positions' has values outside 0 to 3, the positions that the model has learned."
     with pytest.raises(ta.InputError) as error:
         learned(tokens[:1, :5])
-    assert str(error.value) == "5 positions given; the model has learned 4."
+    assert str(error.value) == "the call reaches 5 positions, but the model has learned 4: shorten it."
 
 
 def test_a_chunk_has_gradients_and_padding_none() -> None:
@@ -155,14 +155,14 @@ def test_what_is_refused() -> None:
         return str(error.value)
 
     assert message(tokens, memory=model.new_memory(2), cache=cache) == (
-        "a call has a memory of earlier segments or a cache: leave one of them out."
+        "a call takes a memory or a cache, not both: leave out one of the two."
     )
     assert message(tokens, cache=cache, losses=True) == (
-        "a call with a cache gives no losses: leave out 'losses' or the cache."
+        "a call with a cache computes no losses: leave out 'losses' or the cache."
     )
     one_layer = tiny.language(layers=[*tiny.LAYERS, "mhsa"])
     assert message(tokens, of=one_layer, cache=cache) == (
-        "this is a cache of another model than 'language_model'; make one by its new_cache()."
+        "this cache belongs to another model than 'language_model'; create one by new_cache()."
     )
     model(tokens, cache=cache)
     assert message(tokens, torch.ones(2, 4, dtype=torch.bool), cache=cache) == (
@@ -170,11 +170,11 @@ def test_what_is_refused() -> None:
     )
     cache["layers.0.mixer"].reset()
     assert message(tokens, cache=cache) == (
-        "a call with this cache has failed: 'layers.0.mlp' has seen 4 positions, 'layers.0.mixer' 0; reset it."
+        "a call with this cache has failed: 'layers.0.mlp' has seen 4 positions, 'layers.0.mixer' 0; reset the cache."
     )
     none = model_with("fmm_lra_release", positions="none")
     with pytest.raises(ta.InputError) as error:
         none.new_cache()
     assert str(error.value) == (
-        "layers.0.mixer: fmm_lra_release: no cache can be kept: 'far1.of' has the length 'm' in a number."
+        "layers.0.mixer: fmm_lra_release: no cache can be kept: 'far1.of' depends on the length 'm'."
     )

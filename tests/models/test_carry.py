@@ -130,7 +130,7 @@ def test_keys_that_are_turned_are_not_dropped() -> None:
     with pytest.raises(ta.InputError) as error:
         cache.keep_last(3)
     assert str(error.value) == (
-        "mhsa_rope: the oldest positions cannot be dropped: 'K' says where a position stands; make the cache by "
+        "mhsa_rope: the oldest positions cannot be dropped: 'K' depends on absolute positions; create the cache with "
         "new_cache(droppable=True)."
     )
     assert cache.length == 5
@@ -176,22 +176,22 @@ def refused(**config) -> str:
 
 def test_what_cannot_be_carried() -> None:
     assert refused(name="mgk_em") == (
-        "the cache of 'mgk_em' cannot be carried: training updates 'pi', in segments as in whole sequences."
+        "the cache of 'mgk_em' cannot be carried: training updates the state 'pi', once per segment."
     )
     assert refused(name="moa_regularised") == (
-        "the cache of 'moa_regularised' cannot be carried: its losses are of whole sequences."
+        "the cache of 'moa_regularised' cannot be carried: its losses are computed over whole sequences."
     )
     assert refused(name="fmm_lra_release") == (
-        "fmm_lra_release: no cache can be kept: 'far1.of' has the length 'm' in a number."
+        "fmm_lra_release: no cache can be kept: 'far1.of' depends on the length 'm'."
     )
     scores = {"softmax": "m", "mask": "causal and prefix(2)", "of": "Q[n h d] K[m h d] -> h n m"}
     near = {"tensornet": 1, "name": "near", "extends": "mhsa", "diagram": {"A": scores}}
     assert refused(name="mhsa", layers=[{"mixer": {"design": near, "legs": {"h": 3}}}]) == (
-        "the cache of 'near' cannot be carried: 'A' says where a position stands, and the oldest are dropped."
+        "the cache of 'near' cannot be carried: 'A' uses absolute positions, and the oldest are dropped."
     )
-    assert refused(name="mhsa", memory=0) == "nothing is kept of earlier segments: 'memory' is 0."
+    assert refused(name="mhsa", memory=0) == "'memory_kind: cache' needs a memory, and 'memory' is 0."
     assert refused(name="mhsa", positions="learned") == (
-        "'learned' positions start anew in each segment, and the memory stands before it."
+        "'learned' positions restart in each segment, so they do not fit a memory."
     )
 
 
@@ -203,9 +203,9 @@ def test_calls_that_are_refused() -> None:
             model(*given, **options)
         return str(error.value)
 
-    told = "give what the call before returned, or new_memory(batch)."
+    told = "give the memory that the last call returned, or new_memory(batch)."
     assert message(x, memory=ta.models.Memory(())) == f"memory is a Memory; {told}"
     assert message(x, memory=model.new_cache()) == f"memory is a cache of other designs; {told}"
     assert message(x, torch.ones(2, 4, dtype=torch.bool), model.new_memory(2)) == (
-        "a segment behind a carried cache has no padding: leave out 'key_mask'."
+        "with 'memory_kind: cache', segments have no padding: leave out 'key_mask'."
     )

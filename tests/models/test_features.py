@@ -83,9 +83,9 @@ def test_what_is_no_such_model_or_input() -> None:
     config = {"kind": "sequence_classifier", "vocabulary": None, "classes": 3}
     (problem,) = ta.models.check(tiny.model_of(**config))
     assert (problem.code, problem.message) == ("missing-key", "the key 'vocabulary' is missing.")
-    assert problem.hint == "e.g. 'vocabulary: 256'; or 'features: 3' for numbers in place of tokens."
+    assert problem.hint == "e.g. 'vocabulary: 256'; or 'features: 3' for numbers instead of tokens."
     (problem,) = ta.models.check(tiny.model_of(**config | {"vocabulary": 9, "features": 4}))
-    assert (problem.code, problem.message) == ("no-fit", "a position has a token or numbers, not both.")
+    assert (problem.code, problem.message) == ("no-fit", "a model has 'vocabulary' or 'features', not both.")
     assert [problem.code for problem in ta.models.check(tiny.model_of(**config | {"features": 0}))] == ["wrong-type"]
     assert [problem.code for problem in ta.models.check(tiny.model_of(features=4))] == ["unknown-key"]
     schema = ta.models.json_schema()
@@ -94,7 +94,7 @@ def test_what_is_no_such_model_or_input() -> None:
     jsonschema.validate(data, schema)
     model, x = classifier(pooling="concat"), numbers()
     wrong = [
-        ((x[:, :5],), "5 positions given; 'pooling: concat' takes 6, the model's length."),
+        ((x[:, :5],), "the call has 5 positions; 'pooling: concat' takes 6, the model's length."),
         ((x[..., :3],), "'tokens' is [2, 6, 3] torch.float64; give [batch, n, 4], torch.float32."),
         ((tiny.tokens(),), "'tokens' is [2, 6] torch.int64; give [batch, n, 4], torch.float32."),
         (

@@ -113,12 +113,12 @@ def refusal(call, *arguments) -> str:
 def test_memories_that_do_not_fit() -> None:
     model, x = model_with(), tiny.tokens(2, 4)
     _, memory = model(x, None, model.new_memory(2))
-    wanted = "memory has a state of shape [2, 4, 12]; it needs [batch 1, rows, width 12]."
+    wanted = "memory has a state of shape [2, 4, 12]; give [batch 1, rows, width 12]."
     assert refusal(model, x[:1], None, memory) == wanted
-    wanted = "memory is a tuple; give what the call before returned, or new_memory(batch)."
+    wanted = "memory is a tuple; give the memory that the last call returned, or new_memory(batch)."
     assert refusal(model, x, None, tuple(memory.states)) == wanted
-    wanted = "memory is 1 states; give what the call before returned, or new_memory(batch)."
+    wanted = "memory is 1 states; give the memory that the last call returned, or new_memory(batch)."
     assert refusal(model, x, None, ta.models.Memory(memory.states[:1])) == wanted
-    wanted = "'language_model' has no memory; give it rows, e.g. 'memory: 128' in its description."
+    wanted = "'language_model' has no memory; add e.g. 'memory: 128' to its description."
     assert refusal(tiny.language().new_memory, 2) == wanted
     assert refusal(tiny.language(), x, None, memory) == wanted

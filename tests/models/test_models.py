@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -263,8 +264,35 @@ def test_a_checkpoint_of_other_weights(tmp_path) -> None:
     path.write_bytes(buffer.getvalue())
     with pytest.raises(ta.InputError) as error:
         ta.restore(path)
-    wanted = f"'{path}': the weights are not those of its model 'language_model': Missing key"
+    wanted = f"'{path}': the weights do not match its model 'language_model': Missing key"
     assert str(error.value).startswith(wanted)
     with pytest.raises(ta.InputError) as error:
         ta.restore(path, causal=True)
-    assert str(error.value) == f"'{path}' holds a model, whose description says what is causal: leave out causal=."
+    assert str(error.value) == f"'{path}' holds a model, and its description sets causal: remove causal=."
+
+
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoid"])
+@pytest.mark.parametrize(
+    ("offsets", "sentence"),
+    [
+        ([0, 5], "'cu_seqlens' is a list; give a tensor, torch.int32 [documents + 1]."),
+        (torch.tensor([0.0, 5.0]), "'cu_seqlens' is torch.float32; give torch.int32."),
+        (torch.tensor(5), "'cu_seqlens' has shape []; give [documents + 1], at least 2."),
+        (torch.tensor([0, 4]), "'cu_seqlens' ends at 4, but there are 5 positions."),
+        (torch.tensor([0, 3, 2, 5]), "'cu_seqlens' decreases: 2 at index 2 follows 3."),
+        (torch.tensor([1, 5]), "'cu_seqlens' begins at 1; it must begin at 0."),
+    ],
+    ids=str,
+)
+def test_offsets_are_checked_before_positions_are_made_of_them(positions: str, offsets: Any, sentence: str) -> None:
+    model = tiny.language(positions=positions)
+    with pytest.raises(ta.InputError) as caught:
+        model(tiny.tokens(1, 5), cu_seqlens=offsets)
+    assert str(caught.value) == f"{model.spec.name}: {sentence}"
+
+
+def test_a_document_of_a_row_may_be_empty() -> None:
+    model = tiny.language(positions="learned").eval()
+    tokens = tiny.tokens(1, 5)
+    apart = torch.cat([model(part) for part in tokens.split((3, 2), 1)], 1)
+    torch.testing.assert_close(model(tokens, cu_seqlens=torch.tensor([0, 0, 3, 3, 5])), apart)

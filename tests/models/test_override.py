@@ -121,9 +121,12 @@ WRONG = [
     ({"colour": 1}, "a language_model has no 'colour' to override: known here: depth, design, dropout, "
      "embedding_scale, init, legs, length, memory, memory_kind, mlp, mlp_legs, mlp_settings, ...."),
     ({"pos_norm": True}, "a language_model has no 'pos_norm' to override: did you mean 'post_norm'?"),
-    ({"legs": 3}, "'legs' is a mapping of names to numbers, e.g. {'h': 4}, not int."),
-    ({"mlp": "none", "mlp_legs": {"l": 3}}, "'mlp_legs' is for an MLP, and 'tiny' has none."),
-    ({"design": 3}, "a design is a name, a path, YAML text, a dict or a Design, not int."),
+    ({"legs": 3}, "'legs' must be a mapping of names to numbers, e.g. {'h': 4}, not int."),
+    (
+        {"mlp": "none", "mlp_legs": {"l": 3}},
+        "'mlp_legs' needs an MLP, and 'tiny' has none: leave it out, or add e.g. mlp='mlp'.",
+    ),
+    ({"design": 3}, "a design must be a name, a path, YAML text, a dict or a Design, not int."),
 ]  # fmt: skip
 
 
@@ -138,13 +141,13 @@ def test_the_depth_of_a_model_with_several_entries() -> None:
     layer = {"mixer": {"design": "mhsa", "legs": {"h": 2}}}
     with pytest.raises(ta.InputError) as error:
         ta.models.load(tiny.model_of(layers=[layer, layer]), depth=3)
-    assert str(error.value) == "'depth' repeats the one entry of 'layers'; 'tiny' has 2 entries there."
+    assert str(error.value) == "'depth' needs a 'layers' of one entry; 'tiny' has 2: leave out 'depth'."
 
 
 REFUSED = [
     (
         {"width": 0, "legs": {"q": 3}},
-        ["tiny: model.width: wrong-type: a whole number from 1 is wanted here, 0 given.\n  hint: e.g. 64."],
+        ["tiny: model.width: wrong-type: expected a whole number from 1, got 0.\n  hint: e.g. 64."],
     ),
     (
         {"legs": {"q": 3}},
@@ -155,7 +158,7 @@ REFUSED = [
     ),
     (
         {"depth": 0},
-        ["tiny: model.layers[0].repeat: wrong-type: a whole number from 1 is wanted here, 0 given.\n  hint: e.g. 64."],
+        ["tiny: model.layers[0].repeat: wrong-type: expected a whole number from 1, got 0.\n  hint: e.g. 64."],
     ),
     (
         {"design": "mhs"},

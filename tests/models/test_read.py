@@ -129,11 +129,11 @@ model.yaml:3:1: missing-key: the key 'length' is missing.
     model:
     ^^^^^
   hint: e.g. 'length: 128'.
-model.yaml:5:15: wrong-type: a whole number from 1 is wanted here, 0 given.
+model.yaml:5:15: wrong-type: expected a whole number from 1, got 0.
       vocabulary: 0
                   ^
   hint: e.g. 64.
-model.yaml:6:10: wrong-type: a whole number from 1 is wanted here, the text 'wide' given.
+model.yaml:6:10: wrong-type: expected a whole number from 1, got the text 'wide'.
       width: wide
              ^^^^
   hint: e.g. 64.
@@ -142,11 +142,11 @@ model.yaml:7:3: unknown-key: there is no key 'colour' here.
       ^^^^^^
   hint: known here: dropout, embedding_scale, init, kind, layers, length, memory, memory_kind, norm, output_bias, \
 positions, post_norm, ....
-model.yaml:8:9: wrong-value: the text 'zero' is no value of 'init'.
+model.yaml:8:9: wrong-value: the text 'zero' is not a value of 'init'.
       init: zero
             ^^^^
-  hint: one of design, normal, gpt2, xavier, transformer_xl, mgk, fmm, lra, epa.
-model.yaml:9:12: wrong-type: a number from 0 up to but not including 1 is wanted here, 1 given.
+  hint: use one of design, normal, gpt2, xavier, transformer_xl, mgk, fmm, lra, epa.
+model.yaml:9:12: wrong-type: expected a number from 0 up to but not including 1, got 1.
       dropout: 1
                ^
   hint: e.g. 0.1.
@@ -162,11 +162,11 @@ model.yaml:12:7: missing-key: the key 'mixer' is missing.
         - {mlp: 3}
           ^
   hint: e.g. 'mixer: mhsa'.
-model.yaml:12:13: wrong-type: a design is wanted here, 3 given.
+model.yaml:12:13: wrong-type: expected a design, got 3.
         - {mlp: 3}
                 ^
   hint: e.g. mhsa, or {design: mhsa, legs: {h: 4}}.
-model.yaml:13:7: wrong-type: a layer is wanted here, 4 given.
+model.yaml:13:7: wrong-type: expected a layer, got 4.
         - 4
           ^
   hint: e.g. {mixer: mhsa, mlp: mlp}.
@@ -175,11 +175,11 @@ model.yaml:13:7: wrong-type: a layer is wanted here, 4 given.
     "kind": (
         "tensornet: 2\nmodel: {kind: languag_model}\n",
         """\
-model.yaml:1:12: version: this package reads version 1 of the language, 2 given.
+model.yaml:1:12: version: expected version 1 of the language, got 2.
     tensornet: 2
                ^
   hint: write 'tensornet: 1'.
-model.yaml:2:15: wrong-value: the text 'languag_model' is no kind of model.
+model.yaml:2:15: wrong-value: the text 'languag_model' is not a kind of model.
     model: {kind: languag_model}
                   ^^^^^^^^^^^^^
   hint: did you mean 'language_model'?
@@ -194,10 +194,10 @@ model.yaml:8:7: unknown-design: there is no shipped design 'mhs'.
         - mhs
           ^^^
   hint: did you mean 'mhsa'? A path contains '/' or ends in '.yaml'.
-model.yaml:9:45: no-fit: leg 'f' of 'mhsa' is the model's width, which is 16.
+model.yaml:9:45: no-fit: leg 'f' of 'mhsa' has the model's width, 16.
         - mixer: {design: mhsa, legs: {q: 3, f: 8}}
                                                 ^
-  hint: leave it out: the model puts its width there.
+  hint: leave out 'f': the model sets its size.
 model.yaml:10:26: unreadable: 'no.yaml' cannot be read: No such file or directory.
         - {mixer: mhsa, mlp: ./no.yaml}
                              ^^^^^^^^^
@@ -206,10 +206,10 @@ model.yaml:11:43: unknown-setting: the design has no setting 'w' to replace.
         - mixer: {design: band, settings: {w: 3}, legs: {h: 0}}
                                               ^
   hint: known here: k.
-model.yaml:11:57: bad-size: leg 'h' is 0, which is no size.
+model.yaml:11:57: bad-size: leg 'h' is 0, which is not a valid size.
         - mixer: {design: band, settings: {w: 3}, legs: {h: 0}}
                                                             ^
-  hint: a whole number from 1 to 2147483647.
+  hint: use a whole number from 1 to 2147483647.
 """,
     ),
     "places": (
@@ -217,26 +217,26 @@ model.yaml:11:57: bad-size: leg 'h' is 0, which is no size.
         "    - {mixer: cross, mlp: mlp}\n    - {mixer: {design: mhsa, causal: false}}\n"
         "    - {mixer: {design: alibi, legs: {n: 7}}}\n",
         """\
-model.yaml:8:14: no-fit: 'learned' positions start anew in each segment, and the memory stands before it.
+model.yaml:8:14: no-fit: 'learned' positions restart in each segment, so they do not fit a memory.
       positions: learned
                  ^^^^^^^
-  hint: write 'positions: none': a design with a context input counts distances itself.
+  hint: write 'positions: none', and use a design that encodes relative positions.
 model.yaml:9:20: unknown-name: there is no size 'height'.
       embedding_scale: height
                        ^^^^^^
-  hint: one of vocabulary, length, width.
-model.yaml:11:15: no-fit: 'cross' needs a second input 'memory', which a mixer is not given.
+  hint: use one of vocabulary, length, width.
+model.yaml:11:15: no-fit: 'cross' needs a second input 'memory', but a mixer has one input.
         - {mixer: cross, mlp: mlp}
                   ^^^^^
-  hint: put it under 'cross' in a decoder, or choose a design of one sequence.
-model.yaml:12:38: no-fit: this place of the model is causal.
+  hint: move the design to 'cross' in a decoder, or use a design with one input.
+model.yaml:12:38: no-fit: the model requires a causal design here.
         - {mixer: {design: mhsa, causal: false}}
                                          ^^^^^
   hint: leave out 'causal: false'.
 model.yaml:13:41: run-time-leg: leg 'n' is sized by the input at run time.
         - {mixer: {design: alibi, legs: {n: 7}}}
                                             ^
-  hint: 'query 256' gives it a maximum.
+  hint: give it a maximum instead, e.g. 'query 256'.
 """,
     ),
 }
@@ -255,7 +255,7 @@ def design(legs: str, inputs: str, output: str, weights: str = "W: f g") -> str:
 
 
 SQUARE = "x[n f] W[f g] -> n g"
-UNFIT = [  # where, the design, and what is said of it
+UNFIT = [  # role, design, message
     ("mixer", design("n: query, f: 8, g: 9", "x: n f", SQUARE),
      "the output of 'own' has 9 on leg 'g', its input 8 on 'f'."),
     ("mixer", design("n: query, f: 8, g: 8", "x: n", "x[n] W[f g] -> n f g"),
@@ -268,11 +268,11 @@ UNFIT = [  # where, the design, and what is said of it
                      "x[n f] W[f g] + z[n f] W[f g] + u[n f] W[f g] -> n g"),
      "'own' has 3 inputs: x, z, u."),
     ("mixer", design("n: query 5, f: 8, g: 8", "x: n f", SQUARE),
-     "leg 'n' of 'own' has a maximum of 5; the model gives it 12 rows."),
+     "leg 'n' of 'own' has a maximum of 5; the model needs 12 rows."),
     ("cross", design("n: query, f: 8, g: 8", "x: n f", SQUARE),
-     "'own' has one input; 'cross' looks from the target at the source."),
+     "'own' has one input; 'cross' needs two, the target and the source."),
     ("cross", design("n: query, f: 8, g: 8", "x: n f, z: n f", "x[n f] W[f g] + z[n f] W[f g] -> n g"),
-     "'own' does not keep its two inputs apart: one has the queries, the other the keys."),
+     "the two inputs of 'own' are not separate queries and keys."),
 ]  # fmt: skip
 
 
@@ -292,7 +292,7 @@ def test_a_design_that_leaks_is_no_language_model() -> None:
     leaky = {"mixer": {"design": leaky}}
     found = ta.models.check(tiny.model_of(layers=[leaky, {"mixer": {"design": "mhsa", "legs": {"h": 2}}}]))
     assert {p.code for p in found} >= {"causal-leak", "refused"}
-    with pytest.raises(ta.DesignError, match="this design is refused as it is used here, causal and at width 8"):
+    with pytest.raises(ta.DesignError, match="this design is invalid as used here, causal and at width 8"):
         ta.models.load(tiny.model_of(layers=[leaky]))
     ta.models.load(tiny.model_of(kind="sequence_classifier", classes=2, layers=[leaky]))
 
@@ -300,20 +300,20 @@ def test_a_design_that_leaks_is_no_language_model() -> None:
 def test_a_memory_wants_a_context_input() -> None:
     alone = [{"mixer": {"design": tiny.ALONE, "legs": {"h": 2}}}]
     (found,) = ta.models.check(tiny.model_of(memory=4, layers=alone))
-    assert found.message == "no mixer of this model has a context input, which the memory is for."
+    assert found.message == "'memory' needs a mixer with a context input, and this model has none."
 
 
 def test_a_model_is_no_design() -> None:
     (found,) = ta.check(HEAD + "  layers: [mhsa]\n")
     assert (found.place, found.code) == ("<text>:2:1", "unknown-key")
-    assert found.message == "this is a model; a design is wanted here."
+    assert found.message == "this is a model, not a design."
 
 
 def test_limits() -> None:
     (found,) = ta.models.check(tiny.model_of(layers=[{"mixer": {"design": "mhsa", "legs": {"h": 2}}, "repeat": 1001}]))
-    assert (found.code, found.message) == ("too-large", "more than 1000 layers.")
+    assert (found.code, found.message) == ("too-large", "'layers' has more than 1000 layers.")
     (found,) = ta.models.check(tiny.model_of(vocabulary=2**31 - 1, width=64))
-    assert found.message == "2147483647 rows of width 64 are too many numbers for one table."
+    assert found.message == "a table of 2147483647 rows of width 64 is too large."
     wide = {"design": "mlp", "legs": {"l": 2**29}}
     (found,) = ta.models.check(tiny.model_of(layers=[{"mixer": wide, "repeat": 100}]))
     assert found.message == "the designs of this model have 9.13e+11 weights."
@@ -324,14 +324,16 @@ def test_a_file_that_is_no_design_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "model.yaml").write_text(HEAD + "  layers: [./secret.yaml]\n")
     (found,) = ta.models.check(tmp_path / "model.yaml")
     assert "hunter2" not in str(found)
-    assert found.message == "'./secret.yaml' is no design."
+    assert found.message == "'./secret.yaml' is not a design."
 
 
 def test_calls_of_classes() -> None:
     with pytest.raises(ta.InputError) as error:
         ta.models.SequenceClassifier(tiny.model_of())
-    assert str(error.value) == "this is a language_model; SequenceClassifier makes a sequence_classifier."
+    assert (
+        str(error.value) == "SequenceClassifier is a sequence_classifier; this describes a language_model: use make()."
+    )
     with pytest.raises(ta.InputError) as error:
         ta.models.LanguageModel()
-    assert str(error.value) == "LanguageModel takes a description or the keys of one, e.g. vocabulary=256."
+    assert str(error.value) == "LanguageModel takes either a description or its keys, e.g. vocabulary=256."
     assert isinstance(ta.models.make(tiny.model_of()), ta.models.LanguageModel)

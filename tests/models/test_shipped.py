@@ -58,9 +58,9 @@ def test_an_unknown_name() -> None:
 
 def test_the_name_of_a_design_is_no_model_and_that_of_a_model_no_design() -> None:
     (found,) = ta.models.check("thsa")
-    assert (found.code, found.message) == ("wrong-type", "this is a design; a model is wanted here.")
+    assert (found.code, found.message) == ("wrong-type", "this is a design, not a model.")
     (found,) = ta.check("fast_transformer")
-    assert (found.code, found.message) == ("unknown-key", "this is a model; a design is wanted here.")
+    assert (found.code, found.message) == ("unknown-key", "this is a model, not a design.")
     with pytest.raises(ta.InputError) as error:
         library.path_of("fast_transformer")
     assert str(error.value).startswith("there is no shipped design 'fast_transformer'; ")

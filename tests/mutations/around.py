@@ -171,7 +171,7 @@ AROUND = (
     ),
     Mutation(
         "nn/packed.py",
-        "share = len(group.documents) / len(queries)",
+        "share = len(group.documents) / sum(len(group.documents) for group in groups)",
         "share = 1 / len(groups)",
         "Losses of packed documents are averaged over calls, not over documents.",
         ("nn/test_packed.py::test_losses_are_means_over_documents[True]",),

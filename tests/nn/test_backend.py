@@ -11,7 +11,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.errors import InputError
 
-NO_GPU = "there is no GPU, and triton runs on the CPU only where TRITON_INTERPRET=1 is set"
+NO_GPU = "there is no GPU, and triton runs on the CPU only if TRITON_INTERPRET=1 is set"
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def test_a_warning_and_the_plan_of_torch(without_gpu: None) -> None:
     with pytest.warns(UserWarning, match="cannot run") as caught:
         module = ta.compile("hard_fish", backend="triton")
     assert [str(one.message) for one in caught] == [
-        f"hard_fish: backend 'triton' cannot run: {NO_GPU}. 'torch' is used instead."
+        f"hard_fish: backend 'triton' cannot run: {NO_GPU}. Using 'torch' instead."
     ]
     assert module.plan.backend == "torch"
     assert module.explain().splitlines()[1] == f"  not triton: {NO_GPU}"
@@ -46,7 +46,7 @@ def test_not_installed(without_gpu: None, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_bfloat16_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    with pytest.warns(UserWarning, match="the interpreter of triton rounds bfloat16 wrongly"):
+    with pytest.warns(UserWarning, match="the interpreter of triton rounds bfloat16 incorrectly"):
         ta.compile("hard_fish", backend="triton", dtype=torch.bfloat16)
 
 

@@ -60,7 +60,7 @@ def test_steps_like_the_one_before(name: str, room: dict[str, int]) -> None:
         cache.reorder(torch.tensor([1, 0]))
         steps += [module(x[[1, 0], i : i + 1], cache=cache)[[1, 0]] for i in (3, 4)]
         cache.select(torch.tensor([0]))
-        with pytest.raises(ta.InputError, match=r"the cache is of a batch \[1\], the chunk of \[2\]\.$"):
+        with pytest.raises(ta.InputError, match=r"the cache has batch dimensions \[1\], the chunk has \[2\]\.$"):
             module(x[:, 5:6], cache=cache)
         cache.repeat_interleave(2)
         steps += [module(x[[1, 1], i : i + 1], cache=cache)[:1].expand(2, -1, -1) for i in (5, 6)]
@@ -68,7 +68,10 @@ def test_steps_like_the_one_before(name: str, room: dict[str, int]) -> None:
         close(torch.cat(steps[5:], 1), wanted[[1, 1], 5:7])
         if cache.croppable:
             module.float()(x[:, 7:8].float(), cache=cache.to(torch.float32))
-            with torch.autocast("cpu", torch.bfloat16), pytest.raises(ta.InputError, match=r"call both with autocast"):
+            with (
+                torch.autocast("cpu", torch.bfloat16),
+                pytest.raises(ta.InputError, match=r"use autocast in both calls"),
+            ):
                 module(x[:, 8:9].float(), cache=cache)
 
 
@@ -90,7 +93,7 @@ def test_a_step_behind_one_with_autocast_says_so() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             module(x[:, :1], cache=cache)
             module(x[:, 1:2], cache=cache)
-        with pytest.raises(ta.InputError, match=r"call both with autocast, or both without"):
+        with pytest.raises(ta.InputError, match=r"use autocast in both calls or in neither"):
             module(x[:, 2:3], cache=cache)
 
 
@@ -116,7 +119,7 @@ def test_a_chunk_that_does_not_fit_and_arguments_that_are_none() -> None:
     module = made("mhsa")
     x = chunk_of(module)
     mistakes: list[tuple[Any, str]] = [
-        (lambda: module(x, cache=module.new_cache(3)), "the cache is of a batch [3], the chunk of [2]."),
+        (lambda: module(x, cache=module.new_cache(3)), "the cache has batch dimensions [3], the chunk has [2]."),
         (
             lambda: module(x, cache=module.new_cache(2, dtype=torch.float32)),
             "the cache holds torch.float32 on cpu, the chunk is torch.float64 on cpu.",
@@ -127,10 +130,10 @@ def test_a_chunk_that_does_not_fit_and_arguments_that_are_none() -> None:
         ),
         (
             lambda: module.new_cache(dtype=torch.float32),
-            "dtype and device are of tensors that are made at once: give 'batch' too.",
+            "'dtype' and 'device' apply to tensors allocated immediately; give 'batch' too.",
         ),
-        (lambda: module.new_cache(-1), "'batch' is -1; give a number of sequences, or a shape of such."),
-        (lambda: module.new_cache(2, dtype=torch.int64), "dtype is torch.int64; give a floating point one."),
+        (lambda: module.new_cache(-1), "'batch' is -1; give a number of sequences or a shape."),
+        (lambda: module.new_cache(2, dtype=torch.int64), "dtype is torch.int64; give a floating point dtype."),
     ]
     for call, message in mistakes:
         with pytest.raises(ta.InputError) as error:
@@ -181,14 +184,14 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     decoded(module, x, [4], cache)
     state = cache.state_dict()
     short = module.new_cache(max_length=2)
-    with pytest.raises(ta.InputError, match=r"^mhsa: the state is of 4 positions, and the cache has room for 2\.$"):
+    with pytest.raises(ta.InputError, match=r"^mhsa: the state dict has 4 positions; the cache has room for 2\.$"):
         short.load_state_dict(state)
     wrong = state | {"kept": state["kept"] | {"K": state["kept"]["K"][..., :1]}}
-    with pytest.raises(ta.InputError, match=r"^mhsa: 'K' is \[m h d\] = .* in the state, and .* here\.$"):
+    with pytest.raises(ta.InputError, match=r"^mhsa: 'K' is \[m h d\] = .* in the state dict and .* here\.$"):
         cache.load_state_dict(wrong)
     assert cache.length == 4
     for bad in (0, -1, 2.5):
-        with pytest.raises(ta.InputError, match=r"^mhsa: 'max_length' is .*; give a number of positions, 1 or more\.$"):
+        with pytest.raises(ta.InputError, match=r"^mhsa: 'max_length' is .*; give a positive number of positions.$"):
             module.new_cache(max_length=bad)  # type: ignore[arg-type]
         with pytest.raises(ta.InputError, match=r"^mhsa: keep_last takes a number of positions, 1 or more, not"):
             cache.keep_last(bad)  # type: ignore[arg-type]
@@ -216,7 +219,7 @@ def test_learned_positions_of_keys_cannot_be_dropped() -> None:
     for droppable in (False, True):
         cache = module.new_cache(droppable=droppable)
         decoded(module, chunk_of(module), [6], cache)
-        with pytest.raises(ta.InputError, match=r"^placed: the oldest positions cannot be dropped: 'K' says where"):
+        with pytest.raises(ta.InputError, match=r"^placed: the oldest positions cannot be dropped: 'K' depends on"):
             cache.keep_last(3)
 
 

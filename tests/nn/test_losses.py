@@ -251,4 +251,4 @@ def test_a_step_called_losses_keeps_out_of_the_way() -> None:
 def test_losses_is_true_or_false(given: Any, kind: str) -> None:
     with pytest.raises(ta.InputError) as raised:
         made("experts with a state")(inputs(), losses=given)
-    assert str(raised.value) == f"experts: 'losses' is true or false, not a {kind}."
+    assert str(raised.value) == f"experts: 'losses' is a {kind}; give True or False."

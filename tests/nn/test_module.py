@@ -177,16 +177,16 @@ def test_capture_gives_any_step(backend: str) -> None:
 def test_explain_says_what_was_chosen_and_what_was_refused() -> None:
     told = compiled("mhsa", "torch").explain().splitlines()
     assert [line for line in told if not line.startswith("    not absorbed weights: ")] == [
-        "mhsa: backend torch, for training on generic, orders searched at n 1024, m 1024",
+        "mhsa: backend torch, for training on generic, product orders optimised for n 1024, m 1024",
         "  Q: one product",
         "  K: one product",
         "  V: one product",
-        "  A: fused attention: scaled_dot_product_attention, the scores are never made",
+        "  A: fused attention: scaled_dot_product_attention, the scores are never stored",
         "  y: one product",
     ]
     refused = compiled("talking_heads", "torch").explain()
     assert (
-        "no tensor of n x m elements\n    predicted: 25.6 microseconds instead of 253 microseconds\n"
+        "without a tensor of n x m elements\n    predicted: 25.6 microseconds instead of 253 microseconds\n"
         "    not fused attention: the scores are a product of 3 tensors, not two" in refused
     )
 

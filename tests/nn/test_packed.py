@@ -334,7 +334,7 @@ def test_wrong_offsets_end_a_traced_call() -> None:
     whole = torch.compile(module, fullgraph=True, dynamic=True, backend="eager")
     (x,) = rows_of(module, (3, 4))
     for wrong in ([0, 4, 3, 7], [1, 3, 5, 7], [0, 3, 5, 6], [0, 1, 2, 7]):
-        with pytest.raises(RuntimeError, match="'cu_seqlens' does not rise from 0 to the number of positions"):
+        with pytest.raises(RuntimeError, match="'cu_seqlens' decreases, does not run from 0"):
             whole(x, cu_seqlens=torch.tensor(wrong), max_seqlen=4)
 
 
@@ -390,8 +390,8 @@ def test_chunks_of_several_lengths_go_on_where_distances_do_not_count() -> None:
     for name in ("mhsa", "linear", "mla"):
         continued(name, (3, 1, 4), (1, 3, 2), packed=True)
     wanted = (
-        "mhsa_rope: documents of several lengths are padded in a cache, and 'Q' compares the places of queries and "
-        "keys: give documents of one length, or a cache to each."
+        "mhsa_rope: a cache pads documents to one length, and 'Q' compares the positions of queries and "
+        "keys: give documents of equal length, or use one cache per document."
     )
     with pytest.raises(ta.InputError) as caught:
         continued("mhsa_rope", (3, 1, 4), (1, 3, 2), packed=True)
@@ -437,27 +437,26 @@ def test_offsets_that_cannot_be() -> None:
     def of(*numbers: int) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int32)
 
-    wrong("'cu_seqlens' does not rise: 4 at place 2 follows 6.", of(0, 6, 4, 9))
-    wrong("'cu_seqlens' does not rise: 4 at place 2 follows 4.", of(0, 4, 4, 9))
-    wrong("'cu_seqlens' begins at 1, not at 0.", of(1, 4, 9))
-    wrong("'cu_seqlens' ends at 8, and there are 9 positions.", of(0, 4, 8))
+    wrong("'cu_seqlens' decreases: 4 at index 2 follows 6.", of(0, 6, 4, 9))
+    wrong("'cu_seqlens' begins at 1; it must begin at 0.", of(1, 4, 9))
+    wrong("'cu_seqlens' ends at 8, but there are 9 positions.", of(0, 4, 8))
     wrong("'cu_seqlens' is torch.float32; give torch.int32.", of(0, 9).float())
-    wrong("'cu_seqlens' is on meta, the inputs are on cpu.", of(0, 9).to("meta"))
+    wrong("'cu_seqlens' is on meta, but the inputs are on cpu.", of(0, 9).to("meta"))
     wrong("'cu_seqlens' has shape [1, 2]; give [documents + 1], at least 2.", of(0, 9)[None])
     wrong("'cu_seqlens' is a list; give a tensor, torch.int32 [documents + 1].", [0, 9])
-    wrong("max_seqlen is 4, and the longest document has 5 positions.", of(0, 4, 9), max_seqlen=4)
-    wrong("max_seqlen is a float; give an int, the longest document.", of(0, 4, 9), max_seqlen=5.0)
-    wrong("'cu_seqlens' and 'cu_seqlens_q' are both given: leave one of them out.", of(0, 9), cu_seqlens_q=of(0, 9))
-    wrong("queries and keys are the same positions, and 'cu_seqlens' is not 'cu_seqlens_k'.", of(0, 4, 9),
+    wrong("max_seqlen is 4, but the longest document has 5 positions.", of(0, 4, 9), max_seqlen=4)
+    wrong("max_seqlen is a float; give an int, the length of the longest document.", of(0, 4, 9), max_seqlen=5.0)
+    wrong("'cu_seqlens' and 'cu_seqlens_q' are both given: leave one out.", of(0, 9), cu_seqlens_q=of(0, 9))
+    wrong("queries and keys are the same positions, but 'cu_seqlens' differs from 'cu_seqlens_k'.", of(0, 4, 9),
           cu_seqlens_k=of(0, 5, 9))  # fmt: skip
     wrong("'cu_seqlens' has 2 documents, 'cu_seqlens_k' has 1.", of(0, 4, 9), cu_seqlens_k=of(0, 9))
 
 
 def test_positions_that_cannot_be() -> None:
     x, given = torch.randn(1, 5, 12, dtype=F64), offsets((2, 3))
-    where = "position_ids are 2 at position 2, and must be 0: as 'cu_seqlens' says."
+    where = "'position_ids' is 2 at position 2, but must be 0: see 'cu_seqlens'."
     refused("mhsa", where, x, cu_seqlens=given, position_ids=torch.arange(5)[None])
-    where = "position_ids are 3 at position 0, and must be 0: they count from 0 in each document."
+    where = "'position_ids' is 3 at position 0, but must be 0: they count from 0 in each document."
     refused("mhsa", where, x, position_ids=torch.arange(3, 8)[None])
     refused("mhsa", "'position_ids' has shape [1, 4]; give [1, 5].", x, position_ids=torch.arange(4)[None])
     refused("mhsa", "'position_ids' is torch.float32; give integers.", x, position_ids=torch.arange(5.0)[None])
@@ -465,14 +464,14 @@ def test_positions_that_cannot_be() -> None:
 
 def test_what_no_packed_call_takes() -> None:
     x, given = torch.randn(1, 5, 12, dtype=F64), offsets((2, 3))
-    mask = "a call with cu_seqlens takes no 'mask': documents do not see each other as it is; hide keys by 'key_mask'."
+    mask = "a call with cu_seqlens accepts no 'mask': documents are already separated; hide keys with 'key_mask'."
     refused("mhsa", mask, x, cu_seqlens=given, mask=torch.ones(5, 5, dtype=torch.bool))
-    noise = "a call with cu_seqlens takes no 'noise': each document draws its own."
+    noise = "a call with cu_seqlens accepts no 'noise': each document draws its own."
     refused("mhsa", noise, x, cu_seqlens=given, noise={})
     batch = "the batch is [2] with cu_seqlens: give all sequences as one row, [1, n, f]."
     refused("mhsa", batch, torch.randn(2, 5, 12, dtype=F64), cu_seqlens=given)
-    refused("mhsa", "max_seqlen is given without 'cu_seqlens', the offsets of the documents.", x, max_seqlen=3)
-    keys = "keys are an input of their own: give 'cu_seqlens_k', their offsets."
+    refused("mhsa", "max_seqlen is given without 'cu_seqlens': give the offsets of the documents.", x, max_seqlen=3)
+    keys = "keys are an input of their own: give their offsets, 'cu_seqlens_k'."
     refused("cross", keys, x, torch.randn(1, 7, 12, dtype=F64), cu_seqlens=given)
     refused("cross", keys, x, x, cu_seqlens_q=given)
 
@@ -483,12 +482,27 @@ def test_an_output_of_pairs_is_refused() -> None:
         diagram={"S": "x[n f] x[m f] -> n m"}, output="S",
     )  # fmt: skip
     wanted = (
-        "pairs: the output 'S' is of queries and keys, and a call with cu_seqlens has such pairs of each document "
-        "alone: call the documents one by one."
+        "pairs: the output 'S' has a query leg and a key leg, and a call with cu_seqlens pairs positions within each "
+        "document only: call the documents one by one."
     )
     with pytest.raises(ta.InputError) as caught:
         ta.compile(pairs)(torch.randn(1, 5, 3), cu_seqlens=offsets((2, 3)))
     assert str(caught.value) == wanted
+
+
+def test_an_output_without_rows_of_documents_is_refused() -> None:
+    """What losses alone read is an input too."""
+    source = ta.Design(
+        tensornet=1, name="placed", legs={"n": "query 9", "f": 4}, inputs={"x": "n f"}, weights={"P": "n f"},
+        diagram={"l": {"mean": ["n", "f"], "of": "x"}, "y": "2 * P[n f] -> n f"}, losses={"l": 1}, output="y",
+    )  # fmt: skip
+    wanted = (
+        "placed: the output 'y' depends on no input, so no document has rows of its own: call it without cu_seqlens."
+    )
+    for options in ({}, {"losses": True}):
+        with pytest.raises(ta.InputError) as caught:
+            ta.compile(source)(torch.randn(1, 5, 4), cu_seqlens=offsets((2, 3)), **options)
+        assert str(caught.value) == wanted
 
 
 def test_an_input_may_have_such_a_name() -> None:
@@ -502,7 +516,7 @@ def test_an_input_may_have_such_a_name() -> None:
 
 
 def test_what_no_compiled_call_takes() -> None:
-    longest = "a compiled call with 'cu_seqlens' needs 'max_seqlen', an int: the longest document."
+    longest = "a compiled call with 'cu_seqlens' needs 'max_seqlen', the length of the longest document."
     lengths = f"a compiled call pads documents to one length, and {COUNTING['fmm_lra_release']}: call it uncompiled."
     for name, options, sentence in (("mhsa", {}, longest), ("fmm_lra_release", {"max_seqlen": 3}, lengths)):
         torch._dynamo.reset()
@@ -565,4 +579,4 @@ def test_document_shows_the_document_of_a_call() -> None:
     assert module.plan.graph.hash != plain.plan.graph.hash
     box["mask"] = "causal and not document"
     (problem,) = ta.check(source)
-    assert problem.message == "'causal and not document' never shows a key."
+    assert problem.message == "'causal and not document' shows no key."

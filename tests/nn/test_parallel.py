@@ -149,7 +149,7 @@ def test_it_can_be_copied(alone: DeviceMesh) -> None:
 def test_it_has_no_cache(alone: DeviceMesh) -> None:
     module = ta.compile(ta.load("mhsa", legs={"f": 8, "h": 2}), "torch", causal=True).eval()
     parallelize_module(module, alone, module.tp_plan().style)
-    with pytest.raises(ta.InputError, match=r"^mhsa: a design that is split over processes has no cache\.$"):
+    with pytest.raises(ta.InputError, match=r"^mhsa: a design that is split over processes cannot use a cache.$"):
         module(torch.randn(1, 3, 8), cache=module.new_cache())
 
 
@@ -157,13 +157,13 @@ def test_a_style_is_for_its_own_design(alone: DeviceMesh) -> None:
     module, style = compiled("mhsa"), compiled("mqa").tp_plan().style
     with pytest.raises(ta.InputError) as refused:
         parallelize_module(module, alone, style)
-    assert str(refused.value) == "this plan is for 'mqa' as it was, not for this 'mhsa'."
+    assert str(refused.value) == "this plan is for another version of 'mqa' than this 'mhsa'."
     with pytest.raises(ta.InputError) as refused:
         parallelize_module(torch.nn.Linear(2, 2), alone, style)
     assert str(refused.value) == "this plan is for a compiled design; the module is a Linear."
     with pytest.raises(ta.InputError) as refused:
         parallelize_module(module, init_device_mesh("cpu", (1, 1)), module.tp_plan().style)
-    assert str(refused.value) == "mhsa: a mesh of one dimension is needed, this has 2."
+    assert str(refused.value) == "mhsa: the mesh has 2 dimensions; give a mesh of one dimension."
 
 
 def test_a_mask_that_a_plan_took_apart_is_refused(alone: DeviceMesh) -> None:

@@ -119,5 +119,5 @@ def test_an_operation_that_onnx_lacks_is_named() -> None:
 
 
 def test_what_is_not_given() -> None:
-    with pytest.raises(ta.InputError, match=r"^mhsa: 1 tensors behind x; a step needs K, V\.$"):
+    with pytest.raises(ta.InputError, match=r"^mhsa: 1 tensors after x; give K, V\.$"):
         ta.decoding_step(made("mhsa"))(torch.zeros(2, 1, 12), torch.zeros(1))

@@ -60,15 +60,15 @@ def test_the_checker_knows_both() -> None:
     scores = "Q[n h d] K[m h d] -> h n m"
     assert complaints(step(cumax="m", of=scores)) == ["unknown-box: there is no box 'cumax'. did you mean 'cummax'?"]
     (wrong,) = complaints(step(cummax="f", of=scores))
-    assert wrong == "box-leg: what stands in this box has no leg 'f'; its legs are h n m. name one of them."
+    assert wrong == "box-leg: the operand of this box has no leg 'f'; its legs are h n m. name one of its legs."
     (wrong,) = complaints(step(cummax="m", off=scores, of=scores))
     assert wrong == "unknown-key: there is no key 'off' here. did you mean 'of'?"
     (wrong,) = complaints(step(cummax="h", mask="causal", of=scores))
-    assert wrong.startswith("mask-place: a mask acts along the key leg; this box is over 'h'")
+    assert wrong.startswith("mask-place: masks apply along the key leg, but this box runs along 'h'")
     (wrong,) = complaints(step(map="log_of_sigmoyd", of=scores))
     assert wrong == "unknown-map: there is no map 'log_of_sigmoyd'. did you mean 'log_of_sigmoid'?"
     (wrong,) = complaints(step(map="log_of_sigmoid(2)", of=scores))
-    assert wrong == "arguments: 'log_of_sigmoid' takes no arguments, 1 given. e.g. 'log_of_sigmoid'."
+    assert wrong == "arguments: 'log_of_sigmoid' takes no arguments, got 1. e.g. 'log_of_sigmoid'."
 
 
 def test_the_schema_has_the_box() -> None:
@@ -184,7 +184,7 @@ def test_pictures() -> None:
 
 def test_tiles_take_the_map_and_say_why_they_do_not_take_the_box() -> None:
     told = ta.explain(DESIGN, backend="triton")
-    assert "there are no tiles of 'cummax', in 'A'" in told
+    assert "kernels have no tiles for 'cummax', in 'A'" in told
     maps = step(softmax="m", of={"map": "log_of_sigmoid", "of": "Q[n h d] K[m h d] -> h n m"})
     assert "Triton kernels" in ta.explain(maps, backend="triton")
     assert "tl.minimum(" in ta.emit_source(maps, backend="triton")

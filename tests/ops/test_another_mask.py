@@ -70,7 +70,7 @@ def complaints(mask: str) -> list[str]:
 def test_the_checker_knows_them() -> None:
     assert ta.check(DESIGN) == []
     assert complaints("lat(2)") == ["unknown-mask: there is no mask 'lat'. did you mean 'late'?"]
-    assert complaints("late") == ["arguments: 'late' takes 1 or 2 arguments, 0 given. e.g. 'late(4, 1)'."]
+    assert complaints("late") == ["arguments: 'late' takes 1 or 2 arguments, got 0. e.g. 'late(4, 1)'."]
     wrong = "number: 'late(-1)' shows all: its first argument must be at least 0. e.g. 'late(4, 1)'."
     assert complaints("late(-1)") == [wrong]
     assert complaints("late(0.5)") == ["number: 'late(0.5)' needs whole numbers below 2 ** 31. e.g. 'late(4, 1)'."]

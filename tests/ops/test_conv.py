@@ -143,8 +143,20 @@ def test_documents_of_a_packed_call_do_not_meet(causal: bool) -> None:
         y = layer(torch.cat(parts)[None], cu_seqlens=offsets)
         torch.testing.assert_close(y, torch.cat([layer(part) for part in parts])[None], rtol=0, atol=1e-12)
     if causal:  # padding before a document would be read
-        with pytest.raises(ta.InputError, match="'Q' reads the positions before each one"):
+        with pytest.raises(ta.InputError, match="'Q' reads earlier positions"):
             layer(torch.cat(parts)[None], cu_seqlens=offsets, cache=layer.new_cache())
+
+
+def test_one_position_may_have_any_strides() -> None:
+    """Those of a dimension of one entry say nothing, and PyTorch's own gradient in float64 refuses some."""
+    from tensornet_attn.runtime.conv import convolve
+
+    weight, found = torch.randn(12, 4, 2, dtype=F64, requires_grad=True), []
+    x = torch.randn(12, dtype=F64)
+    for strides in ((12, 1, 1), (12, 1, 4)):
+        y = convolve(x.as_strided((1, 12, 1), strides).requires_grad_(), weight, 1, 3)
+        found.append(torch.autograd.grad(y.square().sum(), weight)[0])
+    torch.testing.assert_close(*found)
 
 
 TWO = {
@@ -197,20 +209,29 @@ def test_scores_of_earlier_queries_are_in_no_cache() -> None:
     [
         (
             {"conv": "c", "width": "w", "of": "x[n c] W[w c] -> n w c"},
-            "box-leg: 'c' is no query or key leg. a convolution runs along one, e.g. 'conv: n'.",
+            "box-leg: 'c' is not a query or key leg. name the leg to convolve along, e.g. 'conv: n'.",
         ),
         (
             {"conv": ["n"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
-            "wrong-type: a leg, or a list of two, is wanted here, a list given. e.g. 'conv: c'.",
+            "wrong-type: expected a leg, or a list of two, got a list. e.g. 'conv: c'.",
         ),
         (
             {"conv": ["n", "m"], "width": "w", "of": "x[n c] W[w c] -> n w c"},
-            "wrong-type: a width for each leg is wanted here, the text 'w' given. e.g. 'conv: [n, m]' and 'width: "
-            "[i, j]'.",
+            "wrong-type: expected a width for each leg, got the text 'w'. e.g. 'conv: [n, m]' and 'width: [i, j]'.",
+        ),
+        (
+            {"conv": ["n", "n"], "width": ["w", "c"], "of": "x[n c] W[w c] -> n w c"},
+            "leg-twice: leg 'n' stands twice in 'conv'. a convolution of scores runs along both sequence legs, "
+            "e.g. 'conv: [n, m]' and 'width: [i, j]'.",
+        ),
+        (
+            {"conv": ["n", "c"], "width": ["w", "w"], "of": "x[n c] W[w c] -> n w c"},
+            "leg-twice: leg 'w' stands twice in 'width'. a convolution of scores runs along both sequence legs, "
+            "e.g. 'conv: [n, m]' and 'width: [i, j]'.",
         ),
         (
             {"conv": "n", "width": "w", "of": "x"},
-            "box-leg: what stands in this box has no leg 'w'; its legs are n c. name one of them.",
+            "box-leg: the operand of this box has no leg 'w'; its legs are n c. name one of its legs.",
         ),
     ],
 )

@@ -142,7 +142,7 @@ def test_every_kind_is_here_and_has_a_model_or_is_made_by_rewriting() -> None:
 
 
 def test_the_page_of_the_language_has_every_box_and_map() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs/language.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs/language-boxes.md").read_text()
     named = {re.match(r"\w+", text)[0] for text in re.findall(r"`([a-z]\w*(?:\([^`]*\))?)[^`]*`", page)}  # type: ignore[index]
     assert {*KINDS, *MAPS} - named == set()
 

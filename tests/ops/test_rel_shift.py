@@ -137,21 +137,21 @@ def test_a_cache_goes_on(design: dict[str, Any]) -> None:
     [
         (
             "bucket(8, 9, 1)",
-            "init-shape: leg 'p' reaches to 6, the buckets to 9. declare 'p: relative 9'.",
+            "init-shape: leg 'p' has reach 6, but the buckets need 9. declare 'p: relative 9'.",
         ),
         (
             "bucket(6, 6, 1)",
-            "arguments: 'bucket' has no 6 buckets of distances up to 6. the first is a multiple of 4, the second above "
-            "1; e.g. 'bucket(32, 128, 1)'.",
+            "arguments: 'bucket' cannot divide distances up to 6 into 6 buckets. make the first a multiple of 4 and "
+            "the second greater than 1; e.g. 'bucket(32, 128, 1)'.",
         ),
         (
             "bucket(12, 6, 1)",
-            "init-shape: 'bucket' stands on a relative leg and on one of size 12, not on p b (13 x 8). e.g. '{legs: p "
-            "b, value: bucket(32, 128, 1)}'.",
+            "init-shape: 'bucket' needs a relative leg and a leg of size 12, not p b (13 x 8). e.g. '{legs: p b, "
+            "value: bucket(32, 128, 1)}'.",
         ),
         (
             "bucket(8, 6)",
-            "arguments: 'bucket' takes 3 arguments, 2 given. e.g. 'bucket(32, 128, 1)'.",
+            "arguments: 'bucket' takes 3 arguments, got 2. e.g. 'bucket(32, 128, 1)'.",
         ),
     ],
 )

@@ -181,7 +181,7 @@ def test_a_cache_that_cannot_be_kept_says_why() -> None:
     with pytest.raises(ta.InputError) as caught:
         ta.compile(design).new_cache()
     assert str(caught.value) == (
-        "turned: no cache can be kept: 'K' turns all positions by other angles at each length; compile it with another "
+        "turned: no cache can be kept: 'K' rotates by angles that depend on the length; compile it with another "
         "rope_type, or without positions of the call."
     )
 
@@ -190,7 +190,7 @@ def test_positions_are_whole_numbers_or_not_and_nothing_else() -> None:
     layer = ta.compile(source(positions="position_ids[SEQ]", inputs="n"))
     with pytest.raises(ta.InputError) as caught:
         layer(torch.randn(3, 12), torch.tensor([True, False, True]))
-    assert str(caught.value) == "turned: input 'position_ids' is torch.bool; give whole or floating point numbers."
+    assert str(caught.value) == "turned: input 'position_ids' is torch.bool; give integers or floating point numbers."
 
 
 @pytest.mark.parametrize(
@@ -198,12 +198,12 @@ def test_positions_are_whole_numbers_or_not_and_nothing_else() -> None:
     [
         (
             {"rope_type": "llama3", "factor": 8},
-            "missing-key: 'rope_type: llama3' needs 'low_freq_factor'. it takes factor, low_freq_factor, "
+            "missing-key: 'rope_type: llama3' needs 'low_freq_factor'. this type has the keys factor, low_freq_factor, "
             "high_freq_factor, original_max_position_embeddings.",
         ),
         (
             {"factor": 8},
-            "unknown-key: 'factor' is of scaled positions only. it goes with 'rope_type: linear' or 'rope_type: "
+            "unknown-key: 'factor' needs another 'rope_type'. use it with 'rope_type: linear' or 'rope_type: "
             "dynamic' or 'rope_type: llama3' or 'rope_type: yarn'.",
         ),
         (
@@ -211,28 +211,41 @@ def test_positions_are_whole_numbers_or_not_and_nothing_else() -> None:
             "number: 'factor' is 0; it must be positive. e.g. 'factor: 8'.",
         ),
         (
+            {**SCALED["yarn"], "base": 1},
+            "number: 'base' is 1; with YaRN it must be above 1. e.g. 'base: 10000'.",
+        ),
+        (
             {**SCALED["llama3"], "low_freq_factor": 4},
-            "number: 'low_freq_factor' is 4 and 'high_freq_factor' 4. the first is below the second, as 1 and 4 are.",
+            "number: 'low_freq_factor' is 4 and 'high_freq_factor' 4. make the first smaller than the second, "
+            "e.g. 1 and 4.",
         ),
         (
             {"rope_type": "longrope"},
-            "wrong-value: the text 'longrope' is no value of 'rope_type'. one of linear, dynamic, llama3, yarn.",
+            "wrong-value: the text 'longrope' is not a value of 'rope_type'. use one of linear, dynamic, llama3, yarn.",
         ),
         (
             {"interleaved": 1},
-            "wrong-type: true or false is wanted here, 1 given. e.g. 'interleaved: true'.",
+            "wrong-type: expected true or false, got 1. e.g. 'interleaved: true'.",
         ),
         (
             {"positions": "x"},
-            "box-leg: 'positions' has legs n f. a number for each entry of 'm', or one for each of several axes.",
+            "box-leg: 'positions' has legs n f. give 'positions' the leg 'm' and, for several axes, one more leg.",
         ),
         (
             {"positions": "x[SEQ f]"},
-            "box-leg: 4 pairs of entries cannot be divided equally between 12 axes of 'f'. the size of 'f' divides the "
-            "number of pairs.",
+            "box-leg: 4 pairs of entries cannot be divided equally between 12 axes of 'f'. give 'f' a size that "
+            "divides the number of pairs.",
         ),
     ],
 )  # fmt: skip
 def test_what_is_refused(keys: dict[str, Any], message: str) -> None:
     problems = [f"{problem.code}: {problem.message} {problem.hint}" for problem in ta.check(source(**keys))]
     assert message in problems
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "at"), [("llama3", {"low_freq_factor": 8}, "low_freq_factor"), ("yarn", {"base": 1}, "base")]
+)
+def test_a_refusal_points_at_the_number(kind: str, keys: dict[str, Any], at: str) -> None:
+    problems = ta.check(source(**SCALED[kind] | keys))
+    assert [problem.field for problem in problems] == [f"diagram.{step}.{at}" for step in "QK"]

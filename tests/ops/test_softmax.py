@@ -126,6 +126,29 @@ def test_functions_of_the_runtime(kernel: bool, causal: bool, rows: int) -> None
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("kind", ["", "boolean", "float"])
+def test_derivatives_along_and_second_ones(kind: str) -> None:
+    """`jvp`, and gradients of gradients, as the reference has them; the third query sees nothing."""
+    oracle, module = pair(design(causal=kind != "float"))
+    x, call = torch.randn(2, 7, 6, dtype=F64), masks(kind, 7, 7)
+    t = torch.randn_like(x)
+    assert "scaled_dot_product_attention" in module.explain()
+
+    def along(layer: Any) -> torch.Tensor:
+        return torch.func.jvp(lambda x: layer(x, **call), (x,), (t,))[1]
+
+    def second(layer: Any) -> list[torch.Tensor]:
+        own = x.clone().requires_grad_()
+        first = torch.autograd.grad(layer(own, **call).square().sum(), own, create_graph=True)[0]
+        return [*torch.autograd.grad((first * t).sum(), [own, *layer.parameters()])]
+
+    def curved(layer: Any) -> torch.Tensor:
+        return torch.func.hessian(lambda x: layer(x, **call).square().sum())(x)
+
+    for derivative in (along, second, curved):
+        torch.testing.assert_close(derivative(module), derivative(oracle))
+
+
 def test_dropout_is_of_the_weights() -> None:
     torch.manual_seed(0)
     module = ta.compile(design(dropout=0.5), dtype=F64).train()
@@ -179,7 +202,7 @@ def test_a_gate_of_a_logsumexp_is_planned_as_a_sink() -> None:
     [
         ("Wv[m h d]", "'sink' has leg 'm'; the rows of this softmax have h n."),
         ("t[d]", "'sink' has leg 'd'; the rows of this softmax have h n."),
-        (True, "an expression or a box is wanted here, true given."),
+        (True, "expected an expression or a box, got true."),
         ("0", "this expression has no '->' with the legs of its result."),
     ],
 )

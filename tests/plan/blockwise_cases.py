@@ -184,7 +184,7 @@ TAKEN = {
 TWICE = {"eps": {"legs": "h n m"}}
 REFUSED = {
     "leaves the diagram": (
-        design(MAPPED, "A[h n m] b[h] -> n m"), "'y' has both legs and leaves the diagram"
+        design(MAPPED, "A[h n m] b[h] -> n m"), "'y' has both legs and is a result of the diagram"
     ),
     "summed over the query": (
         design(MAPPED, "Q[n h d] T2[h d] Wo[h d f] -> n f", T1="A[h n m] Q[n h d] -> m h d",
@@ -200,16 +200,16 @@ REFUSED = {
     ),
     "turned": (
         design(MAPPED, "A2[h n m] V[m h d] Wo[h d f] -> n f", A2="A[h m n] A[h n m] -> h n m"),
-        "'A2' reads 'A' with 'n' as 'm'",
+        "'A2' reads 'A' with leg 'n' renamed to 'm'",
     ),
     "noise used twice": (
         design({"map": "tanh", "of": f"{SCORES[:-9]} + eps[h n m] -> h n m"},
                "A2[h n m] V[m h d] Wo[h d f] -> n f", A2="A[h n m] eps[h n m] -> h n m", noise=TWICE),
-        "the noise 'eps' is used more than once, and is drawn where it is used",
+        "the noise 'eps' is used more than once, and each use would draw other values",
     ),
     "dropout for two results": (
         design(MAPPED, "A[h n m] V[m h d] Wo[h d f] + A2[h n m] K[m h d] Wo[h d f] -> n f",
                A2={"map": "square", "of": "A"}, box={"dropout": 0.5}),
-        "the dropout of 'A' would be drawn for two results",
+        "the dropout of 'A' would be drawn separately for two results",
     ),
 }  # fmt: skip

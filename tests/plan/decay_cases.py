@@ -8,7 +8,7 @@ from typing import Any
 from .linear_cases import SCORES, design
 
 CONSTANTS = {"gap": {"legs": "n m", "value": "distance"}, "s": {"legs": "h", "value": "alibi_slopes"}}
-CONSTANTS |= {"one": {"legs": "n", "value": "ones"}}
+CONSTANTS |= {"one": {"legs": "n", "value": "ones"}, "pairs": {"legs": "n m", "value": "ones"}}
 GATE = {"sum": "m", "mask": ["causal"], "of": "one[n] k[m h] -> h n m"}
 GATES = {"sum": "m", "mask": ["causal"], "of": "one[n] K[m h d] -> h d n m"}
 FADED = "Q[n h d] K[m h d] D[h n m] -> h n m"
@@ -72,6 +72,10 @@ ALONE: dict[str, dict[str, Any]] = {
     "with numbers of queries": weighted("2 * k[m h] + q[n h] -> h n m"),
     "by gates": weighted("G[h m] - G[h n] + k[m h] -> h n m", G=GATE),
     "nothing but distance": weighted("-1 * s[h] gap[n m] -> h n m"),
+    "with more of the own position": weighted(
+        "k[m h] - b[h] gap[n m] + same[n m] s[h] + 2 * same[n m] k[m h] -> h n m",
+        same={"keep": "m", "mask": ["window(0, 0)"], "of": "pairs"},
+    ),
     "each number of a value": weighted("one[n] K[m h d] -> h d n m", "A[h d n m] K[m h d] Wq[f h d]"),
 }
 SHARED: dict[str, dict[str, Any]] = {  # what decays is read by a map and by a sum
@@ -98,11 +102,11 @@ SHARED: dict[str, dict[str, Any]] = {  # what decays is read by a map and by a s
         E=exp("X"),
     ),
 }
-SUM = "is no sum of a part of queries and one of keys"
+SUM = "is not a sum of a query part and a key part"
 UNFADING: dict[str, tuple[dict[str, Any], str | None]] = {
     "another map": (
         decayed(D={"map": "tanh", "of": "-1 * b[h] gap[n m] -> h n m"}),
-        "'D' in the scores depends on query and key at once",
+        "'D' in the scores depends on both query and key",
     ),
     "a product": (decayed(D=exp(f"0.1 * {SCORES}")), f"the exponent of 'D' in the scores {SUM}"),
     "how far, either way": (
@@ -123,7 +127,7 @@ UNFADING: dict[str, tuple[dict[str, Any], str | None]] = {
             G="x[n f] Wa[f a] -> n a",
             D=exp("-1 * u[d] gap[n m] -> d n m"),
         ),
-        "'D' decays along 'd', and the scores sum 'a' and 'd'",
+        "'D' decays along 'd', but the scores sum 'a' and 'd'",
     ),
 }
 FORGETTING = {  # scores less the gates between key and query, as in the Forgetting Transformer

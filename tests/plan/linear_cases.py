@@ -118,13 +118,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None]] = {  # the reason; None wh
     "box inside": (design({"map": "relu", "of": SCORES}), "the scores are a 'map' box, not a sum of products"),
     "a map of pairs": (
         design("Sr[h n m] Q[n h d] K[m h d] -> h n m"),
-        "'Sr' in the scores depends on query and key at once",
+        "'Sr' in the scores depends on both query and key",
     ),
     "a product of scores, read elsewhere": (
         design("S[h n m] S[h n m] -> h n m", READ.replace("->", "+ T[h n] Wt[f h] ->"), T={"max": "m", "of": "S"}),
-        "'S' in the scores is used elsewhere too",
+        "'S' in the scores is also used elsewhere",
     ),
-    "band": (design(SCORES, mask=["band(2)"]), "a sum over all keys cannot leave out those that 'band(2)' hides"),
+    "band": (design(SCORES, mask=["band(2)"]), "a sum over all keys cannot exclude those that 'band(2)' hides"),
     "read twice": (
         design(SCORES, READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")),
         None,
@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None]] = {  # the reason; None wh
     ),
     "box between": (
         design(SCORES, "T[h n m] V[m h e] Wo[h e f] -> n f", T={"map": "relu", "of": "A"}),
-        "a box stands between map and values",
+        "a box is between the attention map and the values",
     ),
     "other names": (
         design("Qg[n g d] Kg[m g d] -> g n m", "A[j n m] Vj[m h j e] Wp[j h e f] -> n f"),
@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str | None]] = {  # the reason; None wh
     ),
     "key leg kept": (
         design(SCORES, {"sum": "m", "of": "T[h n m e] Wo[h e f] -> m n f"}, T="A[h n m] V[m h e] -> h n m e"),
-        "the key leg stays beside the attention map",
+        "the product with the attention map keeps the key leg",
     ),
     "values of the query": (
         design(SCORES, READ.replace("V[", "W[").replace("m h e", "n m h e", 1)),

@@ -89,8 +89,8 @@ def test_mla_is_as_written_where_there_are_many_queries(workload: str, device: s
     made = plan("mla", workload=workload, device=DEVICES[device])
     assert absorbed(made) == []
     assert (attention(made).key.name, attention(made).value.name) == ("K", "V")
-    assert refused(made, "K").startswith("with 'Wuk' on the query side and 'C' as keys, it would all take ")
-    assert refused(made, "V").startswith("with 'Wuv' after the map and 'C' as values, it would all take ")
+    assert refused(made, "K").startswith("with 'Wuk' on the query side and 'C' as keys, the whole plan would take ")
+    assert refused(made, "V").startswith("with 'Wuv' after the map and 'C' as values, the whole plan would take ")
 
 
 def test_a_rotary_part_stands_beside_the_latent() -> None:
@@ -120,7 +120,7 @@ def test_the_input_itself_as_keys_is_priced_like_any_other() -> None:
     assert (absorbed(few), attention(few).key.name, attention(few).value.name) == (["K", "V"], "memory", "memory")
     many = plan("cross", workload="decoding", n=256, m=1024)
     assert absorbed(many) == []
-    assert "it would all take " in refused(many, "K")
+    assert "the whole plan would take " in refused(many, "K")
     assert absorbed(plan("mhsa", workload="decoding")) == ["K", "V"]
     assert absorbed(plan("mhsa")) == []
 
@@ -128,7 +128,7 @@ def test_the_input_itself_as_keys_is_priced_like_any_other() -> None:
 def test_a_box_stays_and_another_width_is_paid_for() -> None:
     made = plan("mhsa_rope", workload="decoding")
     assert absorbed(made) == []
-    assert refused(made, "V").startswith("with 'Wv' after the map and 'memory' as values, it would all take ")
+    assert refused(made, "V").startswith("with 'Wv' after the map and 'memory' as values, the whole plan would take ")
     kept = {
         **MLA,
         "diagram": {"C": LATENT, "A2": {"map": "tanh", "of": "K[m h d]"}, "y": "A[h n m] A2[m h d] Wo[h d f] -> n f"},
@@ -152,7 +152,7 @@ def test_scores_that_are_fused_stay_fused() -> None:
     }  # fmt: skip
     made = plan(own)
     assert "K" not in absorbed(made)
-    assert refused(made, "K").endswith("its scores would be no more fused")
+    assert refused(made, "K").endswith("its scores would no longer be fused")
 
 
 def test_a_limit_of_memory_may_leave_keys_as_written() -> None:

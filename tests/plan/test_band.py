@@ -52,11 +52,11 @@ BANDED: dict[str, Any] = {
     "a coefficient and a scale": design(WINDOW, f"0.5 * {SCORES}", scale=0.5),
 }  # fmt: skip
 REFUSED: dict[str, tuple[Any, str | None]] = {  # the reason; None where rewriting makes it fit after all
-    "nothing seen": (design(["window(4, -2)", "window(-3, 4)"]), "its masks together let no query see a key"),
+    "nothing seen": (design(["window(4, -2)", "window(-3, 4)"]), "its masks together hide every key"),
     "too wide": (
         design(["window(600, 0)"]),
-        "blocks of 256 queries would meet 856 keys each, and a key in a block costs 1.5 times one in fused attention: "
-        "the cost of 1,284 keys instead of the cost of 1,024 keys",
+        "blocks of 256 queries would read 856 keys each, and a key in a block costs 1.5 times as much as in "
+        "fused attention: the cost of 1,284 keys instead of the cost of 1,024 keys",
     ),
     "scores of three": (
         design(WINDOW, SCORES.replace("->", "u[d] ->")),
@@ -77,7 +77,7 @@ CHOSEN, REASON = "A.o: banded attention: blocks of ", "\n    not banded attentio
 def test_blocks_and_the_result_is_the_same(name: str, causal: bool | None) -> None:
     ours, oracle = modules(BANDED[name], causal)
     if name == "keys ahead alone" and causal:
-        assert f"{REASON}its masks together let no query see a key" in ours.explain()
+        assert f"{REASON}its masks together hide every key" in ours.explain()
         return
     assert CHOSEN in ours.explain()
     heads = [ours.design.legs[leg] for leg in ours.plan.graph.step["A"].legs if leg not in ("n", "m")]
@@ -106,12 +106,13 @@ def test_without_a_band_there_is_nothing_to_say(name: str) -> None:
 
 def test_few_keys_are_met_by_all_queries_at_once() -> None:
     assert CHOSEN in ta.compile("band", n=54).explain()
-    reason = "blocks of 32 queries would meet 36 keys each, and a key in a block costs 1.5 times one in fused attention"
+    reason = "blocks of 32 queries would read 36 keys each, and a key in a block costs 1.5 times as much as in fused"
+    reason += " attention"
     assert f"{REASON}{reason}: the cost of 54 keys instead of the cost of 53 keys" in ta.compile("band", n=53).explain()
 
 
 def test_the_plan_tells_block_and_span() -> None:
-    told = "banded attention: blocks of 32 queries meet 36 keys each, other scores are never made"
+    told = "banded attention: blocks of 32 queries read 36 keys each; other scores are never computed"
     assert told in ta.compile("band").explain()
 
 

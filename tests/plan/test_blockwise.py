@@ -145,4 +145,4 @@ def test_what_is_kept_anyway_is_not_computed_in_blocks() -> None:
     short = design(MAPPED, legs={"n": "query 1", "m": "key 1", "d": "head 64", "f": 128})
     assert kernels(short) == []
     found = [low for region in plan_of(short).regions for low in region.refused if low.name == "blocks of queries"]
-    assert found[0].against == ("blocks of queries would spare 6 numbers and keep 384",)
+    assert found[0].against == ("blocks would save 6 elements, no more than the 384 of operands",)

@@ -55,7 +55,7 @@ BLENDS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {  # steps; how each 
 WHOLE: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]]]] = {
     "a map that no lowering takes": (
         {"near": DENSE, "far": FAR, "A": "near[h n m] + far[h n m] -> h n m", "y": READ},
-        {"A": ("the map 'near' would still be made",)},
+        {"A": ("the map 'near' would still be stored",)},
     ),
     "read twice": (
         TWO | {"A": "near[h n m] + far[h n m] -> h n m", "y": READ.replace("->", "+ A[h n m] V[m h e] Wo[h e f] ->")},

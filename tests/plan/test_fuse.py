@@ -13,7 +13,7 @@ from tensornet_attn.graph.model import Contraction
 from tensornet_attn.graph.pairs import primitive, split_products
 from tensornet_attn.plan.make import make_plan
 
-FUSED = "\n  A: fused attention: scaled_dot_product_attention, the scores are never made"
+FUSED = "\n  A: fused attention: scaled_dot_product_attention, the scores are never stored"
 Q, K, V = "x[n f] Wq[f h d] -> n h d", "x[m f] Wk[f h d] -> m h d", "x[m f] Wv[f h e] -> m h e"
 SCORES, READ = "Q[n h d] K[m h d] -> h n m", "A[h n m] V[m h e] Wo[h e f] -> n f"
 A = {"softmax": "m", "scale": "d ** -0.5", "of": SCORES}
@@ -52,7 +52,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], str | None]] = {  # why not fused; Non
     ),
     "box between": (
         {"Q": Q, "K": K, "V": V, "A": A, "B": {"map": "relu", "of": "A"}, "y": READ.replace("A[", "B[")},
-        "a box stands between map and values",
+        "a box is between the attention map and the values",
     ),
     "box inside": (
         {"Q": Q, "K": K, "V": V, "A": A | {"of": {"map": "tanh", "of": SCORES}}, "y": READ},
@@ -71,7 +71,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], str | None]] = {  # why not fused; Non
             "B": "A[h n m] V[m h e] -> h n m e",
             "y": {"sum": "m", "of": "B[h n m e] Wo[h e f] -> m n f"},
         },
-        "the key leg stays beside the attention map",
+        "the product with the attention map keeps the key leg",
     ),
     "other names": (
         {"Q": Q, "K": K, "V": V, "A": A, "y": "A[g n m] V[m g e] Wo[g e f] -> n f"},

@@ -77,7 +77,7 @@ def test_short_sequences_keep_their_scores() -> None:
 def test_shipped_designs(name: str, causal: bool) -> None:
     chunk = {"thsa_elu": 16, "thsa_square": 16, "kernel_fish": 128, "kernel_gfish": 128}.get(name, 64)
     how = f", in chunks of {chunk}" if causal else ""
-    told = f"  A.o: {CHOSEN}{how}; with a mask at run time the scores are made"
+    told = f"  A.o: {CHOSEN}{how}; with a run-time mask, the scores are computed"
     assert told in ta.compile(name, causal=causal).explain().splitlines()
 
 

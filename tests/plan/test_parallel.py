@@ -20,17 +20,17 @@ SPLITS = {
     "mlp": ("l", {"W1": 1, "b1": 0, "W2": 0}, ("b2",)),
     "sigma_moe": ("l", {"W1": 2, "W2": 1}, ("Ws",)),
 }
-MIXED = "'A.of' sums 'g', and softmax 'A' needs the whole sum"
+MIXED = "'A.of' sums over 'g', and softmax 'A' needs the whole sum"
 AGAINST = {
-    "talking_heads": f"{MIXED}; 'A.of' has no 'e', so that every process would make all of it; heads 'g' of 'Q' and "
-    "'K' are mixed into 'h' by 'Pl' in 'A.of'",
+    "talking_heads": f"{MIXED}; 'A.of' does not have 'e', so every process would compute all of it; heads 'g' of 'Q' "
+    "and 'K' are mixed into 'h' by 'Pl' in 'A.of'",
     "hard_fish": f"{MIXED}; heads 'g' of 'Q' and 'K' are mixed into 'h' by 'P' in 'A.of'",
-    "thsa": "heads 's' of 'Q' and 'K' are mixed into 'r' by 'C' in 'A.of'; 'A.of' sums 's', and softmax 'A' needs the "
-    "whole sum",
-    "thsa_low_rank": "'A.of' sums 's', and softmax 'A' needs the whole sum; heads 's' of 'Q' and 'K' are mixed into "
-    "'r' by 'C2' and 'C3' in 'A.of'",
-    "hard_gfish": "'L' sums 'g', and softmax 'A' needs the whole sum; 'L.of.of' has no 'h', so that every process "
-    "would make all of it",
+    "thsa": "heads 's' of 'Q' and 'K' are mixed into 'r' by 'C' in 'A.of'; 'A.of' sums over 's', and softmax 'A' needs "
+    "the whole sum",
+    "thsa_low_rank": "'A.of' sums over 's', and softmax 'A' needs the whole sum; heads 's' of 'Q' and 'K' are mixed "
+    "into 'r' by 'C2' and 'C3' in 'A.of'",
+    "hard_gfish": "'L' sums over 'g', and softmax 'A' needs the whole sum; 'L.of.of' does not have 'h', so every "
+    "process would compute all of it",
     "moa": "softmax 'G.of' runs over 'e'",
     "head_gated": "topk 'G' runs over 'h'",
 }
@@ -72,8 +72,7 @@ def test_the_leg_divides_by_the_processes_or_another_is_taken() -> None:
     found = split("gqa", 4)
     assert (found.leg, found.whole) == ("j", ("Wk", "Wv"))
     assert refusal("gqa", 3) == (
-        "gqa: no leg can be split over processes: 'g' (2) does not divide by 3 processes; 'j' (4) does not divide by 3 "
-        "processes."
+        "gqa: no leg can be split over processes: 3 processes do not divide 'g' (2); 3 processes do not divide 'j' (4)."
     )
 
 
@@ -81,8 +80,8 @@ def test_a_leg_that_is_given_need_only_be_right() -> None:
     found = split("hard_fish", leg="h")
     assert (dict(found.shards), found.whole) == ({"P": 1, "Wv": 1, "Wo": 0}, ("Wq", "Wk"))
     assert refusal("hard_fish", leg="g") == f"hard_fish: no leg can be split over processes: {MIXED}."
-    assert refusal("mhsa", leg="hh") == "mhsa: no weight has a leg 'hh' inside of the diagram; did you mean 'h'?"
-    assert refusal("mhsa", leg="f") == "mhsa: no weight has a leg 'f' inside of the diagram; known here: d, h."
+    assert refusal("mhsa", leg="hh") == "mhsa: no weight has a leg 'hh' inside the diagram; did you mean 'h'?"
+    assert refusal("mhsa", leg="f") == "mhsa: no weight has a leg 'f' inside the diagram; known here: d, h."
 
 
 def test_legs_in_lock_step_are_split_together() -> None:
@@ -103,18 +102,20 @@ def test_every_pair_of_entries() -> None:
         {"W": "f h"}, Q="x[n f] W[f h] -> n h", P="Q[n h] Q[n g] -> n h g", y="P[n h g] W[f h] W[f g] -> n f"
     )
     assert refusal(pairs) == (
-        "own: no leg can be split over processes: 'P' joins every entry of 'h' with every one of 'g'."
+        "own: no leg can be split over processes: 'P' combines each entry of 'h' with each entry of 'g'."
     )
 
 
 def test_a_sum_that_is_squared() -> None:
     squared = design({"W": "f h", "u": "h"}, Q="x[n f] W[f h] u[h] -> n", y="Q[n] Q[n] x[n f] -> n f")
-    assert refusal(squared) == "own: no leg can be split over processes: 'Q' sums 'h', and 'y' needs the whole sum."
+    assert (
+        refusal(squared) == "own: no leg can be split over processes: 'Q' sums over 'h', and 'y' needs the whole sum."
+    )
 
 
 def test_a_part_that_is_not_on_the_way_to_the_output_alone() -> None:
     assert refusal(design({"W": "f"}, y="x[n f] W[f] -> n f")) == (
-        "own: no leg can be split over processes: no weight has a leg inside of the diagram."
+        "own: no leg can be split over processes: no weight has a leg inside the diagram."
     )
 
 
@@ -133,4 +134,7 @@ def test_constants_are_made_whole_and_the_own_entries_picked() -> None:
 def test_a_leg_that_does_not_divide() -> None:
     with pytest.raises(ta.InputError) as refused:
         part_of(split("mhsa"), 3)
-    assert str(refused.value) == "mhsa: leg 'h' (8) cannot be split over 3 processes: it must divide evenly."
+    assert (
+        str(refused.value)
+        == "mhsa: leg 'h' (8) cannot be split over 3 processes: use a number of processes that divides its size."
+    )

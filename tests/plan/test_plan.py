@@ -50,6 +50,6 @@ def test_a_refusal_is_said() -> None:
     assert [(lowering.name, lowering.against) for lowering in region.refused] == [
         (
             "fused attention",
-            ("the scores are a product of 3 tensors, not two", "the key leg stays beside the attention map"),
+            ("the scores are a product of 3 tensors, not two", "the product with the attention map keeps the key leg"),
         )
     ]

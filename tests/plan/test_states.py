@@ -106,7 +106,7 @@ def hold(source: dict[str, Any]) -> None:
 def test_few_states_are_mixed_before_many_heads_read_them(name: str, causal: bool) -> None:
     source = causal_too(MIXED[name], causal)
     chunks = ", in chunks of 16" if causal else ""
-    told = f": mixed states: the keys are summed first, and mixed over 'g' before they are read{chunks}"
+    told = f": mixed states: the keys are summed first, then mixed over 'g' and read by queries{chunks}"
     assert told in ta.compile(source, n=4096, m=4096).explain()
     hold(source)
 

@@ -24,17 +24,19 @@ def test_bytes(text: int | str | None, bytes_: int | None) -> None:
 def test_no_bytes(wrong: Any) -> None:
     with pytest.raises(ta.InputError) as error:
         bytes_of(wrong)
-    assert str(error.value) == (f"memory is {wrong!r:.40}, and must be a number of bytes, e.g. 2GiB, 500MB or 1000000.")
+    assert str(error.value) == (
+        f"memory is {wrong!r:.40}; give a positive number of bytes, e.g. 2GiB, 500MB or 1000000."
+    )
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "workload": ({"workload": "decode"}, "there is no workload 'decode': did you mean 'decoding'?"),
-    "n": ({"n": 0}, "'n' is 0, and must be a whole number from 1 to 2147483647, e.g. n=1."),
-    "m": ({"m": -1}, "'m' is -1, and must be a whole number from 1 to 2147483647, e.g. m=1."),
-    "batch": ({"batch": 0}, "'batch' is 0, and must be a whole number from 1 to 2147483647, e.g. batch=1."),
+    "n": ({"n": 0}, "'n' is 0; give an integer from 1 to 2147483647, e.g. n=1."),
+    "m": ({"m": -1}, "'m' is -1; give an integer from 1 to 2147483647, e.g. m=1."),
+    "batch": ({"batch": 0}, "'batch' is 0; give an integer from 1 to 2147483647, e.g. batch=1."),
     "dtype": (
         {"dtype": "int8", "memory": 1},
-        "there is no dtype 'int8' to count bytes of: known here: bfloat16, float16, float32, float64.",
+        "there is no dtype 'int8' in the cost model: known here: bfloat16, float16, float32, float64.",
     ),
     "device": ({"device_costs": "h20"}, "there is no device 'h20' in the cost table: did you mean 'h200'?"),
 }
@@ -62,7 +64,7 @@ def test_lengths() -> None:
     assert Target(n=32).sizes(graph) == {"n": 32, "m": 32, "...": 1}
     with pytest.raises(ta.InputError) as error:
         Target(n=65).sizes(graph)
-    assert str(error.value) == ("'n' is 65, and the query leg 'n' has a maximum of 64: ask for n=64 or less.")
+    assert str(error.value) == ("'n' is 65, but the query leg 'n' has a maximum of 64; use n=64 or less.")
 
 
 def test_relative_legs_follow() -> None:
@@ -72,11 +74,11 @@ def test_relative_legs_follow() -> None:
 
 def test_old_names_still_work_with_a_warning() -> None:
     plan = ta.compile("mhsa", workload="decoding").plan
-    with pytest.warns(FutureWarning, match="'bucket' is now called 'workload'"):
+    with pytest.warns(FutureWarning, match="'bucket' is deprecated; use workload="):
         assert ta.explain("mhsa", bucket="decoding") == ta.explain("mhsa", workload="decoding")
-    with pytest.warns(FutureWarning, match=r"Plan\.bucket is now called Plan\.lengths"):
+    with pytest.warns(FutureWarning, match=r"Plan\.bucket is deprecated; use Plan\.lengths"):
         assert plan.bucket == plan.lengths == (("n", 1), ("m", 4096))
-    with pytest.warns(FutureWarning, match=r"Plan\.aim is now called Plan\.target"):
+    with pytest.warns(FutureWarning, match=r"Plan\.aim is deprecated; use Plan\.target"):
         assert plan.aim == plan.target
-    with pytest.raises(ta.InputError, match="'bucket' is the old name of 'workload': give 'workload' alone"):
+    with pytest.raises(ta.InputError, match="'bucket' is the deprecated name of 'workload'; give only 'workload'"):
         ta.explain("mhsa", bucket="decoding", workload="decoding")

@@ -76,7 +76,7 @@ def test_computing_again_is_priced_where_a_backward_follows() -> None:
     assert all("queries at a time" in how for how in chosen(device=DEVICES["h200"]))
     (region,) = (region for region in plan("thsa", device=cpu).regions if region.name == "A")
     (reason,) = region.refused[-1].against
-    assert reason.startswith("computed again in the backward, they would take ")
+    assert reason.startswith("with recomputation in the backward, they would take ")
 
 
 def test_a_limit_changes_the_choice() -> None:
@@ -93,7 +93,9 @@ def test_a_limit_that_does_not_bind_changes_nothing() -> None:
     free, held = plan("differential"), plan("differential", memory=2**50)
     assert held.schedule == free.schedule
     told = {offer.name: offer.against for offer in held.offers}
-    assert told["blocks of queries instead of fused attention"] == (f"'{WAYS[0].name}' meets the limit, too",)
+    assert told["blocks of queries instead of fused attention"] == (
+        f"'{WAYS[0].name}' meets the limit and is preferred",
+    )
 
 
 def test_the_figure_counts_length_batch_and_dtype() -> None:
@@ -109,8 +111,8 @@ def test_a_limit_that_no_plan_meets() -> None:
         plan("mhsa", n=N, memory=2**20)
     least = min(offer.bytes for offer in plan("mhsa", n=N, memory=2**50).offers)
     assert str(error.value).startswith(
-        "mhsa: no plan stays within 1,048,576 bytes (training, n = 8,192, m = 8,192, batch 1, float32): the least "
-        f"possible is {least:,} bytes, for region '"
+        "mhsa: no plan fits within 1,048,576 bytes (training, n = 8,192, m = 8,192, batch 1, float32): the smallest "
+        f"predicted peak is {least:,} bytes, in region '"
     )
     assert plan("mhsa", n=N, memory=least).offers[0].bytes == least
 
@@ -118,13 +120,13 @@ def test_a_limit_that_no_plan_meets() -> None:
 def test_linear_memory_of_what_is_dense() -> None:
     with pytest.raises(ta.InputError) as error:
         plan("mhsa", "reference", linear_memory=True)
-    assert str(error.value) == ("mhsa: linear_memory, but region 'A' makes a tensor [h n m]: as written, dense.")
+    assert str(error.value) == ("mhsa: linear_memory, but region 'A' creates a tensor [h n m]: as written, dense.")
 
 
 def test_linear_memory_takes_blocks_where_keeping_is_cheaper() -> None:
     made = plan("thsa", device=DEVICES["cpu"], linear_memory=True)
     assert made.offers[0].name == WAYS[1].name
-    assert "region 'A' makes a tensor [r n m]" in made.explain()
+    assert "region 'A' creates a tensor [r n m]" in made.explain()
 
 
 MAP = {
@@ -146,8 +148,8 @@ def test_linear_memory_names_the_region_and_the_reasons() -> None:
     with pytest.raises(ta.InputError) as error:
         ta.compile(MAP, linear_memory=True)
     assert str(error.value) == (
-        "map: linear_memory, but region 'A' makes a tensor [n m]: not fused attention: the scores or the attention map "
-        "are used elsewhere too; not blocks of queries: 'A' has both legs and leaves the diagram."
+        "map: linear_memory, but region 'A' creates a tensor [n m]: not fused attention: the scores or the attention "
+        "map are also used elsewhere; not blocks of queries: 'A' has both legs and is a result of the diagram."
     )
 
 
@@ -170,6 +172,6 @@ def test_strict() -> None:
         plan("talking_heads", "inductor", strict=True)
     assert str(error.value) == (
         "talking_heads: strict, but region 'y.p1' runs on 'torch' instead of 'inductor': blockwise: 128 queries at a "
-        "time, recomputed in the backward: no tensor of n x m elements. Ask for backend 'torch', or leave out strict."
+        "time, recomputed in the backward, without a tensor of n x m elements. Use backend 'torch', or omit strict."
     )
     assert "on torch" in plan("talking_heads", "inductor").explain()

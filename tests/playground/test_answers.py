@@ -30,7 +30,7 @@ def test_problems_have_their_place_and_the_commands_text(ask: Ask) -> None:
     (problem,) = [one for one in found["problems"] if one["severity"] == "error"]
     line = next(number for number, line in enumerate(MHSA.splitlines(), 1) if "K[m h d] -> h n m" in line)
     assert (problem["code"], problem["line"]) == ("size", line)
-    assert problem["text"].startswith(f"design.yaml:{line}:{problem['column']}: size: leg 'd' (64) stands where")
+    assert problem["text"].startswith(f"design.yaml:{line}:{problem['column']}: size: leg 'd' (64) does not fit")
     assert "^" in problem["text"]
     assert "dot" not in found
     for want in ("cost", "plan", "rewrites"):
@@ -71,7 +71,7 @@ def test_plans_rewrites_and_sources(ask: Ask) -> None:
     assert rewrites[0]["added"]
     for backend in ("torch", "triton"):
         assert ask("source", text=MHSA, backend=backend)["source"].count("class MHSA")
-    assert "ask for 'torch' or 'triton'" in ask("source", text=MHSA, backend="inductor")["error"]
+    assert "has no source; use 'torch' or 'triton'" in ask("source", text=MHSA, backend="inductor")["error"]
 
 
 @pytest.mark.parametrize("overlay", ["plan", "cost"])

@@ -110,5 +110,5 @@ def test_rules_around_every_step_without_end_are_named() -> None:
     graph = build(ta.load("mhsa"))
     with pytest.raises(RuntimeError) as error:
         everywhere(graph, (Rule("again", "a -> a", lambda graph, place: graph if place == "K" else None),))
-    assert str(error.value) == "the rewrite 'again' fires without end at 'K' of 'mhsa'."
+    assert str(error.value) == "the rewrite 'again' never stops firing at 'K' of 'mhsa'."
     assert CAP == 64

@@ -142,7 +142,7 @@ def test_a_rule_without_end_is_named() -> None:
     graph = build(ta.load("mhsa"))
     with pytest.raises(RuntimeError) as error:
         rewritten(graph, "A", (Rule("again", "a -> a", lambda graph, place: graph),))
-    assert str(error.value) == "the rewrite 'again' fires without end at 'A' of 'mhsa'."
+    assert str(error.value) == "the rewrite 'again' never stops firing at 'A' of 'mhsa'."
     assert CAP == 64
 
 

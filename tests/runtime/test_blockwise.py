@@ -71,7 +71,7 @@ def test_an_operand_with_another_number_of_rows_is_refused(rows: int) -> None:
     given, mask = mixed_operands(5, 6), torch.ones(rows, 6, dtype=torch.bool)
     with pytest.raises(ValueError) as caught:
         mixed(*given, mask=mask)
-    message = f"'mixed_rows': an operand of shape [{rows}, 6] has not 1 or 5 rows on dimension -2."
+    message = f"'mixed_rows': an operand has shape [{rows}, 6]; it must have 1 or 5 rows in dimension -2."
     assert str(caught.value) == message
 
 

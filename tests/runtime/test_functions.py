@@ -116,7 +116,7 @@ def test_run_time_masks_are_seen_as_batch_others_n_m() -> None:
     assert masks.key_keep(torch.ones(7, 5), 1, query=False).shape == (7, 1, 5)
     with pytest.raises(ValueError) as caught:
         masks.run_time_mask(torch.ones(1, 1, 3, 5), 1, 2)
-    assert str(caught.value) == "mask: 4 dimensions where 2 or 3 or 5 are wanted."
+    assert str(caught.value) == "mask: 4 dimensions; give 2 or 3 or 5."
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor, scale: float, **call: Any) -> Tensor:

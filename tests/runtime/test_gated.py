@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 
+from tensornet_attn.runtime import fading
 from tensornet_attn.runtime.gated import gated_delta_rule, gated_delta_state, gated_gradients, gated_reads
 
 LENGTHS = [(7, 7), (3, 7), (7, 3), (1, 1), (8, 8), (4, 19), (19, 4)]
@@ -24,6 +26,18 @@ KINDS = {  # the channels of the decay, and which keys are separate
     "erase undecayed": (1, "u"),
     "erase undecayed and write, by channel": (4, "uw"),
 }
+
+
+@pytest.fixture
+def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much channels may fade by in a chunk with one boundary: as usual, or nothing, so that blocks have theirs."""
+    monkeypatch.setattr(fading, "MILD", request.param)
+
+
+def mild(test: Callable[..., None]) -> Callable[..., None]:
+    """The test at both limits."""
+    both = pytest.mark.parametrize("limit", [fading.MILD, -1.0], indirect=True)
+    return pytest.mark.usefixtures("limit")(both(test))
 
 
 def loop(
@@ -89,6 +103,7 @@ def agree(found: Tensor, wanted: Tensor, leaves: list[Tensor]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [(), (2, 1, 3)])
 @pytest.mark.parametrize(("n", "m"), LENGTHS)
+@mild
 def test_values_and_gradients(kind: str, batch: tuple[int, ...], n: int, m: int) -> None:
     torch.manual_seed(0)
     for key_mask, chunk in itertools.product((None, torch.rand(*batch, 1, m) < 0.6), (1, 4, 64)):
@@ -100,6 +115,7 @@ def test_values_and_gradients(kind: str, batch: tuple[int, ...], n: int, m: int)
 
 @pytest.mark.rotated
 @pytest.mark.parametrize("kind", KINDS)
+@mild
 def test_a_hundred_keys_at_the_usual_chunk(kind: str) -> None:
     torch.manual_seed(0)
     for m in (63, 64, 130):
@@ -207,7 +223,7 @@ def test_behind_what_came_before(kind: str) -> None:
         theirs = torch.autograd.grad((wanted * weights).sum(), [*given.values()])
         theirs = tuple(g.narrow(along[name], 5, 4) for name, g in zip(given, theirs, strict=True))
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
-    wrong = "gated_delta_rule: 4 queries for 3 keys behind a state; give no more queries than keys."
+    wrong = "gated_delta_rule: 4 queries for 3 keys after a state; give no more queries than keys."
     fewer = {name: x.narrow(along[name], 0, 3) for name, x in late.items() if name != "q"}
     with pytest.raises(ValueError, match=re.escape(wrong)):
         gated_delta_rule(late["q"], **fewer, past=[state])

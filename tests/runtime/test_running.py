@@ -65,7 +65,7 @@ def test_behind_what_came_before() -> None:
         torch.testing.assert_close(scan_sums(*given), wanted)
     assert state.is_contiguous(), "a cache holds this position alone"
     torch.testing.assert_close(scan_state(x[:, :0], decay[:, :0], 1, state, None), state)
-    wrong = "scan_sums: 4 queries for 3 keys behind a state; give no more queries than keys."
+    wrong = "scan_sums: 4 queries for 3 keys after a state; give no more queries than keys."
     with pytest.raises(ValueError, match=re.escape(wrong)):
         scan_sums(x[:, :3], decay[:, :3], 1, state, None, 4)
 

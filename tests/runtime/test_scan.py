@@ -109,7 +109,7 @@ def test_a_chunk_without_positions_leaves_the_state(mode: str) -> None:
 
 def test_more_queries_than_keys_behind_a_state_are_refused() -> None:
     q, k, v, r = drawn((), 4, 3)
-    wrong = "delta_rule: 4 queries for 3 keys behind a state; give no more queries than keys."
+    wrong = "delta_rule: 4 queries for 3 keys after a state; give no more queries than keys."
     with pytest.raises(ValueError, match=re.escape(wrong)):
         delta_rule(q, k, v, r, past=[torch.zeros(2, 4, 3).to(q)])
 

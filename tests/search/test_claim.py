@@ -143,7 +143,7 @@ def test_a_space_with_nothing_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     study = made.study(bounds={"macs": {"most": 1.0}})
     with pytest.raises(InputError) as caught:
         taken(opened(tmp_path, study), study)
-    assert str(caught.value).startswith("none of 16 drafts of the space 'tiny' is left: 16 by 'macs at most 1'; ")
+    assert str(caught.value).startswith("all 16 drafts of the space 'tiny' were refused: 16 by 'macs at most 1'; ")
 
 
 def test_equal_designs_of_both_arms(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_learning_rates_that_are_not_finite(tmp_path: Path) -> None:
 
     trial, _ = evaluated(made.study(rungs=TWO), tmp_path, answer)
     assert trial.state == DIVERGED
-    assert trial.reason == "on 'copy' loss or gradient are not finite with every learning rate."
+    assert trial.reason == "loss or gradient are not finite on 'copy' with every learning rate."
     assert (trial.rung, trial.quality) == (1, 0.3)
 
 
@@ -168,11 +168,11 @@ def test_functions_have_no_static_rung(tmp_path: Path) -> None:
 
 
 HOPES = [
-    (FAILED, "The lights went out.", "The lights went out; mend that"),
-    (MEMORY, "Too large.", "Too large; raise 'gibibytes', or let smaller designs vary"),
+    (FAILED, "The lights went out.", "The lights went out; fix the cause"),
+    (MEMORY, "Too large.", "Too large; raise 'gibibytes', or use a space of smaller designs"),
     (LATE, "Late.", "Late; raise 'seconds', or train for fewer steps"),
-    (DIVERGED, "Not finite.", "Not finite; give lower learning rates"),
-    (BOUND, "latency at most 1, not 2.", "latency at most 1, not 2; widen that bound"),
+    (DIVERGED, "Not finite.", "Not finite; set lower learning rates"),
+    (BOUND, "latency at most 1, not 2.", "latency at most 1, not 2; widen the bound"),
 ]
 
 
@@ -186,7 +186,7 @@ def test_all_fail(state: str, reason: str, words: str) -> None:
     check_hope(made.study(trials=1), [made.trial(0), failed[1]])
     with pytest.raises(InputError) as caught:
         check_hope(study, [*failed, odd])
-    assert str(caught.value) == f"all 8 trials failed, 7 of them so: {words}, and begin again in another --out."
+    assert str(caught.value) == f"all 8 trials failed, 7 with this reason: {words}, and restart with another --out."
     with pytest.raises(InputError):
         check_hope(made.study(trials=1), failed[:2])
 

@@ -146,7 +146,9 @@ def test_bases_that_are_one_design_come_once() -> None:
     assert (first.how, to_text(first.proposal.path)) == ("seed", "mhsa; f = 16; h = 4")
     with pytest.raises(Exhausted) as error:
         draft(own, load(one), 1, [evaluated(first)])
-    assert str(error.value).startswith("the space 'one' has 1 different design within bounds, and evolution has all ")
+    assert str(error.value).startswith(
+        "the space 'one' has 1 different design within bounds, and evolution has evaluated all "
+    )
 
 
 def test_what_is_being_evaluated_is_avoided() -> None:
@@ -191,8 +193,8 @@ def test_a_small_space_is_found_whole_and_then_exhausted() -> None:
         with pytest.raises(Exhausted) as error:
             draft(own, load(SMALL), slot, done)
         assert str(error.value) == (
-            f"the space 'small' has 4 different designs within bounds, and {arm} has all of them: lower 'trials', or "
-            "let more vary."
+            f"the space 'small' has 4 different designs within bounds, and {arm} has evaluated all of them: lower "
+            "'trials', or add choices to the space."
         )
 
 
@@ -205,7 +207,8 @@ def test_a_large_space_gives_up_after_some_drafts(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(Exhausted) as error:
         draft(own, space, 1, [], known)
     assert str(error.value) == (
-        "2 drafts of the space 'wide' gave nothing that random has not evaluated: lower 'trials', or let more vary."
+        "2 drafts of the space 'wide' gave no design that random has not evaluated: lower 'trials', or add "
+        "choices to the space."
     )
 
 
@@ -218,14 +221,14 @@ def test_a_space_in_which_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> No
             draft(own, load(SPACE), slot, [])
         assert not isinstance(error.value, Exhausted)
         assert str(error.value).startswith(
-            "none of 16 drafts of the space 'tiny' is left: 16 by 'macs at most 10'; the "
+            "all 16 drafts of the space 'tiny' were refused: 16 by 'macs at most 10'; the "
         )
 
 
 def test_slots_of_proposals_have_proposals() -> None:
     with pytest.raises(InputError) as error:
         draft(study(trials=3), load(SPACE), 6, [])
-    assert str(error.value) == "the study has the slots 0 to 5 for proposals, and no slot 6."
+    assert str(error.value) == "the study has no slot 6; choose a slot from 0 to 5."
 
 
 WIDE: dict[str, Any] = {

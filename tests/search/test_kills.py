@@ -75,7 +75,7 @@ def test_interrupted(tmp_path: Path) -> None:
     assert code == 130
     last = err.strip().splitlines()[-1]
     assert last.startswith("error: interrupted: ")
-    assert last.endswith(" of 3 trials are finished; the same command goes on.")
+    assert last.endswith(" of 3 trials are finished; the same command resumes the study.")
     wait_for(lambda: not any(map(kills.line_of, left)))
     store = opened(out, study)
     assert store.look()[1] == []

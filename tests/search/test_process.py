@@ -14,7 +14,7 @@ from tensornet_attn.search.trial import COMPLETE, DIVERGED, FAILED, LATE, MEMORY
 from tests.search import functions, made
 
 FAR = time.monotonic() + 1e6
-RULE = "it is a function of a module, as module:function, and the module can be found from here or on PYTHONPATH."
+RULE = "give module:function, with a module in the working directory or on PYTHONPATH."
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +45,12 @@ def test_what_goes_wrong(nursery: Nursery, tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert outcome(nursery, "raises", tmp_path) == Outcome(FAILED, reason="RuntimeError: the lights went out")
     assert "raise RuntimeError" in log.read_text()
-    reason = "the task 'tests.search.functions:text' gave 'good'; a quality is a number, larger is better."
+    reason = "the task 'tests.search.functions:text' returned 'good'; return a number, larger is better."
     assert outcome(nursery, "text", tmp_path) == Outcome(FAILED, reason=reason)
     reason = f"its process was ended by SIGSEGV; the last line of '{log}': about to fall"
     assert outcome(nursery, "dies", tmp_path) == Outcome(FAILED, reason=reason)
     log.unlink()
-    reason = f"its process was killed, most likely for want of memory; '{log}' has no more"
+    reason = f"its process was killed, probably because memory was full; '{log}' is empty"
     assert outcome(nursery, "killed", tmp_path) == Outcome(MEMORY, reason=reason)
 
 
@@ -63,8 +63,8 @@ def test_too_long(nursery: Nursery, tmp_path: Path) -> None:
 def test_too_large(nursery: Nursery, tmp_path: Path) -> None:
     found = outcome(nursery, "grows", tmp_path, Bound(FAR, 1e6, gibibytes=0.5))
     assert found.state == MEMORY
-    assert found.reason.startswith("it took 0.5")
-    assert found.reason.endswith(" GiB, and may take 0.5.")
+    assert found.reason.startswith("it used 0.5")
+    assert found.reason.endswith(" GiB, more than 0.5 GiB.")
 
 
 def test_a_trial_that_is_not_ours_any_more(nursery: Nursery, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_names_of_functions() -> None:
             continue
         with pytest.raises(InputError) as caught:
             name_of(wrong)
-        told = f"the task '{text}' cannot be found by the processes of trials: put it into a module; {RULE}"
+        told = f"the processes of trials cannot import the task '{text}': move it to a module; {RULE}"
         assert str(caught.value) == told
 
 
@@ -103,7 +103,7 @@ def test_names_of_functions() -> None:
         ("nowhere:f", "cannot be imported (No module named 'nowhere')"),
         ("os:nothing", "cannot be imported (module 'os' has no attribute 'nothing')"),
         (":f", "cannot be imported (Empty module name)"),
-        ("os:sep", "is no function"),
+        ("os:sep", "is not a function"),
     ],
 )
 def test_no_function(name: str, words: str) -> None:

@@ -172,7 +172,7 @@ def test_a_base_beyond_the_bounds_comes_to_lie_at_them() -> None:
 
 
 FOREIGN = [
-    ((), "a path begins with a base, e.g. (Choice('base', 'mhsa'),)."),
+    ((), "a path needs a base, e.g. (Choice('base', 'mhsa'),)."),
     ((Choice("base", "mhsb"),), "the space 'small' has no base 'mhsb'; did you mean 'mhsa'?"),
 ]
 
@@ -202,21 +202,21 @@ def test_many_proposals_compile_to_the_reference() -> None:
 EMPTY: list[tuple[dict[str, Any], str]] = [
     (
         {"base": "mhsa", "bounds": {"n": 64, "macs": 1000}},
-        "none of 160 drafts of the space 'space' is left: 160 by 'macs at most 1,000'; "
-        "the nearest had macs 71,303,168: widen that bound, or let smaller legs vary.",
+        "all 160 drafts of the space 'space' were refused: 160 by 'macs at most 1,000'; "
+        "the nearest had macs 71,303,168: widen the bound, or allow smaller legs.",
     ),
     (
         {"base": "mhsa", "bounds": {"parameters": {"least": 10**9}}},
-        "none of 160 drafts of the space 'space' is left: 160 by 'parameters at least 1,000,000,000'; "
-        "the nearest had parameters 1,048,576: widen that bound, or let larger legs vary.",
+        "all 160 drafts of the space 'space' were refused: 160 by 'parameters at least 1,000,000,000'; "
+        "the nearest had parameters 1,048,576: widen the bound, or allow larger legs.",
     ),
     (
         {"name": "odd", "base": "mhsa", "legs": {"h": [3, 5, 7]}},
-        "none of 160 drafts of the space 'odd' is left: "
-        "55 by 'the checker: leg 'd' is f / h = 170.667, which is no size'; "
-        "54 by 'the checker: leg 'd' is f / h = 102.4, which is no size'; "
-        "51 by 'the checker: leg 'd' is f / h = 73.1429, which is no size'; "
-        "change the legs, settings or alternatives that vary.",
+        "all 160 drafts of the space 'odd' were refused: "
+        "55 by 'the checker: leg 'd' is f / h = 170.667, which is not a valid size'; "
+        "54 by 'the checker: leg 'd' is f / h = 102.4, which is not a valid size'; "
+        "51 by 'the checker: leg 'd' is f / h = 73.1429, which is not a valid size'; "
+        "change the legs, settings or alternatives of the space.",
     ),
 ]
 

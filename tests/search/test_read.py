@@ -35,31 +35,31 @@ bouns: 3
 """
 
 
-WANTED = """s:1:8: version: a space begins with its version, 'space: 1'.
+WANTED = """s:1:8: version: a space must begin with its version, 'space: 1'.
     space: 2
            ^
   hint: write 'space: 1'.
-s:2:7: name: 'two words' is no name.
+s:2:7: name: 'two words' is not a valid name.
     name: two words
           ^^^^^^^^^
-  hint: a name is a letter, then letters, digits and _ (ASCII).
-s:3:14: unknown-design: this design is refused: there is no shipped design 'mhsaa'.
+  hint: start with a letter, then use letters, digits and _ (ASCII).
+s:3:14: unknown-design: this design is invalid: there is no shipped design 'mhsaa'.
     base: [mhsa, mhsaa, mhsa]
                  ^^^^^
   hint: did you mean 'mhsa'? A path contains '/' or ends in '.yaml'.
-s:3:21: name-taken: two bases are called 'mhsa'.
+s:3:21: name-taken: two bases have the name 'mhsa'.
     base: [mhsa, mhsaa, mhsa]
                         ^^^^
-  hint: give one of them another name.
+  hint: rename one of them.
 s:5:3: unknown-name: no base has a leg 'q'.
       q: [2, 4]
       ^
   hint: known here: d, f, h.
-s:6:6: wrong-value: one of choices, range, log, divisors is wanted here, rnge given.
+s:6:6: wrong-value: expected one of choices, range, log, divisors, got rnge.
       h: {rnge: [2, 4]}
          ^
   hint: e.g. {choices: [2, 4, 8]} or {range: [1, 8]}.
-s:7:6: bad-size: sizes of legs are whole numbers from 1.
+s:7:6: bad-size: sizes of legs must be whole numbers from 1.
       f: {range: [0.5, 2]}
          ^
   hint: e.g. [4, 8].
@@ -75,7 +75,7 @@ s:13:53: unknown-leg: there is no leg 'g'.
         shared: {weights: {Wk: f d}, step: "x[m f] Wk[f g] -> m g"}
                                                         ^
   hint: known here: d, f, h, m, n.
-s:14:12: missing-key: an alternative gives the 'step' that it puts in place.
+s:14:12: missing-key: an alternative needs a 'step', the replacement.
         empty: {weights: {Wk: f d}}
                ^
   hint: e.g. 'step: x[m f] Wk[f d] -> m d'.
@@ -99,11 +99,11 @@ s:19:17: wrong-value: 'of' of 'experts' cannot be vx.
       experts: {of: [vx]}
                     ^
   hint: e.g. v, o, vo, vk, vko, q, k, qo, ko.
-s:20:9: wrong-type: the options of a move are a mapping.
+s:20:9: wrong-type: the options of a move must be a mapping.
       core: 3
             ^
   hint: e.g. {form: [...]}.
-s:21:7: number: 'most' is a whole number from 0.
+s:21:7: number: 'most' must be a whole number from 0.
     most: -1
           ^^
   hint: e.g. 'most: 2'.
@@ -111,15 +111,15 @@ s:22:10: unknown-name: there is no cost 'mac'.
     bounds: {mac: 5, macs: big, parameters: {least: 5, most: 2}, n: 0}
              ^^^
   hint: did you mean 'macs'?
-s:22:24: number: a bound is a number, or the least and the most.
+s:22:24: number: a bound must be a number, or a mapping with 'least' and 'most'.
     bounds: {mac: 5, macs: big, parameters: {least: 5, most: 2}, n: 0}
                            ^^^
   hint: e.g. 1000000, or {least: 1000, most: 1000000}.
-s:22:41: number: a bound is a number, or the least and the most.
+s:22:41: number: a bound must be a number, or a mapping with 'least' and 'most'.
     bounds: {mac: 5, macs: big, parameters: {least: 5, most: 2}, n: 0}
                                             ^
   hint: e.g. 1000000, or {least: 1000, most: 1000000}.
-s:22:65: number: 'n' is a whole number from 1.
+s:22:65: number: 'n' must be a whole number from 1.
     bounds: {mac: 5, macs: big, parameters: {least: 5, most: 2}, n: 0}
                                                                     ^
   hint: e.g. 'n: 2'.
@@ -155,9 +155,7 @@ def test_a_path_is_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_no_base_and_no_file() -> None:
-    assert [problem.message for problem in check({"space": 1})] == [
-        "a space starts from designs, and 'base' names none."
-    ]
+    assert [problem.message for problem in check({"space": 1})] == ["a space needs at least one base design."]
     with pytest.raises(ta.DesignError, match="there is no shipped design 'nowhere'"):
         load("nowhere")
 

@@ -90,7 +90,7 @@ def test_the_summary(small: Made, text: str) -> None:
     values = [trial.quality or 0.0 for trial in trials if trial.of == best.of]
     assert best.mean == mean_of(values)
     assert second == (
-        f"The best that was confirmed is trial {best.of}, {to_text(found.slots[best.of].path)}: "
+        f"The best confirmed design is trial {best.of}, {to_text(found.slots[best.of].path)}: "
         f"accuracy {best.mean.to_text()} over 5 fresh seeds, a drop of {best.drop:.4f} from the search's "
         f"{best.search:.4f}, at {found.slots[best.of].price.macs / 1e6:.3g}M multiply-adds."
     )
@@ -100,7 +100,7 @@ def test_the_summary(small: Made, text: str) -> None:
 def test_a_study_that_has_hardly_begun(small: Made, count: int) -> None:
     study, space, trials = small
     text = page(study, space, trials[:count])
-    assert "so nothing here is confirmed." in text
+    assert "so no result is confirmed." in text
     assert "No design was trained again with fresh seeds." in text
     assert text.count('<template id="card-') == count
 

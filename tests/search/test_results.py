@@ -114,7 +114,7 @@ def test_what_cannot_be_made_is_said(small: Made, tmp_path: Path, monkeypatch: p
     first = tmp_path / best.results[1].folders[0]
     assert json.loads((own / "facts.json").read_text())["left_out"] == {
         "picture.svg": "pictures need Graphviz.",
-        "curves.svg": f"'{first}' is no folder; give folders that 'tensornet-attn train --out' has written.",
+        "curves.svg": f"'{first}' is not a folder; give folders that 'tensornet-attn train --out' has written.",
     }
 
 
@@ -123,7 +123,7 @@ def test_a_task_without_runs_has_no_curves(small: Made, tmp_path: Path) -> None:
     bare = [replace(t, results=tuple(replace(result, folders=()) for result in t.results)) for t in trials]
     _, own = written((study, space, bare), tmp_path)
     assert json.loads((own / "facts.json").read_text())["left_out"] == {
-        "curves.svg": "no runs were left behind: the task is a function of its own."
+        "curves.svg": "there are no runs, because the task is a user function."
     }
 
 
@@ -143,8 +143,8 @@ def test_a_design_that_is_not_the_one_of_its_trial_is_refused(small: Made, tmp_p
     with pytest.raises(InputError) as told:
         results.write(study, space, other, tmp_path)
     assert str(told.value) == (
-        f"trial {best.slot} says that its design has the hash 000000000000, but it has {best.hash[:12]}: the study was "
-        "made by another version of this package."
+        f"the design of trial {best.slot} has the hash {best.hash[:12]}, but the trial has 000000000000: use the "
+        "version of this package that made the study."
     )
     assert own.exists()  # what was there before
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

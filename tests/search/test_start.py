@@ -38,7 +38,7 @@ def test_a_study(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         seed = found.study.seed_of(trial.essence) if trial.fresh is None else trial.fresh
         assert trial.quality == functions.quality(ta.load(trial.design), seed)
     assert str(found).startswith(
-        f"{len(found.front)} designs on the front of 3 trials; all is in '{tmp_path}'\n  quality "
+        f"{len(found.front)} designs on the front of 3 trials; results: '{tmp_path}'\n  quality "
     )
     assert json.loads(json.dumps(found.as_dict()))["front"][0]["slot"] == found.front[0].slot
     assert read_study(tmp_path / CONFIG) == found.study
@@ -75,7 +75,7 @@ def test_the_best_by_fresh_seeds_is_told_where_it_is_not_on_the_front(tmp_path: 
     )
     assert str(found).splitlines()[1:] == [
         "  quality 0.9  confirmed 0.5 ± 0  mhsa",
-        "means of 5 fresh seeds, of all that were confirmed",
+        "all finalists: means of 5 fresh seeds",
         "  quality 0.75 ± 0  in the search 0.8  gqa; h = 4",
         "  quality 0.5 ± 0  in the search 0.9  mhsa",
     ]
@@ -92,7 +92,7 @@ def test_more_trials(tmp_path: Path) -> None:
     assert [trial.slot for trial in many.trials] == [0, 1, 2, 3]
     with pytest.raises(InputError) as caught:
         searched(tmp_path, trials=1)
-    assert str(caught.value) == f"'{tmp_path}' holds a study of 2 trials; 1 are asked for: choose another --out."
+    assert str(caught.value) == f"'{tmp_path}' has a study of 2 trials, more than 1: choose another --out."
     alone = ta.search(out=tmp_path)
     assert alone.trials == many.trials
 
@@ -112,12 +112,12 @@ def test_a_space_that_is_smaller_than_the_study(tmp_path: Path) -> None:
 
 def test_all_trials_fail(tmp_path: Path) -> None:
     words = (
-        "all 2 trials failed, 2 of them so: RuntimeError: the lights went out; mend that, and begin again in another"
+        "all 2 trials failed, 2 with this reason: RuntimeError: the lights went out; fix the cause, and restart with"
     )
     for _ in range(2):  # the second time it is known before anything is started
         with pytest.raises(InputError) as caught:
             searched(tmp_path, functions.raises, trials=1)
-        assert str(caught.value) == f"{words} --out."
+        assert str(caught.value) == f"{words} another --out."
 
 
 def test_another_study_in_the_folder(tmp_path: Path) -> None:
@@ -141,13 +141,13 @@ def test_a_study_file_that_was_written_over(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         searched(tmp_path)
     path = tmp_path / CONFIG
-    assert str(caught.value) == f"'{path}' holds no study that this package can read: choose another --out."
+    assert str(caught.value) == f"'{path}' has no study that this version can read: choose another --out."
 
 
 MISTAKES = [
-    ({"workers": 0}, "workers is 0; at least one is needed."),
-    ({"trials": 0}, "option 'trials': input should be greater than or equal to 1, 0 given."),
-    ({"storage": "nosql://x"}, "the storage 'nosql://x' is of no kind that is known: e.g. postgresql://HOST/NAME."),
+    ({"workers": 0}, "workers is 0; set at least 1."),
+    ({"trials": 0}, "option 'trials': input should be greater than or equal to 1, got 0."),
+    ({"storage": "nosql://x"}, "the storage 'nosql://x' is not a known URL: give e.g. postgresql://HOST/NAME."),
 ]
 
 
@@ -163,7 +163,7 @@ def test_a_space_that_gives_nothing_makes_nothing(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(import_module("tensornet_attn.search.propose"), "ATTEMPTS", 16)
     with pytest.raises(InputError) as caught:
         searched(tmp_path / "out", bounds={"macs": 1})
-    assert str(caught.value).startswith("none of 16 drafts of the space 'tiny' is left: 16 by 'macs at most 1'; ")
+    assert str(caught.value).startswith("all 16 drafts of the space 'tiny' were refused: 16 by 'macs at most 1'; ")
     assert not (tmp_path / "out").exists()
 
 

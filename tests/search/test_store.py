@@ -124,8 +124,8 @@ def test_another_study(tmp_path: Path, change: dict[str, object], words: str) ->
 UNREACHED = [
     ("postgresql://me:secret@127.0.0.1:1/x", "'postgresql://me:***@127.0.0.1:1/x' cannot be reached: "),
     ("sqlite:////nowhere/x.db", "'sqlite:////nowhere/x.db' cannot be reached: unable to open database file; "),
-    ("nosql://x", "'nosql://x' is of no kind that is known: e.g. postgresql://HOST/NAME."),
-    ("study.db", "'study.db' is of no kind that is known: e.g. postgresql://HOST/NAME."),
+    ("nosql://x", "'nosql://x' is not a known URL: give e.g. postgresql://HOST/NAME."),
+    ("study.db", "'study.db' is not a known URL: give e.g. postgresql://HOST/NAME."),
 ]
 
 
@@ -143,6 +143,6 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         opened(tmp_path)
     assert str(caught.value) == (
-        f"the storage 'sqlite:///{tmp_path}/study.db' cannot be reached: file is not a database; check the address, "
-        "and whether it is running."
+        f"the storage 'sqlite:///{tmp_path}/study.db' cannot be reached: file is not a database; check the URL, and "
+        "that the server is running."
     )

@@ -136,19 +136,19 @@ def told(source: Any, options: dict[str, Any]) -> list[str]:
     return [line for line in str(error.value).splitlines() if not line.startswith("    ")]
 
 
-NOT_BOTH = "a study has either 'rungs' or a 'task', the last rung after a short one of mqar; not both."
+NOT_BOTH = "a study has 'rungs' and a 'task': give only one of them."
 HERE = {"space": SPACE, "task": "mqar"}
 OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
-    ({"space": None}, ["a study needs a 'space': the path of a space file, or what stands in one."]),
-    ({"space": 3}, ["'space' is the path of a space file, or what stands in one, 3 given."]),
+    ({"space": None}, ["a study needs a 'space': the path of a space file, or the content of one."]),
+    ({"space": 3}, ["'space' must be the path of a space file, or the content of one, got 3."]),
     ({"space": "nope.yaml"}, ["'nope.yaml' cannot be read: No such file or directory."]),
     ({"space": "mhsa"}, ["'mhsa' cannot be read: No such file or directory."]),
-    ({"task": None}, ["a study needs a 'task', e.g. mqar, or 'rungs', a list of them."]),
+    ({"task": None}, ["a study needs a 'task', e.g. mqar, or 'rungs', a list of tasks."]),
     ({"task": "mqarr"}, ["rung 2: there is no task 'mqarr': did you mean 'mqar'?"]),
     (
         {"task": "reverse"},
         [
-            "rung 2: task 'reverse' needs an encoder and a decoder, and a study has one stack: try byte_lm, char_lm, "
+            "rung 2: task 'reverse' needs an encoder and a decoder, but a study has one stack: try byte_lm, char_lm, "
             "copy, image_generation, listops, listops_mini, lra_image, lra_listops, lra_pathfinder, lra_retrieval, "
             "lra_text, mqar, selective_copy, text_classification, uea, wikitext."
         ],
@@ -157,50 +157,53 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
         {"options": {"length": "x"}},
         [
             "rung 2: task 'mqar', option 'length': input should be a valid integer, unable to parse string as an "
-            "integer; it is 'x'."
+            "integer, got 'x'."
         ],
     ),
-    ({"options": 3}, ["option 'rungs 1 options': input should be a valid dictionary, 3 given."]),
-    ({"run": {"lr": 1}}, ["rung 1: 'lr' is not given under 'run': it comes from 'rates'."]),
-    ({"run": {"design": "mhsa"}}, ["rung 1: 'design' is not given under 'run': it comes from the space."]),
+    ({"options": 3}, ["option 'rungs 1 options': input should be a valid dictionary, got 3."]),
+    ({"run": {"lr": 1}}, ["rung 1: leave out 'lr' under 'run': it is set by 'rates'."]),
+    ({"run": {"design": "mhsa"}}, ["rung 1: leave out 'design' under 'run': it is set by the space."]),
     ({"run": {"stepss": 1}}, ["rung 1: a run has no option 'stepss': did you mean 'steps'?"]),
     (
         {"run": {"steps": 0}},
-        ["rung 1: option 'steps': input should be greater than or equal to 1, 0 given; it is optimiser steps."],
+        [
+            "rung 1: option 'steps': input should be greater than or equal to 1, got 0; it is the number of "
+            "optimiser steps."
+        ],
     ),
     (
         {"run": {"width": 64}},
-        ["rung 1: the input of the designs of 'tiny' has the width 16, and the rung says 'width: 64'; leave it out."],
+        ["rung 1: the input of the designs of 'tiny' has the width 16, but the rung has 'width: 64'; leave it out."],
     ),
-    ({"rates": [0]}, ["option 'rungs 1 rates 1': input should be greater than 0, 0 given."]),
-    ({"trials": 0}, ["option 'trials': input should be greater than or equal to 1, 0 given."]),
+    ({"rates": [0]}, ["option 'rungs 1 rates 1': input should be greater than 0, got 0."]),
+    ({"trials": 0}, ["option 'trials': input should be greater than or equal to 1, got 0."]),
     ({"triials": 1}, ["a study has no option 'triials': did you mean 'trials'?"]),
-    ({"objectives": []}, ["option 'objectives': at least one is needed, a list given."]),
+    ({"objectives": []}, ["option 'objectives': give at least one, got a list."]),
     (
         {"objectives": ["quality", "mac"]},
-        ["there is no objective 'mac'; there are quality, macs, parameters, activations, decoding_state, latency."],
+        ["there is no objective 'mac'; choose from quality, macs, parameters, activations, decoding_state, latency."],
     ),
-    ({"objectives": ["macs", "macs"]}, ["the objective 'macs' is given twice: once is enough."]),
+    ({"objectives": ["macs", "macs"]}, ["the objective 'macs' is given twice: remove one."]),
     (
         {"bounds": {"mac": 5}},
-        ["there is no objective 'mac'; there are quality, macs, parameters, activations, decoding_state, latency."],
+        ["there is no objective 'mac'; choose from quality, macs, parameters, activations, decoding_state, latency."],
     ),
     ({"bounds": {"macs": {"last": 5}}}, ["a study has no option 'bounds macs last': did you mean 'least'?"]),
     (
         {"bounds": {"macs": "many"}},
-        ["option 'bounds macs': input should be a valid dictionary or instance of Limit, the text 'many' given."],
+        ["option 'bounds macs': input should be a valid dictionary or instance of Limit, got the text 'many'."],
     ),
     (
         {"bounds": {"macs": {"least": 5, "most": 2}}},
         [
-            "the bound on 'macs' has its least, 5, above its most, 2; e.g. 1000000, or {least: 1000, most: 1000000}.",
+            "the bound on 'macs' has least 5 above most 2; e.g. 1000000, or {least: 1000, most: 1000000}.",
         ],
     ),
-    ({"fresh_seeds": 4}, ["option 'fresh_seeds': input should be greater than or equal to 5, 4 given."]),
+    ({"fresh_seeds": 4}, ["option 'fresh_seeds': input should be greater than or equal to 5, got 4."]),
     ({"rungs": [{"task": "mqar"}]}, [NOT_BOTH]),
     (
         {"rungs": [{"task": "mqar"}], "task": None, "rates": [0.1]},
-        ["'rates' belongs to a 'task', and this study has 'rungs': give it in one of them."],
+        ["'rates' belongs to a 'task', but this study has 'rungs': move 'rates' into a rung."],
     ),
     (
         {"rungs": [{"tasks": 3}], "task": None},
@@ -212,7 +215,7 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
     (
         {"space": {**SPACE, "legs": {"f": [16, 32]}}},
         [
-            "leg 'f' of 'mhsa' is the width of the model, which no move changes: give it one size in the space 'tiny', "
+            "leg 'f' of 'mhsa' is the width of the model, which must not vary: give it one size in the space 'tiny', "
             "e.g. 'f: 16'."
         ],
     ),
@@ -224,8 +227,8 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
             }
         },
         [
-            "the bases of the space 'space' differ in the width of the model: 512 on leg 'f' of 'mhsa', 64 on leg 'f' "
-            "of 'small'; give all one."
+            "the bases of the space 'space' have different widths: 512 on leg 'f' of 'mhsa', 64 on leg 'f' of "
+            "'small'; give all the same width."
         ],
     ),
 ]
@@ -240,7 +243,7 @@ PLACES: list[tuple[str, list[str]]] = [
     (
         "trials: 3\n",
         [
-            "study.yaml:1:1: version: this package reads version 1 of study files, nothing given.",
+            "study.yaml:1:1: version: expected version 1 of study files, got nothing.",
             "  hint: write 'study: 1'.",
         ],
     ),
@@ -255,7 +258,7 @@ PLACES: list[tuple[str, list[str]]] = [
     (
         FILE.replace("trials: 7", "trials: many"),
         [
-            "study.yaml:6:9: wrong-value: trials: input should be a valid integer, the text 'many' given.",
+            "study.yaml:6:9: wrong-value: trials: input should be a valid integer, got the text 'many'.",
             "  hint: docs/search.md lists all keys.",
         ],
     ),
@@ -267,8 +270,8 @@ PLACES: list[tuple[str, list[str]]] = [
         ],
     ),
     (FILE + "task: copy\n", [NOT_BOTH]),
-    ("", ["'study.yaml' holds no study: it is a mapping that begins with 'study: 1'."]),
-    ("study: 1\n", ["a study needs a 'space': the path of a space file, or what stands in one."]),
+    ("", ["'study.yaml' is not a study file: it must be a mapping that begins with 'study: 1'."]),
+    ("study: 1\n", ["a study needs a 'space': the path of a space file, or the content of one."]),
 ]
 
 

@@ -43,9 +43,7 @@ def test_a_large_space_has_a_bound() -> None:
         load({"space": 1, "base": "mhsa", "legs": {"f": {"range": [1, 1000]}}, "moves": ["group"], "most": 1})
     )
     assert (size.count, size.exact) == (1000 * (1 + 3), False)
-    assert size.to_text() == (
-        "at most 4,000 designs: a bound that counts paths, those without a place and equal ones too"
-    )
+    assert size.to_text() == ("at most 4,000 designs: the number of paths, including invalid and equivalent ones")
 
 
 @pytest.mark.rotated
@@ -75,14 +73,14 @@ two: Two sizes.
 bases: mhsa
 varies: f, h
 moves: none
-size: 2 designs, counted one by one: valid, within bounds, all different
+size: 2 designs, enumerated: valid, within bounds, all different
 costs at n = 4, batch 1, of the samples below
 
             macs  parameters  activations  decoding state
 least      4,608       1,024          328             128
 median     4,608       1,024          332             128
 most       4,608       1,024          336             128
-bounds  <= 5,000        free         free            free
+bounds  <= 5,000        none         none            none
 
 2 samples:
   mhsa; f = 16; h = 4
@@ -120,6 +118,6 @@ def test_a_mistake_is_status_one(few: Path, capsys: pytest.CaptureFixture[str]) 
     few.write_text("space: 1\nbase: mhsa\nbounds: {macs: 5}\n")
     assert run(["space", str(few)]) == 1
     assert capsys.readouterr().err == (
-        "error: none of 160 drafts of the space 'space' is left: 160 by 'macs at most 5'; "
-        "the nearest had macs 71,303,168: widen that bound, or let smaller legs vary.\n"
+        "error: all 160 drafts of the space 'space' were refused: 160 by 'macs at most 5'; "
+        "the nearest had macs 71,303,168: widen the bound, or allow smaller legs.\n"
     )

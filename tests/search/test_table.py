@@ -51,7 +51,7 @@ def test_a_higher_rung_is_better_than_a_higher_quality() -> None:
 
 
 def test_nothing_is_known_before_the_first_trial() -> None:
-    assert words(study(trials=4), (), (), 1) == ["0/28 trials", "time left not known yet"]
+    assert words(study(trials=4), (), (), 1) == ["0/28 trials", "time left unknown"]
 
 
 def test_confirmations_are_counted_when_all_proposals_are_finished() -> None:

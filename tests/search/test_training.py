@@ -40,8 +40,8 @@ def test_a_first_loss_that_is_far_from_guessing() -> None:
     with pytest.raises(InputError) as caught:
         check_first(5.7, 64)
     assert str(caught.value) == (
-        "the first loss is 5.7 nats, and guessing among 64 answers would give 4.16: the design does not keep numbers "
-        "near 1."
+        "the first loss is 5.7 nats, but guessing among 64 answers gives 4.16: the design does not keep "
+        "activations near unit scale; change its initialisers or scales."
     )
 
 
@@ -50,7 +50,7 @@ def test_a_first_step_that_is_not_finite(tmp_path: Path) -> None:
     assert design != DESIGN
     with pytest.raises(NotFiniteError) as caught:
         compute(job(STATIC, tmp_path, design))
-    assert str(caught.value).startswith("step 1: the loss is nan; the first output that is not finite is that of ")
+    assert str(caught.value).startswith("step 1: the loss is nan; the first output that is not finite is in ")
 
 
 @pytest.mark.rotated
@@ -87,7 +87,7 @@ def test_a_run_that_a_lost_process_still_has(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(jobs, "WAIT", 0.2)
         with pytest.raises(InputError) as caught:
             compute(job(CLIMB, tmp_path))
-        assert str(caught.value).startswith(f"another process trains in '{tmp_path / folder}'")
+        assert str(caught.value).startswith(f"another process uses '{tmp_path / folder}'")
         monkeypatch.setattr(jobs, "WAIT", 60.0)
         late: list[Any] = []
         thread = threading.Thread(target=lambda: late.append(compute(job(CLIMB, tmp_path))))

@@ -69,4 +69,4 @@ def test_bounds_on_costs_hold_for_proposals() -> None:
     assert max(free) > middle >= max(propose(tight, 0, number).price.macs for number in range(12))
     with pytest.raises(InputError) as error:
         propose(within(study(bounds={"macs": Limit(most=1)}), space), 0, 0)
-    assert str(error.value).startswith("none of 160 drafts of the space 'tiny' is left: 160 by 'macs at most 1';")
+    assert str(error.value).startswith("all 160 drafts of the space 'tiny' were refused: 160 by 'macs at most 1';")

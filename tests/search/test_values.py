@@ -49,16 +49,16 @@ def test_a_log_range_draws_by_ratio() -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    ([], "a number, or a list of numbers or words, is wanted here."),
-    ([[1]], "a number, or a list of numbers or words, is wanted here."),
-    (True, "a number, or a list of numbers or words, is wanted here."),
-    ([2, 2], "a value stands here twice."),
-    ({"range": [1]}, "'range' wants two numbers, the least and the greatest."),
-    ({"range": [4, 2]}, "'range' wants its least number below its greatest."),
-    ({"log": [0, 2]}, "'log' wants its least number above 0, below its greatest."),
-    ({"divisors": 0}, "'divisors' wants a whole number from 1."),
-    ({"choices": 3}, "'choices' is a list."),
-    ({"chocies": [3]}, "one of choices, range, log, divisors is wanted here, chocies given."),
+    ([], "expected a number, or a list of numbers or words."),
+    ([[1]], "expected a number, or a list of numbers or words."),
+    (True, "expected a number, or a list of numbers or words."),
+    ([2, 2], "a value is given twice."),
+    ({"range": [1]}, "'range' needs two numbers, the smallest and the largest."),
+    ({"range": [4, 2]}, "'range' needs its smallest number below its largest."),
+    ({"log": [0, 2]}, "'log' needs its smallest number above 0, below its largest."),
+    ({"divisors": 0}, "'divisors' needs a whole number from 1."),
+    ({"choices": 3}, "'choices' must be a list."),
+    ({"chocies": [3]}, "expected one of choices, range, log, divisors, got chocies."),
 ]
 
 

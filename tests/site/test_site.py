@@ -87,7 +87,6 @@ class Addresses(HTMLParser):
             self.loaded.append(found.get("src") or found.get("href", ""))
 
 
-@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_every_link_leads_somewhere(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -124,7 +123,6 @@ def test_the_site_builds_without_a_warning_and_every_link_leads_somewhere(tmp_pa
     assert gallery.count('class="gallery-card"') == len(ta.list_designs())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["first_design", "inside_a_model", "search"])
 def test_notebooks_run(name: str) -> None:
     pytest.importorskip("ipykernel")

@@ -273,9 +273,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     answers = {
         tmp_path: "Is a directory",
         tmp_path / "missing.yaml": "No such file or directory",
-        tmp_path / "pipe.yaml": "it is no regular file",
+        tmp_path / "pipe.yaml": "it is not a regular file",
         tmp_path / "circle.yaml": "Too many levels of symbolic links",
-        "/dev/zero": "it is no regular file",
+        "/dev/zero": "it is not a regular file",
         "a" * 5_000 + ".yaml": "File name too long",
         "a\0.yaml": "embedded null byte",
     }
@@ -314,7 +314,7 @@ def test_a_chain_of_large_parents(tmp_path: Path) -> None:
         (tmp_path / f"d{i}.yaml").write_text(text)
     problems = checked(ta.check, tmp_path / "d14.yaml")
     assert [problem.code for problem in problems] == ["unknown-design"]
-    assert "holds more than 20000 keys and values, with what it extends" in problems[0].message
+    assert "has more than 20000 keys and values, including the designs it extends" in problems[0].message
 
 
 def test_a_chain_of_parents_with_long_comments(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_chain_of_parents_with_long_comments(tmp_path: Path) -> None:
         (tmp_path / f"d{i}.yaml").write_text(text)
     problems = checked(ta.check, tmp_path / "d7.yaml")
     assert [problem.code for problem in problems] == ["unknown-design"]
-    assert "larger than 256 KiB, with what it extends" in problems[0].message
+    assert "larger than 256 KiB, including the designs it extends" in problems[0].message
     assert ta.check(tmp_path / "d6.yaml") == []
 
 
@@ -347,7 +347,7 @@ def test_a_path_with_strange_characters(tmp_path: Path) -> None:
 def test_the_tail_of_a_very_long_list_is_cut() -> None:
     problems = checked(ta.check, MHSA + lines(5_000, "kk#: 1\n"))
     assert len(problems) == limits.PROBLEMS + 1
-    assert str(problems[-1]).endswith("too-many: 4900 more problems.\n  hint: mend the first ones.")
+    assert str(problems[-1]).endswith("too-many: 4900 more problems.\n  hint: fix the first ones.")
     assert [problem.line for problem in problems] == sorted(problem.line or 0 for problem in problems)
 
 

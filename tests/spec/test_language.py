@@ -253,8 +253,8 @@ def test_a_circle_of_three(tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text(f"tensornet: 1\nname: {name}\nextends: ./{other}.yaml\n")
     (problem,) = ta.check(tmp_path / "a.yaml")
     assert str(problem) == (
-        f"{tmp_path}/c.yaml:3:10: circular-extends: './a.yaml' extends this design again.\n"
-        "    extends: ./a.yaml\n             ^^^^^^^^\n  hint: let one of them stand alone."
+        f"{tmp_path}/c.yaml:3:10: circular-extends: './a.yaml' extends this design in turn.\n"
+        "    extends: ./a.yaml\n             ^^^^^^^^\n  hint: remove 'extends' from one of them."
     )
 
 
@@ -304,8 +304,8 @@ def test_python_errors_name_the_field() -> None:
             tensornet=1, name="p", legs={"n": "query"}, inputs={"x": 3}, diagram={"y": {"softmax": "m"}}, otput="y"
         )
     assert str(raised.value) == (
-        "p: inputs.x: wrong-type: the legs of a tensor are wanted here, 3 given.\n"
-        "  hint: names separated by blanks, e.g. 'n f' (a scalar has []).\n"
+        "p: inputs.x: wrong-type: expected the legs of a tensor, got 3.\n"
+        "  hint: write names separated by spaces, e.g. 'n f' (a scalar has []).\n"
         "p: diagram.y.of: missing-key: the key 'of' is missing in 'y'.\n"
         "  hint: e.g. 'of: Q[n h d] K[m h d] -> h n m'.\n"
         "p: otput: unknown-key: there is no key 'otput' here.\n"
@@ -355,13 +355,16 @@ REFUSED = [
     ({"legs": {"q": 3}}, "legs= argument:1:1: unknown-leg: the design has no leg 'q' to replace."),
     ({"settings": {"q": 3}}, "settings= argument:1:1: unknown-setting: the design has no setting 'q' to replace."),
     ({"legs": {"n": 3}}, "legs= argument:1:1: run-time-leg: leg 'n' is sized by the input at run time."),
-    ({"legs": {"f": "head 3"}}, "legs= argument:1:1: run-time-leg: leg 'f' is a size, and keeps its kind."),
-    ({"legs": {"h": "query"}}, "legs= argument:1:1: run-time-leg: leg 'h' is a head leg, and keeps its kind."),
-    ({"legs": {"h": 0}}, "legs= argument:1:4: bad-size: leg 'h' is 0, which is no size."),
-    ({"legs": {"h": 10**999}}, "legs= argument:1:9: number: '1e999' is no finite number."),
-    ({"legs": {"f": 10**999}}, "legs= argument:1:4: wrong-type: the size or kind of a leg is wanted here, "),
-    ({"legs": {"f": None}}, "legs= argument:1:4: wrong-type: the size or kind of a leg is wanted here, nothing given."),
-    ({"legs": {"f": [3]}}, "legs= argument:1:4: wrong-type: the size or kind of a leg is wanted here, a list given."),
+    ({"legs": {"f": "head 3"}}, "legs= argument:1:1: run-time-leg: leg 'f' is a size; an override cannot change that."),
+    (
+        {"legs": {"h": "query"}},
+        "legs= argument:1:1: run-time-leg: leg 'h' is a head leg; an override cannot change that.",
+    ),
+    ({"legs": {"h": 0}}, "legs= argument:1:4: bad-size: leg 'h' is 0, which is not a valid size."),
+    ({"legs": {"h": 10**999}}, "legs= argument:1:9: number: '1e999' is not a finite number."),
+    ({"legs": {"f": 10**999}}, "legs= argument:1:4: wrong-type: expected the size or kind of a leg, got "),
+    ({"legs": {"f": None}}, "legs= argument:1:4: wrong-type: expected the size or kind of a leg, got nothing."),
+    ({"legs": {"f": [3]}}, "legs= argument:1:4: wrong-type: expected the size or kind of a leg, got a list."),
 ]
 
 
@@ -377,13 +380,13 @@ def test_a_source_that_is_none(source) -> None:
     with pytest.raises(ta.InputError) as raised:
         ta.check(source)
     kind = type(source).__name__
-    assert str(raised.value) == f"a design is a name, a path, YAML text, a dict or a Design, not {kind}."
+    assert str(raised.value) == f"a design must be a name, a path, YAML text, a dict or a Design, not {kind}."
 
 
 def test_overrides_are_mappings() -> None:
     with pytest.raises(ta.InputError) as raised:
         ta.load("mhsa", legs=[("f", 3)])
-    assert str(raised.value) == "legs= is a mapping of names to numbers, not list."
+    assert str(raised.value) == "legs= must be a mapping of names to numbers, not list."
 
 
 def test_the_reserved_names_of_tensors_are_free_for_legs() -> None:

@@ -242,7 +242,7 @@ WANTED: dict[str, Wanted] = {
     "squared relu": mapped("relu_squared", lambda x: F.relu(x).square()),
     "sine and cosine": mapped("sin", torch.sin),
 }
-LATER = {  # refused, with the reason, in the section "For later" of the page
+LATER = {  # refused, with the reason, in the section "Not supported" of the page
     "sequence in chunks": "**Chunks of the sequence**",
     "sparse use of selected keys or blocks": "**Keys that a query chooses**",
     "two memories": "**Several memories**",
@@ -269,5 +269,5 @@ def test_it_works(name: str) -> None:
 
 @pytest.mark.parametrize("name", LATER)
 def test_the_page_says_why_not_yet(name: str) -> None:
-    section = PAGE.read_text(encoding="utf-8").partition("\n## For later\n")[2].partition("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("\n## Not supported\n")[2].partition("\n## ")[0]
     assert LATER[name] in section

@@ -81,13 +81,13 @@ def test_a_design_of_queries_keys_and_values_is_taken_as_it_is() -> None:
     [
         (
             given(inputs={"v": "m h d", "q": "n h d", "k": "m h d"}),
-            "own: it does not weigh values, its last input, by queries and keys, the other two.",
+            "own: it does not weigh its last input by scores of the other two.",
         ),
         (
             given(diagram={**given()["diagram"], "y": "A[h n m] v[m h d] -> n d"}),
-            "own: its output is [n d], not its values in the heads of its queries.",
+            "own: its output is [n d]; it must have the heads of the queries and the width of the values.",
         ),
-        ("mhsa_core", "mhsa_core: without its projections it is no design of its own: there is no leg or setting 'f'."),
+        ("mhsa_core", "mhsa_core: without its projections it is not a valid design: there is no leg or setting 'f'."),
     ],
 )
 def test_designs_that_are_refused(design: Any, message: str) -> None:

@@ -40,8 +40,8 @@ def test_no_way() -> None:
     with pytest.raises(ta.InputError) as error:
         route(ta.load("linear"), "mhsa")
     assert str(error.value) == (
-        "no weights are known at which 'linear' is 'mhsa'; the nearest that contain it: fmm1, fmm1_rows, band. "
-        "A design says so under 'contains'."
+        "no weights are known at which 'linear' equals 'mhsa'; the nearest designs that contain it: fmm1, fmm1_rows, "
+        "band. Designs list their special cases under 'contains'."
     )
 
 

@@ -86,7 +86,7 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ta.InputError) as error:
         Cache(tmp_path).keep(KEY, Maker())
     assert str(error.value) == (
-        f"'{tmp_path / 'some'}': samples cannot be stored here: No space left on device; give cache=FOLDER, or "
+        f"'{tmp_path / 'some'}': samples cannot be stored: No space left on device; set cache=FOLDER, or "
         "cache=False to store nothing."
     )
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -94,7 +94,7 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ta.InputError, match=re.escape("give cache=FOLDER, or cache=False to store nothing.")):
+    with pytest.raises(ta.InputError, match=re.escape("set cache=FOLDER, or cache=False to store nothing.")):
         task_named("copy", cache=tmp_path / "file", length=16).samples("train", 0, 1)
 
 

@@ -88,19 +88,20 @@ def test_csv_files_that_cannot_be_used(tmp_path: Path) -> None:
 
     assert told("", label="kind") == "'data.csv' has no column 'text': none is declared."
     assert told("texts,label\n") == "'data.csv' has no column 'text': did you mean 'texts'?"
-    assert told("text,label\na\n") == "'data.csv', line 2: 1 columns; the header has more."
+    assert told("text,label\na\n") == "'data.csv', line 2: 1 columns, fewer than the header."
     assert told("text,label\na,\n") == "'data.csv', line 2: column 'label' is empty."
     assert told('text,label\n"a\n\nb",x\n,x\n') == "'data.csv', line 5: column 'text' is empty."
     assert told(b"text,label\n\xe9,1\n") == "'data.csv': byte 11 is not UTF-8; save it as UTF-8 text."
     assert told("text,label\n") == (
-        "task 'text_classification': split 'train' has no samples; give more texts, or validation_path= and test_path=."
+        "task 'text_classification': split 'train' has no samples; give more texts, or set validation_path= and "
+        "test_path=."
     )
     assert told("text,label\n", test_path="x") == (
-        "task 'text_classification': give validation_path and test_path both, or neither."
+        "task 'text_classification': give both validation_path and test_path, or neither."
     )
     assert message("text_classification", path="no/file") == (
-        "'no/file' cannot be read: No such file or directory. Task 'text_classification': path, and validation_path "
-        "and test_path, are CSV files with a header that names the columns text= and label=."
+        "'no/file' cannot be read: No such file or directory. Task 'text_classification': path, validation_path and "
+        "test_path are CSV files with a header; text= and label= are the names of columns."
     )
 
 
@@ -129,9 +130,7 @@ def test_the_arenas_listops_files(tmp_path: Path) -> None:
         f"'{path}', line 2: '[MIX' is not in the vocabulary: did you mean '[MIN'?"
     )
     path.write_text("Source\tTarget\n[MIN 2 ]\t12\n")
-    assert message("lra_listops", path=str(tmp_path)) == (
-        f"'{path}', line 2: a list of operations and a digit are needed."
-    )
+    assert message("lra_listops", path=str(tmp_path)) == (f"'{path}', line 2: give a list of operations and a digit.")
     path.write_text("Source\tTarget\n")
     assert message("lra_listops", path=str(tmp_path)) == f"'{path}' has no lines below its header."
     path.unlink()
@@ -139,14 +138,12 @@ def test_the_arenas_listops_files(tmp_path: Path) -> None:
         "Task 'lra_listops': path is the folder of NAME_train.tsv, NAME_val.tsv and NAME_test.tsv: listops-1000 of the "
         "arena's lra_release."
     )
-    assert message("lra_listops", path=str(tmp_path)) == f"'{tmp_path}' holds no file *_val.tsv. {needed}"
+    assert message("lra_listops", path=str(tmp_path)) == f"'{tmp_path}' has no file *_val.tsv. {needed}"
     (tmp_path / "other_train.tsv").write_text("")
     assert message("lra_listops", path=str(tmp_path)) == (
-        f"'{tmp_path}' holds 2 files *_train.tsv (basic_train.tsv, other_train.tsv); exactly one is needed."
+        f"'{tmp_path}' has 2 files *_train.tsv (basic_train.tsv, other_train.tsv); leave exactly one."
     )
-    assert message("lra_listops", path=str(path)) == (
-        f"'{path}' is no folder, so that it holds no file *_train.tsv. {needed}"
-    )
+    assert message("lra_listops", path=str(path)) == (f"'{path}' is not a folder with files *_train.tsv. {needed}")
 
 
 def reviews(folder: Path, count: int = 30) -> None:
@@ -168,13 +165,15 @@ def test_the_arenas_reviews(tmp_path: Path) -> None:
             assert text.split()[:2] == ["test" if split == "test" else "train", ("neg", "pos")[label]]
     assert (task.classes, task.vocabulary, task.kind) == (2, 257, "classification")
     (tmp_path / "test" / "neg" / "7_1.txt").write_text("")
-    assert message("lra_text", path=str(tmp_path)) == f"'{tmp_path / 'test' / 'neg' / '7_1.txt'}' has no text."
+    assert (
+        message("lra_text", path=str(tmp_path)) == f"'{tmp_path / 'test' / 'neg' / '7_1.txt'}' has no text; remove it."
+    )
     for path in (tmp_path / "test" / "neg").iterdir():
         path.unlink()
     assert message("lra_text", path=str(tmp_path)) == (
-        f"'{tmp_path / 'test' / 'neg'}' holds no file *.txt. Task 'lra_text': path is the folder of train/pos, "
-        "train/neg, test/pos and test/neg, aclImdb of the IMDb reviews unpacked, or of NAME_train.tsv, NAME_val.tsv "
-        "and NAME_test.tsv."
+        f"'{tmp_path / 'test' / 'neg'}' has no file *.txt. Task 'lra_text': path is the folder of train/pos, "
+        "train/neg, test/pos and test/neg (aclImdb, the IMDb reviews, unpacked), or the folder of NAME_train.tsv, "
+        "NAME_val.tsv and NAME_test.tsv."
     )
 
 
@@ -184,7 +183,9 @@ def test_the_arenas_texts_as_tables(tmp_path: Path) -> None:
     found = all_texts(task_named("lra_text", path=str(tmp_path), length=16))
     assert found["validation"] == [("val a", 0), ("val b", 1)]
     (tmp_path / "agnews_test.tsv").write_text("Source\tTarget\n\t3\n")
-    assert message("lra_text", path=str(tmp_path)) == f"'{tmp_path / 'agnews_test.tsv'}', line 2 has no text."
+    assert (
+        message("lra_text", path=str(tmp_path)) == f"'{tmp_path / 'agnews_test.tsv'}', line 2 has no text; remove it."
+    )
 
 
 def test_the_arenas_retrieval_pairs(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_the_arenas_retrieval_pairs(tmp_path: Path) -> None:
     path = tmp_path / "new_aan_pairs.eval.tsv"
     path.write_text("1\tA\tB\tonly one\n")
     assert message("lra_retrieval", path=str(tmp_path)) == (
-        f"'{path}', line 1: label (0 or 1), id, id, text and text are needed, with tabs."
+        f"'{path}', line 1: give label (0 or 1), id, id, text and text, separated by tabs."
     )
 
 
@@ -231,16 +232,16 @@ def test_the_arenas_pictures(tmp_path: Path) -> None:
     assert batch.key_mask is None
     path = tmp_path / "test_batch.bin"
     assert message("lra_image", path=str(tmp_path)) == (
-        f"'{tmp_path / 'data_batch_1.bin'}' has 980 bytes; pictures of side 32 have 3,073 each."
+        f"'{tmp_path / 'data_batch_1.bin'}' has 980 bytes, not a multiple of 3,073, an image of side 32."
     )
     path.write_bytes(bytes([10]) + bytes(48))
-    assert message("lra_image", path=str(tmp_path), side=4) == f"'{path}' has class 10; there are 10, from 0 on."
+    assert message("lra_image", path=str(tmp_path), side=4) == f"'{path}' has class 10; the classes are 0 to 9."
     path.write_bytes(b"")
     assert message("lra_image", path=str(tmp_path), side=4) == (
-        "task 'lra_image': split 'test' has no samples; give more pictures."
+        "task 'lra_image': split 'test' has no samples; give more images."
     )
     assert message("lra_image", path=str(tmp_path / "none")) == (
-        f"'{tmp_path / 'none'}' is no folder, so that it holds no file data_batch_*.bin. Task 'lra_image': path is the "
+        f"'{tmp_path / 'none'}' is not a folder with files data_batch_*.bin. Task 'lra_image': path is the "
         "folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin: CIFAR-10's binary version, unpacked."
     )
 
@@ -283,24 +284,26 @@ def test_pathfinder_files_that_cannot_be_used(tmp_path: Path) -> None:
     told = lambda **options: message("lra_pathfinder", path=str(tmp_path), **options).replace(f"{tmp_path}/", "")  # noqa: E731
     needed = (
         "Task 'lra_pathfinder': path is the folder of curv_baseline, curv_contour_length_9, curv_contour_length_14: "
-        "pathfinder32 of the arena's lra_release, or another side."
+        "pathfinder32 of the arena's lra_release, or the same with another side."
     )
-    assert told(level="easy") == (f"'curv_baseline/metadata' is no folder, so that it holds no file *.npy. {needed}")
-    assert told() == ("'curv_contour_length_14/imgs/0/sample_0.png' has 4 x 4 pixels of 1 channels, not 32 x 32 grey.")
+    assert told(level="easy") == (f"'curv_baseline/metadata' is not a folder with files *.npy. {needed}")
+    assert told() == (
+        "'curv_contour_length_14/imgs/0/sample_0.png' has 4 x 4 pixels of 1 channels; give 32 x 32, grey."
+    )
     (base / "imgs" / "0" / "sample_0.png").write_bytes(b"none")
-    assert told(side=4) == "'curv_contour_length_14/imgs/0/sample_0.png' cannot be read: it is no PNG file."
+    assert told(side=4) == "'curv_contour_length_14/imgs/0/sample_0.png' cannot be read: it is not a PNG file."
     (base / "imgs" / "0" / "sample_0.png").unlink()
     missing = "'curv_contour_length_14/imgs/0/sample_0.png' cannot be read: No such file or directory."
     assert told() == f"{missing} {needed}"
     table = base / "metadata" / "9.npy"
     for line, reason in (
-        ("imgs/0 sample_1.png 1 7", "folder, file, number and label (0 or 1) are needed."),
-        ("imgs/0 sample_1.png", "folder, file, number and label (0 or 1) are needed."),
-        ("../.. secret.png 1 1", "'../../secret.png' is outside of the folder."),
-        ("/etc passwd 1 1", "'/etc/passwd' is outside of the folder."),
+        ("imgs/0 sample_1.png 1 7", "give folder, file, number and label (0 or 1)."),
+        ("imgs/0 sample_1.png", "give folder, file, number and label (0 or 1)."),
+        ("../.. secret.png 1 1", "'../../secret.png' is outside the folder."),
+        ("/etc passwd 1 1", "'/etc/passwd' is outside the folder."),
     ):
         table.write_text(line + "\n")
         assert told() == f"'curv_contour_length_14/metadata/9.npy', line 1: {reason}"
     (base / "metadata" / "10.npy").unlink()
     table.write_text("imgs/0 sample_1.png 1 1\n")
-    assert told(side=4) == "task 'lra_pathfinder': split 'train' has no samples; give more pictures."
+    assert told(side=4) == "task 'lra_pathfinder': split 'train' has no samples; give more images."

@@ -84,27 +84,27 @@ def test_pictures_that_cannot_be_used(tmp_path: Path) -> None:
 
     needed = (
         " Task 'image_generation': path is, with data=mnist, the folder of MNIST's train-images-idx3-ubyte and "
-        "t10k-images-idx3-ubyte, packed with gzip or not; with data=cifar10, that of data_batch_1.bin to "
+        "t10k-images-idx3-ubyte, with or without gzip; with data=cifar10, the folder of data_batch_1.bin to "
         "data_batch_5.bin and test_batch.bin: CIFAR-10's binary version, unpacked."
     )
-    assert told() == f"'{tmp_path}' holds no file train-images[-.]idx3-ubyte*.{needed}"
-    assert told(data="cifar10") == f"'{tmp_path}' holds no file data_batch_*.bin.{needed}"
+    assert told() == f"'{tmp_path}' has no file train-images[-.]idx3-ubyte*.{needed}"
+    assert told(data="cifar10") == f"'{tmp_path}' has no file data_batch_*.bin.{needed}"
     assert told(data="svhn") == (
-        "task 'image_generation', option 'data': input should be 'mnist' or 'cifar10'; it is 'svhn'."
+        "task 'image_generation', option 'data': input should be 'mnist' or 'cifar10', got 'svhn'."
     )
     train, test = tmp_path / "train-images-idx3-ubyte", tmp_path / "t10k-images-idx3-ubyte"
     idx(test, 2)
     for data in (b"", b"\0\0\x08\x03\0\0", b"\0\0\x08\x01" + bytes(20)):
         train.write_bytes(data)
         assert told() == (
-            "'train-images-idx3-ubyte' is no idx file of grey pictures: it does not begin with 00 00 08 03 and three "
+            "'train-images-idx3-ubyte' is not an idx file of grey images: it does not begin with 00 00 08 03 and three "
             "sizes."
         )
     idx(train, 2)
     train.write_bytes(train.read_bytes() + b"x")
-    assert told() == "'train-images-idx3-ubyte' has 25 pixels; its header says 2 pictures of 3 x 4."
+    assert told() == "'train-images-idx3-ubyte' has 25 pixels, but its header has 2 images of 3 x 4."
     idx(train, 20, 2)
-    assert told() == f"'{tmp_path}' has training pictures of 2 x 4 pixels and test pictures of 3 x 4."
+    assert told() == f"'{tmp_path}' has training images of 2 x 4 pixels and test images of 3 x 4."
     train.unlink()
     packed = tmp_path / "train-images-idx3-ubyte.gz"
     packed.write_bytes(b"not packed")
@@ -114,4 +114,4 @@ def test_pictures_that_cannot_be_used(tmp_path: Path) -> None:
     assert told().startswith("'train-images-idx3-ubyte.gz' cannot be unpacked: ")
     idx(packed, 20)
     idx(test, 0)
-    assert told() == "task 'image_generation': split 'test' has no samples; give more pictures."
+    assert told() == "task 'image_generation': split 'test' has no samples; give more images."

@@ -47,14 +47,14 @@ def test_every_filter_is_undone_as_pillow_does() -> None:
 
 GOOD = png(bytes(25))
 BAD = [
-    (b"GIF89a", "it is no PNG file"),
+    (b"GIF89a", "it is not a PNG file"),
     (SIGNATURE, "it is damaged"),
     (GOOD[:40], "it is damaged"),
     (GOOD[:45] + b"\xff\xff\xff" + GOOD[48:], "it is damaged"),
     (png(bytes(24)), "it is damaged"),
     (png(bytes([9]) + bytes(24)), "it is damaged"),
-    (png(bytes(25), depth=16), "only PNG files of eight bits a channel, without palette and interlacing, are read"),
-    (png(bytes(25), interlaced=1), "only PNG files of eight bits a channel, without palette and interlacing, are read"),
+    (png(bytes(25), depth=16), "it must be a PNG file of eight bits per channel without palette or interlacing"),
+    (png(bytes(25), interlaced=1), "it must be a PNG file of eight bits per channel without palette or interlacing"),
     (png(b"", width=0), "it has 0 x 5 pixels"),
     (png(b"", width=2**30), "it has 1073741824 x 5 pixels"),
 ]

@@ -14,26 +14,25 @@ from tensornet_attn.tasks import Recipe, describe, list_tasks, task_named
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("mqr", {}, "there is no task 'mqr': did you mean 'mqar'?"),
     ("mqar", {"pair": 8}, "task 'mqar' has no option 'pair': did you mean 'pairs'?"),
-    ("mqar", {"pairs": 0}, "task 'mqar', option 'pairs': input should be greater than or equal to 1; it is 0."),
-    ("mqar", {"filler": "b"}, "task 'mqar', option 'filler': input should be 'blank' or 'random'; it is 'b'."),
-    ("mqar", {"length": 31}, "task 'mqar': length 31 is too short for 8 pairs and their questions; at least 32."),
-    ("mqar", {"vocabulary": 16}, "task 'mqar': a vocabulary of 16 has 7 keys for 8 pairs; at least 18."),
-    ("copy", {"length": 4}, "task 'copy': length 4 leaves no room for 0 w 0 w; at least 5."),
+    ("mqar", {"pairs": 0}, "task 'mqar', option 'pairs': input should be greater than or equal to 1, got 0."),
+    ("mqar", {"filler": "b"}, "task 'mqar', option 'filler': input should be 'blank' or 'random', got 'b'."),
+    ("mqar", {"length": 31}, "task 'mqar': length 31 is too short for 8 pairs and their queries; set at least 32."),
+    ("mqar", {"vocabulary": 16}, "task 'mqar': a vocabulary of 16 has 7 keys for 8 pairs; set at least 18."),
+    ("copy", {"length": 4}, "task 'copy': length 4 is too short for 0 w 0 w; set at least 5."),
     (
         "selective_copy",
         {"length": 31},
-        "task 'selective_copy': length 31 is too short for 16 tokens and their copy; at least 32.",
+        "task 'selective_copy': length 31 is too short for 16 tokens and their copy; set at least 32.",
     ),
     (
         "listops",
         {"max_depth": 3},
-        "task 'listops': a tree of depth 3 with at most 10 arguments has at most 122 tokens; min_length 500 asks for "
-        "more.",
+        "task 'listops': a tree of depth 3 with at most 10 arguments has at most 122 tokens; reduce min_length 500.",
     ),
     (
         "listops",
         {"max_length": 501},
-        "task 'listops': no length lies between min_length 500 and max_length 501.",
+        "task 'listops': no length lies between min_length 500 and max_length 501; raise max_length.",
     ),
     (
         "wikitext",
@@ -53,14 +52,14 @@ def test_a_wrong_option_is_told_in_a_sentence(name: str, options: dict[str, Any]
 def test_a_seed_is_a_whole_number() -> None:
     with pytest.raises(ta.InputError) as error:
         task_named("mqar", seed="0")  # type: ignore[arg-type]
-    assert str(error.value) == "seed is '0'; it is a whole number."
+    assert str(error.value) == "seed is '0'; give a whole number."
 
 
 def test_several_wrong_options_are_told_at_once() -> None:
     with pytest.raises(ta.InputError) as error:
         task_named("copy", lenght=3, symbols=0)
     assert str(error.value) == (
-        "task 'copy', option 'symbols': input should be greater than or equal to 1; it is 0.\n"
+        "task 'copy', option 'symbols': input should be greater than or equal to 1, got 0.\n"
         "task 'copy' has no option 'lenght': did you mean 'length'?"
     )
 
@@ -85,13 +84,13 @@ def test_a_split_that_is_not_there_or_too_short() -> None:
     assert str(error.value) == "there is no split 'valid': did you mean 'validation'?"
     with pytest.raises(ta.InputError) as error:
         task.samples("test", 8, 3)
-    assert str(error.value) == "split 'test' of task 'copy' has 10 samples; 8 to 10 were asked for."
+    assert str(error.value) == "split 'test' of task 'copy' has 10 samples, not 8 to 10."
     with pytest.raises(ta.InputError) as error:
         task.samples("train", -1, 3)
-    assert str(error.value) == "samples from -1, 3 of them: start is at least 0, count at least 1."
+    assert str(error.value) == "samples(start=-1, count=3): start must be at least 0, count at least 1."
     with pytest.raises(ta.InputError) as error:
         task.batches("train", 3)
-    assert str(error.value) == "split 'train' of task 'copy' has no end: take samples from it."
+    assert str(error.value) == "split 'train' of task 'copy' is unlimited: use samples(split, start, count)."
 
 
 def test_the_list_of_tasks_says_what_each_is() -> None:
@@ -100,7 +99,7 @@ def test_the_list_of_tasks_says_what_each_is() -> None:
     ]  # fmt: skip
     names = [recipe.name for recipe in list_tasks()]
     assert len(names) == len(set(names)) == 18
-    assert describe(list_tasks("copy")) == "copy                0 w 0 w over a few symbols: say w again.\n"
+    assert describe(list_tasks("copy")) == "copy                0 w 0 w over a few symbols: repeat w.\n"
 
 
 @pytest.mark.parametrize("recipe", [recipe for recipe in list_tasks() if not recipe.drawn], ids=lambda r: r.name)
@@ -110,7 +109,11 @@ def test_a_task_whose_files_are_not_there_says_which_it_looked_for_and_what_to_p
         task_named(recipe, path="no/such", **given)
     looked, _, put = str(error.value).partition(f". Task '{recipe.name}': ")
     assert looked.startswith("'no/such")
-    assert "no file " in looked or looked.endswith("cannot be read: No such file or directory")
+    assert (
+        "no file " in looked
+        or "is not a folder with files " in looked
+        or looked.endswith("cannot be read: No such file or directory")
+    )
     assert put == recipe.files
     assert put.startswith("path")
 

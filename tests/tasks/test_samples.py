@@ -131,8 +131,8 @@ def test_too_few_different_samples_are_refused() -> None:
     with pytest.raises(ta.InputError) as error:
         [task.samples(split, 0, 1) for split in ("train", "validation", "test")]
     assert str(error.value) == (
-        "task 'copy': 20,000 attempts gave no sample for split 'train'; the options leave too few different samples "
-        "for three disjoint splits."
+        "task 'copy': 20,000 attempts found no sample for split 'train'; choose options with enough different "
+        "samples for three disjoint splits."
     )
 
 

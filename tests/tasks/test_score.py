@@ -134,7 +134,7 @@ def test_logits_of_another_size_are_refused() -> None:
     task = task_named("mqar")
     with pytest.raises(ta.InputError) as error:
         task.score(torch.zeros(2, 64, 511), task.samples("train", 0, 2))
-    assert str(error.value) == "task 'mqar': the logits have shape [2, 64, 511]; [2, 64, 512] is asked for."
+    assert str(error.value) == "task 'mqar': the logits have shape [2, 64, 511]; give [2, 64, 512]."
 
 
 def test_a_batch_moves_to_a_device() -> None:

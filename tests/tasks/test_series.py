@@ -97,25 +97,24 @@ def test_one_dimension_is_read_too(tmp_path: Path) -> None:
 
 DATA = "1,2:3,4:left\n1,2:3,5:right\n"
 WRONG = [
-    ("hello", "'W_TRAIN.ts', line 1: a line before '@data' begins with '@' or '#'."),
-    ("@problemName W\n", "'W_TRAIN.ts' has no line '@data'; it is no .ts file of the archives."),
-    ("@data\n1:a\n", "'W_TRAIN.ts' has no '@classLabel true CLASS CLASS ...' above '@data'; series have classes."),
+    ("hello", "'W_TRAIN.ts', line 1: begin lines before '@data' with '@' or '#'."),
+    ("@problemName W\n", "'W_TRAIN.ts' has no line '@data'; give a .ts file of the archives."),
+    ("@data\n1:a\n", "'W_TRAIN.ts' has no classes: add a line '@classLabel true CLASS CLASS ...' above '@data'."),
     (
         "@timeStamps true\n@classLabel true a\n@data\n",
-        "'W_TRAIN.ts', line 1: series with time stamps are not read; give values alone.",
+        "'W_TRAIN.ts', line 1: time stamps are not supported; give only values.",
     ),
     (HEAD, "'W_TRAIN.ts' has no series below '@data'."),
-    (HEAD + "1:2:up\n", "'W_TRAIN.ts', line 9: 'up' is no class; @classLabel has left, right."),
+    (HEAD + "1:2:up\n", "'W_TRAIN.ts', line 9: 'up' is not a class; use one of left, right."),
     (HEAD + "1,x:2,3:left\n", "'W_TRAIN.ts', line 9: could not convert string to float: 'x'."),
     (
         HEAD + "1,2:3:left\n",
-        "'W_TRAIN.ts', line 9: dimension 2 has 1 values, dimension 1 has 2; series whose dimensions differ in length "
-        "are not read.",
+        "'W_TRAIN.ts', line 9: dimension 2 has 1 values, dimension 1 has 2; give all dimensions the same length.",
     ),
-    (HEAD + "left\n", "'W_TRAIN.ts', line 9: values, dimensions between colons, and a class are needed."),
-    (HEAD + "1::left\n", "'W_TRAIN.ts', line 9: values, dimensions between colons, and a class are needed."),
+    (HEAD + "left\n", "'W_TRAIN.ts', line 9: give the values of each dimension and the class, separated by colons."),
+    (HEAD + "1::left\n", "'W_TRAIN.ts', line 9: give the values of each dimension and the class, separated by colons."),
     (HEAD + "1:2:left\n1:left\n", "'W_TRAIN.ts', line 10: 1 dimensions; the first series has 2."),
-    (HEAD + DATA, "task 'uea': split 'validation' has no series; 'validation' is the share of each class for it."),
+    (HEAD + DATA, "task 'uea': split 'validation' has no series; change 'validation', the share of each class."),
 ]
 
 
@@ -128,10 +127,13 @@ def test_series_that_cannot_be_read_are_told_with_their_line(tmp_path: Path, tex
 
 def test_files_that_are_missing_or_of_different_problems(tmp_path: Path) -> None:
     needed = "Task 'uea': path is the folder of NAME_TRAIN.ts and NAME_TEST.ts: one problem of the UEA or UCR archive, "
-    assert message(tmp_path) == f"'{tmp_path}' holds no file *_TRAIN.ts. {needed}unpacked."
+    assert message(tmp_path) == f"'{tmp_path}' has no file *_TRAIN.ts. {needed}unpacked."
     (tmp_path / "W_TRAIN.ts").write_text(HEAD + DATA)
-    assert message(tmp_path) == f"'{tmp_path}' holds no file *_TEST.ts. {needed}unpacked."
+    assert message(tmp_path) == f"'{tmp_path}' has no file *_TEST.ts. {needed}unpacked."
     (tmp_path / "W_TEST.ts").write_text(HEAD + "1:left\n")
-    assert message(tmp_path) == "'W_TRAIN.ts' has series of 2 dimensions, 'W_TEST.ts' of 1."
+    assert message(tmp_path) == "'W_TRAIN.ts' has series of 2 dimensions, 'W_TEST.ts' of 1; give files of one problem."
     (tmp_path / "W_TEST.ts").write_text(HEAD.replace("left", "up") + "1:2:up\n")
-    assert message(tmp_path) == "'W_TRAIN.ts' has the classes left, right, 'W_TEST.ts' has up, right."
+    assert (
+        message(tmp_path)
+        == "'W_TRAIN.ts' has the classes left, right, 'W_TEST.ts' has up, right; give files of one problem."
+    )

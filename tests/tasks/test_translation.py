@@ -108,20 +108,23 @@ def test_equal_probabilities_have_the_vocabulary_as_perplexity(tmp_path: Path) -
 
 def test_parallel_text_that_cannot_be_used(tmp_path: Path) -> None:
     needed = (
-        "Task 'translation': path is the folder of train.de, train.en, valid.de, valid.en, test.de and test.en, a "
-        "sentence a line: IWSLT'14 or WMT as plain text; source= and target= are the endings."
+        "Task 'translation': path is the folder of train.de, train.en, valid.de, valid.en, test.de and test.en, one "
+        "sentence per line: IWSLT'14 or WMT as plain text; source= and target= are the endings."
     )
     assert message(tmp_path) == f"'train.nl' cannot be read: No such file or directory. {needed}"
     corpus(tmp_path)
     assert message(tmp_path, target="fr") == f"'train.fr' cannot be read: No such file or directory. {needed}"
     assert message(tmp_path, length=5) == (
-        "task 'translation': no training sentences of less than 5 tokens; raise 'length'."
+        "task 'translation': no training sentence has fewer than 5 tokens; raise 'length'."
     )
     path = tmp_path / "valid.en"
     lines = path.read_text()
     path.write_text(lines + "one more\n")
     assert message(tmp_path) == (
-        "'valid.nl' has 24 lines and 'valid.en' 25; line i of one is the translation of line i of the other."
+        "'valid.nl' has 24 lines and 'valid.en' 25; line i of one must be the translation of line i of the other."
     )
     path.write_text("\n" + lines.partition("\n")[2])
-    assert message(tmp_path) == "task 'translation': line 1 of split 'validation' is empty on one side; take it out."
+    assert (
+        message(tmp_path)
+        == "task 'translation': line 1 of split 'validation' is empty on one side; remove it from both."
+    )

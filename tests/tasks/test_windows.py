@@ -66,13 +66,10 @@ def test_a_task_slides_over_its_text(tmp_path: Path) -> None:
     for stride in (0, 11):
         with pytest.raises(ta.InputError) as error:
             task.sliding("test", 7, 10, stride)
-        assert str(error.value) == (
-            f"windows of 10 tokens cannot slide by {stride}: a window slides by 1 token at least, and by its length at "
-            "most."
-        )
+        assert str(error.value) == (f"windows of 10 tokens cannot slide by {stride}: choose 1 to 10.")
     with pytest.raises(ta.InputError) as error:
         task_named("mqar").sliding("test", 7, 10)
-    assert str(error.value) == "task 'mqar' is no running text that a window could slide over, as char_lm is."
+    assert str(error.value) == "task 'mqar' has no text for sliding windows; use a text task such as char_lm."
 
 
 def test_char_lm_reads_any_text_in_three_parts(tmp_path: Path) -> None:
@@ -105,8 +102,8 @@ def test_byte_lm_reads_any_file_and_splits_enwik8_as_the_papers_do(tmp_path: Pat
     assert batch.targets[batch.targets != -100].tolist() == data[951:].tolist()
     assert task.alphabet.encode("aé") == [98, 196, 170]
     assert message("byte_lm", path=str(tmp_path / "enwik8")) == (
-        f"'{tmp_path / 'enwik8'}' cannot be read: No such file or directory. Task 'byte_lm': path is any file: enwik8, "
-        "unpacked, for the bits per character of the papers."
+        f"'{tmp_path / 'enwik8'}' cannot be read: No such file or directory. Task 'byte_lm': path is any file; for the "
+        "bits per character of the papers, it is enwik8, unpacked."
     )
 
 
@@ -162,20 +159,22 @@ def message(name: str, **options: object) -> str:
 
 def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
-    needed = "Task 'char_lm': path is any file of UTF-8 text; without it a text is made up."
+    needed = "Task 'char_lm': path is any file of UTF-8 text; without path, the task generates a text."
     assert message("char_lm", path=str(path)) == f"'{path}' cannot be read: No such file or directory. {needed}"
     assert message("char_lm", path=str(tmp_path)) == f"'{tmp_path}' cannot be read: Is a directory. {needed}"
     path.write_bytes(b"abc\xff")
     assert message("char_lm", path=str(path)) == f"'{path}': byte 3 is not UTF-8; save it as UTF-8 text."
     path.write_text("abc" * 10)
     assert message("char_lm", path=str(path), vocabulary=2) == (
-        "task 'char_lm': the text has 3 different characters; a vocabulary of 2 is too small."
+        "task 'char_lm': the text has 3 different characters; a vocabulary of 2 is too small: raise 'vocabulary'."
     )
     assert message("char_lm", path=str(path), length=27) == (
-        "task 'char_lm': split 'train' has 27 tokens; windows of 27 need at least 28."
+        "task 'char_lm': split 'train' has 27 tokens; windows of 27 need at least 28: give a longer "
+        "text or reduce 'length'."
     )
     assert message("char_lm", path=str(path), length=4) == (
-        "task 'char_lm': split 'validation' has 1 tokens; windows of 4 need at least 2."
+        "task 'char_lm': split 'validation' has 1 tokens; windows of 4 need at least 2: give a longer "
+        "text or reduce 'length'."
     )
     assert message("wikitext", path=str(tmp_path)) == (
         f"'{tmp_path / 'wiki.train.tokens'}' cannot be read: No such file or directory. Task 'wikitext': path is the "
@@ -183,7 +182,7 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         "unpacked."
     )
     (wikitext(tmp_path) / "wiki.test.tokens").write_text("")
-    assert message("wikitext", path=str(tmp_path)) == "task 'wikitext': one of the files is empty; each holds text."
+    assert message("wikitext", path=str(tmp_path)) == "task 'wikitext': one of the files is empty; give each file text."
 
 
 def test_a_word_that_is_not_in_the_vocabulary_is_named() -> None:

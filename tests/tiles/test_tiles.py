@@ -19,9 +19,9 @@ from tensornet_attn.tiles.model import Program, below
 from tests.plan.blockwise_cases import TAKEN
 
 REFUSED = {
-    "top keys": "there are no tiles of 'topk', in 'A'",
-    "a norm along the keys": "there are no tiles of 'l2norm', in 'A'",
-    "the most of each row": "'T2' ends a kernel with a 'max', which has no tiles for that",
+    "top keys": "kernels have no tiles for 'topk', in 'A'",
+    "a norm along the keys": "kernels have no tiles for 'l2norm', in 'A'",
+    "the most of each row": "'T2' ends a kernel with a 'max', which kernels cannot end with",
 }
 
 
@@ -83,13 +83,13 @@ def test_refusals(name: str) -> None:
 
 def test_mixing_too_many_tiles() -> None:
     told = planned("hard_fish", legs={"f": 1024, "h": 128, "g": 100}).explain()
-    assert "not Triton kernels: mixing over 'g' takes 100 tiles a program, of at most 64" in told
+    assert "not Triton kernels: mixing over 'g' takes 100 tiles per program, but the maximum is 64" in told
 
 
 def test_the_plan_tells() -> None:
     plan = planned("hard_fish")
     assert plan.backends == {"Q": "torch", "K": "torch", "V": "torch", "y.p1": "triton", "y": "torch"}
-    told = "y.p1: Triton kernels, 4 g x 2 h tiles a program: no tensor of n x m elements"
+    told = "y.p1: Triton kernels, 4 g x 2 h tiles per program: no tensor of n x m elements"
     assert told in [line.strip() for line in plan.explain().splitlines()]
 
 
@@ -99,7 +99,7 @@ def test_strict() -> None:
         plan_of(build(ta.load(TAKEN["the most of each row"])), "triton", target_from(strict=True))
     assert str(caught.value) == (
         "one: strict, but region 'T2' runs on 'torch' instead of 'triton': blockwise: 512 queries at a time, "
-        "recomputed in the backward: no tensor of n x m elements. Ask for backend 'torch', or leave out strict."
+        "recomputed in the backward, without a tensor of n x m elements. Use backend 'torch', or omit strict."
     )
 
 
@@ -107,6 +107,6 @@ def test_strict() -> None:
 @pytest.mark.parametrize("name", ta.list_designs())
 def test_every_design_is_strict(name: str) -> None:
     plan = planned(name)
-    beside = {"rwkv4": ["before", "wkv"]}  # softmax by channel, without a product of queries and keys
+    beside = {"rwkv4": ["A.o"]}  # softmax by channel, without a product of queries and keys
     others = [region.name for region in plan.regions if region.backend != "triton" and not region.plain]
     assert others == beside.get(name, [])

@@ -48,4 +48,4 @@ def test_a_run_goes_on_with_its_cache(tmp_path: Path) -> None:
 def test_what_calls_a_cache_twice_is_refused(tmp_path: Path, option: str) -> None:
     with pytest.raises(ta.InputError) as error:
         ta.train(stack() | {option: True}, out=tmp_path)
-    assert str(error.value) == f"'linear' carries a cache, which each call changes: leave out '{option}'."
+    assert str(error.value) == f"'linear' has 'memory_kind: cache', which excludes '{option}': leave it out."

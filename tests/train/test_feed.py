@@ -78,5 +78,5 @@ def test_tokens_outside_of_the_vocabulary() -> None:
     check_tokens(good, TASK)
     with pytest.raises(InputError) as error:
         check_tokens(Batch(good.tokens + TASK.vocabulary, good.targets), TASK)
-    assert str(error.value).startswith("task 'copy' gave ")
-    assert str(error.value).endswith(f" among its tokens; they are 0 to {TASK.vocabulary - 1}.")
+    assert str(error.value).startswith("task 'copy' returned ")
+    assert str(error.value).endswith(f" in tokens; the range is 0 to {TASK.vocabulary - 1}.")

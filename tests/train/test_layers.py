@@ -60,7 +60,7 @@ def test_samples_of_a_language_model_cut(out: Path) -> None:
         assert section.repeated.inputs[0].shape[:2] == (3, 4)
     with pytest.raises(InputError) as error:
         ta.run_sections(out, length=9)
-    assert str(error.value) == "length 9 is more than the 8 tokens of a sample of 'char_lm'."
+    assert str(error.value) == "length 9 exceeds the 8 tokens of a sample of 'char_lm'."
 
 
 def test_a_checkpoint_and_a_split_may_be_named(out: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_classifier_has_no_induction_scores(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         ta.run_sections(tmp_path, length=4)
     assert str(error.value) == (
-        "the samples of 'listops_mini' cannot be cut: it is no task of a language model. Leave the length out."
+        "only samples of language models can be cut, not those of 'listops_mini': leave out the length."
     )
 
 

@@ -104,6 +104,6 @@ def test_a_loss_that_is_not_finite_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError) as raised:
         ta.train(runs.small(model={"tensornet": 1, "name": "bad", "model": model}, **without), out=tmp_path / "out")
     assert str(raised.value) == (
-        "step 1: the loss 'layers.0.mlp.size' is nan; the first output that is not finite is that of "
+        "step 1: the loss 'layers.0.mlp.size' is nan; the first output that is not finite is in "
         "'layers.0.mlp.design'; there is no checkpoint yet."
     )

@@ -97,4 +97,4 @@ def test_what_two_processes_refuse(tmp_path: Path) -> None:
         [sys.executable, str(DRIVER), str(path), str(tmp_path / "out")], capture_output=True, text=True, check=False
     )
     assert done.returncode != 0
-    assert "a batch of 1 cannot be spread over 2 processes x 1 parts." in done.stderr
+    assert "a batch of 1 is too small for 2 processes x 1 parts: set 'batch' to at least 2." in done.stderr

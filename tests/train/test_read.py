@@ -46,7 +46,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 PLACES = [
     (
         "task: mqar\n",
-        ["run.yaml:1:1: version: this package reads version 1 of run files, nothing given.", "  hint: write 'run: 1'."],
+        ["run.yaml:1:1: version: expected version 1 of run files, got nothing.", "  hint: write 'run: 1'."],
     ),
     (
         FILE + "stepps: 5\n",
@@ -55,32 +55,32 @@ PLACES = [
     (
         FILE + "steps: -5\n",
         [
-            "run.yaml:6:8: wrong-value: input should be greater than or equal to 1, -5 given.",
-            "  hint: 'steps' is optimiser steps.",
+            "run.yaml:6:8: wrong-value: input should be greater than or equal to 1, got -5.",
+            "  hint: 'steps' is the number of optimiser steps.",
         ],
     ),
     (
         FILE + "schedule: step\n",
         [
-            "run.yaml:6:11: wrong-value: input should be 'cosine', 'linear' or 'constant', the text 'step' given.",
-            "  hint: 'schedule' is what follows: cosine, linear or constant.",
+            "run.yaml:6:11: wrong-value: input should be 'cosine', 'linear' or 'constant', got the text 'step'.",
+            "  hint: 'schedule' is the schedule after the warm-up: cosine, linear or constant.",
         ],
     ),
     (FILE.replace("task: mqar\n", ""), ["a run needs 'task': a task by name, e.g. mqar."]),
-    (FILE.replace("design: mhsa\n", ""), ["a run has a 'model' or a 'design'."]),
-    (FILE + "batch: 2\naccumulate: 4\n", ["a batch of 2 has no 4 parts."]),
-    ("", ["'run.yaml' holds no run: it is a mapping that begins with 'run: 1'."]),
-    ("- 1\n", ["'run.yaml' holds no run: it is a mapping that begins with 'run: 1'."]),
+    (FILE.replace("design: mhsa\n", ""), ["a run needs a 'model' or a 'design'."]),
+    (FILE + "batch: 2\naccumulate: 4\n", ["a batch of 2 cannot have 4 parts: reduce 'accumulate'."]),
+    ("", ["'run.yaml' is not a run file: it must be a mapping that begins with 'run: 1'."]),
+    ("- 1\n", ["'run.yaml' is not a run file: it must be a mapping that begins with 'run: 1'."]),
     (
         "run: 1\ntask: mqar\nmodel:\n  tensornet: 1\n  model:\n    kind: language_modell\n",
         [
-            "run.yaml:6:11: wrong-value: the text 'language_modell' is no kind of model.",
+            "run.yaml:6:11: wrong-value: the text 'language_modell' is not a kind of model.",
             "  hint: did you mean 'language_model'?",
         ],
     ),
     (
         FILE + "vocabulary: 9\n",
-        ["the task says 'vocabulary' itself: leave it out here."],
+        ["'vocabulary' is set by the task: leave it out."],
     ),
 ]
 
@@ -93,17 +93,17 @@ def test_places(tmp_path: Path, text: str, lines: list[str]) -> None:
 OPTIONS = [
     (
         {"lr": -1.0},
-        "option 'lr': input should be greater than 0, -1.0 given; it is the highest learning rate.",
+        "option 'lr': input should be greater than 0, got -1.0; it is the maximum learning rate.",
     ),
     ({"lrr": 1.0}, "a run has no option 'lrr': did you mean 'lr'?"),
     (
         {"precision": "8"},
-        "option 'precision': input should be '32', 'bf16' or 'bf16-true', the text '8' given; it is 32, bf16 or "
+        "option 'precision': input should be '32', 'bf16' or 'bf16-true', got the text '8'; it is 32, bf16 or "
         "bf16-true.",
     ),
     (
         {"dropout": 1.0},
-        "option 'dropout': a number from 0 up to but not including 1 is wanted here, 1.0 given; it is a share from 0 "
+        "option 'dropout': expected a number from 0 up to but not including 1, got 1.0; it is a share from 0 "
         "up to but not including 1.",
     ),
 ]

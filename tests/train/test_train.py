@@ -89,8 +89,8 @@ def test_label_smoothing_is_in_the_loss_of_training_and_not_in_that_of_validatio
     with pytest.raises(InputError) as error:
         ta.train(still, out=tmp_path / "out", label_smoothing=1.0)
     assert str(error.value) == (
-        "option 'label_smoothing': input should be less than 1, 1.0 given; it is the share of a target's probability "
-        "that is spread over all answers."
+        "option 'label_smoothing': input should be less than 1, got 1.0; it is the share of a target's probability "
+        "spread over all answers."
     )
 
 
@@ -158,35 +158,34 @@ MISFITS = [
     ),
     (
         runs.everything(options={"length": 9, "streams": 4}),
-        "task 'char_lm' has samples of 9 tokens; 'everything' is made for a length of 8. 'length: 9' in the run "
-        "changes that.",
+        "task 'char_lm' has samples of 9 tokens; 'everything' has a length of 8. Set 'length: 9' in the run.",
     ),
     (
         runs.everything(task="mqar", options={"length": 8, "pairs": 2, "vocabulary": 64}),
-        "task 'mqar' has a vocabulary of 64; 'everything' has one of 28. 'vocabulary: 64' in the run changes that.",
+        "task 'mqar' has a vocabulary of 64; 'everything' has one of 28. Set 'vocabulary: 64' in the run.",
     ),
     (
         runs.everything(task="mqar", options={"length": 8, "pairs": 2, "vocabulary": 16}),
-        "task 'mqar' asks for 16 tokens; 'everything' answers with 28. 'vocabulary: 16' in the run changes that.",
+        "task 'mqar' has 16 tokens; the output of 'everything' has 28. Set 'vocabulary: 16' in the run.",
     ),
     (
         runs.everything(options={"length": 8}),
-        "'everything' has a memory, so a batch goes on where the one before ended: give the task the option "
-        "'streams: 4', the size of a batch, if it has that option.",
+        "'everything' has a memory, so each batch must continue the last one: set the option 'streams: 4', the batch "
+        "size, of a task that has this option.",
     ),
     (
         runs.everything(accumulate=3),
-        "'everything' has a memory: its batch of 4 must be a multiple of 1 processes x 3 parts.",
+        "'everything' has a memory, and its batch of 4 is not a multiple of 1 processes x 3 parts: change 'batch'.",
     ),
     (
         runs.small(task="char_lm", options={"path": "no.txt"}),
         "'no.txt' cannot be read: No such file or directory. Task 'char_lm': path is any file of UTF-8 text; without "
-        "it a text is made up.",
+        "path, the task generates a text.",
     ),
-    (runs.small(accelerator="cuda"), "accelerator 'cuda': torch finds no GPU here; choose auto or cpu."),
+    (runs.small(accelerator="cuda"), "accelerator 'cuda': torch finds no GPU; choose auto or cpu."),
     (
         runs.small(task_version=7),
-        "the run is on version 7 of task 'mqar'; this package has version 1.",
+        "the run needs version 7 of task 'mqar'; this package has version 1.",
     ),
 ]
 
@@ -203,14 +202,14 @@ def test_a_folder_with_another_run(tmp_path: Path) -> None:
     ta.train(runs.small(steps=2), out=out)
     hint = "choose another --out."
     assert refused(tmp_path, runs.small(steps=2, lr=0.1)) == (
-        f"'{out}' holds another run: 'lr' is 0.002 there and 0.1 here; {hint}"
+        f"'{out}' has another run: 'lr' is 0.002 there and 0.1 here; {hint}"
     )
     assert refused(tmp_path, runs.small(steps=2, design="mqa")) == (
-        f"'{out}' holds another run: 'model.name' is mhsa there and mqa here; {hint}"
+        f"'{out}' has another run: 'model.name' is mhsa there and mqa here; {hint}"
     )
     assert refused(tmp_path, runs.small(steps=4)) == (
-        f"'{out}' holds another run: 'steps' is 2 there and 4 here; a schedule that ends cannot be lengthened, "
-        f"'schedule: constant' could; {hint}"
+        f"'{out}' has another run: 'steps' is 2 there and 4 here; only a run with 'schedule: constant' can be "
+        f"extended; {hint}"
     )
     assert ta.train(runs.small(steps=2, keep=1, save_every=1), out=out)["steps"] == 2
 
@@ -235,14 +234,14 @@ def test_a_checkpoint_of_another_run(tmp_path: Path) -> None:
     os.rename(other / "checkpoints" / "step-00000004", path)
     with pytest.raises(InputError) as error:
         ta.train(runs.small(steps=4), out=one)
-    assert str(error.value) == f"'{path}' is a checkpoint of another run: its configuration is not that of run.yaml."
+    assert str(error.value) == f"'{path}' is a checkpoint of another run: its configuration differs from run.yaml."
 
 
 def test_two_processes_in_one_folder(tmp_path: Path) -> None:
     from tensornet_attn.train.folder import locked
 
     with locked(tmp_path / "out", True):
-        message = f"another process trains in '{tmp_path / 'out'}': wait for it, or choose another --out."
+        message = f"another process uses '{tmp_path / 'out'}': wait until it ends, or choose another --out."
         assert refused(tmp_path, runs.small()) == message
 
 
@@ -262,7 +261,7 @@ def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     with before_step(7, lambda weight: weight.data.fill_(math.nan)):
         message = refused(tmp_path, runs.small())
     assert message == (
-        "step 7: the loss is nan; the first output that is not finite is that of 'layers.0.mixer.design'; the last "
+        "step 7: the loss is nan; the first output that is not finite is in 'layers.0.mixer.design'; the last "
         f"checkpoint is '{last}'."
     )
 
@@ -271,7 +270,7 @@ def test_a_gradient_that_is_not_finite(tmp_path: Path) -> None:
     with before_step(1, lambda weight: weight.register_hook(lambda gradient: gradient.fill_(math.inf))):
         message = refused(tmp_path, runs.small())
     assert message == (
-        "step 1: the norm of the gradient is inf; all outputs are finite, and the gradient of "
+        "step 1: the norm of the gradient is inf; all outputs are finite, but the gradient of "
         "'layers.0.mixer.design.Wv' is not; there is no checkpoint yet."
     )
 
@@ -309,7 +308,7 @@ def test_control_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ta.train(runs.small(), out=tmp_path / "out")
     last = checkpoints(tmp_path / "out" / "checkpoints")[-1]
     assert last.step in (6, 7)
-    assert str(error.value) == f"interrupted; the last checkpoint is '{last.path}'; the same command goes on."
+    assert str(error.value) == f"interrupted; the last checkpoint is '{last.path}'; the same command resumes the run."
     monkeypatch.undo()
     ta.train(runs.small(), out=tmp_path / "out")
     ta.train(runs.small(), out=tmp_path / "whole")
@@ -368,7 +367,7 @@ def test_a_classifier_of_other_classes(tmp_path: Path) -> None:
     assert (summary["model"], summary["designs"]) == ("lra_listops", ["mhsa", "mlp_dropout"])
     told = refused(tmp_path, run | {"classes": 3})
     assert told == (
-        "task 'listops_mini' asks for 10 classes; 'lra_listops' answers with 3. 'classes: 10' in the run changes that."
+        "task 'listops_mini' has 10 classes; the output of 'lra_listops' has 3. Set 'classes: 10' in the run."
     )
     assert refused(tmp_path, run | {"tied": True}) == (
         "a sequence_classifier has no 'tied' to override: known here: classes, depth, design, dropout, "

@@ -78,9 +78,7 @@ def test_sliding_windows_score_what_a_plain_loop_scores(text: Path, context: int
 def test_a_memory_is_no_sliding_window(out: Path) -> None:
     with pytest.raises(InputError) as error:
         open_run(out).slide("test")
-    assert str(error.value) == (
-        "'everything' has a memory, which is its context from window to window: evaluate it without sliding windows."
-    )
+    assert str(error.value) == ("'everything' has a memory, which replaces sliding windows: evaluate it without them.")
 
 
 def test_checkpoints_by_step_and_by_folder(out: Path) -> None:
@@ -89,17 +87,17 @@ def test_checkpoints_by_step_and_by_folder(out: Path) -> None:
     assert {open_run(out, name).saved.step for name in ("3", "step-00000003", str(path))} == {3}
     with pytest.raises(InputError) as error:
         open_run(out, "4")
-    assert str(error.value) == f"'{out / 'checkpoints'}' has no checkpoint '4'; there are those of steps 3, 6."
+    assert str(error.value) == f"'{out / 'checkpoints'}' has no checkpoint '4'; choose a step of 3, 6."
 
 
 def test_what_is_no_run(tmp_path: Path, out: Path) -> None:
     with pytest.raises(InputError) as error:
         open_run(tmp_path)
-    assert str(error.value) == f"'{tmp_path}' is no run: it has no 'run.yaml'."
+    assert str(error.value) == f"'{tmp_path}' is not the folder of a run: it has no 'run.yaml'."
     (tmp_path / "run.yaml").write_bytes((out / "run.yaml").read_bytes())
     with pytest.raises(InputError) as error:
         open_run(tmp_path)
-    assert str(error.value) == f"'{tmp_path / 'checkpoints'}' holds no whole checkpoint."
+    assert str(error.value) == f"'{tmp_path / 'checkpoints'}' has no complete checkpoint; resume the run."
 
 
 def test_text_goes_on(out: Path) -> None:
@@ -135,7 +133,7 @@ def test_choices_are_those_of_the_logits() -> None:
 
 def test_prompts_that_are_refused(out: Path, classifier: Path) -> None:
     for prompt, message in (
-        ("", "the prompt is empty; give a character or word to begin with."),
+        ("", "the prompt is empty; give at least one character or word."),
         ("é", "'é' is not in the vocabulary: "),
     ):
         with pytest.raises(InputError) as error:
@@ -143,4 +141,4 @@ def test_prompts_that_are_refused(out: Path, classifier: Path) -> None:
         assert str(error.value).startswith(message)
     with pytest.raises(InputError) as error:
         sampling.sample(open_run(classifier), "the", 3)
-    assert str(error.value) == "'mhsa' is a sequence_classifier; sample takes a language model."
+    assert str(error.value) == "'mhsa' is a sequence_classifier; sampling needs a language model."

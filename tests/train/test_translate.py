@@ -103,8 +103,8 @@ def test_right_translations_have_a_bleu_of_100() -> None:
 def test_what_bleu_is_not_of(trained: Trained) -> None:
     other = replace(trained, task=task_named("reverse"))
     wrong: Sequence[tuple[Trained, tuple[str, ...], str]] = (
-        (other, ("test",), "task 'reverse' is no parallel text; BLEU compares translations."),
-        (trained, ("train",), "BLEU is of split validation or test, not of 'train'."),
+        (other, ("test",), "task 'reverse' has no parallel text for BLEU; use a translation task."),
+        (trained, ("train",), "split 'train' has no reference translations for BLEU; choose split validation or test."),
     )
     for one, given, message in wrong:
         with pytest.raises(InputError) as error:
@@ -112,7 +112,7 @@ def test_what_bleu_is_not_of(trained: Trained) -> None:
         assert str(error.value) == message
     with pytest.raises(InputError) as error:
         translate.bleu(trained, "test", tokenizer="13b")
-    assert str(error.value).startswith("sacrebleu has no tokenizer '13b': one of none, zh, 13a, ")
+    assert str(error.value).startswith("sacrebleu has no tokenizer '13b': use one of none, zh, 13a, ")
 
 
 @pytest.mark.slow

@@ -53,8 +53,8 @@ def test_all(family: str, dtype: torch.dtype, target: int) -> None:
 def test_what_does_not_fit() -> None:
     assert FITS.reasons_against == []
     assert Used("one", "fp32", "CHUNK 64", 80, 4, 255, 72, 170_000).reasons_against == [
-        "72 bytes a thread are outside of registers, where 64 may be",
-        "170000 bytes of shared memory are wanted of 166912",
+        "72 bytes per thread are outside registers; at most 64 are allowed",
+        "170000 bytes of shared memory are needed; 166912 are available",
     ]
 
 
@@ -62,9 +62,9 @@ def test_the_table() -> None:
     import triton
 
     assert tables({"linear attention": [FITS, replace(FITS, registers=3)]}).splitlines() == [
-        f"With triton {triton.__version__}. Registers and stack (bytes) are those of a thread, shared memory (bytes) "
-        "that of a program: the most of the variants with these tiles.",
-        "A GPU has 166,912 bytes (sm_80) and 232,448 bytes (sm_90) of it for a program.",
+        f"With triton {triton.__version__}. Registers and stack (bytes) are per thread, shared memory (bytes) "
+        "per program: the maximum over the variants with these tiles.",
+        "A GPU has 166,912 bytes (sm_80) and 232,448 bytes (sm_90) of it per program.",
         "",
         "## Linear attention",
         "",
@@ -84,11 +84,14 @@ def test_doctor_wants_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingPartError) as error:
         doctor(kernels=True)
-    assert str(error.value) == "kernels are compiled by triton: 'pip install triton' on Linux."
+    assert str(error.value) == "kernels need triton, which is not installed: run 'pip install triton' on Linux."
 
 
 def test_the_interpreter_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensornet_attn.runtime.triton.survey.interpreting", lambda: True)
     with pytest.raises(InputError) as error, compiling(90):
         pass
-    assert str(error.value) == "kernels are compiled without TRITON_INTERPRET alone: unset it in a new process."
+    assert (
+        str(error.value)
+        == "the interpreter of triton does not compile kernels: unset TRITON_INTERPRET in a new process."
+    )

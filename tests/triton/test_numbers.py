@@ -68,7 +68,7 @@ def test_a_loop_that_is_not_unrolled() -> None:
     source = emit_source(ta.load("gfish", legs=MANY["gfish"]), backend="triton")
     kernels = dict(re.findall(r"def y_1_tiles_(\w+)\((.*?)(?=@triton|y_1_tiles = )", source, re.DOTALL))
     assert {kind for kind, text in kernels.items() if "for k in range(8):" in text} == {"forward", "numbers"}
-    again = "tl.debug_barrier()  # so that what was made is made again, and not held"
+    again = "tl.debug_barrier()  # recompute instead of keeping values in registers"
     assert {kind for kind, text in kernels.items() if again in text} == {"numbers_2", "rows", "keys"}
     assert kernels["rows"].count("noise_2d(") == 1
     assert kernels["numbers"].count("noise_2d(") == 2

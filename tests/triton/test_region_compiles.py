@@ -91,7 +91,7 @@ def test_a_design_without_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     assert ta.kernels("mlp") == []
     assert main(["explain", "mlp", "--kernels"]) == 0
     assert capsys.readouterr().out == (
-        "mlp has no Triton kernels; 'tensornet-attn explain mlp --backend triton' says why.\n"
+        "mlp has no Triton kernels; 'tensornet-attn explain mlp --backend triton' prints the reasons.\n"
     )
 
 
@@ -107,7 +107,7 @@ def test_a_design_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
         for name in ("y_1_tiles_forward", "row_products", "y_1_tiles_rows", "y_1_tiles_keys")
     ]
     assert main([*words, "--dtype", "int8"]) == 1
-    assert "there are no kernels in 'int8'" in capsys.readouterr().err
+    assert "there are no kernels for dtype 'int8'" in capsys.readouterr().err
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,7 +185,7 @@ def test_no_second_derivative() -> None:
     (slope,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError) as caught:
         slope.sum().backward()
-    assert str(caught.value) == "Regions in Triton have first derivatives alone; those of backend 'torch' have all."
+    assert str(caught.value) == "Triton kernels have first derivatives only; use backend='torch' for higher ones."
 
 
 def test_autocast() -> None:
@@ -202,7 +202,7 @@ def test_other_sizes_than_the_kernels_were_written_for() -> None:
     made = emitted(module).HardFish(12, 3, 4, 3, dtype=F64)
     with pytest.raises(ValueError) as caught:
         made(draw(1, 5, 12))
-    assert str(caught.value) == "'y_1_tiles' has been made for 2 of leg 'g', not for 3."
+    assert str(caught.value) == "'y_1_tiles' is generated for tiles of 2 on leg 'g', which has size 3."
 
 
 def test_sums_of_gates_are_read_in_float32() -> None:

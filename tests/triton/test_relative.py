@@ -166,4 +166,4 @@ def test_a_table_that_is_made_for_each_block_has_no_tiles() -> None:
     """More numbers than its factors, and read by this group alone: it is not kept for all rows."""
     plan = plan_of(build(ta.load(reaching("S[n h] B[h t] -> h n t", legs={"n": "query 64"}))), "triton")
     told = {reason for region in plan.regions for low in region.refused for reason in low.against}
-    assert "'U.of' is made for each block, and read at the distance of query and key" in told
+    assert "'U.of' is computed per block, but read by the distance of query and key" in told

@@ -8,9 +8,9 @@ import torch
 from tensornet_attn.runtime.triton import target
 
 MISSING = "triton is not installed: 'pip install triton' on Linux"
-NO_GPU = "there is no GPU, and triton runs on the CPU only where TRITON_INTERPRET=1 is set"
-OLD = "the GPU has capability 7.5, where 8.0 or above is wanted"
-ROUNDS = "the interpreter of triton rounds bfloat16 wrongly"
+NO_GPU = "there is no GPU, and triton runs on the CPU only if TRITON_INTERPRET=1 is set"
+OLD = "the GPU has capability 7.5, but 8.0 or above is required"
+ROUNDS = "the interpreter of triton rounds bfloat16 incorrectly"
 
 
 def put(monkeypatch: pytest.MonkeyPatch, there: bool, interpreted: bool, capability: tuple[int, int] | None) -> None:

@@ -17,8 +17,8 @@ from tests.triton.played import play
 
 pytestmark = pytest.mark.rotated
 
-NO_GPU = "tune: there is no GPU to time kernels on; leave it out, and the model chooses."
-NO_KERNELS = "linear: tune, but the plan runs on 'torch': only 'triton' is timed."
+NO_GPU = "tune: there is no GPU to time kernels on; leave it out to use the cost model."
+NO_KERNELS = "linear: the plan runs on 'torch'; only 'triton' can be tuned."
 
 
 @pytest.fixture

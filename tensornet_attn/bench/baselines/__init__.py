@@ -1,4 +1,4 @@
-"""Every shipped design written by hand in plain PyTorch: what compiled modules are measured against."""
+"""Handwritten layers of shipped designs in plain PyTorch, the baselines of compiled modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAYERS: dict[str, tuple[type[Layer], dict[str, Any]]] = {
 
 
 def layer_of(name: str, sizes: Mapping[str, Any], causal: bool, attend: Attend = eager) -> Layer:
-    """The hand-written layer of a shipped design; `sizes` has its legs and settings by name. Its weights are empty.
+    """The handwritten layer of a shipped design, with empty weights. `sizes` has its legs and settings by name.
 
     >>> layer = layer_of("mhsa", {"f": 8, "h": 2, "d": 4}, causal=False)
     >>> [(name, list(value.shape)) for name, value in layer.state_dict().items()][0]

@@ -1,4 +1,4 @@
-"""Experts as whoever has no special kernel writes them: all computed, those not chosen gated by zero."""
+"""Layers with experts, without special kernels: all experts are computed, and gates of unselected experts are zero."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tensornet_attn.bench.baselines.multi_head import Relative, rotated
 
 
 def expert_heads(x: Tensor, W: Tensor, gate: Tensor) -> Tensor:
-    """x [b n f] through all experts W [h e f d], then gated by [b n h e]: [b h n d]."""
+    """The gated sum of all experts W [h e f d] of x [b n f], with gates [b n h e]: [b h n d]."""
     h, e, f, d = W.shape
     each = (x @ W.permute(2, 0, 1, 3).reshape(f, h * e * d)).unflatten(-1, (h, e, d))
     return torch.einsum("bnhe,bnhed->bhnd", gate, each)
 
 
 def expert_out(o: Tensor, W: Tensor, gate: Tensor) -> Tensor:
-    """o [b h n d] gated by [b n h e], through all experts W [h e d f]: [b n f]."""
+    """The gated sum of all output experts W [h e d f] of o [b h n d], with gates [b n h e]: [b n f]."""
     return (gate.unsqueeze(-1) * o.transpose(1, 2).unsqueeze(3)).flatten(2) @ W.flatten(0, 2)
 
 
@@ -27,9 +27,9 @@ def gates(x: Tensor, S: Tensor, k: int) -> Tensor:
 
 
 class ExpertAttention(Layer):
-    """Expert projection attention (eq. 10 and table 1): `experts` names the projections that have them.
+    """Expert projection attention (eq. 10 and table 1). `experts`: letters of the projections with experts.
 
-    Values and keys share the gate of the source side, queries and output that of the destination side.
+    Keys and values share the gates of the source side, queries and output those of the destination side.
     """
 
     def declare(self, experts: str, rope: bool = False) -> None:
@@ -58,7 +58,7 @@ class ExpertAttention(Layer):
 
 
 class ExpertRelative(Relative):
-    """The same with experts for values and output, and the relative positions of Transformer-XL."""
+    """Expert projection attention with experts for values and output, and relative positions as in Transformer-XL."""
 
     legs = "Wq[f h d] Wk[f h d] Ss[f h e] Wv[h e f d] Wr[f h d] u[h d] v[h d] Sd[f h e] Wo[h e d f]"
 

@@ -1,6 +1,6 @@
-"""Kernel attention, rows divided by their sums, and its blends with a band of softmax (FMMformer, NeurIPS 2021).
+"""Kernel attention with normalised rows, and its blends with banded softmax attention (FMMformer, NeurIPS 2021).
 
-The sum over keys comes first; causal scores are written out.
+Sums over keys are computed first; causal attention computes all scores.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from tensornet_attn.bench.baselines.layer import Layer, Reach, elu1, heads, out, visible
 
-Kernel = tuple[Callable[[Tensor], Tensor], float]  # a feature map, and what is added to the sums of rows
+Kernel = tuple[Callable[[Tensor], Tensor], float]  # a feature map, and the epsilon that is added to row sums
 KERNELS: tuple[Kernel, ...] = ((elu1, 0.0), (lambda x: elu1(-x), 0.0), (torch.tanh, 1e-6))
 SHIFTED: tuple[Kernel, ...] = (*KERNELS[:2], (lambda x: torch.tanh(x) + 1, 0.0))  # none of them negative
 
@@ -25,7 +25,7 @@ def causal_sums(scores: Tensor) -> Tensor:
 
 
 def normalized(q: Tensor, k: Tensor, v: Tensor, causal: bool, eps: float = 0.0) -> Tensor:
-    """q k^T with rows divided by their sums, times v: features q, k [b h n d], values v [b h m e]."""
+    """Row-normalised q k^T times v, for features q, k [b h n d] and values v [b h m e]."""
     if causal:
         scores = causal_sums(q @ k.transpose(-2, -1))
         return (scores / (scores.sum(-1, keepdim=True) + eps)) @ v
@@ -34,7 +34,7 @@ def normalized(q: Tensor, k: Tensor, v: Tensor, causal: bool, eps: float = 0.0) 
 
 
 class Linear(Layer):
-    """Linear attention (Katharopoulos et al. 2020, eq. 5) of one kernel, or of several added (FMMformer)."""
+    """Linear attention (Katharopoulos et al. 2020, eq. 5) with one kernel, or the sum of several (FMMformer)."""
 
     mixed = "has no softmax"
     linear = True
@@ -54,7 +54,7 @@ def far_field(q: Tensor, k: Tensor, v: Tensor, causal: bool, kernels: tuple[Kern
 
 
 class Polynomial(Layer):
-    """Rows in proportion to (q.k)^2: the product of q and k with all pairs of their entries as features."""
+    """Attention with weights proportional to (q.k)^2; the features are products of pairs of entries."""
 
     mixed = "has no softmax"
     linear = True
@@ -63,21 +63,21 @@ class Polynomial(Layer):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = heads(x, self.Wq), heads(x, self.Wk), heads(x, self.Wv)
         features = self.size.d * (self.size.d + 1) // 2
-        if self.causal or k.shape[-2] <= features:  # then scores are no larger than features
+        if self.causal or k.shape[-2] <= features:  # then scores are not larger than features
             return out(squared(q @ k.transpose(-2, -1), self.causal) @ v, self.Wo)
         i, j = torch.triu_indices(self.size.d, self.size.d, device=x.device)
-        twice = torch.where(i == j, 1.0, 2.0).to(x.dtype)  # a pair of different entries stands for both its orders
+        twice = torch.where(i == j, 1.0, 2.0).to(x.dtype)  # a pair of different entries counts twice
         return out(normalized(twice * q[..., i] * q[..., j], k[..., i] * k[..., j], v, False), self.Wo)
 
 
 def squared(scores: Tensor, causal: bool) -> Tensor:
-    """Squares of scores [..., n, m], rows divided by their sums."""
+    """Row-normalised squares of scores [..., n, m]."""
     scores = causal_sums(scores.square()) if causal else scores.square()
     return scores / scores.sum(-1, keepdim=True)
 
 
 class MixtureOfLinearKeys(Layer):
-    """Keys mixed after the feature map (MLK, eq. 13); `shifted` copies of one key in place of r keys."""
+    """Keys mixed after the feature map (MLK, eq. 13). `shifted`: copies of one key instead of r keys."""
 
     mixed = "has no softmax over the keys"
     linear = True
@@ -98,7 +98,7 @@ class MixtureOfLinearKeys(Layer):
 
 
 class KernelFish(Layer):
-    """Kernel scores of g global heads mixed into h local ones by positive weights; `two` maps in a row."""
+    """Kernel scores of g global heads, mixed into h local heads with positive weights. `two`: two maps in sequence."""
 
     mixed = "has no softmax"
     linear = True
@@ -130,7 +130,7 @@ class KernelFish(Layer):
 class NearAndFar(Layer):
     """sigmoid(w1) near + sigmoid(w2) (far1 + far2 + ...).
 
-    `past`: all k diagonals at or before the query. `rows`: divided by the sums of its rows.
+    `past`: all k diagonals are at or before the query. `rows`: rows are normalised.
     """
 
     mixed = "blends a softmax with kernels"
@@ -145,13 +145,13 @@ class NearAndFar(Layer):
         near = self.attend(q, k, v, self.size.d**-0.5, self.causal, self.reach)
         far = far_field(q, k, v, self.causal, self.kernels)
         o = blended(self.w1, near) + blended(self.w2, far)
-        if self.rows:  # the softmax and each kernel have rows that sum to 1, so that those of the blend sum to this
+        if self.rows:  # row sums of the blend, because rows of the softmax and of each kernel sum to 1
             o = o / (self.w1.sigmoid() + len(self.kernels) * self.w2.sigmoid())[:, None, None]
         return out(o, self.Wo)
 
 
 def blended(w: Tensor, o: Tensor) -> Tensor:
-    """sigmoid(w), a number a head, times o [b h n d]."""
+    """sigmoid(w), one value per head, times o [b h n d]."""
     return w.sigmoid()[:, None, None] * o
 
 
@@ -174,7 +174,7 @@ class Release(NearAndFar):
 
 
 class FastWeights(Layer):
-    """Fast weights written by the delta rule, a step a position (Schlag et al. 2021); `kernel`: beside a kernel."""
+    """Fast weights with the delta rule, one step per position (Schlag et al. 2021). `kernel`: added to a kernel."""
 
     mixed = "has no softmax"
     legs = "Wq[f h d] Wk[f h d] Wv[f h e] Wb[f h] Wo[h e f]"
@@ -194,7 +194,7 @@ class FastWeights(Layer):
 
 
 class NearAndFastWeights(FastWeights):
-    """Near field blended with them."""
+    """A near field blended with fast weights."""
 
     mixed = "blends a softmax with fast weights"
     legs = f"{FastWeights.legs} w1[h] w2[h]"
@@ -206,12 +206,12 @@ class NearAndFastWeights(FastWeights):
 
 
 def shares(x: Tensor) -> Tensor:
-    """Entries divided by their sum; they are positive."""
+    """Positive entries divided by their sum."""
     return x / x.sum(-1, keepdim=True)
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
-    """S += rate (v - S k) k^T at each position, read by q and divided by z.q, z the cumulative sum of keys."""
+    """S += rate (v - S k) k^T at each position, with output S q / (z.q), where z is the cumulative sum of keys."""
     total, reads = k.cumsum(-2), []
     S = torch.zeros(*v.shape[:2], v.shape[-1], k.shape[-1], dtype=v.dtype, device=v.device)  # b h e d
     for key, value, query, pace in zip(*(x.unbind(2) for x in (k, v, q, rate)), strict=True):
@@ -222,7 +222,7 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
 
 
 def in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
-    """The same by flash-linear-attention 0.2 or newer, which has positions before heads and no division."""
+    """The delta rule by flash-linear-attention 0.2 or newer, with positions before heads and no normalisation."""
     from fla.ops.delta_rule import chunk_delta_rule
 
     ahead = [x.transpose(1, 2).contiguous() for x in (q, k, v, rate)]  # b n h d

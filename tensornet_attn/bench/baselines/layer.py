@@ -1,6 +1,6 @@
-"""What hand-written layers share: weights by the names of the design's file, projections, and calls of attention.
+"""The base class of handwritten layers: weights by the names in the design's file, projections, and attention.
 
-Softmax attention is called in three ways: written out, by scaled_dot_product_attention, by flex_attention.
+Softmax attention has three implementations: eager, scaled_dot_product_attention and flex_attention.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Reach = tuple[int, int]  # a query looks this far to the left and to the right
+Reach = tuple[int, int]  # number of visible positions to the left and to the right of a query
 Attend = Callable[..., Tensor]
 
 
 def visible(n: int, m: int, causal: bool, reach: Reach | None, device: torch.device) -> Tensor | None:
-    """What a query may look at, boolean [n, m]; None for everything. The last query stands at the last key."""
+    """The boolean mask [n, m] of visible keys, or None if all are visible. The last query is at the last key."""
     if not causal and reach is None:
         return None
     distance = torch.arange(m - n, m, device=device)[:, None] - torch.arange(m, device=device)
@@ -29,7 +29,7 @@ def visible(n: int, m: int, causal: bool, reach: Reach | None, device: torch.dev
 
 
 def attention_map(scores: Tensor, causal: bool = False, reach: Reach | None = None) -> Tensor:
-    """softmax over the keys of scores [..., n, m]."""
+    """Softmax over the keys of scores [..., n, m]."""
     keep = visible(*scores.shape[-2:], causal, reach, scores.device)
     return (scores if keep is None else scores.masked_fill(~keep, -torch.inf)).softmax(-1)
 
@@ -46,7 +46,7 @@ def eager(
 def sdpa(
     q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False, reach: Reach | None = None, bias: Any = None
 ) -> Tensor:
-    """The same by F.scaled_dot_product_attention."""
+    """As `eager`, by F.scaled_dot_product_attention."""
     n, m, grouped = q.shape[-2], k.shape[-2], q.shape[1] != k.shape[1]
     if n == m and reach is None and bias is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
@@ -57,7 +57,7 @@ def sdpa(
 
 
 class Flex:
-    """The same by flex_attention, compiled; its block masks are made once a length."""
+    """As `eager`, by a compiled flex_attention. Block masks are cached by length."""
 
     def __init__(self) -> None:
         from torch.nn.attention.flex_attention import flex_attention
@@ -90,7 +90,7 @@ def _biased(bias: Tensor, score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Ten
 
 
 def block_mask(n: int, m: int, causal: bool, reach: Reach | None, device: torch.device) -> Any:
-    """flex_attention's own form of `visible`; None for everything."""
+    """`visible` as a block mask of flex_attention, or None if all keys are visible."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     if not causal and reach is None:
@@ -101,22 +101,24 @@ def block_mask(n: int, m: int, causal: bool, reach: Reach | None, device: torch.
         distance = i + (m - n) - j
         return (distance <= left) & (distance >= max(-right, 0 if causal else -right))
 
-    # compiled, or n x m elements are made
+    # without compilation, it allocates n x m elements
     make = torch.compile(create_block_mask) if device.type == "cuda" else create_block_mask
     return make(keep, None, None, n, m, device=str(device))
 
 
 class Layer(nn.Module):
-    """A layer of plain PyTorch; `size` has every leg size and setting of the design by name.
+    """A layer in plain PyTorch. `size` has the leg sizes and settings of the design by name.
 
-    Weights are uninitialised: their values are loaded from a module of the design, whose state dict has the same keys
-    and shapes. Inputs are [batch, n, f]. `attend` is how softmax attention is called, where a layer calls it.
+    Weights are uninitialised; their values come from the state dict of the design, which has the same keys and shapes.
+    Inputs are [batch, n, f]. `attend` is the implementation of softmax attention.
     """
 
-    legs = ""  # names and legs of the weights that all its variants have
-    mixed = ""  # why no single call of attention computes it, as the end of a sentence; empty: one does
-    linear = False  # whether memory grows linearly with n, unless causal
-    linear_causal = False  # whether it does where causal
+    legs = ""  # names and legs of the weights of all variants
+    mixed = (
+        ""  # the reason why no single call of fused attention computes it, as the end of a sentence; empty if one does
+    )
+    linear = False  # whether memory is linear in n if not causal
+    linear_causal = False  # whether memory is linear in n if causal
 
     def __init__(self, size: SimpleNamespace, causal: bool = False, attend: Attend = eager, **options: Any):
         super().__init__()
@@ -125,10 +127,10 @@ class Layer(nn.Module):
         self.declare(**options)
 
     def declare(self, **options: Any) -> None:
-        """What depends on `options`, which tell variants of a family apart: nothing here."""
+        """Declares the parts that depend on the options of a variant."""
 
     def weights(self, legs: str) -> None:
-        """`weights("Wq[f h d] b[h]")`: parameters with these legs."""
+        """Declares parameters by their legs: `weights("Wq[f h d] b[h]")`."""
         for name, own in re.findall(r"(\w+)\[([^]]*)\]", legs):
             setattr(self, name, nn.Parameter(torch.empty([getattr(self.size, leg) for leg in own.split()])))
 
@@ -139,7 +141,7 @@ def heads(x: Tensor, W: Tensor) -> Tensor:
 
 
 def out(o: Tensor, W: Tensor) -> Tensor:
-    """Heads side by side through W [h d f]: o [b h n d] to [b n f]."""
+    """The output projection W [h d f] of heads o [b h n d]: [b n f]."""
     return o.transpose(1, 2).flatten(2) @ W.flatten(0, 1)
 
 
@@ -148,6 +150,6 @@ def elu1(x: Tensor) -> Tensor:
 
 
 def chosen(gates: Tensor, k: int, by: Tensor | None = None) -> Tensor:
-    """The k largest gates along the last dimension, or those largest `by` something else, zeros for the rest."""
+    """The k largest gates along the last dimension, ranked `by` another tensor if given; the others are zero."""
     places = (gates if by is None else by).topk(k, -1).indices
     return torch.zeros_like(gates).scatter(-1, places, gates.gather(-1, places))

@@ -1,4 +1,4 @@
-"""FiSHformer's linear attention (NeurIPS 2022, A.6): the states K^T V are mixed over heads before they are read."""
+"""FiSHformer's linear attention (NeurIPS 2022, A.6), which mixes the states K^T V over heads."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch.utils.checkpoint import checkpoint
 from tensornet_attn.bench.baselines.kernels import causal_sums
 from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
 
-CHUNK = 64  # positions whose scores are written out; a state is kept for each chunk
-STATES = 16  # positions at a time that have a state each
-Noise = tuple[Tensor, Tensor]  # of the states [b k d e] and of the sums of the keys [b k d]
+CHUNK = 64  # positions per chunk; scores are computed within it, and there is one state per chunk
+STATES = 16  # positions per batch of individual states
+Noise = tuple[Tensor, Tensor]  # of the states [b k d e] and of the key sums [b k d]
 
 
 class MixedStates(Layer):
-    """States of g global heads mixed into h local ones, and the sums of the keys alike by positive weights.
+    """States of g global heads, mixed into h local heads. Key sums are mixed with positive weights.
 
-    `noise`: added to both while training.
+    `noise`: added to both in training.
     """
 
     mixed = "has no softmax"
@@ -48,7 +48,7 @@ class MixedStates(Layer):
         return v.new_empty(*shape, self.size.e).normal_(), v.new_empty(shape).normal_()
 
     def read(self, q: Tensor, states: Tensor, sums: Tensor, eps: Noise | None) -> tuple[Tensor, Tensor]:
-        """Numerators and normalisers: q [b h t c d] reads states [b g t d e] and sums [b g t d], mixed."""
+        """Numerators and normalisers of q [b h t c d] with the mixed states [b g t d e] and sums [b g t d]."""
         return q @ self.local_states(states, eps), q @ self.local_sums(sums, eps).unsqueeze(-1)
 
     def local_states(self, states: Tensor, eps: Noise | None) -> Tensor:
@@ -60,7 +60,7 @@ class MixedStates(Layer):
         return self.positive(sums, None if eps is None else eps[1])
 
     def positive(self, x: Tensor, eps: Tensor | None) -> Tensor:
-        """x [b g t ...] mixed by softplus(P), noise [b k ...] times the mixed deviations added."""
+        """Mixes x [b g t ...] with softplus(P), and adds noise [b k ...] times the mixed deviations."""
         P = F.softplus(self.P)
         mixed = torch.einsum("gk,bg...->bk...", P, x)
         if eps is None:
@@ -68,7 +68,7 @@ class MixedStates(Layer):
         return mixed + torch.einsum("k,bk...->bk...", self.sigma @ P, eps).unsqueeze(2)
 
     def running(self, q: Tensor, k: Tensor, v: Tensor, eps: Noise | None) -> Tensor:
-        """Keys of earlier chunks by their states, keys of the query's own chunk by scores: [b h n e]."""
+        """Reads earlier chunks by their states, and the query's own chunk by scores: [b h n e]."""
         n, (q, k, v) = q.shape[2], (chunks(x) for x in (q, k, v))
         above, below = self.read(q, before(k.transpose(-2, -1) @ v), before(k.sum(-2)), eps)
         scores = causal_sums(torch.einsum("bhtnd,bgtmd->bghtnm", q, k))
@@ -79,9 +79,9 @@ class MixedStates(Layer):
 
 
 class AdmixedStates(MixedStates):
-    """A relu of each global head's share of each of k mixtures, then a linear map; positive weights for the sums.
+    """A relu of each global head's part in each of k mixtures, then a linear map; positive weights for the sums.
 
-    Causal, each position has a state of its own: they are made a few at a time, and once more in the backward pass.
+    Causal attention needs a state per position. They are computed in small batches, and recomputed in the backward.
     """
 
     def declare(self, noise: bool = False) -> None:  # type: ignore[override]
@@ -114,7 +114,7 @@ class AdmixedStates(MixedStates):
     def part(
         self, q: Tensor, k: Tensor, v: Tensor, states: Tensor, sums: Tensor, eps: Noise | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """A few positions after states [b g d e] and sums [b g d]: what they read, and both after them."""
+        """Outputs of a few positions after the states [b g d e] and sums [b g d], and the updated states and sums."""
         each = states.unsqueeze(2) + (k.unsqueeze(-1) * v.unsqueeze(-2)).cumsum(2)  # b g t d e
         total = sums.unsqueeze(2) + k.cumsum(2)
         above, below = self.read(q.unsqueeze(3), each, total, eps)
@@ -122,12 +122,12 @@ class AdmixedStates(MixedStates):
 
 
 def chunks(x: Tensor) -> Tensor:
-    """[b h n d] with zeros up to a multiple of the chunk's length c, as [b h t c d]."""
+    """[b h n d], padded with zeros to a multiple of the chunk length c, as [b h t c d]."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % CHUNK)).unflatten(2, (-1, CHUNK))
 
 
 def before(x: Tensor) -> Tensor:
-    """[b g t ...]: for each chunk, the sum over the chunks before it."""
+    """The sum over all earlier chunks, for each chunk: [b g t ...]."""
     return torch.cat((torch.zeros_like(x[:, :, :1]), x.cumsum(2)[:, :, :-1]), 2)
 
 

@@ -1,4 +1,4 @@
-"""Softmax attention that mixes heads, or keys: talking heads, differential, FiSHformer, and Transformer-MGK."""
+"""Softmax attention that mixes heads or keys: talking heads, differential attention, FiSHformer, Transformer-MGK."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TalkingHeads(Layer):
 
 
 class Differential(Layer):
-    """The difference of two maps, each head normalised (Ye et al. 2025, eq. 1 to 3)."""
+    """The difference of two maps, with normalised heads (Ye et al. 2025, eq. 1 to 3)."""
 
     legs = "Wq1[f h d] Wq2[f h d] Wk1[f h d] Wk2[f h d] Wv[f h e] Wo[h e f] lq1[d] lk1[d] lq2[d] lk2[d]"
 
@@ -46,7 +46,7 @@ class Differential(Layer):
     def difference(self, x: Tensor, weight: Tensor) -> Tensor:
         scale, v = self.size.d**-0.5, heads(x, self.Wv)
         (q1, k1), (q2, k2) = ((heads(x, q), heads(x, k)) for q, k in ((self.Wq1, self.Wk1), (self.Wq2, self.Wk2)))
-        if self.attend is not eager:  # the maps stay inside the calls
+        if self.attend is not eager:  # the calls return no maps
             one, two = (self.attend(q, k, v, scale, self.causal) for q, k in ((q1, k1), (q2, k2)))
             return one - weight * two
         maps = [attention_map((scale * q) @ k.transpose(-2, -1), self.causal) for q, k in ((q1, k1), (q2, k2))]
@@ -57,7 +57,7 @@ class Fish(Layer):
     """Local heads as mixtures of global scores (FiSHformer, eq. 8 to 10 and the generalised form).
 
     `mixture`: free weights, "simplex" (a softmax of logits), "one" for all heads, "one simplex", "relu" (generalised,
-    relu before the sum over global heads) or "release" (its released code, relu after it). `noise`: added while
+    relu before the sum over global heads) or "release" (the released code, relu after the sum). `noise`: added in
     training.
     """
 
@@ -73,7 +73,7 @@ class Fish(Layer):
         q, k = heads(x, self.Wq), heads(x, self.Wk)
         scores = (self.size.d**-0.5 * q) @ k.transpose(-2, -1)  # b g n m
         maps, v = attention_map(self.local(scores, self.drawn(scores, noise)), self.causal), heads(x, self.Wv)
-        if maps.shape[1] == 1:  # one map for all heads: their values side by side, or matmul would copy the map
+        if maps.shape[1] == 1:  # one map for all heads: concatenate their values, because matmul would copy the map
             return (maps.squeeze(1) @ v.transpose(1, 2).flatten(2)) @ self.Wo.flatten(0, 1)
         return out(maps @ v, self.Wo)
 
@@ -87,8 +87,8 @@ class Fish(Layer):
         return torch.randn(scores.shape[0], count, *scores.shape[2:], dtype=scores.dtype, device=scores.device)
 
     def local(self, scores: Tensor, eps: Tensor | None) -> Tensor:
-        """Scores of the local heads, [b h n m] or, where all have one, [b 1 n m]."""
-        scale = self.size.d**-0.5  # that of the scores, for what is added to them
+        """Scores of the local heads, [b h n m], or [b 1 n m] if they are shared."""
+        scale = self.size.d**-0.5  # the scale of the scores also applies to the noise
         if self.mixture == "release":
             hidden = torch.einsum("kg,bgnm->bknm", self.W1, scores) + self.b1[:, None, None]
             return torch.einsum("hk,bknm->bhnm", self.W2, hidden.relu()) + self.b2[:, None, None]
@@ -101,7 +101,7 @@ class Fish(Layer):
         return mixed if eps is None else mixed + scale * (self.sigma @ P)[:, None, None] * eps
 
     def admixed(self, scores: Tensor, eps: Tensor | None) -> Tensor:
-        """relu of each global head's share, then the sum over them: [b k n m]."""
+        """The sum over global heads of the relu of their parts: [b k n m]."""
         shares = scores.unsqueeze(2)  # b g 1 n m
         if eps is not None:
             shares = shares + self.sigma[:, None, None, None] * eps.unsqueeze(1)
@@ -111,11 +111,11 @@ class Fish(Layer):
 class MixtureOfKeys(Layer):
     """logsumexp (or `hard`: maximum) over r keys of log prior - distance, then softmax (ICML 2022, eq. 10 to 12).
 
-    `shifted`: copies of one key. `dots`: dot products in place of distances. `em`: the prior follows the mean
-    responsibility while training (eq. 11). `shared`: all heads have one set of keys and values (A.11).
+    `shifted`: copies of one key. `dots`: dot products instead of distances. `em`: in training, the prior is updated
+    with the mean responsibility (eq. 11). `shared`: all heads share keys and values (A.11).
     """
 
-    mixed = "has r keys a position"
+    mixed = "has r keys per position"
 
     def declare(
         self, shifted: bool = False, hard: bool = False, dots: bool = False, em: bool = False, shared: bool = False
@@ -137,7 +137,7 @@ class MixtureOfKeys(Layer):
         return out(attention_map(joined, self.causal) @ v, self.Wo)
 
     def keys(self, x: Tensor) -> Tensor:
-        """[b h r m d], or [b 1 r m d] of all heads."""
+        """The keys [b h r m d], or [b 1 r m d] if heads share them."""
         if self.shared:
             return heads(x, self.Wk).unsqueeze(1)
         if self.shifted:
@@ -145,7 +145,7 @@ class MixtureOfKeys(Layer):
         return heads(x, self.Wk.flatten(1, 2)).unflatten(1, (self.size.r, self.size.h)).transpose(1, 2)
 
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
-        """Log prior less distance; the query's own norm cancels in the softmax."""
+        """Log prior minus distance. The query norm cancels in the softmax."""
         scale = self.size.d**-0.5
         scores = (scale * q).unsqueeze(2) @ k.transpose(-2, -1)
         if not self.dots:
@@ -156,7 +156,7 @@ class MixtureOfKeys(Layer):
 
     @torch.no_grad()
     def update(self, scores: Tensor) -> None:
-        """The prior becomes the mean responsibility over the keys each query sees, then queries and batch."""
+        """Sets the prior to the mean responsibility over visible keys of each query, then over queries and batch."""
         responsibility = scores.softmax(2)
         keep = visible(*scores.shape[-2:], self.causal, None, scores.device)
         if keep is None:

@@ -1,4 +1,4 @@
-"""Softmax attention of queries, keys and values that are projections, and of positions: one call of attention each."""
+"""Softmax attention with projections and positions, by one call of attention each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tensornet_attn.bench.baselines.layer import Layer, chosen, heads, out
 
 
 def rotated(x: Tensor, fraction: float = 1.0) -> Tensor:
-    """x [b h n d] with the first `fraction` of each head turned by its position (Su et al. 2021).
+    """Rotary positions on the first `fraction` of each head of x [b h n d] (Su et al. 2021).
 
-    Entry i goes with entry i + half; angles in float64, so that long sequences keep their phase.
+    Entries i and i + half are a pair. Angles are in float64, for accurate phases in long sequences.
     """
     width = round(fraction * x.shape[-1])
     place = torch.arange(x.shape[-2], device=x.device, dtype=torch.float64)
@@ -23,10 +23,10 @@ def rotated(x: Tensor, fraction: float = 1.0) -> Tensor:
 
 
 class MultiHead(Layer):
-    """softmax(Q K^T / sqrt(d)) V Wo (Vaswani et al. 2017, eq. 1); from another sequence where `memory` is given.
+    """softmax(Q K^T / sqrt(d)) V Wo (Vaswani et al. 2017, eq. 1), with keys and values from `memory` if given.
 
-    `band`: only (k - 1) // 2 diagonals on either side of the main one. `rope`: queries and keys turned by their
-    positions (Su et al. 2021, eq. 14 to 16).
+    `band`: only (k - 1) // 2 diagonals on each side of the main diagonal. `rope`: rotary positions on queries and keys
+    (Su et al. 2021, eq. 14 to 16).
     """
 
     legs = "Wq[f h d] Wk[f h d] Wv[f h d] Wo[h d f]"
@@ -67,7 +67,7 @@ class GroupedQuery(Layer):
 
 
 class Latent(Layer):
-    """Keys and values made from one latent per position (DeepSeek-V2, eq. 9 to 11)."""
+    """Keys and values from one latent per position (DeepSeek-V2, eq. 9 to 11)."""
 
     legs = "Wq[f h d] Wc[f c] Wuk[c h d] Wuv[c h d] Wo[h d f]"
 
@@ -78,9 +78,9 @@ class Latent(Layer):
 
 
 class Merged(Layer):
-    """Multi-head attention whose weights have the legs h d as one (Tuformer, Proposition 1).
+    """Multi-head attention with the legs h d merged in its weights (Tuformer, Proposition 1).
 
-    Whoever knows that the core is kron(eye(h), ones(d, d)) writes multi-head attention, and so does this.
+    With the core kron(eye(h), ones(d, d)), the design is multi-head attention, which this layer computes directly.
     """
 
     legs = "Wq[f s] Wk[f s] Wv[f r] Wo[r f]"
@@ -92,7 +92,7 @@ class Merged(Layer):
 
 
 class HeadsOnly(Layer):
-    """Heads of one component each (Tuformer, table 2: C = I)."""
+    """Heads with one component each (Tuformer, table 2: C = I)."""
 
     legs = "Wq[f h] Wk[f h] Wv[f h] Wo[h f]"
 
@@ -102,7 +102,7 @@ class HeadsOnly(Layer):
 
 
 class HeadGated(Layer):
-    """Each query picks k heads by a gate (Few Heads Are Enough, eq. 4 to 6)."""
+    """Each query selects k heads by gates (Few Heads Are Enough, eq. 4 to 6)."""
 
     legs = "Wq[f h d] Wk[f h d] Wv[f h d] Sg[f h] Wo[h d f]"
 
@@ -114,7 +114,7 @@ class HeadGated(Layer):
 
 
 class MixtureOfHeads(Layer):
-    """Each query picks k of e heads that share keys and values (Zhang et al. 2022), all heads computed."""
+    """Each query selects k of e heads that share keys and values (Zhang et al. 2022). All heads are computed."""
 
     legs = "Sg[f e] Wq[e f d] Wk[f d] Wv[f d] Wo[e d f]"
 
@@ -130,7 +130,7 @@ class MixtureOfHeads(Layer):
 
 
 class Gaussian(Layer):
-    """Scores by the distance of query and key; the query's own norm cancels in the softmax (MGK with one component)."""
+    """Scores from the distance of query and key (MGK with one component). The query norm cancels in the softmax."""
 
     legs = "Wq[f h d] Wk[f h d] Wv[f h d] Wo[h d f]"
 
@@ -142,7 +142,7 @@ class Gaussian(Layer):
 
 
 class Alibi(MultiHead):
-    """Scores less slope times distance (Press et al. 2022)."""
+    """Scores minus slope times distance (Press et al. 2022)."""
 
     def declare(self) -> None:
         super().declare()
@@ -157,7 +157,7 @@ class Alibi(MultiHead):
 
 
 def slopes(h: int) -> list[float]:
-    """2 ** (-8 i / h); between powers of two, every second slope of the next power fills up."""
+    """The slopes 2 ** (-8 i / h). If h is no power of two, every second slope of the next power is added."""
     power = 2 ** (h.bit_length() - 1)
     first = [2 ** (-8 * i / power) for i in range(1, power + 1)]
     return first + [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * (h - power), 2)]
@@ -179,21 +179,21 @@ class Relative(Layer):
         return self.attend(q + self.u[:, None], k, values, scale, self.causal, bias=place * scale)
 
     def places(self, q: Tensor, n: int, m: int) -> Tensor:
-        """(q + v) times the keys of the relative positions, moved to key positions: [b h n m]."""
+        """(q + v) times the keys of relative positions, shifted to key positions: [b h n m]."""
         far_first = torch.arange(m - 1, -n, -1, device=q.device)  # distances of query and key
         table = heads(sinusoid(far_first, self.size.f).to(q.dtype)[None], self.Wr)  # 1 h p d
         return shifted((q + self.v[:, None]) @ table.transpose(-2, -1), m)
 
 
 def shifted(scores: Tensor, m: int) -> Tensor:
-    """[b h n p] with distances m - 1 to 1 - n, to [b h n m]: row i starts n - 1 - i entries further right."""
+    """Shifts [b h n p] with distances m - 1 to 1 - n to [b h n m]: row i starts at entry n - 1 - i."""
     n, width = scores.shape[-2:]
     padded = torch.nn.functional.pad(scores, (1, 0)).flatten(-2)
     return padded[..., n:].unflatten(-1, (n, width))[..., :m]
 
 
 def sinusoid(place: Tensor, width: int) -> Tensor:
-    """Sines and cosines in turn, [p, f]."""
+    """Interleaved sines and cosines, [p, f]."""
     entry = torch.arange(width, device=place.device)
     angle = place[:, None] * 10000.0 ** (-2 * (entry // 2).double() / width)
     return torch.where(entry % 2 == 0, angle.sin(), angle.cos())

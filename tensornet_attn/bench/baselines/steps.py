@@ -1,7 +1,6 @@
-"""One step of decoding written by hand: tensors with room for what is kept, made before, and what a position adds.
+"""Handwritten decoding steps with preallocated caches.
 
-Weights are those of the layers written by hand. Scores are by scaled_dot_product_attention, states are one for all
-positions.
+Weights are those of the handwritten layers. Attention uses scaled_dot_product_attention.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ Shape = tuple[int, ...]
 
 
 class Step(ABC):
-    """A step of a layer. `kept`: what it keeps, zeros at first; `seen`: positions so far, `room` at most."""
+    """A decoding step of a layer. `kept`: the cache tensors. `seen`: the number of positions, at most `room`."""
 
-    of = ""  # the shipped design whose hand-written layer has the weights
+    of = ""  # the shipped design whose handwritten layer has the weights
     note = ""
 
     def __init__(self, layer: Layer, batch: int, room: int):
@@ -35,10 +34,10 @@ class Step(ABC):
     @staticmethod
     @abstractmethod
     def shapes(size: Any, batch: int, room: int) -> list[Shape]:
-        """Of what is kept, by the sizes of the legs."""
+        """The shapes of the cache tensors."""
 
     def fill(self, n: int) -> None:
-        """As if it had seen n positions: any numbers, since a step takes as long for all of them."""
+        """Fills the cache as after n positions, with random values, which do not affect the time of a step."""
         self.seen = n
         for held in self.kept:
             held.uniform_()
@@ -48,13 +47,13 @@ class Step(ABC):
         """The output [b 1 f] of one more position."""
 
     def grown(self, held: Tensor, new: Tensor) -> Tensor:
-        """All positions of held [... room d], those of new [... 1 d] written behind what was seen before this step."""
+        """Writes `new` [... 1 d] to `held` [... room d] at this step's position, and returns all positions so far."""
         held[..., self.seen - 1 : self.seen, :] = new
         return held[..., : self.seen, :]
 
 
 class KeysAndValues(Step):
-    """Softmax attention with keys and values in the layout that SDPA reads; query heads may share them."""
+    """Softmax attention with cached keys and values in the layout of SDPA; query heads may share them."""
 
     of = "mhsa"
 
@@ -80,10 +79,10 @@ class GroupedKeysAndValues(KeysAndValues):
 
 
 class Unabsorbed(Step):
-    """Keeps the latent, and makes all keys and values of it again at each step."""
+    """Caches the latent, and computes all keys and values from it at each step."""
 
     of = "mla"
-    note = "keys and values are made of the latent at each step"
+    note = "computes keys and values from the latent at each step"
 
     @staticmethod
     def shapes(size: Any, batch: int, room: int) -> list[Shape]:
@@ -97,7 +96,7 @@ class Unabsorbed(Step):
 
 
 class LinearState(Step):
-    """S += k v^T and z += k, read as q S / q z."""
+    """S += k v^T and z += k, with output q S / q z."""
 
     of = "linear"
 
@@ -115,7 +114,7 @@ class LinearState(Step):
 
 
 class FastWeightState(Step):
-    """S += rate k (v - k S) and z += k, read as q S / q z."""
+    """S += rate k (v - k S) and z += k, with output q S / q z."""
 
     of = "fast_weight1"
 
@@ -134,14 +133,14 @@ class FastWeightState(Step):
 
 
 class Retention(Step):
-    """S = decay S + k v^T, read as q S; the decay of a head is exp of minus its slope."""
+    """S = decay S + k v^T, with output q S. The decay of a head is exp(-slope)."""
 
     of = "mhsa"
 
     def __init__(self, layer: Layer, batch: int, room: int):
         super().__init__(layer, batch, room)
         places = torch.arange(1, layer.size.h + 1, dtype=torch.float64)
-        slopes = 2.0 ** (-8 * places / layer.size.h)  # those of ALiBi, of 2, 4, 8 ... heads
+        slopes = 2.0 ** (-8 * places / layer.size.h)  # as in ALiBi, for a power of two heads
         self.decay = torch.exp(-slopes).to(self.kept[0]).view(-1, 1, 1)
 
     @staticmethod
@@ -166,5 +165,5 @@ STEPS: Mapping[str, type[Step]] = {
 
 
 def layer_of_step(made: type[Step], sizes: Mapping[str, Any]) -> Layer:
-    """The layer whose weights a step reads; they are empty."""
+    """The layer with the (empty) weights of a step."""
     return layer_of(made.of, sizes, causal=True)

@@ -1,4 +1,4 @@
-"""Tunable heads: cores that mix components of queries and keys into heads (Tuformer, ICLR 2022)."""
+"""Tunable heads: a core mixes components of queries and keys into heads (Tuformer, ICLR 2022)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensornet_attn.bench.baselines.multi_head import shifted, sinusoid
 
 
 class TunableHeads(Layer):
-    """softmax of sum over s of C[r s] Q[n s] K[m s], one value component a head."""
+    """softmax of sum over s of C[r s] Q[n s] K[m s], with one value component per head."""
 
     mixed = BEFORE
     legs = "C[r s] Wq[f s] Wk[f s] Wv[f r] Wo[r f]"
@@ -22,14 +22,14 @@ class TunableHeads(Layer):
 
 
 def attended(C: Tensor, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """q, k [b n s], v [b m r]: [b n r], scores scaled by r ** -0.5."""
+    """The attention [b n r] of q, k [b n s] and v [b m r], with scores scaled by r ** -0.5."""
     mixed = (len(C) ** -0.5 * C)[:, None] * q.unsqueeze(1)  # b r n s
     maps = attention_map(torch.einsum("brns,bms->brnm", mixed, k), causal)
     return torch.einsum("brnm,bmr->bnr", maps, v)
 
 
 class RelativeHeads(Layer):
-    """The core mixes all four terms of Transformer-XL's scores alike (Dai et al. 2019, section 3.3)."""
+    """The core mixes all four terms of Transformer-XL's scores (Dai et al. 2019, section 3.3)."""
 
     mixed = BEFORE
     legs = "C[r s] Wq[f s] Wk[f s] Wv[f r] Wr[f s] u[s] v[s] Wo[r f]"
@@ -46,7 +46,7 @@ class RelativeHeads(Layer):
 
 
 class SquaredHeads(Layer):
-    """Mixed scores squared, rows divided by their sums; s (s + 1) / 2 features of a kernel would take more."""
+    """Row-normalised squares of mixed scores. Kernel features would be larger, s (s + 1) / 2 per position."""
 
     mixed = "has no softmax"
     legs = "C[r s] Wq[f s] Wk[f s] Wv[f r] Wo[r f]"
@@ -57,7 +57,7 @@ class SquaredHeads(Layer):
 
 
 class TrainableHeads(Layer):
-    """The same at few heads (table 2, D = 1)."""
+    """Tunable heads with few heads (table 2, D = 1)."""
 
     mixed = BEFORE
     legs = "C1[h g] Wq[f g] Wk[f g] Wv[f h] Wo[h f]"
@@ -92,7 +92,7 @@ class SkipRight(Layer):
 
 
 class SkipLeft(Layer):
-    """C = I_H (x) (C2^T C3): components are mixed inside each head."""
+    """C = I_H (x) (C2^T C3): components are mixed within each head."""
 
     mixed = BEFORE
     legs = "C2[c d] C3[c e] Wq[f h e] Wk[f h e] Wv[f h d] Wo[h d f]"
@@ -106,7 +106,7 @@ class SkipLeft(Layer):
 
 
 class KroneckerCore(Layer):
-    """C = C1 (x) (C2^T C3): components are mixed inside each head, and then whole heads."""
+    """C = C1 (x) (C2^T C3): components are mixed within each head, then whole heads."""
 
     mixed = BEFORE
     legs = "C1[h g] C2[c d] C3[c e] Wq[f g e] Wk[f g e] Wv[f h d] Wo[h d f]"
@@ -120,7 +120,7 @@ class KroneckerCore(Layer):
 
 
 class KernelCore(Layer):
-    """Rows of C[r s] phi(Q)[n s] phi(K)[m s] divided by their sums; linear in n, unless causal."""
+    """Row-normalised C[r s] phi(Q)[n s] phi(K)[m s]; linear in n if not causal."""
 
     mixed = "has no softmax"
     linear = True

@@ -1,6 +1,6 @@
-"""Writes what is generated and committed: codegen/, the index of designs, a page and two pictures a design, schemas.
+"""Writes the generated files in the repository: codegen/, schemas, and pages and pictures of designs in docs/.
 
-`python -m tensornet_attn.cli.generate [--check] [codegen] [docs] [schema]`, in a checkout: everything, where no part is
-named; `--check` only compares. `resources` is made on demand alone: it compiles all Triton kernels.
-Everything comes from the files in specs/: to add a design is to add a file, and nothing here knows its name.
+Run `python -m tensornet_attn.cli.generate [--check] [codegen] [docs] [schema]` in a checkout. Without a part, it writes
+all three parts; `--check` only compares. The parts `resources`, which compiles all Triton kernels, and `parity` run
+only on request. All content comes from the files in specs/; no design is named here.
 """

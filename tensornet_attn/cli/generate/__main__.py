@@ -1,4 +1,4 @@
-"""`python -m tensornet_attn.cli.generate`."""
+"""Runs the generator as `python -m tensornet_attn.cli.generate`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The shipped designs, each read once, with what their files say beside the diagram: notes, remarks, parents."""
+"""The shipped designs with the notes, remarks and parents in their files. Each design is read once."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tensornet_attn.spec import Design, library
 from tensornet_attn.spec.design import SECTIONS
 from tensornet_attn.spec.sources import file_document
 
-AGAINST, AGAINST_WITHOUT_KEYS = "mhsa", "mlp"  # what a design's costs stand beside; a layer without keys mixes nothing
+AGAINST, AGAINST_WITHOUT_KEYS = "mhsa", "mlp"  # baselines of costs, with and without a key leg
 _SECTION = re.compile(rf"({'|'.join((*SECTIONS, 'contains'))}):")
 _REMARK = re.compile(r"\s#\s*(.*)$")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One design; `path` is its file, None for one that was resized to be compared with."""
+    """One design. `path` is its file, or None for a resized baseline."""
 
     design: Design
     path: Path | None = None
-    costs: dict[int, Report] = field(default_factory=dict, compare=False)  # those asked for so far
+    costs: dict[int, Report] = field(default_factory=dict, compare=False)  # by length
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """`mhsa (f = 512, h = 8)`: the design with the sizes its file writes as numbers."""
+        """`mhsa (f = 512, h = 8)`: the name, and the sizes that are numbers in the file."""
         legs = [leg for leg in self.graph.legs if isinstance(leg.text, Number)]
         return f"{self.name} ({', '.join(f'{leg.name} = {leg.size}' for leg in legs)})"
 
@@ -49,47 +49,47 @@ class Entry:
         return build(self.design)
 
     def cost(self, n: int) -> Report:
-        """The costs of one sequence in float32 at query length n, and key length n where its leg allows it."""
-        if n not in self.costs:  # page, plot and index ask for the same ones
+        """The costs of one sequence in float32 at query length n, and at key length n if its leg allows it."""
+        if n not in self.costs:  # page, plot and index use the same lengths
             self.costs[n] = compiler.cost_of(self.graph, n)
         return self.costs[n]
 
     @cached_property
     def longest(self) -> int | None:
-        """The largest length that can be asked for; None where nothing bounds it."""
+        """The maximum length, or None if there is none."""
         names = (self.graph.query, self.graph.key if self.graph.tied else None)
         legs = [self.graph.leg[name] for name in names if name is not None]
         return min((leg.maximum for leg in legs if leg.maximum is not None), default=None)
 
     def at(self, n: int) -> int:
-        """This length, or the longest that the design takes."""
+        """This length, or the maximum length of the design if that is less."""
         return n if self.longest is None else min(n, self.longest)
 
     @cached_property
     def text(self) -> str:
-        """The file as it stands."""
+        """The content of the file."""
         return self.path.read_text(encoding="utf-8") if self.path else ""
 
     @cached_property
     def parent(self) -> str | None:
-        """What the file extends: a shipped name, or the stem of a path."""
+        """The design that the file extends: a shipped name, or the stem of a path."""
         extends = file_document(str(self.path))[0].data.get("extends") if self.path else None
         return Path(extends).stem if isinstance(extends, str) else None
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """The comments at the head of the file, a paragraph each."""
+        """The comments at the head of the file, by paragraph."""
         return notes_of(self.text)
 
     def remark(self, section: str, name: str) -> str:
-        """The comment beside the declaration of a leg, setting or tensor, in the file that declares it."""
+        """The comment on the line that declares a leg, setting or tensor."""
         place = self.design.document.keys.get((section, name))
         found = _REMARK.search(place.file.lines[place.line]) if place else None
         return found[1] if found else ""
 
 
 def notes_of(text: str) -> tuple[str, ...]:
-    """The comment lines before the first section of a file, joined into paragraphs; an empty `#` parts them.
+    """The comments before the first section of a file, joined to paragraphs. An empty `#` separates paragraphs.
 
     >>> notes_of("name: a\\n# One note\\n# on two lines.\\nextends: b\\n# Another.\\nlegs:\\n# no note\\n")
     ('One note on two lines.', 'Another.')
@@ -121,17 +121,17 @@ class Catalogue:
         return {name: [entry for entry in self if entry.family == name] for name in names}
 
     def ancestors(self, entry: Entry) -> Iterator[str]:
-        """The designs that one extends, the nearest first."""
+        """The ancestors of a design, from the nearest."""
         while entry.parent in self.entries:
             entry = self.entries[entry.parent]
             yield entry.name
 
     def holders(self, name: str) -> list[str]:
-        """The designs that say they contain this one."""
+        """The designs with this design under `contains`."""
         return [entry.name for entry in self if name in entry.design.contains]
 
     def against(self, entry: Entry) -> Entry | None:
-        """What a design's costs are compared with, at the width of its first input; None for that design itself."""
+        """The baseline of a design's costs, at the width of its first input, or None for the baseline itself."""
         name = AGAINST if entry.graph.key else AGAINST_WITHOUT_KEYS
         if entry.name == name or name not in self.entries:
             return None
@@ -143,7 +143,7 @@ class Catalogue:
 
 
 def _resized(graph: Graph, width: int) -> Design:
-    """A shipped design at another width of its input; of its heads, as many as divide the width."""
+    """A shipped design at another input width. Numbers of heads are reduced to divisors of the width."""
     sizes = {graph.of_role("input")[0].legs[-1]: width}
     sizes |= {leg.name: gcd(leg.size or 1, width) for leg in graph.legs if leg.kind == "head"}
     return compiler.load(graph.name, legs=sizes)

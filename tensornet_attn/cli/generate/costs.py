@@ -1,4 +1,4 @@
-"""Work and memory over the length of the sequence, or over other sizes: the numbers, and plots of them."""
+"""Costs over the sequence length or other sizes, and plots of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TABLE = (256, 1024, 4096, 16384)
 PLOT = tuple(2**power for power in range(6, 15))
 FLOAT = dtype_bytes("float32")
 WIDTH, HEIGHT = 760, 320
-LEFT, TOP, HIGH = (70, 450), 62, 200  # left edges of the two panels; their top and height
-# Dark and solid against light and dashed, dashes on top: they part in greyscale too, and where the lines coincide.
+LEFT, TOP, HIGH = (70, 450), 62, 200  # left edges, top and height of the two panels
+# Dark and solid below light and dashed: distinct in greyscale, and where the lines coincide.
 STYLES = (
     'fill="none" stroke="#1a4f8b" stroke-width="4"',
     'fill="none" stroke="#8f8f8f" stroke-width="2" stroke-dasharray="7 4"',
@@ -26,7 +26,10 @@ STYLES = (
 
 @dataclass(frozen=True)
 class Point:
-    """Costs of one sequence of length n in float32, as planned. `kept`: bytes for backward; `peak`: bytes, forward."""
+    """Costs of one sequence of length n in float32, as planned.
+
+    `kept`: bytes saved for the backward. `peak`: peak bytes of the forward.
+    """
 
     n: int
     macs: int
@@ -35,19 +38,19 @@ class Point:
 
 
 def points(entry: Entry, lengths: Sequence[int]) -> list[Point]:
-    """The costs at these lengths, and in place of those above the design's longest at that one."""
+    """The costs at these lengths. Lengths above the maximum of the design are replaced with the maximum."""
     totals = [(n, entry.cost(n).best.total) for n in sorted(set(map(entry.at, lengths)))]
     return [Point(n, total.macs, FLOAT * total.saved_floats, total.live_bytes) for n, total in totals]
 
 
 def picture(entry: Entry, other: Entry | None) -> str:
-    """SVG of MACs and of bytes kept for backward over the length, this design against another."""
+    """The SVG of MACs and of bytes kept for backward over the length, for a design and its baseline."""
     own = points(entry, PLOT)
     lines = {entry.name: own}
     if other:
         lines[other.title] = points(other, [point.n for point in own])
-    told = [f"{name}: {_ends(line[0])}, {_ends(line[-1])}." for name, line in lines.items()]
-    about = f"MACs and bytes kept for backward over the length n. {' '.join(told)}"
+    ends = [f"{name}: {_ends(line[0])}, {_ends(line[-1])}." for name, line in lines.items()]
+    about = f"MACs and bytes kept for backward over the length n. {' '.join(ends)}"
     body, left = list[str](), LEFT[0]
     for name, style in zip(lines, STYLES, strict=False):
         body.append(f'<path d="M{left} 20h34" {style}/>')
@@ -65,7 +68,7 @@ def _ends(point: Point) -> str:
 def _panel(
     title: str, unit: str, left: int, value: Callable[[Point], int], lines: Sequence[Sequence[Point]]
 ) -> Iterator[str]:
-    """One pair of axes, both logarithmic, y over whole decades, and the lines; the first one's points of the table."""
+    """A panel with logarithmic axes and the lines. The first line has markers at the lengths of the table."""
     decades = [log10(max(value(point), 1)) for line in lines for point in line]
     lengths = [point.n for line in lines for point in line]
     low, high = floor(min(decades)), max(ceil(max(decades)), floor(min(decades)) + 1)
@@ -90,15 +93,15 @@ def _panel(
                 yield f'<circle cx="{across}" cy="{up}" r="4" fill="#1a4f8b"/>'
 
 
-# FiSHformer's figures of efficiency, from our counts of one layer: attention and a feed-forward layer of width 2,048,
-# where the paper counts whole language models.
+# FiSHformer's efficiency figures, from our counts of an attention layer and a feed-forward layer of width 2,048. The
+# paper counts whole language models.
 SIZES = {"f": (256, 512, 1024, 2048, 4096), "n": (128, 256, 512, 1024, 2048, 4096, 8192), "g": (2, 4, 6)}
 WORK = ("macs", "training")
 SHARED = ("gfish_release",)
 
 
 def figure(designs: tuple[str, ...], against: str | None, measures: tuple[str, ...], *axes: str, **legs: int) -> Sweep:
-    """A sweep over axes, each `f`, `n` or `g`; `l` is the width of the feed-forward layer beside."""
+    """A sweep over the axes `f`, `n` or `g`; `l` is the width of the additional feed-forward layer."""
     over = {axis: SIZES[axis] for axis in axes}
     return Sweep(designs, over, measures, against, beside=("mlp",), legs={**legs, "l": 2048}, order="fewest")
 

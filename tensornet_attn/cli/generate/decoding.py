@@ -1,4 +1,4 @@
-"""The page of what a decoding cache keeps of each shipped design."""
+"""The page on the decoding caches of shipped designs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ COLUMNS = ("design", "cache", "elements per position", "constant elements", f"af
 
 
 def decoding_page(catalogue: Catalogue) -> str:
-    """docs/decoding_state.md: a line a design, by families; those without a cache with the reason."""
+    """docs/decoding_state.md: one line per design, by family; for designs without a cache, the reason."""
     families, refused = dict[str, list[tuple[str, ...]]](), list[tuple[str, str]]()
     for family, entries in catalogue.families().items():
         for entry in entries:
             try:
                 found = as_decoder(build(entry.design))
             except InputError as error:
-                refused.append((entry.name, str(error).partition("no cache can be kept: ")[2]))
+                refused.append((entry.name, str(error).split(": ", 2)[-1]))  # NAME: no cache can be kept: REASON
             else:
                 families.setdefault(family, []).append(_row(entry, found))
     return template("decoding.md.jinja").render(families=families, refused=refused, columns=COLUMNS, length=LENGTH)
 
 
 def _row(entry: Entry, found: Decoding) -> tuple[str, ...]:
-    """design, what is kept, numbers of a position, numbers whatever the length, numbers at the length of the table."""
+    """The cells: design, cached tensors, elements per position, constant elements, elements at LENGTH positions."""
     growing = sum(found.elements(one) for one in found.kept if _grows(one))
     fixed = sum(found.elements(one) * (one.rows(LENGTH) if one.leg else 1) for one in found.kept if not _grows(one))
     kept = ", ".join(map(_words, found.kept)) or "nothing"

@@ -1,4 +1,4 @@
-"""All generated files with what belongs in them, and what is stale of those that are committed."""
+"""The generated files with their contents, and the comparison with the committed files."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tensornet_attn.cli.output import as_json_text, write
 from tensornet_attn.draw.sweep import sweep_svg
 
 ROOT = Path(__file__).resolve().parents[3]
-LINES = 60  # of a difference
+LINES = 60  # maximum number of lines of a diff
 Files = Iterator[tuple[Path, str]]
 
 
 def codegen(catalogue: Catalogue) -> Files:
-    """One readable module a design: the text that `compile` loads."""
+    """One module per design: the source that `compile` loads."""
     for entry in catalogue:
         yield Path("codegen", entry.family, f"{entry.name}.py"), compiler.emit_source(entry.design, package=True)
 
 
 def kernels(catalogue: Catalogue) -> Files:
-    """The same on Triton, of each design with kernels of its own: those that it extends have not the same ones."""
+    """The Triton module of each design whose kernels differ from those of its ancestors."""
     texts = {entry.name: compiler.emit_source(entry.design, backend="triton", package=True) for entry in catalogue}
     own = {
         name: [part for part in text.split("\n\n\n") if part.startswith("@triton.jit")] for name, text in texts.items()
@@ -40,7 +40,7 @@ def kernels(catalogue: Catalogue) -> Files:
 
 
 def pages(catalogue: Catalogue) -> Files:
-    """The index, what decoding keeps, a page a design, and the plot on it."""
+    """The index, the page on decoding caches, and for each design its page and cost plot."""
     yield Path("docs", "designs.md"), index(catalogue)
     yield Path("docs", "decoding_state.md"), decoding_page(catalogue)
     for entry in catalogue:
@@ -49,7 +49,7 @@ def pages(catalogue: Catalogue) -> Files:
 
 
 def diagrams(catalogue: Catalogue) -> Files:
-    """The picture of each design."""
+    """The diagram of each design."""
     from tensornet_attn.draw import to_svg
 
     for entry in catalogue:
@@ -58,7 +58,7 @@ def diagrams(catalogue: Catalogue) -> Files:
 
 
 def plots(catalogue: Catalogue) -> Files:
-    """The figures of docs/costs.md whose designs are all there."""
+    """The figures of docs/costs.md. Figures with unknown designs are skipped."""
     for name, asked in FIGURES.items():
         designs = {*asked.designs, *asked.beside, *([asked.against] if asked.against else [])}
         if designs <= {*catalogue.entries}:
@@ -76,12 +76,12 @@ def schema(catalogue: Catalogue) -> Files:
 
 
 def resources(catalogue: Catalogue) -> Files:
-    """What the Triton kernels of each design use of two GPUs."""
+    """The resources of each design's Triton kernels on two GPUs."""
     yield Path("docs", "kernels-designs.md"), kernels_of_designs(catalogue)
 
 
 def parity(catalogue: Catalogue) -> Files:
-    """How far designs are from layers that other packages wrote."""
+    """The comparison of designs with layers of other packages."""
     yield Path("docs", "parity.md"), parity_page()
 
 
@@ -91,20 +91,20 @@ PARTS: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {
     "schema": (schema,),
 }
 
-# 15 minutes of work, and what needs other packages
+# takes 15 minutes; needs other packages
 ON_DEMAND: dict[str, tuple[Callable[[Catalogue], Files], ...]] = {"resources": (resources,), "parity": (parity,)}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the parts, or with `--check` says what is stale; the exit code."""
+    """Writes the parts, or with `--check` prints which files are stale. Returns the exit code."""
     parts = [argument for argument in arguments if argument != "--check"] or list(PARTS)
     known = PARTS | ON_DEMAND
     if unknown := [part for part in parts if part not in known]:
-        print(f"error: there is no part '{unknown[0]}'; one of {', '.join(known)}.", file=sys.stderr)
+        print(f"error: there is no part '{unknown[0]}'; choose one of {', '.join(known)}.", file=sys.stderr)
         return 2
     if "--check" in arguments:
         found = stale()
-        print("\n".join(found) or "everything generated is fresh.", file=sys.stderr if found else sys.stdout)
+        print("\n".join(found) or "all generated files are up to date.", file=sys.stderr if found else sys.stdout)
         return 1 if found else 0
     catalogue = Catalogue()
     for part in parts:
@@ -117,9 +117,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def stale(root: Path = ROOT) -> list[str]:
-    """A difference for each generated file that is not what would be written now, and each stray file.
+    """A message for each generated file that differs from its current content, and for each stray file.
 
-    The bytes of a diagram depend on the Graphviz that drew it, so only its mark is compared: what it was drawn from.
+    The bytes of a diagram depend on the version of Graphviz, so only the digest of its source is compared.
     """
     from tensornet_attn.draw.render import mark
 
@@ -131,19 +131,19 @@ def stale(root: Path = ROOT) -> list[str]:
     for entry in catalogue:
         drawn = f"title-{mark(entry.graph, entry.name, entry.design.about or None)}"
         if drawn not in committed(diagram_path(entry)):
-            found.append(f"{diagram_path(entry)}: drawn from another version of the design.")
+            found.append(f"{diagram_path(entry)}: drawn from another version of the design; run 'make docs'.")
     for make in (codegen, kernels, pages, plots, schema):
         for path, text in make(catalogue):
             expected.add(path)
             if committed(path) != text:
                 found.append(_difference(path, committed(path), text))
     places = (("codegen", "*.py"), ("docs/designs", "*"), ("docs/pictures", "*"))
-    there = [path.relative_to(root) for folder, kind in places for path in sorted((root / folder).rglob(kind))]
-    return [f"{path}: no design has this file." for path in there if path not in expected] + found
+    present = [path.relative_to(root) for folder, kind in places for path in sorted((root / folder).rglob(kind))]
+    return [f"{path}: no design has this file; delete it." for path in present if path not in expected] + found
 
 
 def _difference(path: Path, old: str, new: str) -> str:
     if path.suffix == ".svg":
-        return f"{path}: drawn from other numbers."
+        return f"{path}: plotted from other figures; run 'make docs'."
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), f"{path} (committed)", "generated", lineterm="")
     return "\n".join(list(lines)[:LINES])

@@ -1,4 +1,4 @@
-"""Pages of Markdown: that of a design, the index of all of them, what their kernels use; templates hold their text."""
+"""Markdown pages: a page per design, the index, and the resources of kernels. Templates contain their text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIGNS = re.compile(r"[\\*<|~]|(?<!\w)_|_(?!\w)|\](?=\()")
 
 
 def prose(text: str) -> str:
-    """A text as Markdown that shows it as it is.
+    """Escapes the special characters of Markdown.
 
     >>> prose("scale d ** -0.5 where g < h")
     'scale d \\\\*\\\\* -0.5 where g \\\\< h'
@@ -35,12 +35,12 @@ def prose(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A text as code; a bar in it would end a cell of a table."""
+    """A text as code, with escaped bars, which would end a table cell."""
     return f"`{text}`".replace("|", "\\|") if text else ""
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[str] = ()) -> str:
-    """A table; columns named in `right` are aligned right, and columns without any entry are left out.
+    """A table. Columns in `right` are right-aligned, and empty columns are omitted.
 
     >>> print(table([("n", "8", "")], ("leg", "size", "note"), right=("size",)))
     | leg | size |
@@ -53,12 +53,12 @@ def table(rows: Sequence[Sequence[str]], header: Sequence[str], right: Sequence[
 
 
 def template(name: str) -> Template:
-    """A template of these pages, with what they write texts by."""
+    """A template of these pages, with their filters."""
     return environment(Path(__file__).parent / "templates", False, (prose, code, table)).get_template(name)
 
 
 def page(entry: Entry, catalogue: Catalogue) -> str:
-    """The page of a design: what it is, its diagram, its tensors, its costs, its relatives, its file."""
+    """The page of a design: description, diagram, tensors, costs, related designs and file."""
     design, graph, other = entry.design, entry.graph, catalogue.against(entry)
     report = entry.cost(entry.at(LENGTH))
     own = points(entry, TABLE)
@@ -81,7 +81,7 @@ def page(entry: Entry, catalogue: Catalogue) -> str:
         parent=catalogue.entries.get(entry.parent or ""),
         link=link,
         files=files,
-        equations=to_text(graph).partition("\n\n")[2].rstrip("\n"),  # what `show --text` prints below the name
+        equations=to_text(graph).partition("\n\n")[2].rstrip("\n"),  # the output of `show --text` without the title
         legs=[(code(leg.name), leg.kind, *_size(leg), remark("legs", leg.name)) for leg in graph.legs],
         settings=[(code(name), f"{value:,}", remark("settings", name)) for name, value in graph.settings],
         tensors=[_tensor(entry, tensor) for tensor in graph.tensors],
@@ -97,7 +97,7 @@ def page(entry: Entry, catalogue: Catalogue) -> str:
 
 
 def _size(leg: Leg) -> tuple[str, str]:
-    """A leg's size as written, where that is arithmetic, and what it comes to."""
+    """A leg's size as written (if it is arithmetic), and its value."""
     if leg.sequence:
         return "", "at run time" if leg.maximum is None else f"at most {leg.maximum:,}"
     if leg.size is None:
@@ -109,7 +109,7 @@ def _size(leg: Leg) -> tuple[str, str]:
 
 
 def _tensor(entry: Entry, tensor: Tensor) -> tuple[str, ...]:
-    """The row of a tensor: what it is, legs, shape, values, parameters, the remark beside it."""
+    """The row of a tensor: name, role, legs, shape, values, parameters, remark."""
     legs = [entry.graph.leg[name] for name in tensor.legs]
     shape = " × ".join(leg.name if leg.stored is None else f"{leg.stored:,}" for leg in legs) or "scalar"
     count = f"{prod(size or 1 for size in entry.graph.shape_of(tensor.name)):,}" if tensor.role == "weight" else ""
@@ -119,11 +119,11 @@ def _tensor(entry: Entry, tensor: Tensor) -> tuple[str, ...]:
 
 
 def _values(tensor: Tensor) -> str:
-    """How a tensor's values come about."""
+    """The initial values and updates of a tensor."""
     if tensor.role == "noise":
         return f"Gaussian, std {code(arithmetic(tensor.std))}" + (", in evaluation too" if tensor.always else "")
     if tensor.role == "input":
-        return f"{code(tensor.default)} where not given" if tensor.default else ""
+        return f"default {code(tensor.default)}" if tensor.default else ""
     first = code(call_words(tensor.init)) if tensor.init is not None else ""
     return f"{first}, then {code(tensor.update)}" if tensor.update else first
 
@@ -135,7 +135,7 @@ def _cells(point: Point | None) -> tuple[str, str, str]:
 
 
 def _condition(case: Mapping[str, Any]) -> str:
-    """`: legs ..., weights ...; both causal`: what makes a design its special case; nothing where namesakes suffice."""
+    """The conditions of a special case, `: legs ..., weights ...; both causal`. Equal names are omitted."""
     parts = [
         f"{part} " + ", ".join(code(f"{name} = {value}") for name, value in case[part].items())
         for part in ("legs", "settings", "weights")
@@ -146,14 +146,14 @@ def _condition(case: Mapping[str, Any]) -> str:
 
 
 def index(catalogue: Catalogue) -> str:
-    """docs/designs.md: the families, a line a design, each linked to its page."""
+    """docs/designs.md: the designs by family, with links to their pages."""
     families = catalogue.families()
     links = [f"[{family}](#{family})" for family in families]
     return template("index.md.jinja").render(families=families, links=links, length=LENGTH)
 
 
 def kernels_of_designs(catalogue: Catalogue) -> str:
-    """What the Triton kernels of each design use of two GPUs, without a GPU. Raises MissingPartError without triton."""
+    """The resources of each design's Triton kernels on two GPU models. Raises MissingPartError without triton."""
     from tensornet_attn.runtime.triton.survey import TARGETS, head
 
     rows = []

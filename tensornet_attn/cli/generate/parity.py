@@ -1,4 +1,4 @@
-"""docs/parity.md: the layers of other packages that designs are compared with, and how far apart they are."""
+"""docs/parity.md: comparisons of layers of other packages with designs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COLUMNS = ("layer", "design", "outputs", "gradients", "carried back", "in float3
 
 
 def parity_page() -> str:
-    """Compares each of them. Raises MissingPartError where a package is not installed."""
+    """Compares all layers. Raises MissingPartError if a package is not installed."""
     from tensornet_attn.parity import LAYERS, compare, version_of
 
     shipped, packages = set(list_designs()), dict[str, list[tuple[str, ...]]]()

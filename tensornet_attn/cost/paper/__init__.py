@@ -1,4 +1,4 @@
-"""The cost tables of the papers beside ours, each difference a named formula; torch is not needed."""
+"""The cost tables of the papers compared with our counts, with a formula for each difference; torch is not needed."""
 
 from tensornet_attn.cost.paper.compare import Compared, Comparison, compare
 from tensornet_attn.cost.paper.epa import EPA
@@ -15,11 +15,11 @@ __all__ = [
 ]  # fmt: skip
 
 TABLES = {table.name: table for table in (EPA, FISH, MGK, TUFORMER, FMM, SWIN)}
-ALL = "all"  # names every table
+ALL = "all"  # selects every table
 
 
 def tables_named(name: str) -> tuple[Table, ...]:
-    """The cost table of a paper, or with `all` every one. Raises InputError, naming the nearest one.
+    """The cost table of a paper, or all tables for `all`. Raises InputError, with the most similar name.
 
     >>> [table.name for table in tables_named("all")]
     ['epa', 'fish', 'mgk', 'tuformer', 'fmm', 'swin']
@@ -28,7 +28,7 @@ def tables_named(name: str) -> tuple[Table, ...]:
 
 
 def table_named(name: str) -> Table:
-    """The cost table of a paper. Raises InputError, naming the nearest one.
+    """The cost table of a paper. Raises InputError, with the most similar name.
 
     >>> table_named("fish").rows[0].where
     'equations'

@@ -1,7 +1,7 @@
-"""A table of a paper computed: our count of each row, the adjustments in numbers, and so the paper's count.
+"""Computes a table of a paper: our count of each row, plus adjustments with values, gives the paper's count.
 
-Our MACs and FLOPs (2 MACs) are those of the cheapest order of each product, and where topk routes, of the chosen
-entries alone; `dense` is the same with nothing routed. Our floats are those that autograd keeps for backward.
+Our MACs and FLOPs (2 MACs) are those of the cheapest order of each product; if a topk routes, of the chosen entries
+only. `dense` counts all entries. Our floats are those that autograd saves for backward.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from tensornet_attn.ir.arithmetic import evaluate, parse
 from tensornet_attn.spec import Design, load
 
 WIDTH = 118
-COUNTED = ("formula", "recount", "paper", "ours", "ours, dense")  # columns of numbers that are counted
+COUNTED = ("formula", "recount", "paper", "ours", "ours, dense")  # columns with counts
 
-Split = Callable[[Graph, Mapping[str, int]], Graph]  # the graph in products of two, in the orders wanted
+Split = Callable[[Graph, Mapping[str, int]], Graph]  # splits a graph into products of two
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One number of a row: ours, the adjustments, and the paper's: `paper` is ours with the adjustments added.
+    """One number of a row: our count, the adjustments, and the paper's count: `paper` is ours plus the adjustments.
 
-    `stated`: what the formula of the source gives. `whole`: our count of what printed percentages are of. Of a measured
-    or drawn number, `ours` and `paper` are None.
+    `stated`: the value of the source's formula. `whole`: our count that printed percentages refer to. For measured and
+    drawn numbers, `ours` and `paper` are None.
     """
 
     row: Row
@@ -47,21 +47,21 @@ class Compared:
 
     @property
     def displayed(self) -> str | None:
-        """The paper's count in the unit and to the digits that the paper prints; None where it prints no number."""
+        """The paper's count in the unit and digits that the paper prints; None if it prints no number."""
         if self.paper is None or self.count.printed is None:
             return None
         return as_printed(self.paper, self.count.printed, self.whole, self.count.rounding)
 
     @property
     def agrees(self) -> bool:
-        """Whether the paper's count is what its formula gives and its table prints."""
+        """Whether the paper's count equals the value of its formula and the printed number."""
         printed = self.count.printed
         right = printed is None or (self.displayed is not None and agree(printed, self.displayed))
         return right and self.stated in (None, self.paper)
 
     @property
     def state(self) -> str:
-        """`reproduced` or `differs` of a count; else `measured` or `drawn`."""
+        """`reproduced` or `differs` for a count; otherwise `measured` or `drawn`."""
         if self.count.source != "counted":
             return self.count.source
         return "reproduced" if self.agrees else "differs"
@@ -103,7 +103,7 @@ class Comparison:
         return head | {"numbers": [number.as_dict() for number in self.numbers]}
 
     def to_text(self) -> str:
-        """The table people read: paper and ours side by side, a row a number; below, notes, formulas, differences."""
+        """The table for humans: paper and ours side by side, one row per number; then notes, formulas, differences."""
         table, numbers = self.table, self.numbers
         notes = list(dict.fromkeys(number.count.note for number in numbers if number.count.note))
         lines = _paragraph(f"{table.name}: {table.source}")
@@ -121,10 +121,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Costs:
-    """The costs of parts, each computed once; `split` says in which order products are multiplied."""
+    """The costs of parts, each computed once; `split` selects the order in which products are multiplied."""
 
     split: Split
-    designs: dict[str, Design] = field(default_factory=dict)  # as their files say, so that each is read once
+    designs: dict[str, Design] = field(default_factory=dict)  # as in their files, each read once
     found: dict[str, Cost] = field(default_factory=dict)
 
     def of(self, part: Part, values: Mapping[str, int]) -> Cost:
@@ -153,20 +153,20 @@ class _Costs:
 
 
 def compare(table: Table, split: Split) -> Comparison:
-    """A table with our counts; `split` says in which order products are multiplied, e.g. the planner's."""
+    """A table with our counts; `split` splits products into pairs, e.g. in the planner's order."""
     costs = _Costs(split)
     return Comparison(table, tuple(_compared(row, count, costs) for row in table.rows for count in row.counts))
 
 
 def number(formula: str, values: Mapping[str, int]) -> int:
-    """What a formula comes to, a whole number. Raises InputError where it is none.
+    """The value of a formula. Raises InputError if it is not an integer.
 
     >>> number("H / 2 * (D - 1 / 2)", {"H": 8, "D": 64})
     254
     """
     value = evaluate(parse(formula), values)
     if not isinstance(value, int):
-        raise InputError(f"'{formula}' is {value}, and counts are whole numbers.")
+        raise InputError(f"'{formula}' is {value}, but counts are integers.")
     return value
 
 
@@ -190,7 +190,7 @@ def _compared(row: Row, count: Count, costs: _Costs) -> Compared:
 
 
 def _rows(numbers: Sequence[Compared], notes: Sequence[str]) -> list[str]:
-    """The rows of one printed table; columns that say nothing there are left out."""
+    """The rows of one printed table, without empty columns."""
     counted = [_counted(number) for number in numbers]
     shown = [i for i, column in enumerate(zip(*counted, strict=True)) if any(column)]
     if any(number.count.printed for number in numbers):
@@ -206,7 +206,7 @@ def _rows(numbers: Sequence[Compared], notes: Sequence[str]) -> list[str]:
 
 
 def _counted(number: Compared) -> list[str]:
-    """The cells of `COUNTED`, empty where there is nothing."""
+    """The cells of the columns `COUNTED`; empty if there is no number."""
     stated, *counts = (
         "" if count is None else f"{count:,}" for count in (number.stated, number.paper, number.ours, number.dense)
     )
@@ -214,7 +214,7 @@ def _counted(number: Compared) -> list[str]:
 
 
 def _kind(number: Compared) -> str:
-    """What stands for a row beside formulas and differences: its kind, and of an equation its number."""
+    """The name of a row in lists of formulas and differences: its kind, for equations the model."""
     equation = number.row.where == "equations"
     return number.row.model if equation or not number.row.kind else number.row.kind
 
@@ -226,7 +226,7 @@ def _formulas(numbers: Sequence[Compared]) -> Iterable[str]:
 
 
 def _differences(numbers: Sequence[Compared]) -> Iterable[str]:
-    """By unit and name, with the models that have them; what is 0 in all rows of a kind is left out."""
+    """Adjustments by unit and name, with the models that have them if others do not."""
     for unit in dict.fromkeys(number.count.unit for number in numbers):
         found: dict[str, dict[tuple[str, str], list[str]]] = {}
         own = [(n.row.kind or n.row.model, n.adjustments) for n in numbers if n.count.unit == unit and n.adjustments]

@@ -1,15 +1,15 @@
 """Few Heads Are Enough (EPA; later SwitchHead): all rows of its tables and equations.
 
-The formulas of a layer are those of the script in the released code, `paper/common.py` of moe_attention: eq. 13 to 15
-as printed do not give the tables. T tokens, C chunks of context (2 with Transformer-XL's, 1 without), H heads of width
-dh, model width dm; E experts a head, K active. Of MoA, E experts of which H are active. The script's `p = 2 * T * C`
-rows of relative positions stand for 2 T C - 1.
+The formulas of a layer are those of the script in the released code, `paper/common.py` of moe_attention: the printed
+eq. 13 to 15 do not give the tables. T tokens, C chunks of context (2 with Transformer-XL's, 1 without), H heads of
+width dh, model width dm; E experts per head, K active. For MoA, E experts of which H are active. The script counts
+`p = 2 * T * C` rows of relative positions instead of 2 T C - 1.
 
-A whole model has L layers of attention and a feed-forward layer of width dff, or a sigma-MoE; embeddings of V pieces,
-not shared with the output. Its sizes are those of its shipped file, which has them from table 6. That table lacks some,
-and the model width everywhere: they follow from the printed counts and from the paper's rule for equal parameters: the
-largest multiple of 4 for the width of a head at which attention has no more parameters than the dense model's; then the
-feed-forward layer is widened as far as the whole has no more.
+A whole model has L layers of attention and a feed-forward layer of width dff, or a sigma-MoE; embeddings of V tokens
+are not shared with the output. Its sizes are those of its shipped file, taken from table 6. Table 6 lacks some sizes,
+and the model width everywhere. These follow from the printed counts and from the paper's rule for equal parameters: the
+head width is the largest multiple of 4 at which attention has at most as many parameters as in the dense model; then
+the feed-forward layer is widened as long as the whole model has no more parameters.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tensornet_attn.cost.paper.printed import Section, printed
 from tensornet_attn.cost.sizes import largest_size
 
 XL = {"n": "T", "m": "C * T"}  # lengths of queries and keys
-P = "(T + C * T - 1)"  # our relative positions: one for each distance there is
+P = "(T + C * T - 1)"  # our relative positions: one per distance
 
-WHY_ROWS = "with cached context, keys and values are made for C T rows; the script counts T."
+WHY_ROWS = "with cached context, keys and values are computed for C T rows; the script counts T."
 WHY_PLACES = "there are T + C T - 1 distances; the script counts 2 C T, or 2 T with experts."
-WHY_SCORES = "the product of queries and positions is left out by the script."
-WHY_BIAS = "the products of u and v with keys and positions are left out by the script."
-WHY_COLUMNS = "every head has gates of its own: H E columns; the script counts E."
-WHY_SIDES = "the gate of the output is made for T queries; the script counts C T."
-WHY_WEIGHING = "a gate times one number is a MAC to the script; to us it is elementwise where nothing is summed."
+WHY_SCORES = "the script does not count the product of queries and positions."
+WHY_BIAS = "the script does not count the products of u and v with keys and positions."
+WHY_COLUMNS = "every head has its own gates: H E columns; the script counts E."
+WHY_SIDES = "the gate of the output is computed for T queries; the script counts C T."
+WHY_WEIGHING = "the script counts a gate times one number as a MAC; we count it as elementwise if no leg is summed."
 
 DENSE_ROWS = Adjustment("context rows", "-2 * (C - 1) * T * dm * H * dh", WHY_ROWS)
 DENSE_PLACES = Adjustment("positions", f"(2 * C * T - {P}) * dm * H * dh", WHY_PLACES)
@@ -47,14 +47,14 @@ MOA_PLACES = Adjustment("positions", f"(2 * C * T - {P}) * dm * dh", WHY_PLACES)
 MOA_WEIGHING = Adjustment(
     "weighing in MoA",
     "2 * T * H * dh",
-    "the script weighs the results of two experts a head, as in its EPA; MoA has one.",
+    "the script weighs the results of two experts per head, as in its EPA; MoA has one.",
 )
 
-WHY_INPUTS = "autograd keeps the layer's inputs as well; the script leaves them out."
-WHY_TWICE = "the script counts scores and softmax; of the two autograd keeps the softmax."
-WHY_GATES = "autograd keeps the sigmoids and what topk leaves of them; the script counts one of the two."
-WHY_CHOSEN = "autograd keeps which K experts are chosen."
-WHY_EXPERTS = "dense products keep the results of all experts; a kernel that adds the chosen ones up keeps none."
+WHY_INPUTS = "autograd also saves the layer's inputs; the script does not count them."
+WHY_TWICE = "the script counts scores and softmax; autograd saves only the softmax."
+WHY_GATES = "autograd saves the sigmoids and the result of topk; the script counts one of the two."
+WHY_CHOSEN = "autograd saves the indices of the K chosen experts."
+WHY_EXPERTS = "dense products save the results of all experts; a kernel that sums the chosen ones saves none."
 
 INPUTS = Adjustment("inputs", "-(T + C * T) * dm", WHY_INPUTS)
 ONE_INPUT = Adjustment("inputs", "-T * dm", WHY_INPUTS)
@@ -73,14 +73,14 @@ MOA_KEPT = (
     Adjustment(
         "experts not chosen",
         "-(E - H) * (C * T ** 2 + 2 * T * dh)",
-        "dense products make queries, maps and results of all E experts; the script counts the H chosen ones.",
+        "dense products compute queries, maps and results of all E experts; the script counts the H chosen ones.",
     ),
-    Adjustment("weighed results", "-T * E * dh", "autograd keeps the experts' results before and after their gate."),
+    Adjustment("weighed results", "-T * E * dh", "autograd saves the experts' results before and after their gate."),
     Adjustment("context rows", "-2 * (C - 1) * T * dh", WHY_ROWS),
     Adjustment("positions", f"(2 * T - {P}) * dh", WHY_PLACES),
     Adjustment("gates twice", "-T * E", WHY_GATES),
     Adjustment("chosen experts", "-T * H", WHY_CHOSEN),
-    Adjustment("gate rows in MoA", "(C - 1) * T * E", "the gates are made for T queries; the script counts C T."),
+    Adjustment("gate rows in MoA", "(C - 1) * T * E", "gates are computed for T queries; the script counts C T."),
 )
 
 EPA_MACS = "2 * C * T ** 2 * dh * H + (2 * K + 2) * T * dh * dm * H + 2 * K * T * dh * H + 2 * E * C * T * dm"
@@ -91,7 +91,7 @@ EXPERTS = HEADS | {"e": "E"}
 
 @dataclass(frozen=True)
 class Layer:
-    """A kind of attention layer: our design of it, the script's formulas, and what makes our counts the script's."""
+    """A kind of attention layer: our design, the script's formulas, and the adjustments from our counts to theirs."""
 
     part: Part
     macs: Formula
@@ -100,7 +100,7 @@ class Layer:
     floats_adjustments: tuple[Adjustment, ...]
 
     def count(self, unit: str, printed: str | None, formula: Formula | None = None, note: str | None = None) -> Count:
-        """One number of a layer; `formula` stands in for the script's."""
+        """One number of a layer; `formula` replaces the script's."""
         macs = unit == "MACs"
         adjustments = self.macs_adjustments if macs else self.floats_adjustments
         return Count(unit, adjustments, formula or (self.macs if macs else self.floats), printed, note=note)
@@ -141,7 +141,7 @@ LAYERS = {
         (ONE_INPUT, TWICE, *KEPT_GATES),
     ),
     "MoA": Layer(
-        of("moa_47m_xl_sigmoid", {"f": "dm", "e": "E", "d": "dh"}, {"k": "H"}),  # costs no loss to balance experts
+        of("moa_47m_xl_sigmoid", {"f": "dm", "e": "E", "d": "dh"}, {"k": "H"}),  # has no loss that balances experts
         "2 * H * C * T ** 2 * dh + (2 * H + 2) * T * dh * dm + 2 * H * T * dh + E * T * dm + 2 * C * T * dh * dm",
         "2 * H * C * T ** 2 + (2 * H + 2) * T * dh + 2 * T * dh + E * C * T",
         (MOA_ROWS, MOA_WEIGHING, MOA_PLACES, PLACE_SCORES),
@@ -155,7 +155,7 @@ AROUND = (
     Adjustment(
         "embedding and output", "(2 * dm + 1) * V", "two matrices over the vocabulary, and biases of the output."
     ),
-    Adjustment("norms", "(4 * L + 2) * dm", "two layer norms a layer and one at the end."),
+    Adjustment("norms", "(4 * L + 2) * dm", "two layer norms per layer and one at the end."),
 )
 XL_PART = Adjustment("positions", "L * (dm + 2) * H * dh", "Transformer-XL's Wr, u and v beside the design.")
 MLP = Part(shipped("xl_47m").mlp.design, {"f": "dm", "l": "dff"}, ONE)
@@ -169,7 +169,7 @@ DENSE = {model.width: model.mixer.legs for model in (SMALL, shipped("xl_41m"), s
 def parameters(
     layer: str, values: Mapping[str, int], printed: str, note: str | None, moe: bool = False, design: str | None = None
 ) -> Count:
-    """The parameters of a model; `design` takes the place of the layer's and gets Transformer-XL's positions."""
+    """The parameters of a model; `design` replaces the layer's design and gets Transformer-XL's positions."""
     times, own = values["L"], LAYERS[layer].part
     attention = Part(design or own.design, own.legs, ONE, {} if design else own.settings, times)
     feed_forward = MOE_PART if moe else MLP
@@ -179,7 +179,7 @@ def parameters(
 
 
 def design_of(projections: str) -> str:
-    """The shipped design in which these of the projections V, K, Q, O have experts.
+    """The shipped design with experts in these of the projections V, K, Q, O.
 
     >>> design_of("VO"), design_of("VKO")
     ('epa', 'epa_vko')
@@ -190,7 +190,7 @@ def design_of(projections: str) -> str:
 def attention_parameters(
     projections: str, dh: int, H: int = 2, E: int = 5, dm: int = SMALL.width, xl: bool = True
 ) -> int:
-    """Of one layer in which these projections have E experts a head; `xl`: with Transformer-XL's positions.
+    """The parameters of one layer with E experts per head in these projections; `xl`: with Transformer-XL's positions.
 
     >>> attention_parameters("", 41, H=10), attention_parameters("VO", 76)
     (845420, 822656)
@@ -201,12 +201,12 @@ def attention_parameters(
 
 
 def dense_parameters(dm: int, xl: bool = True) -> int:
-    """Of one attention layer of the dense model of a width."""
+    """The parameters of one attention layer of the dense model of a width."""
     return attention_parameters("", DENSE[dm]["d"], DENSE[dm]["h"], dm=dm, xl=xl)
 
 
 def widest(projections: str, H: int = 2, E: int = 5, dm: int = SMALL.width, xl: bool = True) -> int:
-    """The width of a head by the paper's rule.
+    """The head width by the paper's rule.
 
     >>> widest("VO"), widest("VO", H=4, E=4, dm=1024), widest("VO", xl=False)
     (76, 112, 64)
@@ -216,10 +216,10 @@ def widest(projections: str, H: int = 2, E: int = 5, dm: int = SMALL.width, xl: 
 
 
 def widths_of(projections: str) -> tuple[int, int]:
-    """Widths of head and feed-forward layer of a model of table 1, which does not print them."""
+    """The widths of head and feed-forward layer of a model of table 1, which does not print them."""
     dh = widest(projections)
     spare = dense_parameters(SMALL.width) - attention_parameters(projections, dh)
-    return dh, SMALL.inner + spare // (2 * SMALL.width + 1)  # a feed-forward layer as much wider as that allows
+    return dh, SMALL.inner + spare // (2 * SMALL.width + 1)  # widens the feed-forward layer by the spare parameters
 
 
 Values = dict[str, int]
@@ -236,7 +236,7 @@ SHORT = {
     DATASET: "WT-103",
 }
 LAYER_OF = {"Fast Transformer": "EPA", "Trafo. XL": "Transformer XL"}
-FILES = {  # the shipped models that rows stand for
+FILES = {  # the shipped models of the rows
     ("Transformer XL", "47M"): "xl_47m",
     ("Transformer XL", "41M"): "xl_41m",
     ("Transformer XL", "262M"): "xl_262m",
@@ -253,48 +253,46 @@ FILES = {  # the shipped models that rows stand for
     ("Fast Transformer", "259M"): "fast_transformer_259m",
     ("Fast Transformer", "272M"): "fast_transformer_259m",
 }
-WEB = ("C4", "peS2o")  # data on which EPA has other sizes than on WikiText-103
+WEB = ("C4", "peS2o")  # data sets on which EPA has other sizes than on WikiText-103
 RULE = "d_head and d_ff are not printed; they follow from the paper's rule for equal parameters"
 NOTE_MOA = f"{RULE}, and E is the number of heads of the dense model."
-NOTE_HEADS = "table 6 has no such row: d_head keeps the width of all heads together."
-NOTE_TABLE_1 = f"{RULE}. The number of parameters is the caption's."
+NOTE_HEADS = "table 6 has no such row: d_head keeps the total width of all heads."
+NOTE_TABLE_1 = f"{RULE}. The number of parameters is from the caption."
 NOTE_CONTEXT = (
-    "the print is the count with C = 2, as if with cached context; with C = 1, as rotary positions have it, it "
-    "is 3.4G and 10.0M. In the released code the settings of this model alone keep the cached context."
+    "the printed number is the count with C = 2, as if with cached context; with C = 1, as with rotary positions, it "
+    "is 3.4G and 10.0M. In the released code, only the settings of this model keep the cached context."
 )
 NOTE_FAST = (
-    "table 6 gives this model d_head = 128 and 272M parameters, and K = 4 on WikiText-103. With those of EPA 262M on "
-    "C4 in table 3, d_head = 112 and K = 2, the count is the one printed here, and so are the 259M parameters."
+    "table 6 gives this model d_head = 128 and 272M parameters, and K = 4 on WikiText-103. With the sizes of EPA 262M "
+    "on C4 in table 3, d_head = 112 and K = 2, we get the count printed here, and the 259M parameters."
 )
 NOTE_MOE = (
-    "d_ff is not what table 6 prints: the sigma-MoE has {experts} experts of width 128, as in Csordas et al. (2023)."
+    "d_ff is not the value in table 6: the sigma-MoE has {experts} experts of width 128, as in Csordas et al. (2023)."
 )
 NOTE_INNER = (
-    "with 1648 the model has 41.6M parameters, not the 47M printed: the sigma-MoE of Csordas et al. (2023), which the "
-    "paper takes as it is, has 16 experts of width 128."
+    "with 1648 the model has 41.6M parameters, not the printed 47M: the sigma-MoE of Csordas et al. (2023), which the "
+    "paper uses unchanged, has 16 experts of width 128."
 )
-NOTE_272M = "table 4 prints 259M for this model: that of d_head = 112."
+NOTE_272M = "table 4 prints 259M for this model, which is the count for d_head = 112."
 NOTE_WIDTH = (
     "the paper's rule gives {rule}: with {printed}, attention has more parameters than the dense model, and the whole "
-    "has 272M where the dense model has 262M."
+    "model has 272M where the dense model has 262M."
 )
 NOTE_EQ_13 = (
-    "eq. 13 is not what the tables were computed with. They follow the script of the released code, which counts 2 T "
-    "rows of positions, not 2 C T, and adds the gates."
+    "the tables were not computed with eq. 13. They follow the script of the released code, which counts 2 T rows of "
+    "positions, not 2 C T, and adds the gates."
 )
-NOTE_EQ_12 = (
-    "the text says that eq. 12 holds for EPA as well; the script counts 2 T positions, not 2 C T, and the gates."
-)
+NOTE_EQ_12 = "the text says that eq. 12 also holds for EPA; the script counts 2 T positions, not 2 C T, and the gates."
 NOTE_MOA_EQ = (
-    "the script adds the gates and what weighs the results; of the memory of positions it counts 2 T, not 2 C T."
+    "the script adds the gates and the weights of the results; for the memory of positions it counts 2 T, not 2 C T."
 )
-NOTE_RAM = "13.5 / 20 is 0.675, which is 0.68 by the digits printed."
+NOTE_RAM = "13.5 / 20 is 0.675, which is 0.68 with the printed digits."
 NOTE_TIME = "442 / 670 is 0.66."
 RATIOS = {("0.67", "13.5G"): NOTE_RAM, ("0.65", "442ms"): NOTE_TIME}
 
 
 def file_of(row: Cells) -> str:
-    """The name of the shipped model of a printed row, perhaps at other sizes.
+    """The name of the shipped model of a printed row, possibly at other sizes.
 
     >>> file_of({"Model": "MoA", "sel. mode": "sigmoid", "n_heads": "8", "#params": "47M"})
     'moa_47m_xl_sigmoid'
@@ -306,16 +304,16 @@ def file_of(row: Cells) -> str:
 
 
 def sizes(row: Cells) -> tuple[Values, str | None]:
-    """The values of a printed row, and what must be said about them."""
+    """The values of a printed row, and a note about them."""
     model, heads, size = row["Model"], int(row["n_heads"]), row["#params"]
     values = values_of(file_of(row))
     if model == "MoA":
         return values | {"H": heads}, NOTE_MOA
-    if model in ("Transformer XL", "Transformer (RoPE)"):  # all heads together are as wide as in the file
+    if model in ("Transformer XL", "Transformer (RoPE)"):  # the total width of all heads is that of the file
         values |= {"H": heads, "dh": values["H"] * values["dh"] // heads}
         names = ("Model", "Dataset", "n_heads", "#params")
-        there = any(all(line[name] == row.get(name) for name in names) for line in PAPER["table 6"].rows)
-        return values, None if "Dataset" not in row or there else NOTE_HEADS
+        in_table = any(all(line[name] == row.get(name) for name in names) for line in PAPER["table 6"].rows)
+        return values, None if "Dataset" not in row or in_table else NOTE_HEADS
     if size == "47M" and row.get("Dataset") in WEB:
         values |= {"K": 3}
     if model != "Fast Transformer":
@@ -337,7 +335,7 @@ def values_of(name: str) -> Values:
 
 
 def rows(section: Section) -> Iterable[Row]:
-    """Tables 2 to 6: parameters, MACs and memory where they are printed."""
+    """Tables 2 to 6: parameters, and MACs and memory if they are printed."""
     several = len({row.get("Dataset") for row in section.rows}) > 1
     for row in section.rows:
         values, note = sizes(row)
@@ -359,7 +357,7 @@ def rows(section: Section) -> Iterable[Row]:
 
 
 def notes(model: str, size: str, note: str | None) -> tuple[str | None, str | None]:
-    """What is said of the parameters of a row, and of its MACs and memory."""
+    """The notes on the parameters of a row, and on its MACs and memory."""
     if size == "243M":
         return None, NOTE_CONTEXT
     if model == "Fast Transformer" and size != "259M":
@@ -368,7 +366,7 @@ def notes(model: str, size: str, note: str | None) -> tuple[str | None, str | No
 
 
 def width(row: Cells, values: Values) -> Count:
-    """The width of a head that table 6 prints, beside that of the rule."""
+    """The head width printed in table 6, and that of the rule."""
     found = widest("VO", values["H"], values["E"], values["dm"], values["C"] > 1)
     rule = Adjustment("rule", str(found), "the largest multiple of 4 that keeps attention below the dense parameters.")
     note = NOTE_WIDTH.format(rule=found, printed=row["d_head"]) if str(found) != row["d_head"] else None
@@ -376,14 +374,14 @@ def width(row: Cells, values: Values) -> Count:
 
 
 def inner(row: Cells, values: Values) -> Count:
-    """The width of the feed-forward layer that table 6 prints, beside that of all experts of the sigma-MoE."""
-    experts = Adjustment("experts", "dff", "the width of all experts of the sigma-MoE together.")
+    """The feed-forward width printed in table 6, and that of all experts of the sigma-MoE."""
+    experts = Adjustment("experts", "dff", "the total width of all experts of the sigma-MoE.")
     note = NOTE_INNER if int(row["d_ff"]) != values["dff"] else None
     return Count("d_ff", printed=row["d_ff"], rest=(experts,), parts=(), note=note)
 
 
 def table_1(section: Section) -> Iterable[Row]:
-    """The parameters of all choices of projections with experts."""
+    """The parameters for all choices of projections with experts."""
     dense = values_of("xl_47m")
     for row in section.rows:
         heads, chosen = int(row["n_heads"]), "".join(x for x in LETTERS if row[f"{x} expert"] == "Y")
@@ -399,7 +397,7 @@ def table_1(section: Section) -> Iterable[Row]:
 
 
 def equations(section: Section) -> Iterable[Row]:
-    """The formulas as printed, at the sizes of a model of 47M parameters on WikiText-103."""
+    """The printed formulas, at the sizes of a model of 47M parameters on WikiText-103."""
     models = {"Transformer XL": "10", "EPA": "2", "MoA": "4"}
     notes = {
         ("12", "EPA"): NOTE_EQ_12,
@@ -433,7 +431,7 @@ def measured(section: Section) -> Iterable[Row]:
 
 
 def claims(section: Section) -> Iterable[Row]:
-    """What the text says in numbers."""
+    """Numbers in the text."""
     heads = {"fewest attention maps saved": (16, 4), "most attention maps saved": (16, 2)}
     for row in section.rows:
         if row["claim"] not in heads:
@@ -452,7 +450,7 @@ EPA = Table(
     "Csordas et al., Few Heads Are Enough (EPA, 2023; later SwitchHead)",
     "MACs and floats of one attention layer and one sequence: multiply-adds of products and of the gates that weigh "
     "experts; floats of queries, keys, values, heads, gates, and twice the map; cached context and gates are counted "
-    "partly. Parameters of the whole model",
+    "only partly. Parameters of the whole model",
     (
         *equations(PAPER["equations"]),
         *table_1(PAPER["table 1"]),
@@ -460,6 +458,6 @@ EPA = Table(
         *measured(PAPER["table 7"]),
         *claims(PAPER["text"]),
     ),
-    "T tokens; C chunks of context, 2 with Transformer-XL's and 1 without; H heads of width dh, of MoA those active; "
-    "dm model width, which the paper does not print; E experts a head, of MoA in all; K of them active",
+    "T tokens; C chunks of context, 2 with Transformer-XL's and 1 without; H heads of width dh, for MoA those active; "
+    "dm model width, which the paper does not print; E experts per head, for MoA in total; K of them active",
 )

@@ -1,13 +1,13 @@
-"""FiSHformer: the formulas of appendix D, its claim about FLOPs, its figures of efficiency; and its table 5, Swin-T.
+"""FiSHformer: the formulas of appendix D, its claim about FLOPs, its efficiency figures; and its table 5, Swin-T.
 
-N tokens, H local and M global heads of width D, input width Dx. The appendix gives formulas and no numbers; the rows
-have our default sizes. It counts what makes the maps alone: queries, keys, scores and their mixing.
+N tokens, H local and M global heads of width D, input width Dx. The appendix gives formulas and no numbers; our rows
+use our default sizes. It only counts the computation of the maps: queries, keys, scores and their mixing.
 
-Table 5 is of Swin-T with half of its heads global: parameters, and GMACs of a batch of 1,024 images. c = 96 channels,
+Table 5 is Swin-T with half of its heads global: parameters, and GMACs of a batch of 1,024 images. c = 96 channels,
 stages of 2, 2, 6, 2 blocks and 3, 6, 12, 24 heads of width 32, windows of 7 x 7 = 49 tokens, N = 56^2 tokens in the
-first stage. Attention and feed-forward layers are designs; what stands around them is in closed form. Half of the heads
+first stage. Attention and feed-forward layers are designs; other layers are counted in closed form. Half of the heads
 are global in the last two stages, as in the released configuration (`STAGES: [2, 3]`, `HDP_RATIOS: [2, 1]`); one linear
-layer without bias mixes them. The counter fvcore (0.1.5) gives the paper's counts below on the released code, to the
+layer without bias mixes them. The counter fvcore (0.1.5) gives the paper's counts below for the released code, to the
 last digit.
 """
 
@@ -24,9 +24,9 @@ LENGTHS = {"n": "N", "m": "N"}
 LEGS = {"f": "Dx", "h": "H", "d": "D"}
 SOFTMAX, SHARED = Part("mhsa", LEGS, LENGTHS), Part("fish", LEGS | {"g": "M"}, LENGTHS)
 
-WHY = "a sum of k products has k - 1 additions in the appendix, and k in 2 FLOPs a multiply-add."
-VALUE = "the appendix counts what makes the maps; values, their sum and the output are left out."
-NOISE = "one addition a global score, M N^2; eq. 8 draws noise for each local head. To us adding is elementwise."
+WHY = "a sum of k products has k - 1 additions in the appendix, and k with 2 FLOPs per multiply-add."
+VALUE = "the appendix counts only the computation of the maps, not values, their sum and the output."
+NOISE = "one addition per global score, M N^2; eq. 8 draws noise per local head. We count additions as elementwise."
 DEVIATION = "our file mixes the deviations, M for each head."
 
 REST = Adjustment("values and output", "-4 * N * H * D * Dx - 2 * N ** 2 * H * D", VALUE)
@@ -38,7 +38,7 @@ MIXING = (
 
 
 def made(heads: str) -> tuple[Adjustment, ...]:
-    """Additions of queries, keys and scores of so many heads."""
+    """Additions in queries, keys and scores of a number of heads."""
     return (
         Adjustment("additions of the projections", f"-2 * {heads} * D * N", WHY),
         Adjustment("additions of the scores", f"-{heads} * N ** 2", WHY),
@@ -63,13 +63,13 @@ WEIGHTS = Adjustment("values and output", "-2 * H * D * Dx", VALUE)
 CLAIM_VALUES = {"N": 8192, "D": 512, "Dx": 4096, "H": 8, "M": 2, "l": 2048}
 FEED_FORWARD = Part("mlp", {"f": "Dx", "l": "l"}, {"n": "N"})
 CLAIM = (
-    "2 global heads of 8. The paper counts whole models with fvcore; ours is one layer of gfish_release and a "
+    "2 global heads of 8. The paper counts whole models with fvcore; we count one layer of gfish_release and a "
     "feed-forward layer of width 2,048, for 8,192 tokens of width 4,096: the corner of fig. 3 with the largest saving."
 )
 
 
 def equations(section: Section) -> Iterable[Row]:
-    """The formulas as printed, at our default sizes."""
+    """The printed formulas, at our default sizes."""
     for row in section.rows:
         parts, adjustments = MODELS[row["model"]]
         if row["unit"] == "parameters":
@@ -79,7 +79,7 @@ def equations(section: Section) -> Iterable[Row]:
 
 
 def claims(section: Section) -> Iterable[Row]:
-    """The largest saving that the text names, as a percentage of a layer with 8 heads."""
+    """The largest saving in the text, as a percentage of a layer with 8 heads."""
     for row in section.rows:
         layer = (SOFTMAX, FEED_FORWARD)
         less = Part("gfish_release", LEGS | {"g": "M"}, LENGTHS, times=-1)
@@ -91,7 +91,7 @@ FISH = Table(
     "fish",
     "Nguyen et al., Improving Transformer with an Admixture of Attention Heads (NeurIPS 2022), appendices C and D; its "
     "table 5 is the table swin",
-    "k multiplications and k - 1 additions for a sum of k products; softmax, scale and the drawing of noise left out",
+    "k multiplications and k - 1 additions for a sum of k products; without softmax, scale and drawing of noise",
     (*equations(PAPER["equations"]), *claims(PAPER["text"]), *figures(PAPER["figures"])),
     "N tokens; H local and M global heads of width D; input width Dx",
 )
@@ -99,7 +99,7 @@ FISH = Table(
 
 DEPTHS, HEADS, WINDOWS = (2, 2, 6, 2), (3, 6, 12, 24), (64, 16, 4, 1)
 SWIN_VALUES = {"c": 96, "N": 56**2}
-SWIN_AROUND = "a convolution, norm or linear layer beside attention and feed-forward layers."
+SWIN_AROUND = "a convolution, norm or linear layer besides attention and feed-forward layers."
 BIASES = "our attention has no biases; Swin has them on queries, keys, values and output."
 
 SWIN_WEIGHTS = (
@@ -108,7 +108,7 @@ SWIN_WEIGHTS = (
     Adjustment("other norms", "2 * c + 2 * 4 * (1 + 2 + 4) * c + 2 * 8 * c", SWIN_AROUND),
     Adjustment("merging of patches", "8 * (1 + 4 + 16) * c ** 2", SWIN_AROUND),
     Adjustment("classifier", "8 * c * 1000 + 1000", SWIN_AROUND),
-    Adjustment("position tables", "13 ** 2 * (2 * 3 + 2 * 6 + 6 * 12 + 2 * 24)", "one number a head and offset."),
+    Adjustment("position tables", "13 ** 2 * (2 * 3 + 2 * 6 + 6 * 12 + 2 * 24)", "one number per head and offset."),
 )
 WORK = (
     Adjustment("patch embedding", "N * 48 * c", SWIN_AROUND),
@@ -119,13 +119,13 @@ NORMS = (
     Adjustment(
         "norms",
         "5 * (2 * (2 + 2 / 2 + 6 / 4 + 2 / 8) + 1 + (1 + 1 / 2 + 1 / 4) + 1 / 8) * c * N",
-        "5 operations for each number a norm takes, as the counter fvcore has it; to us they are elementwise.",
+        "5 operations per element that a norm reads, as in the counter fvcore; we count them as elementwise.",
     ),
 )
 
 
 def global_heads(stage: int, half: tuple[int, ...]) -> int:
-    """Heads with queries and keys of their own: all, or half of them, rounded up."""
+    """The number of heads with their own queries and keys: all, or half of them, rounded up."""
     return -(-HEADS[stage] // 2) if stage in half else HEADS[stage]
 
 
@@ -143,7 +143,7 @@ def blocks(half: tuple[int, ...]) -> tuple[Part, ...]:
 
 
 def biases(half: tuple[int, ...]) -> Adjustment:
-    """Of queries and keys of the global heads, values of all heads, and the output."""
+    """Biases of the queries and keys of global heads, of all values, and of the output."""
     each = (
         f"{depth} * (2 * {global_heads(stage, half)} + 2 * {heads})"
         for stage, (depth, heads) in enumerate(zip(DEPTHS, HEADS, strict=True))
@@ -153,11 +153,11 @@ def biases(half: tuple[int, ...]) -> Adjustment:
 
 IMAGES = 1024
 NOTE_IMAGES = (
-    "the column is headed FLOPs (10^9) and holds GMACs of 1,024 images: 4.51 x 1,024 and 4.27 x 1,024, from the MACs "
-    "of one image rounded to two digits. The counts here are of one image."
+    "the column's head is FLOPs (10^9), but it has GMACs of 1,024 images: 4.51 x 1,024 and 4.27 x 1,024, from the MACs "
+    "of one image rounded to two digits. The counts here are for one image."
 )
 NOTE_LINEAR = (
-    "with one linear layer that mixes the heads. With the two layers of GFiSH, the MACs would be 4.28G an image."
+    "with one linear layer that mixes the heads. With the two layers of GFiSH, it would be 4.28 GMACs per image."
 )
 GLOBAL = {"Softmax-12/24": (), "Hard-GFiSH-6/12": (2, 3)}  # stages with half of the heads global
 EACH = {"4618.24": "4.51G", "4372.48": "4.27G"}  # MACs of one image
@@ -184,7 +184,7 @@ def model(name: str, half: tuple[int, ...], weights: str, work: str) -> Row:
 SWIN = Table(
     "swin",
     "Nguyen et al., Improving Transformer with an Admixture of Attention Heads (NeurIPS 2022), table 5: Swin-T",
-    "all parameters; multiply-adds of products, and 5 operations for each number that a LayerNorm takes",
+    "all parameters; multiply-adds of products, and 5 operations per element that a LayerNorm reads",
     tuple(
         model(row["Method"], GLOBAL[row["Method"]], row["Params"], row["FLOPs (10^9)"])
         for row in printed("fish")["table 5"].rows

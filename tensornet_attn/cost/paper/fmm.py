@@ -1,4 +1,4 @@
-"""FMMformer: the size of its language models, the entries of a band, and what it measured.
+"""FMMformer: the size of its language models, the entries of a band, and its measurements.
 
 It prints complexities, O(N), and no count of MACs or bytes; figure 6 is measured on a GPU.
 """
@@ -29,14 +29,14 @@ MODELS: dict[str, Model] = {
     "FMMformer (2-kernel fast weight + Band20)": small("fmm_fast_weight2", B20),
 }
 NOTE = (
-    "43.8M, rounded to tens: 34.3M for the 267,735 words of WikiText-103, embedding and output in one matrix, and 9.5M "
-    "for the layers. The weights of the blend are 256 of these, the rates of fast weights 16,384."
+    "43.8M, rounded to tens: 34.3M for the 267,735 words of WikiText-103, with one matrix for embedding and output, "
+    "and 9.5M for the layers, which include 256 weights of the blend and 16,384 rates of fast weights."
 )
-NOTE_BAND = "5 entries a row, so that a bandwidth counts diagonals; without the 6 that the corners cut off, 0.12496%."
+NOTE_BAND = "5 entries per row, so a bandwidth counts diagonals; without the 6 cut off in the corners, it is 0.12496%."
 
 
 def models(section: Section) -> Iterable[Row]:
-    """The parameters that a table's caption gives to all its models."""
+    """The parameters that a table's caption gives for all its models."""
     for row in section.rows:
         model = MODELS[row["Method"]]
         count = language_model(model, row["#params"], Rounding(step=10), NOTE)
@@ -44,9 +44,9 @@ def models(section: Section) -> Iterable[Row]:
 
 
 def band(section: Section) -> Iterable[Row]:
-    """The entries within the band, as a percentage of the map: what the products with the band save."""
+    """The entries within the band, as a percentage of the map; products with the band save the others."""
     for row in section.rows:
-        entries = Adjustment("entries", "k * N - (k ** 2 - 1) / 4", "k a row, fewer in the rows of the two corners.")
+        entries = Adjustment("entries", "k * N - (k ** 2 - 1) / 4", "k per row, fewer in the rows of the two corners.")
         count = Count(row["unit"], printed=row["printed"], rest=(entries,), note=NOTE_BAND, percentage_of="N ** 2")
         yield Row(f"{row['place']}: {row['claim']}", section.where, {"N": 4000, "k": 5}, (), (count,))
 

@@ -1,9 +1,9 @@
 """The parameters of whole language models on WikiText-103, as MGK and FMMformer train them, and of BERT.
 
-L layers of attention of h heads of width d and a feed-forward layer of width l, two norms each; V words, whose
-embedding of width f is the output as well. BERT alone has P learned positions, two token types, one more norm, a
-pooler, and biases in attention. Other sizes are those of the shipped models, whose files are read as they stand, with
-numbers for sizes and one entry under `layers`; `ta.models` checks them.
+L layers of attention of h heads of width d and a feed-forward layer of width l, with two norms each; V words, with one
+matrix of width f for embedding and output. BERT also has P learned positions, two token types, one more norm, a pooler,
+and biases in attention. Other sizes are those of the shipped models, whose files are read directly: they have numbers
+for sizes and one entry under `layers`, and `ta.models` checks them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ONE = {"n": "1", "m": "1"}  # parameters do not depend on lengths
 
 AROUND = (
     Adjustment("embedding", "V * f", "one matrix over the vocabulary, for input and output."),
-    Adjustment("norms", "4 * L * f", "two layer norms a layer."),
+    Adjustment("norms", "4 * L * f", "two layer norms per layer."),
 )
 NORM = Adjustment("norm of the embedding", "2 * f", "a layer norm, of BERT.")
 POSITIONS = Adjustment("positions and token types", "(P + 2) * f", "learned, of BERT.")
@@ -31,7 +31,7 @@ POOLER = Adjustment("pooler", "(f + 1) * f", "a linear layer on BERT's first pos
 
 @dataclass(frozen=True)
 class Layer:
-    """A mixer or an MLP: a shipped name or the keys of a design, and the sizes and settings that it has."""
+    """A mixer or an MLP: a shipped name or the keys of a design, and its sizes and settings."""
 
     design: str | Mapping[str, Any]
     legs: Mapping[str, int]
@@ -40,7 +40,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A model of `layers` equal layers; `memory` is 0 where it has none."""
+    """A model of `layers` equal layers; `memory` is 0 if it has none."""
 
     width: int
     vocabulary: int
@@ -52,7 +52,7 @@ class Shipped:
 
     @property
     def inner(self) -> int:
-        """The width of the feed-forward layer, that of all experts together.
+        """The width of the feed-forward layer, in total over all experts.
 
         >>> shipped("xl_47m").inner, shipped("fast_transformer").inner
         (2053, 2048)
@@ -85,7 +85,7 @@ class Model:
 
 
 def of(name: str, design: str | None = None, settings: Formulas | None = None) -> Model:
-    """A shipped model, perhaps with another design in place of its own."""
+    """A shipped model, optionally with another design."""
     model = shipped(name)
     values = {"L": model.layers, "f": model.width, "l": model.inner, "V": model.vocabulary}
     values |= {"h": model.mixer.legs["h"], "d": model.mixer.legs["d"]}

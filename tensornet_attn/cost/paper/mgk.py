@@ -1,7 +1,7 @@
-"""Transformer-MGK: the formulas of appendix B, the sizes of its language models, what it measured and drew.
+"""Transformer-MGK: the formulas of appendix B, the sizes of its language models, its measurements and figures.
 
-H / M heads with M keys a position each, against H heads with one. N tokens, heads of width D, input width Dx, output
-width H D. The appendix gives formulas and no numbers; the rows have our default sizes.
+H / M heads with M keys per position, compared with H heads with one key. N tokens, heads of width D, input width Dx,
+output width H D. The appendix gives formulas and no numbers; our rows use our default sizes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ LENGTHS = {"n": "N", "m": "N"}
 SOFTMAX = Part("mhsa", {"f": "Dx", "h": "H", "d": "D"}, LENGTHS)
 LEGS = {"f": "Dx", "h": "H / M", "r": "M", "d": "D"}
 
-WHY = "a sum of k products has k - 1 additions in the appendix, and k in 2 FLOPs a multiply-add."
-WIDTH = "the appendix projects the heads to H D numbers; our files project back to the input width Dx."
-KEYS = "adding up a head's M keys takes M - 1 operations; to us they are elementwise."
+WHY = "a sum of k products has k - 1 additions in the appendix, and k with 2 FLOPs per multiply-add."
+WIDTH = "the appendix projects the heads to H D columns; our files project back to the input width Dx."
+KEYS = "adding up a head's M keys takes M - 1 operations; we count them as elementwise."
 
-NORMS = Adjustment("squared norms", "-2 * N * H * D", "|k|^2 is left out by the appendix; |q|^2 cancels.")
+NORMS = Adjustment("squared norms", "-2 * N * H * D", "the appendix does not count |k|^2; |q|^2 cancels.")
 SUM = Adjustment("sum of the keys", "N ** 2 * H / M * (M - 1)", KEYS)
 ADDED = "additions of the "
 SINGLE = (
@@ -41,7 +41,7 @@ MIXTURE = (
     SUM,
     Adjustment("output width", "N * (2 * H / M * D - 1) * (H * D - Dx)", WIDTH),
 )
-SAVED = (  # the terms of a single key less those of the mixture
+SAVED = (  # the terms of a single key minus those of the mixture
     Adjustment("squared norms", "2 * N * H * D", NORMS.why),
     Adjustment(f"{ADDED}projections", "-(3 - (M + 2) / M) * N * H * D", WHY),
     Adjustment(f"{ADDED}heads", "-(1 - 1 / M) * N * H * D", WHY),
@@ -59,8 +59,8 @@ PARTS = {
     "MGK saves": (SOFTMAX, Part("mgk", LEGS, LENGTHS, times=-1)),
 }
 FLOPS = {"softmax": SINGLE, "MGK": MIXTURE, "MGK saves": SAVED}
-SLIP = "a slip: the paper's own formula for any M gives - 7 / 2 at M = 2, where it prints - 4."
-SLIP_SAVED = "the same slip: (i) less the formula for any M gives - 3 / 2 at M = 2, where it prints - 1."
+SLIP = "a slip: the paper's own formula for any M gives - 7 / 2 at M = 2, but it prints - 4."
+SLIP_SAVED = "the same slip: (i) minus the formula for any M gives - 3 / 2 at M = 2, but it prints - 1."
 NOTES = {"B (ii), M = 2": SLIP, ("B, saving", "FLOPs"): SLIP_SAVED}
 
 MODELS = {"Softmax 8 heads (medium)": MEDIUM, "BERT-Base": BERT}
@@ -71,7 +71,7 @@ NOTE_MODELS = {
 
 
 def equations(section: Section) -> Iterable[Row]:
-    """The formulas as printed, at our default sizes; that for any M at M = 4."""
+    """The printed formulas, at our default sizes; the formula for any M at M = 4."""
     for row in section.rows:
         name, model, unit = row["equation"], row["model"], row["unit"]
         values = VALUES | {"M": 4} if "any M" in name else VALUES
@@ -99,12 +99,12 @@ MGK = Table(
     "mgk",
     "Nguyen et al., Transformer with a Mixture of Gaussian Keys (2021; ICML 2022: Improving Transformers with "
     "Probabilistic Attention Keys)",
-    "k multiplications and k - 1 additions for a sum of k products; squared norms, priors, scale and softmax left out",
+    "k multiplications and k - 1 additions for a sum of k products; without squared norms, priors, scale and softmax",
     (
         *equations(PAPER["equations"]),
         *measured(PAPER["table 6"]),
         *models(PAPER["text"]),
         *figures(PAPER["figures"]),
     ),
-    "N tokens; H heads of width D; input width Dx; M keys a position in H / M heads",
+    "N tokens; H heads of width D; input width Dx; M keys per position in H / M heads",
 )

@@ -1,7 +1,7 @@
-"""A cost table of a paper as data: designs at sizes, what the paper prints, and what its count does otherwise.
+"""A cost table of a paper as data: designs at sizes, the printed numbers, and the differences between the counts.
 
-All numbers are texts in the arithmetic of the language, over the `values` of a row: the letters of the paper. Our count
-is compared with theirs in the form in which they print one: its suffix, its digits, its rounding.
+All numbers are text in the arithmetic of the language, over the `values` of a row: the letters of the paper. Counts are
+compared in the format in which the paper prints them: suffix, digits, rounding.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tensornet_attn.errors import InputError
 Formula = str
 Formulas = Mapping[str, Formula]
 
-UNITS = ("MACs", "FLOPs", "floats", "parameters")  # what is counted of a design; other units have a closed form alone
+UNITS = ("MACs", "FLOPs", "floats", "parameters")  # units of counts of designs; other units only have a closed form
 
 
 @dataclass(frozen=True)
 class Part:
     """`times` the cost of a design: a shipped name, or the keys of a design file that extends one.
 
-    `legs` and `settings` replace sizes and numbers, `lengths` are those of the sequence legs, `batch` the sequences.
+    `legs`: sizes; `settings`: settings; `lengths`: lengths of the sequence legs; `batch`: number of sequences.
     """
 
     design: str | Mapping[str, Any]
@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Adjustment:
-    """A named term that turns our count into the paper's; `formula` may be negative."""
+    """A named term of the difference between the paper's count and ours; `formula` may be negative."""
 
     name: str
     formula: Formula
@@ -47,10 +47,10 @@ class Adjustment:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How a paper rounds, where its digits do not say it.
+    """How a paper rounds, if its digits do not show it.
 
-    `step`: to a multiple of the last digit, e.g. 10 for 40M. `like` and `times`: first to the digits of `like`, then
-    multiplied: 4618.24 is 4.51, `like` 4.51G, times 1,024.
+    `step`: to a multiple of the last digit, e.g. 10 for 40M. `like` and `times`: rounds to the digits of `like`, then
+    multiplies: 4618.24 is 4.51, `like` 4.51G, times 1,024.
     """
 
     step: int = 1
@@ -63,12 +63,12 @@ PLAIN = Rounding()
 
 @dataclass(frozen=True)
 class Count:
-    """One number of a row, by unit. `formula`: what the source gives; `printed`: the number as its table prints it.
+    """One number of a row, by unit. `formula`: the formula in the source; `printed`: the number as its table prints it.
 
-    `source` is counted, measured (on a machine; nothing is computed here), or drawn (a figure without numbers). `rest`:
-    what our count has besides the parts, in closed form: layers that are no designs. `parts`, `whole`: those of this
-    number, where they are not the row's. `note`: what the reader must know, above all why a number is not reproduced.
-    `percentage_of`: what a printed percentage is of, where that is no design.
+    `source`: counted, measured (on a machine; nothing is computed here), or drawn (a figure without numbers). `rest`:
+    terms of our count besides the parts, in closed form: layers that are not designs. `parts`: replaces those of the
+    row. `note`: information for the reader, such as why a number is not reproduced. `percentage_of`: the total of a
+    printed percentage, if it is not a design.
     """
 
     unit: str
@@ -85,9 +85,9 @@ class Count:
 
 @dataclass(frozen=True)
 class Row:
-    """A printed row; our count is the sum of its parts. `whole`: what printed percentages are percentages of.
+    """A printed row; our count is the sum of its parts. `whole`: the parts of which printed percentages are taken.
 
-    `kind` names the rows that share formulas and adjustments; the model itself where it is empty.
+    `kind`: a name for rows with the same formulas and adjustments; if empty, the model.
     """
 
     model: str
@@ -101,7 +101,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a source; `convention` says in words how it counts, `letters` what the letters of formulas are."""
+    """The rows of a source; `convention`: how it counts, in words; `letters`: the meaning of letters in formulas."""
 
     name: str
     source: str
@@ -116,9 +116,9 @@ _BOUND = "more than "
 
 
 def as_printed(value: int, like: str, whole: int | None = None, rounding: Rounding = PLAIN) -> str:
-    """A count with the suffix and the digits of another one; percentages are of `whole`. Ties go to even, as in Python.
+    """A count with the suffix and digits of `like`; percentages are of `whole`. Ties round to even, as in Python.
 
-    Raises InputError where `like` is no printed count.
+    Raises InputError if `like` is not a printed count.
 
     >>> as_printed(170_364_928, "170.4M"), as_printed(5, "125%", whole=4)
     ('170.4M', '125%')
@@ -128,11 +128,11 @@ def as_printed(value: int, like: str, whole: int | None = None, rounding: Roundi
     '4618.24'
     """
     if rounding.like is not None:
-        once = as_printed(value, rounding.like, whole)
-        return str(Decimal(once.rstrip("MG% ")) * rounding.times)
+        rounded_text = as_printed(value, rounding.like, whole)
+        return str(Decimal(rounded_text.rstrip("MG% ")) * rounding.times)
     match = _PRINTED.fullmatch(like.removeprefix(_BOUND))
     if match is None:
-        raise InputError(f"'{like}' is no printed count, e.g. 170.4M or 125%.")
+        raise InputError(f"'{like}' is not a printed count, e.g. 170.4M or 125%.")
     digits, space, suffix = len(match[1] or ""), match[2], match[3]
     exact = Fraction(100 * value, whole or 1) if suffix == "%" else Fraction(value, SCALES[suffix])
     rounded = round(exact * 10**digits / rounding.step) * rounding.step
@@ -141,7 +141,7 @@ def as_printed(value: int, like: str, whole: int | None = None, rounding: Roundi
 
 
 def agree(printed: str, shown: str) -> bool:
-    """Whether a count in printed form is what is printed; `more than 30%` is a bound.
+    """Whether a count in printed form equals the printed number; `more than 30%` is a bound.
 
     >>> agree("170.4M", "170.4M"), agree("more than 30%", "33%"), agree("more than 30%", "30%")
     (True, True, False)

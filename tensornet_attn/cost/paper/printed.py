@@ -1,12 +1,12 @@
-"""What the papers print about costs, transcribed: a text file a paper, a section a table, a line a printed row.
+"""The costs that papers print, transcribed: one text file per paper, one section per table, one line per printed row.
 
     # a comment
     [table 2] what the table is about
     Model | n_heads | MACs
     EPA | 2 | 170.4M
 
-The cost tables are derived from these files, row by row, so that no printed row is left out; figures, which print no
-number, are rows with a state.
+The cost tables are derived from these files row by row, so that no printed row is missing. Figures that print no number
+are rows with a state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent / "printed"
 
 @dataclass(frozen=True)
 class Section:
-    """A printed table: `where` it stands, what it is about, and its rows, a mapping from column to cell each."""
+    """A printed table: `where` it is, what it is `about`, and its rows, each a mapping from column to cell."""
 
     where: str
     about: str
@@ -43,10 +43,10 @@ def printed(paper: str) -> Mapping[str, Section]:
 
 
 def read(text: str, file: str) -> dict[str, Section]:
-    """The sections of a text. Raises InputError, with the line, where a row does not fit its columns."""
+    """The sections of a text. Raises InputError, with the line number, if a row does not fit its columns."""
     found: dict[str, Section] = {}
     where = about = ""
-    rows: list[Mapping[str, str]] | None = None  # of the section at hand, once its columns are read
+    rows: list[Mapping[str, str]] | None = None  # rows of the current section, after its columns are read
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
@@ -60,20 +60,20 @@ def read(text: str, file: str) -> dict[str, Section]:
             found[where] = Section(where, about, cells, rows)
         elif len(cells) != len(found[where].columns):
             columns = len(found[where].columns)
-            raise InputError(f"{file}:{number}: {len(cells)} cells under {columns} columns of [{where}].")
+            raise InputError(f"{file}:{number}: {len(cells)} cells, but [{where}] has {columns} columns.")
         else:
             rows.append(dict(zip(found[where].columns, cells, strict=True)))
     return found
 
 
-WITHOUT = {  # a number: by the state of a figure
+WITHOUT = {  # notes on figures without numbers, by their state
     "measured": "measured on a GPU; the figure prints no number.",
     "drawn": "the figure prints no number; docs/costs.md shows how to draw ours.",
 }
 
 
 def figures(section: Section) -> Iterable[Row]:
-    """Figures of efficiency: a row each, without a printed number, with its state and where ours is drawn."""
+    """Efficiency figures: one row each, without a printed number, with its state and a reference to our plot."""
     for row in section.rows:
         count = Count("figure", source=row["state"], note=WITHOUT[row["state"]])
         yield Row(f"fig. {row['figure']}: {row['quantity']}", section.where, {}, (), (count,))

@@ -1,4 +1,4 @@
-"""Tuformer: parameters of table 2 as percentages of those of mhsa, times as printed, and the maps of THSA.
+"""Tuformer: parameters of table 2 as percentages of mhsa's, the printed times, and the maps of THSA.
 
 N queries, M keys, model width F, H heads of width D, R = H D tunable heads. The paper prints F = 512 and D = 64.
 """
@@ -19,13 +19,13 @@ TUNABLE = {"f": "F", "r": "R", "s": "R"}
 
 CUT = "1.5625 %, cut off instead of rounded."
 FULL = (
-    "C2 and C3 of D x D, as the formula reads without the figure's inner leg of 1, would have 8,192 numbers: 100.78 %"
+    "C2 and C3 of D x D, as the formula reads without the figure's inner leg of 1, would have 8,192 entries: 100.78 %"
 )
 NOTES = {
-    "MHSA with 125% params": "heads of width W = 80 in place of 64: the four matrices are widened alike.",
+    "MHSA with 125% params": "heads of width W = 80 instead of 64: the four matrices are widened equally.",
     "MHSA with 1.5% params": f"one head of W = 8: {CUT} Its sizes are not printed; 8 heads of 1 would be heads-only.",
     "THSA": "at R = F = 512. Appendix E says R = 1,024 for this task, which would be 150 %.",
-    "C = C1 (x) (1 1^T)": f"100.006 %: C1 has H^2 = 64 numbers. 101% would fit skip-left: {FULL}.",
+    "C = C1 (x) (1 1^T)": f"100.006 %: C1 has H^2 = 64 entries. 101% would fit skip-left: {FULL}.",
     "skip-left C = I_H (x) (C2^T C3)": f"100.012 % with an inner leg of 1, as fig. 5a draws it. {FULL}.",
     "trainable heads-only C = C1": "1.57 % with 8 heads, as in heads-only; it takes 32 = 4 H heads to reach 6.35 %.",
     "heads-only C = I_H": CUT,
@@ -52,8 +52,8 @@ LABELS = {
 }
 
 BESIDE = (
-    Adjustment("beside the maps", "-(N * F + 2 * (N + M) * R)", "autograd keeps x, queries, keys, values and heads."),
-    Adjustment("products before the core", "-M * N * R", "autograd keeps Q[n s] K[m s] as well, which C then mixes."),
+    Adjustment("beside the maps", "-(N * F + 2 * (N + M) * R)", "autograd saves x, queries, keys, values and heads."),
+    Adjustment("products before the core", "-M * N * R", "autograd also saves Q[n s] K[m s], which C then mixes."),
 )
 NOTE_RATIO = "R = H D maps where MHSA has H: D = 64 times as many."
 TIMES = {
@@ -63,7 +63,7 @@ TIMES = {
 
 
 def table_2(section: Section) -> Iterable[Row]:
-    """Percentages of mhsa at the same width, and the times beside them."""
+    """Percentages of mhsa at the same width, and the printed times."""
     for row in section.rows:
         name = row["Models"]
         part, values, formula = DESIGNS[name]
@@ -83,7 +83,7 @@ def equations(section: Section) -> Iterable[Row]:
 
 
 def claims(section: Section) -> Iterable[Row]:
-    """What the text says in numbers."""
+    """Numbers in the text."""
     for row in section.rows:
         name = f"{row['place']}: {row['claim']}"
         if row["unit"] == "parameters":
@@ -94,7 +94,7 @@ def claims(section: Section) -> Iterable[Row]:
             count = Count(row["unit"], printed=row["printed"], source="measured", note=TIMES[row["claim"]])
             yield Row(name, section.where, {}, (), (count,))
         else:
-            ratio = Adjustment("maps", "R / H", "maps of THSA over those of MHSA.")
+            ratio = Adjustment("maps", "R / H", "maps of THSA relative to those of MHSA.")
             count = Count(row["unit"], formula=row["printed"], rest=(ratio,), note=NOTE_RATIO)
             yield Row(name, section.where, SIZES, (), (count,))
 

@@ -1,4 +1,4 @@
-"""The kernels of a region's backward: gradients by query rows and by keys, and the rows of A dA where these need it."""
+"""The backward kernels of a region: gradients by query rows and by keys, and the rows of A dA if needed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tensornet_attn.emit.triton.totals import add_totals
 from tensornet_attn.tiles.derive import Gradients
 from tensornet_attn.tiles.model import At, Node, below, factored
 
-TOGETHER = 72  # gradients of numbers that one kernel makes: of more registers spill, as compiling has shown
+TOGETHER = 72  # scalar gradients per kernel; more spill registers, as measured
 
 
 def row_sums(region: Region, made: Gradients) -> str:
-    """The rows of A dA of each map."""
+    """The kernel for the rows of A dA of each map."""
     text, query = region.open(region.program.query), region.program.query
     for own, part in made.maps:
         add_row_sums(region, text, own, part, query)
@@ -34,7 +34,7 @@ def add_row_sums(region: Region, text: KernelText, one: Node, part: Node, query:
 
 
 def by_queries(region: Region, made: Gradients) -> str:
-    """Gradients of what has query rows, or neither side."""
+    """Gradients of operands with query rows, and of operands with neither side."""
     query, others = region.program.query, {region.program.key, *region.program.relative}
     if region.crowded:
         mine = [(leaf, d) for leaf, d in made.leaves if query in leaf.axes]
@@ -44,7 +44,7 @@ def by_queries(region: Region, made: Gradients) -> str:
 
 
 def by_numbers(region: Region, made: Gradients) -> dict[str, str]:
-    """Gradients of what has neither side, where these are many: kernels for some operands each, as they can be held."""
+    """Gradients of operands with neither side, if there are many: several kernels whose accumulators fit registers."""
     sides = {region.program.query, region.program.key, *region.program.relative}
     groups, rooms = list[list[tuple[Node, Node]]](), list[int]()
     for leaf, d in made.leaves:
@@ -63,13 +63,13 @@ def by_numbers(region: Region, made: Gradients) -> dict[str, str]:
 
 
 def by_keys(region: Region, made: Gradients) -> str:
-    """Gradients of what has keys."""
+    """Gradients of operands with keys."""
     mine = [(leaf, d) for leaf, d in made.leaves if leaf.axes[:1] == (region.program.key,)]
     return backward(region, made, region.program.key, "keys", mine)
 
 
 def by_places(region: Region, made: Gradients) -> dict[str, str]:
-    """Gradients of what has relative positions: a program has all pairs that are about as far apart."""
+    """Gradients of operands with relative positions: a program handles all pairs at about the same distance."""
     if not region.program.relative:
         return {}
     (leg,) = region.program.relative
@@ -85,9 +85,9 @@ def backward(region: Region, made: Gradients, fixed: str, kind: str, leaves: lis
 
 
 def gradient_text(region: Region, made: Gradients, fixed: str, leaves: list[tuple[Node, Node]]) -> KernelText:
-    """What a kernel has to make."""
+    """The statements of a backward kernel."""
     sides = {region.program.query, region.program.key}
-    held = any(sides & {*leaf.axes} for leaf, _ in leaves)  # fewer spill so, as compiling has shown
+    held = any(sides & {*leaf.axes} for leaf, _ in leaves)  # avoids spilled registers, as measured
     text = region.open(fixed, looped=looped(region, [leaf for leaf, _ in leaves]), held=held)
     used = {node.data[0] if node.op == "sum_over_blocks" else node: node for node in below([d for _, d in leaves])}
     totals = [(total, part) for total, part in made.totals if total.data[0] in used]
@@ -102,13 +102,13 @@ def gradient_text(region: Region, made: Gradients, fixed: str, leaves: list[tupl
     add_totals(region, text, totals, frozenset(carried))
     for leaf, d in leaves:
         *numbers, total = ends[leaf]
-        # what is carried is multiplied when all tiles of the looped leg have been added
+        # carried totals are multiplied after all tiles of the looped leg are added
         store_gradient(region, text, leaf, d, (numbers, total) if total in carried else None)
     return text
 
 
 def multiples(node: Node) -> list[Node]:
-    """A node, and of what it is a multiple of a number, as far as that goes."""
+    """The chain of nodes that remain after removing numeric factors from a node."""
     found = [node]
     while factored(found[-1])[0] is not None:
         found.append(factored(found[-1])[1])
@@ -116,9 +116,9 @@ def multiples(node: Node) -> list[Node]:
 
 
 def looped(region: Region, leaves: Iterable[Node]) -> str | None:
-    """The head that a program has all tiles of, one after another: parts of it would be too many to keep apart.
+    """The head whose tiles a program handles one after another, because separate parts would take too much memory.
 
-    Some leaf lacks it, and is, once for each of its tiles, larger than anything else.
+    Some leaf lacks the head, and its gradient once per tile would be larger than any other tensor.
     """
     sides = {region.program.query, region.program.key}
     long = [operand for operand in region.program.operands if sides & {*operand.axes}]
@@ -133,12 +133,12 @@ def looped(region: Region, leaves: Iterable[Node]) -> str | None:
 
 
 def numbers_of(region: Region, legs: Iterable[str]) -> int:
-    """The numbers of a tensor of one query and one key."""
+    """Elements of a tensor for one query and one key."""
     return prod(region.graph.leg[leg].size or 1 for leg in legs)
 
 
 def wanted(region: Region, leaves: list[tuple[Node, Node]]) -> list[str]:
-    """The operands that some leaves are tiles of."""
+    """The operands to which the leaves belong."""
     return list(dict.fromkeys(leaf_name(region, leaf) for leaf, _ in leaves))
 
 
@@ -156,7 +156,7 @@ def in_loop(region: Region, leaf: Node) -> bool:
 
 
 def over_all(region: Region, text: KernelText, leaf: Node) -> bool:
-    """Whether all tiles of a looped leg add to the gradient of a leaf."""
+    """Whether all tiles of a looped leg contribute to the gradient of a leaf."""
     sides = {region.program.query, region.program.key} & {*leaf.axes}
     lacks = text.looped is not None and text.looped not in heads_of(region, leaf)
     return lacks and bool(sides) and not in_loop(region, leaf)
@@ -165,7 +165,7 @@ def over_all(region: Region, text: KernelText, leaf: Node) -> bool:
 def store_gradient(
     region: Region, text: KernelText, leaf: Node, d: Node, carried: tuple[list[Node], Node] | None
 ) -> None:
-    """`carried`: the numbers, and the total of all tiles of a looped leg, that the gradient is the product of."""
+    """`carried`: the numbers and the total over all tiles of a looped leg, whose product is the gradient."""
     index = next(value for value in leaf.data if isinstance(value, At))
     name, scope = f"{leaf_name(region, leaf)}_grad", text.scope
     alone = not {region.program.query, region.program.key} & {*leaf.axes}
@@ -202,9 +202,9 @@ def reads_of(d: Node) -> list[Node]:
 
 
 def store_entries(region: Region, text: KernelText, leaf: Node, d: Node, index: At) -> None:
-    """Each query has an entry of its own for each distance: one key has it, but for the ends, which are sums.
+    """Stores one entry per query and distance: from one key, except at both ends, which are sums.
 
-    Where a leg is looped all of its tiles add to the same entries.
+    If a leg is looped, all its tiles add to the same entries.
     """
     query, (_, _, reach), scope = region.program.query, leaf.data, text.scope
     size, operand = 2 * reach + 1, leaf_name(region, leaf)

@@ -1,7 +1,7 @@
-"""Which blocks a kernel's loop visits: those of keys that a block of queries may see, or of queries that may see keys.
+"""The blocks that a kernel's loop visits: keys visible to a block of queries, or queries that see a block of keys.
 
-A block that has the `fixed` side begins at `first`; query i stands at i + m - n. What several areas of pairs show is
-visited from the least to the greatest, but for keys between the first ones, which all see, and those nearby.
+A block of the `fixed` side begins at `first`; query i is at position i + m - n. For several areas of pairs, the loop
+runs from the least to the greatest index, but skips keys between a visible prefix and the nearby ones.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from math import inf
 
 from tensornet_attn.ir.areas import Area, Areas, distances
 
-EVERY = "0"  # where a loop begins that leaves out none before
+EVERY = "0"  # begin of a loop that skips nothing before
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """`for start in range(begin, end)`; where keys are skipped, lines before the loop, and one inside of it."""
+    """`for start in range(begin, end)`; if keys are skipped, with lines before the loop and one inside it."""
 
     begin: str
     end: str
@@ -26,7 +26,7 @@ class Bounds:
 
 
 def bounds(areas: Areas, fixed: str, pair: tuple[str, str]) -> Bounds:
-    """The loop over the other side of (query, key) that visits all pairs of these areas."""
+    """The bounds of the loop over the other side of (query, key) that visit all pairs of these areas."""
     m, queries = pair[1], fixed == pair[0]
     straight, others = _by_distance(areas), [area for area in areas if not area.by_distance]
     parts = [(area, *_ends(area, fixed, pair)) for area in (*straight, *others)]
@@ -41,14 +41,14 @@ def bounds(areas: Areas, fixed: str, pair: tuple[str, str]) -> Bounds:
         f"prefix = tl.cdiv({count}, {m}_block) * {m}_block",
         f"last_key = {end}",
         f"nearby = tl.minimum({nearby} // {m}_block, tl.cdiv(last_key, {m}_block)) * {m}_block",
-        "skipped = tl.maximum(nearby - prefix, 0)  # keys between the first ones and those nearby",
+        "skipped = tl.maximum(nearby - prefix, 0)  # keys between prefix and nearby",
     )
     inside = "start = tl.where(visited < prefix, visited, visited + skipped)"
     return Bounds("0", "last_key - skipped", before, inside)
 
 
 def edge(area: Area, first: dict[str, str], pair: tuple[str, str]) -> str:
-    """Whether blocks of both sides, that begin at `first`, meet an area."""
+    """Whether blocks of both sides that begin at `first` intersect an area."""
     (n, m), (near, far), (low, high) = pair, area.distance, area.key
     shift = f"{first[n]} + {m}_end - {n}_end"
     found = [f"({shift} - {first[m]} + {n}_block > {near})"] * (near > -inf)
@@ -60,13 +60,13 @@ def edge(area: Area, first: dict[str, str], pair: tuple[str, str]) -> str:
 
 
 def _by_distance(areas: Areas) -> Areas:
-    """One area for all in which the distance alone counts."""
+    """One area that covers all areas defined by distance only."""
     found = distances(tuple(area for area in areas if area.by_distance))
     return () if found is None else (Area(found),)
 
 
 def _ends(area: Area, fixed: str, pair: tuple[str, str]) -> tuple[str, str]:
-    """Where the loop begins and ends for one area; at the end, and at once, where a block meets none of it."""
+    """Begin and end of the loop for one area; an empty loop if the block does not intersect it."""
     (n, m), queries = pair, fixed == pair[0]
     other, apart = (m, n)[not queries], f"({m}_end - {n}_end)"
     near, far = distances((area,)) or (0, -1)

@@ -1,4 +1,4 @@
-"""Kernel 'tiles' as Python: Triton kernels that are written for a region, and the call that launches them."""
+"""Emits kernel 'tiles': the Triton kernels of a region, and the call that launches them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INDENT = "    "
 
 
 def emit_tiles(writer: Writer, step: Step) -> None:
-    """The call; its kernels are carried beside the class."""
+    """Emits the call; the kernels are added beside the class."""
     assert step.kernel is not None
     graph, program = writer.graph, tile_program(writer.graph, step)
     local = writer.local[step.name]
@@ -50,19 +50,19 @@ def _operand(writer: Writer, program: Program, operand: Operand) -> str:
 
 
 def operand_legs(program: Program, operand: Operand) -> tuple[str, ...]:
-    """The legs of an operand as kernels read it: heads, sequence, width."""
+    """The legs of an operand in the order in which kernels read it: heads, sequence, width."""
     own = [leg for axis in operand.axes for leg in program.widths.get(axis, (axis,))]
     return (*operand.heads, *own)
 
 
 def _tables(made: Region) -> tuple[str, ...]:
-    """The operands that are read by the distance of query and key."""
+    """The operands that are indexed by the distance of query and key."""
     pairs = zip(made.operands, made.program.operands, strict=True)
     return tuple(name for name, operand in pairs if operand.table)
 
 
 def _source(made: Region, sources: dict[str, str]) -> str:
-    """The kernels, and what makes them known to `tiled`."""
+    """The kernels, and their registration for `tiled`."""
     program = made.program
     legs = {name: " ".join(operand_legs(program, o)) for name, o in zip(made.operands, program.operands, strict=True)}
     sizes = {leg: made.graph.leg[leg].size for leg in program.heads}

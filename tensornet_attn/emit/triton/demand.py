@@ -1,4 +1,4 @@
-"""What a kernel makes, from what its ends read: a statement for each node, or one in each loop that reads it."""
+"""Derives the statements of a kernel from what its ends read: one per node, or one per loop that reads it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tensornet_attn.emit.triton.nodes import inlined
 from tensornet_attn.emit.triton.online import highest, online_map
 from tensornet_attn.tiles.model import ROWS, Node, along_width, below
 
-MADE = 9  # tiles of whole numbers, while random ones are made
-MOST_ORDERS = 24  # of variables, that are tried
-SUMS_BESIDE_DRAWN = 40  # sums of numbers that leave room to hold what is drawn
-MOST_TILES = 20  # of queries x keys that a kernel holds: of more registers spill, as compiling has shown
+MADE = 9  # integer tiles that are live while random numbers are generated
+MOST_ORDERS = 24  # maximum orders of variables to try
+SUMS_BESIDE_DRAWN = 40  # more scalar sums leave no room for random tiles
+MOST_TILES = 20  # maximum live tiles of queries x keys; more spill registers, as measured
 HEAVY = ("dot", "entry", "shift", "unshift")
-RANGED = 3  # values of a variable from which on its loop may stay one in the kernel
-# Nodes that stand in what reads them, or that the statement of another node makes.
+RANGED = 3  # smallest size of a variable whose loop may stay rolled
+# Nodes that are nested in their readers, or computed by the statement of another node.
 ELSEWHERE = ("number", "bias", "sum_over_blocks", "alpha")
 Values = dict[str, int]  # of index variables
 
 
 def arrange(text: KernelText) -> None:
-    """Puts all that is to be made into loops, and gives it names.
+    """Arranges all statements in loops and names them.
 
-    Where too many tiles would be held, what one variable has is made anew in each loop over it, but for what takes
-    long. That loop is not unrolled where it is the only one, since nothing is made twice then; nor where sums of
-    numbers leave no room to hold what is drawn.
+    If too many tiles would be live, values of one variable are recomputed in each loop over it, except expensive ones.
+    Its loop stays rolled if it is the only one, because nothing is then computed twice, or if scalar sums leave no room
+    for random tiles.
     """
     reads = [node for _, one in text.ends for node in one.reads]
     lean(text, reads)
@@ -49,15 +49,15 @@ def arrange(text: KernelText) -> None:
 
 
 def lay_out(text: KernelText) -> None:
-    """The statements of a kernel in loops."""
+    """Arranges the statements of a kernel in loops."""
     text.resident, text.streamed, text.temporaries, text.loops = [], [], [], {}
     text.made = Demand(text).all()
     put_in_order(text)
 
 
 def put_in_order(text: KernelText) -> None:
-    """Chooses which variables stand outside of which: sums are made one after the other where that is possible,
-    which takes fewer registers, as compiling has shown; then so that the fewest tiles are live."""
+    """Chooses the nesting order of variables: sums one after another if possible, which saves registers as measured,
+    and then the fewest live tiles."""
     used = {variable for statements in text.made.values() for one in statements for variable in one.heads}
     own = [variable for variable in text.program.nodes.sizes if variable in used and variable != text.ranged]
     least = (0, 0, 0)
@@ -74,7 +74,7 @@ def put_in_order(text: KernelText) -> None:
 
 
 def without_unrolling(text: KernelText, needed: list[Node]) -> str:
-    """The variable whose loop stays one: no tile that is loaded, multiplied or carried on has it."""
+    """The variable whose loop can stay rolled: no loaded, multiplied or accumulated tile depends on it."""
     pair, found = text.program.pair, dict[str, int]()
     for variable, size in text.program.nodes.sizes.items():
         own = [node for node in needed if variable in node.heads]
@@ -87,8 +87,8 @@ def without_unrolling(text: KernelText, needed: list[Node]) -> str:
 
 
 def lean(text: KernelText, ends: Iterable[Node]) -> None:
-    """Products whose factor along the summed width stands beside what is loaded for each block: it is put on the
-    other side, of which a program has one block."""
+    """Moves a factor along the summed width from the operand loaded per block to the other operand, which is loaded
+    once per program."""
     nodes = text.program.nodes
     for node in below(ends, (), text.scope.instead):
         if node.op != "dot" or node in text.scope.instead:
@@ -100,12 +100,12 @@ def lean(text: KernelText, ends: Iterable[Node]) -> None:
 
 
 def loaded(text: KernelText, node: Node) -> bool:
-    """Whether a tile is another one for each block of the loop."""
+    """Whether a tile differs for each block of the loop."""
     return bool(text.moving & {*node.axes})
 
 
 def most_live(text: KernelText, items: list[Loop | Statement]) -> tuple[int, int]:
-    """The most tiles of queries x keys that are needed at once, with what is being made; those of all lines."""
+    """The maximum number of live tiles of queries x keys, temporaries included, and the sum over all lines."""
     first, last, counts = dict[object, int](), dict[object, int](), dict[object, int]()
     time = 0
     for one, at in steps(text, items, {}):
@@ -126,12 +126,12 @@ def most_live(text: KernelText, items: list[Loop | Statement]) -> tuple[int, int
 
 
 def draws(text: KernelText) -> bool:
-    """Whether a kernel makes random numbers."""
+    """Whether a kernel generates random numbers."""
     return any(node.op in ("noise", "drop") for one in text.made.get(INSIDE, ()) for node in one.makes)
 
 
 def steps(text: KernelText, items: Iterable[Loop | Statement], at: Values) -> Iterator[tuple[Statement, Values]]:
-    """The statements as they come, loops unrolled; of one that is not, two rounds: what all rounds read is held."""
+    """The statements in order with loops unrolled; a rolled loop counts two rounds, because its inputs stay live."""
     for item in items:
         if isinstance(item, Statement):
             yield item, at
@@ -142,7 +142,7 @@ def steps(text: KernelText, items: Iterable[Loop | Statement], at: Values) -> It
 
 
 def make(text: KernelText, node: Node, section: int) -> Statement:
-    """The statement that makes a node."""
+    """The statement that computes a node."""
     reads = tuple(text.read(node))
     if node.op == "over":
         (arg,) = (text.scope.instead.get(arg, arg) for arg in node.args)
@@ -158,7 +158,7 @@ def make(text: KernelText, node: Node, section: int) -> Statement:
 
 
 class Demand:
-    """The statements of a kernel: each node once, or once in each section, or loop, that reads it."""
+    """The statements of a kernel: each node once, or once per section or loop that reads it."""
 
     def __init__(self, text: KernelText):
         self.text = text
@@ -167,7 +167,7 @@ class Demand:
         self.done: set[tuple[int, Key]] = set()
 
     def all(self) -> dict[int, list[Statement]]:
-        """The statements of each section."""
+        """The statements by section."""
         for section, one in self.text.ends:
             one.levels = self.most(one.reads)
             for node in one.reads:
@@ -178,7 +178,7 @@ class Demand:
         return self.made
 
     def need(self, node: Node, section: int, reader: Statement) -> None:
-        """Makes what a statement reads, and what that needs."""
+        """Adds the statements for a node that a statement reads, and for its arguments."""
         text = self.text
         if node in text.scope.inline:
             for arg in text.read(node):
@@ -205,7 +205,7 @@ class Demand:
         return found
 
     def level(self, node: Node) -> dict[str, int]:
-        """How many sums over each variable stand on the way to a node, itself included."""
+        """The number of sums over each variable below a node, itself included."""
         if node not in self.levels:
             found = self.most(self.text.read(node))
             if node.op == "over":
@@ -214,7 +214,7 @@ class Demand:
         return self.levels[node]
 
     def later(self, section: int, statements: list[Statement]) -> None:
-        """Puts what is made into the loops that read it first: there it is not held."""
+        """Moves statements into the loops that read them first, so that their values do not stay live."""
         text = self.text
         readers: dict[Key, list[dict[str, int]]] = {}
         for one in reversed(statements):

@@ -1,4 +1,4 @@
-"""The kernels of a region's forward: in one pass where every tile of the result reads one map, else in two."""
+"""The forward kernels of a region: one pass if every tile of the result reads one map, otherwise two."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def forward(region: Region) -> str:
 
 
 def statistics(region: Region) -> str:
-    """Of two passes the first: the log of the sum of each softmax row, 1 / (sum + eps) of a normalized one."""
+    """The first of two passes: the log-sum-exp of each softmax row, 1 / (sum + eps) of each normalised row."""
     text = region.open(region.program.query, online=True)
     statistics_of(region, text)
     for one in region.program.maps:
         text.add(INSIDE, list, [one], one.heads)
-    return region.source(text, "statistics", "what the sum of each row is", ["lse"])
+    return region.source(text, "statistics", "row statistics", ["lse"])
 
 
 def second(region: Region) -> str:
@@ -61,7 +61,7 @@ def second(region: Region) -> str:
     out = text.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
     add_read(text, out, part)
     store_out(region, text, lambda: text.entry(out))
-    return region.source(text, "forward", "maps again, and what they read", ["out", "lse"])
+    return region.source(text, "forward", "recomputed maps times values", ["out", "lse"])
 
 
 def add_read(text: KernelText, out: Carried, part: Node) -> None:
@@ -69,7 +69,7 @@ def add_read(text: KernelText, out: Carried, part: Node) -> None:
 
 
 def read(region: Region) -> Node:
-    """What a block of keys adds to the tiles of the result."""
+    """The contribution of a block of keys to the tiles of the result."""
     nodes, axes, exit_ = region.program.nodes, region.program.axes, region.program.exit
     maps, values = exit_.maps, exit_.values
     found = nodes.total(maps, axes, "read") if values is None else nodes.product(maps, values, axes, "read")
@@ -79,7 +79,7 @@ def read(region: Region) -> Node:
 
 
 def sink_of(one: Node) -> tuple[Node, ...]:
-    """What is added to the sums of a map's rows, if anything is."""
+    """The sink of a map, as a tuple of at most one node."""
     return one.args[2:]
 
 
@@ -90,25 +90,25 @@ def store_out(region: Region, text: KernelText, value: Callable[[], str], reads:
 
 
 def index_of(one: Node) -> dict[str, str]:
-    """The variables of a map as they are read."""
+    """The variables of a map, read under their own names."""
     return {variable: variable for variable in one.heads}
 
 
 def inverse(region: Region, text: KernelText, one: Node) -> str:
-    """What the rows of a normalized map are multiplied with."""
+    """The factor of the rows of a normalised map."""
     eps = region.number(Node("number", data=(one.data[2],)))
     return f"inverse_of({text.entry(text.scope.carried[f'l_i_{one.data[0]}'])}, {eps})"
 
 
 def log_sum(text: KernelText, one: Node) -> str:
-    """The log of what the rows of a softmax are divided by."""
+    """The log-sum-exp of the rows of a softmax."""
     most, total = (text.entry(text.scope.carried[f"{name}_i_{one.data[0]}"]) for name in "ml")
     sink = "".join(f", {text.scope.ref(sink, (text.program.query,))}" for sink in sink_of(one))
     return f"{'log_sum_with_sink' if sink else 'log_sum'}({most}, {total}{sink})"
 
 
 def statistics_of(region: Region, text: KernelText) -> None:
-    """The largest score and the sum of each row of each map: where they begin, how they go on, where they are kept."""
+    """The row maximum and row sum of each map: initial values, updates, and stores."""
     query = region.program.query
     for number, one in enumerate(region.program.maps):
         carried: dict[str, Carried] = text.scope.carried
@@ -123,7 +123,7 @@ def statistics_of(region: Region, text: KernelText) -> None:
 
 
 def add_rows(text: KernelText, one: Node) -> None:
-    """Of a map that is a sum over a variable, its rows' sums."""
+    """Accumulates the row sums of a map that is a sum over a variable."""
     total, alpha = text.scope.carried[f"l_i_{one.data[0]}"], text.alpha(one)
     node = text.scope.instead[one]
 

@@ -1,4 +1,4 @@
-"""One Triton kernel: what it has to make, in which section, in which loops, and under which names."""
+"""One Triton kernel: its statements by section and loop, and their names."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from tensornet_attn.emit.triton.nodes import Scope, arguments, flat
 from tensornet_attn.tiles.model import Node, Program, scale_of
 
 BEFORE, INSIDE, AFTER, FIRST, LAST = range(5)
-# Nodes that are made once where that is possible: they take long.
+# Expensive nodes, computed only once if possible.
 HELD = ("noise", "drop", "dot", "softened", "gradient")
 
 
 @dataclass
 class KernelText:
-    """A kernel whose programs have one block of the `fixed` side each, and loop over blocks of the `other` side.
+    """A kernel whose programs handle one block of the `fixed` side and loop over blocks of the `other` side.
 
-    A leg that is `looped` is a loop around all that: its tiles add to the same sums, which stand FIRST and LAST.
+    A `looped` leg adds an outer loop: its tiles add to the same accumulators, which are opened FIRST and stored LAST.
     """
 
     scope: Scope
     fixed: str
     looped: str | None = None
-    online: bool = False  # maps are not divided by their sums yet: these are found on the way
-    crowded: bool = False  # numbers are too many to be held: they are read where they are needed
-    lean: bool = False  # what one variable has is made anew in each loop over it, and not held
-    ranged: str = ""  # that variable
-    again: bool = False  # there is a barrier before these loops, so that nothing is held all the same
-    rolled: str = ""  # the variable, where its only loop is not unrolled
+    online: bool = False  # maps are not yet divided by their row sums, which are accumulated online
+    crowded: bool = False  # too many scalars for registers: they are loaded where needed
+    lean: bool = False  # values of one variable are recomputed in each loop over it
+    ranged: str = ""  # this variable
+    again: bool = False  # a barrier before these loops keeps the compiler from reusing values
+    rolled: str = ""  # the variable, if its only loop is not unrolled
     ends: list[tuple[int, Statement]] = field(default_factory=list)
     made: dict[int, list[Statement]] = field(default_factory=dict)
     loops: dict[int, list[Loop | Statement]] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class KernelText:
     names: dict[tuple[Node, int], str] = field(default_factory=dict)
     dims: dict[tuple[Node, int], tuple[str, ...]] = field(default_factory=dict)
     places: dict[Node, int] = field(default_factory=dict)
-    live: int = 0  # the most tiles of queries x keys that are needed at once, with what is being made
-    accumulators: list[str] = field(default_factory=list)  # the widths of sums that are held all the time
-    numbers: int = 0  # sums that are one number each
-    resident: list[str] = field(default_factory=list)  # those of operands, and of what is made of them
-    streamed: list[str] = field(default_factory=list)  # those of operands that are loaded for each block
-    temporaries: list[str] = field(default_factory=list)  # those of what is made of them, entry by entry
+    live: int = 0  # maximum live tiles of queries x keys, temporaries included
+    accumulators: list[str] = field(default_factory=list)  # widths of accumulators
+    numbers: int = 0  # scalar sums
+    resident: list[str] = field(default_factory=list)  # widths of resident operands and of values derived from them
+    streamed: list[str] = field(default_factory=list)  # widths of operands loaded per block
+    temporaries: list[str] = field(default_factory=list)  # widths of temporaries derived from them entry by entry
 
     @property
     def program(self) -> Program:
@@ -54,10 +54,10 @@ class KernelText:
 
     @property
     def moving(self) -> set[str]:
-        """The sides of which a program has another block each time around its loop."""
+        """The sides along which a program has a different block in each iteration."""
         return {self.program.query, self.program.key, *self.program.relative} - {self.fixed}
 
-    # what is to be made
+    # statements
 
     def add(
         self,
@@ -68,22 +68,22 @@ class KernelText:
         carried: Iterable[Carried] = (),
         parts: bool = False,
     ) -> None:
-        """Lines that make no node, inside of loops over `heads`."""
+        """Adds lines that make no node, inside loops over `heads`."""
         self.ends.append((section, Statement(tuple(heads), tuple(reads), lines, carried=tuple(carried), parts=parts)))
 
     def carry(self, wish: str, section: int, start: str | Callable[[], str]) -> Carried:
-        """What goes on from block to block, from a start that stands in a section."""
+        """Adds an accumulator that is initialised in a section."""
         found = Carried(self.scope.own(wish))
         self.starts.setdefault(section, []).append((found, start if callable(start) else lambda: start))
         return found
 
     @property
     def every(self) -> int:
-        """The length of a row of numbers with an entry for each value of the variable that is not unrolled."""
+        """The padded length of a row with one entry per value of the rolled variable."""
         return 1 << (self.program.nodes.sizes[self.rolled] - 1).bit_length()
 
     def entry(self, one: Carried, index: dict[str, str] | None = None) -> str:
-        """What is carried, for the variables of the loops around, or for others that stand for them."""
+        """The entry of an accumulator for the variables of the surrounding loops, or for the variables in `index`."""
         places = [(index or {}).get(variable, variable) for variable in one.dims]
         sizes = [self.program.nodes.sizes[variable] for variable in one.dims]
         return f"{one.name}[{flat(places, sizes)}]" if one.dims else one.name
@@ -94,7 +94,7 @@ class KernelText:
         return [f"{one.name} {'+' if adds else ''}= {value}"]
 
     def place(self, node: Node) -> int:
-        """The section of a node, the first that has all that it needs."""
+        """The section of a node: the first in which all its arguments are known."""
         if node not in self.places:
             args = (self.scope.instead.get(arg, arg) for arg in node.args)
             found = max(map(self.place, args), default=BEFORE)
@@ -104,7 +104,7 @@ class KernelText:
         return self.places[node]
 
     def late(self, node: Node) -> bool:
-        """Whether a node is made again in each section that reads it."""
+        """Whether a node is recomputed in each section that reads it."""
         if self.rolled in node.heads:
             return True
         if node.op == "load" and not node.axes and (self.crowded or self.ranged in node.heads):
@@ -112,25 +112,25 @@ class KernelText:
         return not node.axes and any(self.late(arg) for arg in node.args)
 
     def anew(self, node: Node) -> bool:
-        """Whether a node is made in each loop over the `ranged` variable that reads it."""
+        """Whether a node is recomputed in each loop over the `ranged` variable that reads it."""
         return self.ranged in node.heads and (bool(self.rolled) or node.op not in HELD)
 
     def key(self, one: Statement, node: Node) -> Key:
-        """A node as a statement makes or reads it."""
+        """The key of a node for a statement that makes or reads it."""
         return (node, one.levels.get(self.ranged, 0) if self.anew(node) else 0)
 
     def read(self, node: Node) -> Iterator[Node]:
-        """What a line reads: the arguments of a node, and those of what stands inside it."""
+        """The nodes that a line reads: arguments of a node, and those of nodes nested in it."""
         for arg in (self.scope.instead.get(arg, arg) for arg in arguments(node)):
             if arg in self.scope.inline:
                 yield from self.read(arg)
             elif arg.op not in ("number", "bias", "sum_over_blocks"):
                 yield arg
 
-    # names, and what is held
+    # names and live values
 
     def name_all(self) -> None:
-        """A name for each node: that of a tuple where it is held for another loop, with an entry for each value."""
+        """Names each node; a node that stays live for another loop is a tuple with one entry per value."""
         readers: dict[tuple[Node, int], list[tuple[int, Statement]]] = {}
         for section, statements in self.made.items():
             for one in statements:
@@ -140,9 +140,9 @@ class KernelText:
             for one in statements:
                 for node in one.makes:
                     paths = [
-                        other.path if there == section else ()
-                        for there, other in readers.get((node, section), ())
-                        if there != section or self.key(other, node) == self.key(one, node)
+                        other.path if place == section else ()
+                        for place, other in readers.get((node, section), ())
+                        if place != section or self.key(other, node) == self.key(one, node)
                     ]
                     kept = min((shared(one.known, path) for path in paths), default=len(one.known))
                     dims = (*(loop.variable for loop in one.known[kept:]), *one.inner)
@@ -154,11 +154,11 @@ class KernelText:
                     carried.dims = tuple(v for v in one.variables if v != self.rolled)
 
     def section(self, node: Node, reader: int) -> int:
-        """The section in which a node is made that is read in this one."""
+        """The section that computes a node read in section `reader`."""
         return reader if self.late(node) else self.place(node)
 
     def refer(self, node: Node, section: int) -> str:
-        """A node as a line of a section has it."""
+        """A node as referenced in a line of a section."""
         at = (node, self.section(node, section))
         dims = self.dims[at]
         places = [self.program.nodes.sizes[variable] for variable in dims]
@@ -178,19 +178,18 @@ class KernelText:
         return text
 
     def alpha(self, node: Node) -> Node:
-        """What all before is multiplied with, for each row of a map."""
+        """The factor that rescales earlier accumulators, per row of a map."""
         return self.program.nodes.node("alpha", (), (self.program.query,), "alpha", node.data[:2])
 
-    # what it needs
+    # resources
 
     def widths_of(self, node: Node) -> list[str]:
-        """Its widths, for all of its tiles; twice for relative positions: of these there are as many as of queries and
-        keys together."""
+        """The widths of all tiles of a node. Relative positions count twice: there are as many as queries plus keys."""
         often = (2 if {*self.program.relative} & {*node.axes} else 1) * self.program.tiles(node.heads)
         return often * [axis for axis in node.axes if axis in self.program.widths]
 
     def count(self, node: Node, section: int) -> None:
-        """Adds to the widths of what is held, loaded and made."""
+        """Adds the widths of a node to those of resident, streamed and temporary values."""
         if section == INSIDE and self.scope.raw(node):
             self.streamed += self.widths_of(node)
         elif section == INSIDE and self.other in node.axes and node.op in ("add", "mul", "map", "slope"):
@@ -199,10 +198,10 @@ class KernelText:
             self.resident += self.widths_of(node)
 
     def tiles_of(self, node: Node) -> int:
-        """As how many tiles of queries x keys a node counts: more where numbers move to other threads, to be used."""
+        """The tiles that a node counts as: more if values move to other threads before use."""
         query, key = self.program.query, self.program.key
         if node.axes == (query, key):
-            products = node.op == "over" and node.args[0].op == "dot"  # that are on their way at once
+            products = node.op == "over" and node.args[0].op == "dot"  # products in flight at once
             often = self.program.nodes.sizes[node.data[0]] if products else 1
             return 0 if node.op in ("visible", "both", "either") else 2 if node.op == "noise" else often
         return 3 if self.program.relative and node.axes == (query, *self.program.relative) else 0

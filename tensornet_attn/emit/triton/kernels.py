@@ -1,4 +1,4 @@
-"""The kernels of a region, by what they are for."""
+"""All kernels of a region."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tensornet_attn.tiles.derive import gradients
 
 
 def kernels(region: Region) -> dict[str, str]:
-    """The source of each kernel: `forward`, `rows` and `keys`; `statistics` and `sums` where maps are mixed,
-    `numbers` where there are many, `places` for relative positions."""
+    """The source by kernel: `forward`, `rows` and `keys`; `statistics` and `sums` for mixed maps, `numbers` for many
+    scalars, `places` for relative positions."""
     _written(region)
-    return _written(region)  # now that it is known which numbers they take
+    return _written(region)  # the second pass knows all coefficients
 
 
 def _written(region: Region) -> dict[str, str]:

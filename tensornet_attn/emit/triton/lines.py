@@ -1,4 +1,4 @@
-"""A kernel as text: its loops, and what stands around them."""
+"""Renders a kernel as text: loops and the lines around them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def block(text: KernelText, items: Iterable[Loop | Statement], path: tuple[Loop,
 
 
 def added(text: KernelText, one: Statement) -> list[str]:
-    """What is added up over a variable, once more."""
+    """The line that adds a value to a sum over a variable."""
     (node,) = one.makes
     (arg,) = (text.scope.instead.get(arg, arg) for arg in node.args)
     x, name = text.scope.ref(arg, node.axes), sum_of(text, one)
@@ -59,7 +59,7 @@ def added(text: KernelText, one: Statement) -> list[str]:
 
 
 def sum_of(text: KernelText, one: Statement) -> str:
-    """The name under which a statement adds up: that of its node, unless that is the tuple of several."""
+    """The name of an accumulator: that of its node, unless that names a tuple."""
     (node,) = one.makes
     section = next(section for section, own in text.made.items() if one in own)
     name, dims = text.names[node, section], text.dims[node, section]
@@ -95,7 +95,7 @@ def loop_lines(text: KernelText, loop: Loop, path: tuple[Loop, ...], section: in
     body = [*begin, *block(text, loop.items, (*path, loop), section), *end]
     head = f"for {loop.variable} in {kind}({size}):"
     if text.again and section == INSIDE and loop.variable == text.ranged:
-        before.append(f"{_BARRIER}  # so that what was made is made again, and not held")
+        before.append(f"{_BARRIER}  # recompute instead of keeping values in registers")
     return [*before, head, *(_INDENT + line for line in body), *after]
 
 
@@ -107,14 +107,14 @@ def zeros(text: KernelText, node: Node, how: str) -> str:
 
 
 def source(text: KernelText, name: str, about: str, parameters: Iterable[str], bounds: Bounds, last: bool) -> str:
-    """The function; `last`: the last blocks have the longest loops, and go first."""
+    """The function; `last`: the last blocks have the longest loops and start first."""
     text.scope.before = before = []
     sections = {section: rendered(text, section) for section in (FIRST, BEFORE, INSIDE, AFTER, LAST)}
     if any(f"{text.rolled}_every" in line for line in sections[INSIDE]):
         before.append(f"{text.rolled}_every = tl.arange(0, {text.every})")
     inside = sections[INSIDE]
     if text.crowded and any("tl.load(" in line for line in inside):
-        inside.insert(0, f"{_BARRIER}  # so that numbers are read for each block, and not held")
+        inside.insert(0, f"{_BARRIER}  # reload scalars per block instead of keeping them")
     inside = [*block_lines(text), *pair_lines(text, inside), *inside]
     inside = [bounds.inside, *inside] if bounds.inside else inside
     loop = [
@@ -143,7 +143,7 @@ def around(text: KernelText, lines: list[str]) -> list[str]:
 
 
 def opening(text: KernelText, last: bool) -> list[str]:
-    """Which block, batch element and tiles of heads a program has."""
+    """The lines that compute a program's block, batch element and tiles of heads."""
     f, rest = text.fixed, "lead" if text.looped else "pair"
     block = f"{'blocks - 1 - ' if last else ''}tl.program_id(0) % blocks"
     lines = [f"block, {rest} = {block}, (tl.program_id(0) // blocks).to(tl.int64)"]
@@ -162,7 +162,7 @@ def opening(text: KernelText, last: bool) -> list[str]:
 
 
 def place_lines(text: KernelText, apart: str) -> list[str]:
-    """Relative positions of two blocks that begin so far apart: after the end where there are none before."""
+    """Relative positions of two blocks at this distance; positions before 0 move past the end."""
     m = text.program.key
     return [
         line
@@ -175,7 +175,7 @@ def place_lines(text: KernelText, apart: str) -> list[str]:
 
 
 def block_lines(text: KernelText) -> list[str]:
-    """What stands in a block of the loop."""
+    """The index lines of a block in the loop."""
     n, m = text.program.query, text.program.key
     if text.fixed in text.program.relative:
         return [f"{n} = start + tl.arange(0, {n}_block)", f"{m} = start - first + tl.arange(0, {m}_block)"]
@@ -197,7 +197,7 @@ def pair_lines(text: KernelText, inside: list[str]) -> list[str]:
 
 
 def edges(text: KernelText) -> Iterator[list[str]]:
-    """When some query of a block may not see some key of it: at the ends; because of the masks of boxes."""
+    """Conditions under which some pair of a block is hidden: at the ends, and by the masks of boxes."""
     n, m = text.program.pair
     first = {n: "start", m: "(start - first)"} if text.fixed in text.program.relative else {text.other: "start"}
     first = {n: "first", m: "first"} | first

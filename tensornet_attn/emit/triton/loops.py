@@ -1,15 +1,15 @@
-"""Statements in loops over index variables: which share a loop, and what is held from one loop to another.
+"""Statements in loops over index variables: which of them share a loop, and which values stay live between loops.
 
     S = ()
     for g in tl.static_range(4):
-        S += (dot_of(Q[g], tl.trans(K), DOT, SUMS),)            S(g), held as a tuple for the next loop
-    for k in range(8):                                          a loop that is not unrolled: nothing of k is held
+        S += (dot_of(Q[g], tl.trans(K), DOT, SUMS),)            S(g), a tuple for the next loop
+    for k in range(8):                                          a rolled loop: no value of k stays live
         L = tl.zeros((n_block, m_block), SUMS)
         for g in tl.static_range(4):
-            L += tl.maximum(P[g] * S[g], 0.0)                   L(k), added up over g, is read at once
+            L += tl.maximum(P[g] * S[g], 0.0)                   L(k), the sum over g, is read immediately
 
-What is added up over a variable is known after its loop: readers of that which have the variable too stand in the next
-loop over it. Of a variable whose loop is not unrolled, what the next loop reads is made again.
+A sum over a variable is known after its loop. Readers of the sum that depend on the variable themselves are in the next
+loop over it. For a variable whose loop is not unrolled, values that the next loop reads are recomputed.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 
 from tensornet_attn.tiles.model import Node
 
-Group = tuple[str | int, ...]  # a variable, and how many sums over it and those outside of it stand below
-Key = tuple[Node, int]  # a node, and in which of the loops over the `ranged` variable it is made
+Group = tuple[str | int, ...]  # a variable, and the number of sums over it, and over outer variables, below
+Key = tuple[Node, int]  # a node, and the index of the loop over the `ranged` variable that computes it
 
 
 @dataclass(eq=False)
 class Carried:
-    """A sum, or a maximum, that goes on from block to block; `dims`: the variables that it has an entry for each of."""
+    """A sum or maximum that is carried from block to block; `dims`: variables for whose values it has entries."""
 
     name: str
     dims: tuple[str, ...] = ()
@@ -33,10 +33,10 @@ class Carried:
 
 @dataclass(eq=False)
 class Statement:
-    """Lines inside of loops over `heads`, that read nodes and make others.
+    """Lines inside loops over `heads` that read nodes and make others.
 
-    `over`: the variable over which what it makes is added up, by `how`. `carried`: what goes on from block to block.
-    `parts`: these are sums of numbers, in parts. `levels`: how many sums over each variable stand below what it reads.
+    `over`: the variable over which the node it makes is reduced, by `how`. `carried`: accumulators it updates. `parts`:
+    these are scalars in parts. `levels`: for each variable, the number of sums over it below what it reads.
     """
 
     heads: tuple[str, ...]
@@ -56,12 +56,12 @@ class Statement:
 
     @property
     def known(self) -> tuple[Loop, ...]:
-        """The loops inside of which what it makes is known."""
+        """The loops inside which the node it makes is known."""
         return self.path[: self.variables.index(self.over)] if self.over else self.path
 
     @property
     def inner(self) -> tuple[str, ...]:
-        """The variables inside of the loop that adds up: there is a sum for each of their values."""
+        """The variables inside the reducing loop: there is one sum for each of their values."""
         return self.variables[len(self.known) + 1 :] if self.over else ()
 
 
@@ -77,7 +77,7 @@ class Loop:
 
 @dataclass
 class Loops:
-    """The loops of a section. `order`: of variables, outermost first; `key`: a node as a statement has it."""
+    """The loops of a section. `order`: variables, outermost first; `key`: how a statement identifies a node."""
 
     order: Sequence[str]
     key: Callable[[Statement, Node], Key]
@@ -102,7 +102,7 @@ class Loops:
         return found
 
     def sorted(self, groups: dict[Group, list[Statement]]) -> Iterator[tuple[Group, list[Statement]]]:
-        """The groups, each after those that make what it reads, as early as that allows."""
+        """The groups in topological order, otherwise in the given order."""
         maker = {self.key(one, node): at for at, own in groups.items() for one in own for node in one.makes}
         reads = {at: [self.key(one, node) for one in own for node in one.reads] for at, own in groups.items()}
         needs = {at: {*map(maker.get, own)} for at, own in reads.items()}
@@ -114,7 +114,7 @@ class Loops:
 
 
 def placed(items: Iterable[Loop | Statement], path: tuple[Loop, ...]) -> None:
-    """Tells statements the loops around them."""
+    """Sets the loops around each statement."""
     for item in items:
         if isinstance(item, Statement):
             item.path = path

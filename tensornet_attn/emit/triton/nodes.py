@@ -13,52 +13,52 @@ from tensornet_attn.ops import MAPS
 from tensornet_attn.tiles.model import At, Axes, Node, Program, scale_of
 
 ENDS = ("next", "own", "sum", "total")
-_SHORT = 50  # characters of an address that may stand inside a call
+_SHORT = 50  # maximum characters of an address nested in a call
 
 
 @dataclass
 class Scope:
-    """What expressions of one kernel speak of: the local name of each node so far, of operands, heads and numbers."""
+    """The names in one kernel: those of nodes so far, operands, heads and coefficients."""
 
     program: Program
     operands: tuple[str, ...]  # local names
     numbers: Callable[[Node], str]
     names: Names
-    refer: Callable[[Node], str] = str  # the name of a node in the section that is written
-    inline: set[Node] = field(default_factory=set)  # nodes that stand inside of what reads them
-    turned: bool = False  # tiles of queries x keys stand keys first
-    instead: dict[Node, Node] = field(default_factory=dict)  # nodes of this kernel that others stand for
-    carried: dict[str, Carried] = field(default_factory=dict)  # sums of rows, and largest scores, that are found
-    totals: dict[int, Callable[[Node], str]] = field(default_factory=dict)  # accumulators by number
+    refer: Callable[[Node], str] = str  # node -> its name in the section being written
+    inline: set[Node] = field(default_factory=set)  # nodes that are nested in their readers
+    turned: bool = False  # whether tiles of queries x keys have keys as rows
+    instead: dict[Node, Node] = field(default_factory=dict)  # nodes of this kernel that replace others
+    carried: dict[str, Carried] = field(default_factory=dict)  # row sums and row maxima of the online softmax
+    totals: dict[int, Callable[[Node], str]] = field(default_factory=dict)  # accumulators by index
     before: list[str] = field(default_factory=list)  # lines before the loop
-    bases: dict[str, str] = field(default_factory=dict)  # addresses that have a name
+    bases: dict[str, str] = field(default_factory=dict)  # named addresses
 
     @property
     def pair(self) -> Axes:
-        """The sides of tiles of queries x keys: first the one whose rows warps have to themselves."""
+        """The sides of tiles of queries x keys; the rows of the first are not shared between warps."""
         return self.sides(self.program.pair)
 
     def sides(self, axes: Axes) -> Axes:
-        """The sides of a tile in the order in which this kernel has them."""
+        """The sides of a tile in the order of this kernel."""
         return axes[::-1] if self.turned and axes == self.program.pair else axes
 
     def broadcast(self, text: str, axis: str, axes: Axes) -> str:
-        """Numbers along one of the two sides of a tile, so that they broadcast to it."""
+        """A vector along one side, shaped to broadcast to a tile."""
         return f"{text}[:, None]" if self.sides(axes)[0] == axis else f"{text}[None, :]"
 
     def along(self, axis: str, text: str | None = None) -> str:
-        """Numbers along queries or keys, these numbers themselves if no others are given, for tiles of both."""
+        """A vector along queries or keys (by default their indices), shaped to broadcast to a tile of both."""
         return self.broadcast(text or axis, axis, self.program.pair)
 
     def label(self, node: Node) -> str:
-        """A new local name, as the diagram calls it: `A.of.p1` as A_scores_1."""
+        """A new local name after the diagram: `A.of.p1` becomes A_scores_1."""
         name = re.sub(r"\.p(?=\d)", "_", (node.name or node.op).replace(".of", "_scores")).replace(".", "_")
         if node.op == "load":
             name = f"{self.operands[node.data[0]]}_{'tile' if node.axes else 'value'}"
         return self.own(name)
 
     def own(self, wish: str) -> str:
-        """A new local name, beside which those are free that lines make of it."""
+        """A new local name; the names that lines derive from it are reserved too."""
         name = self.names.fresh(wish)
         while {f"{name}_{end}" for end in ENDS} & self.names.taken:
             name = self.names.fresh(wish)
@@ -66,14 +66,14 @@ class Scope:
         return name
 
     def coordinate(self, leg: str, variable: str) -> str:
-        """Where a tile of a program stands on a leg; empty for the first."""
+        """The index of a program's tile along a leg; empty if it is 0."""
         tiles = self.program.heads[leg]
         if leg in self.program.whole:
             return variable
         return f"({leg}_at * {tiles} + {variable})" if tiles > 1 else f"{leg}_at"
 
     def base(self, name: str, heads: Iterable[str], index: At) -> str:
-        """The address of a tile's first number, by the strides of its operand: batch, heads, sides."""
+        """The address of a tile's first element: batch, heads and sides by the strides of the operand."""
         fixed, more = [name, f"batch * {name}_step[0]"], list[str]()
         for number, (leg, variable) in enumerate(zip(heads, index, strict=True), 1):
             if at := self.coordinate(leg, variable):
@@ -84,14 +84,14 @@ class Scope:
         return " + ".join([text, *more])
 
     def named(self, text: str, wish: str) -> str:
-        """A name for an expression that does not change in the loop."""
+        """A name for an expression that is constant in the loop."""
         if text not in self.bases:
             self.bases[text] = self.names.fresh(wish)
             self.before.append(f"{self.bases[text]} = {text}")
         return self.bases[text]
 
     def mask_of(self, index: At) -> str:
-        """The arguments that say where a tile of the call's mask is."""
+        """The arguments that locate a tile in the mask of the call."""
         others = self.program.others
         steps = {axis: f"mask_step[{i}]" for i, axis in enumerate(self.program.pair, 1 + len(others))}
         sides = ", ".join(f"{axis}, {steps[axis]}, {axis}_end" for axis in self.pair)
@@ -119,11 +119,11 @@ class Scope:
         return f"{axis}_size" if axis in self.program.widths else f"{axis}_end"
 
     def raw(self, node: Node) -> bool:
-        """Whether a tile is as it was loaded, not in the dtype of sums."""
+        """Whether a tile is still in the dtype it was loaded in."""
         return node.op in ("load", "gradient") and self.raw_axes(node.axes)
 
     def ref(self, node: Node, axes: Axes, exact: bool = True) -> str:
-        """A node as an argument of what has these sides; `exact`: in the dtype of sums."""
+        """A node as an argument of a node with these sides; `exact`: in the dtype of sums."""
         node = self.instead.get(node, node)
         if node.op == "number":
             return self.numbers(node)
@@ -138,7 +138,7 @@ class Scope:
         return self.broadcast(text, node.axes[0], axes)
 
     def text(self, node: Node) -> str:
-        """How a node is computed, of what has a name."""
+        """The expression that computes a node from named nodes."""
         return _TEXTS[node.op](self, node)
 
 
@@ -164,7 +164,7 @@ def _add(scope: Scope, node: Node) -> str:
 
 
 def negative(scope: Scope, node: Node) -> bool:
-    """Whether a node is another times -1."""
+    """Whether a node is another node times -1."""
     return node.op == "mul" and node.args[0].op == "number" and scope.numbers(node.args[0]) == "-1"
 
 
@@ -225,13 +225,13 @@ def _entry(scope: Scope, node: Node) -> str:
 
 
 def template_of(node: Node) -> tuple[str, str]:
-    """The text of a map, or of its gradient, and the letters of its arguments."""
+    """The template of a map or of its gradient, and the letters of its arguments."""
     own = MAPS[node.data[0]]
     return (own.triton, "xab") if node.op == "map" else (own.slope, "xydab")
 
 
 def arguments(node: Node) -> Iterator[Node]:
-    """The arguments of a node that its text has."""
+    """The arguments of a node that appear in its text."""
     if node.op not in ("map", "slope"):
         yield from node.args
         return
@@ -255,7 +255,7 @@ def _equal(scope: Scope, node: Node) -> str:
 
 
 def flat(places: Iterable[str], sizes: Iterable[int]) -> str:
-    """The number of an entry among as many as some variables have values together; empty for one."""
+    """The flattened index of an entry among several variables; empty for a single entry."""
     found = ""
     for place, size in zip(places, sizes, strict=True):
         outer = f"({found})" if " + " in found else found
@@ -264,12 +264,12 @@ def flat(places: Iterable[str], sizes: Iterable[int]) -> str:
 
 
 def at(outer: str, count: int, place: str) -> str:
-    """The number of entry `place` among `count` of each `outer`."""
+    """The index of entry `place` among `count` entries of each `outer`."""
     return outer if count == 1 else f"({outer} * {count} + {place or 0})"
 
 
 def tile_at(scope: Scope, index: At, outer: str = "pair", count: int = 0, first: int = 0) -> str:
-    """Where a tile with some index stands among those of a program: as many as it has, or `count`."""
+    """The index of a tile among those of a program, or among `count`."""
     sizes = scope.program.nodes.sizes
     own = [variable for variable in index if variable]
     place = flat(own, [sizes[variable] for variable in own])
@@ -285,7 +285,7 @@ def _gradient(scope: Scope, node: Node) -> str:
 
 
 def row_at(scope: Scope, name: str, number: int, index: At) -> str:
-    """The address of what is kept of the rows of a map."""
+    """The address of the saved row statistics of a map."""
     program = scope.program
     place = tile_at(scope, index, count=program.first_of(len(program.maps)), first=program.first_of(number))
     return f"{name} + {place} * {program.query}_end"
@@ -302,7 +302,7 @@ def _statistic(scope: Scope, node: Node) -> str:
 
 
 def _lead(scope: Scope, heads: tuple[str, ...], index: At) -> str:
-    """A number of its own for each tile of these legs, the same in every program."""
+    """An index that is unique per tile of these legs and equal in every program."""
     text = "batch"
     for leg, variable in zip(heads, index, strict=True):
         tiles = scope.program.heads[leg]
@@ -359,7 +359,7 @@ def _either(scope: Scope, node: Node) -> str:
 
 
 def scores_of(scope: Scope, node: Node) -> str:
-    """What makes maps of scores: their scale, where they may be seen."""
+    """The arguments that turn scores into maps: the scale, and where they are visible."""
     x, seen = node.args[:2]
     scale = scale_of(x)
     number = scope.ref(scale, ()) if scale else 1.0
@@ -381,8 +381,8 @@ def _power(scope: Scope, node: Node) -> str:
 
 
 def _inside(scope: Scope, node: Node) -> str:
-    there = " & ".join(scope.broadcast(f"({axis} < {scope.end(axis)})", axis, node.axes) for axis in node.axes)
-    return f"where_visible({scope.ref(node.args[0], node.axes)}, {there}, edge, 0.0)"
+    in_bounds = " & ".join(scope.broadcast(f"({axis} < {scope.end(axis)})", axis, node.axes) for axis in node.axes)
+    return f"where_visible({scope.ref(node.args[0], node.axes)}, {in_bounds}, edge, 0.0)"
 
 
 _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
@@ -416,11 +416,11 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
 }
 
 
-INSIDE_OF = {"mul": ("add", "over"), "add": ("mul", "over"), "map": ("over",)}  # what may read a node that has no name
+INSIDE_OF = {"mul": ("add", "over"), "add": ("mul", "over"), "map": ("over",)}  # readers that may nest a node
 
 
 def inlined(scope: Scope, ends: Iterable[Node], needed: Iterable[Node]) -> set[Node]:
-    """What stands inside of its only reader, of the same sides; and what is subtracted, wherever that is."""
+    """Nodes nested in their only reader with the same sides, and subtracted nodes everywhere."""
     readers: dict[Node, list[Node]] = {}
     for node in needed:
         for arg in arguments(node):

@@ -1,4 +1,4 @@
-"""Maps that are not divided by the sums of their rows yet: these, and the largest scores, are found on the way."""
+"""Maps of the online softmax: row sums and row maxima are updated block by block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensornet_attn.tiles.model import Node
 
 
 def online_map(text: KernelText, node: Node, found: Statement) -> Statement:
-    """A map that is not divided by the sum of its rows, which is found on the way."""
+    """The statement of a map before division by its row sums, which are accumulated online."""
     (x, seen), number = (text.scope.instead.get(arg, arg) for arg in node.args[:2]), node.data[0]
     total = text.scope.carried[f"l_i_{number}"]
     if node.op == "normalize":
@@ -34,7 +34,7 @@ def online_map(text: KernelText, node: Node, found: Statement) -> Statement:
 
 
 def highest(text: KernelText, node: Node, found: Statement) -> Statement:
-    """The largest score so far of each row of a map that sums over a variable, and what that changes before."""
+    """The statement of the running row maximum of a map that sums over a variable, and of the rescaling factor."""
     most, (scores,) = text.scope.carried[f"m_i_{node.data[0]}"], node.args
     found.carried, found.makes = (most,), (text.alpha(node), node)
 
@@ -47,7 +47,7 @@ def highest(text: KernelText, node: Node, found: Statement) -> Statement:
 
 
 def several(text: KernelText, one: Statement, value: str, node: Node) -> list[str]:
-    """The line of a call that returns what a statement makes, and then what it carries on."""
+    """The line of a call that returns what a statement makes, followed by what it carries."""
     made = [(text.names[own, INSIDE], bool(text.dims[own, INSIDE])) for own in one.makes]
     names = [(name, f"{name}_own" if held else name, held) for name, held in made]
     carried = one.carried if node.op == "softmax" else ()

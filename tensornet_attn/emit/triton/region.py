@@ -1,4 +1,4 @@
-"""What the kernels of a region share: names, coefficients, parameters, loop bounds, stores, and what each one holds."""
+"""The shared parts of a region's kernels: names, coefficients, parameters, loop bounds, stores, resource counts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.legs import RESERVED
 from tensornet_attn.tiles.model import ROWS, At, Node, Program, vanishes
 
-MOST_NUMBERS = 40  # coefficients of a program that are held all the time, and parts of their gradients
+MOST_NUMBERS = 40  # maximum coefficients that a program keeps in registers, and parts of their gradients
 
 
 @dataclass
 class Region:
-    """The kernels of a tile program; `numbers`: coefficients that the call tells, in order."""
+    """The kernels of a tile program; `numbers`: coefficients that the call passes, in order."""
 
     graph: Graph
     program: Program
@@ -34,13 +34,13 @@ class Region:
     about: str
     taken: frozenset[str]  # names of functions
     numbers: list[Arith] = field(default_factory=list)
-    live: dict[str, int] = field(default_factory=dict)  # kernel: tiles of queries x keys that it holds at once
-    sums: dict[str, int] = field(default_factory=dict)  # kernel: the sums that are one number each
-    # kernel: the widths of the others, held all the time
+    live: dict[str, int] = field(default_factory=dict)  # kernel: maximum live tiles of queries x keys
+    sums: dict[str, int] = field(default_factory=dict)  # kernel: scalar sums
+    # kernel: widths of the other accumulators
     accumulators: dict[str, list[str]] = field(default_factory=dict)
-    resident: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of the operands that it holds
-    streamed: dict[str, list[str]] = field(default_factory=dict)  # kernel: those that it loads for each block
-    temporaries: dict[str, list[str]] = field(default_factory=dict)  # kernel: those of what it makes of them
+    resident: dict[str, list[str]] = field(default_factory=dict)  # kernel: widths of resident operands
+    streamed: dict[str, list[str]] = field(default_factory=dict)  # kernel: widths of operands streamed per block
+    temporaries: dict[str, list[str]] = field(default_factory=dict)  # kernel: widths of temporaries derived from them
     loops: dict[str, str] = field(default_factory=dict)  # kernel: the head that its programs loop over
 
     def __post_init__(self) -> None:
@@ -53,18 +53,18 @@ class Region:
 
     @property
     def online(self) -> bool:
-        """Whether every tile of the result reads one map alone: then maps are summed while they are found."""
+        """Whether every tile of the result reads only one map, so that maps are summed online."""
         return one_map(self.program) is not None
 
     @property
     def crowded(self) -> bool:
-        """Whether a program has more numbers than are held all the time."""
+        """Whether a program has more scalars than it keeps in registers."""
         operands = [operand for operand in self.program.operands if not operand.axes]
         return sum(prod(self.program.heads[leg] for leg in operand.heads) for operand in operands) > MOST_NUMBERS
 
     @property
     def reads(self) -> list[list[int]]:
-        """Of each tile of the maps the tiles of the result whose rows times their gradients sum to A dA."""
+        """For each tile of the maps, the tiles of the result for which rows times gradients sum to A dA."""
         program = self.program
         one = None if program.exit.log else one_map(program)
         tiles = [*self.indices(program.exit.index)]
@@ -79,7 +79,7 @@ class Region:
         ]
 
     def indices(self, index: At) -> Iterator[dict[str, int]]:
-        """The values of some index variables, last ones first."""
+        """The values of index variables, last variable fastest."""
         own = [variable for variable in index if variable]
         for values in every(*(range(self.program.nodes.sizes[variable]) for variable in own)):
             yield dict(zip(own, values, strict=True))
@@ -89,7 +89,7 @@ class Region:
         return any(node.op in ("noise", "drop") for node in self.program.nodes.made.values())
 
     def number(self, node: Node) -> str:
-        """A coefficient: a literal as it is, else the name of a parameter."""
+        """A coefficient: a literal, or the name of a parameter."""
         (tree,) = node.data
         if isinstance(tree, Number):
             return repr(tree.value)
@@ -105,8 +105,8 @@ class Region:
         return Scope(self.program, self.operands, self.number, names, turned=turned)
 
     def stored(self, name: str, place: str, axes: tuple[str, ...], value: str) -> str:
-        """A store into [places, sides] numbers that lie side by side."""
-        block = {axis: f"{axis}_block" for axis in self.program.relative}  # a block has a tensor of its own
+        """Stores a contiguous [places, sides] tile."""
+        block = {axis: f"{axis}_block" for axis in self.program.relative}  # each block has its own tensor
         ends = [block.get(axis, f"{axis}_size" if axis in self.program.widths else f"{axis}_end") for axis in axes]
         base = f"{name} + {place}{''.join(f' * {end}' for end in ends)}"
         if not axes:
@@ -117,7 +117,7 @@ class Region:
         return f"store_{len(axes)}d({base}, {sides}, {value})"
 
     def open(self, fixed: str, online: bool = False, looped: str | None = None, held: bool = False) -> KernelText:
-        """The begin of a kernel; `held`: its numbers are held even where they are many."""
+        """Opens a kernel; `held`: keeps scalars in registers even if there are many."""
         text = KernelText(self.scope(fixed), fixed, looped, online, self.crowded and not held, self.crowded and held)
         for node in [node for node in self.program.nodes.made.values() if node.op in ROWS]:
             if not online:
@@ -127,7 +127,7 @@ class Region:
         return text
 
     def added_online(self, node: Node) -> Node:
-        """A map that is the sum of exp over a variable, without what all of a row is divided by."""
+        """A map that is a sum of exp over a variable, before the division of each row."""
         nodes, pair = self.program.nodes, self.program.pair
         scaled = nodes.node("scaled", node.args[:2], pair, f"{node.args[0].name}_visible")
         most = nodes.over(scaled, node.data[2], "max", f"{node.name}_most")
@@ -145,7 +145,7 @@ class Region:
         return source(text, f"{self.name}_{kind}", head, parameters, self.bounds(text.fixed), last)
 
     def sums_of(self, kind: str) -> list[str]:
-        """The widths of what the forward adds to."""
+        """The widths of the accumulators of the forward."""
         tiles = self.program.tiles(self.program.exit.index)
         return tiles * [*self.program.axes[1:]] if kind == "forward" else []
 
@@ -170,17 +170,17 @@ class Region:
 
     @property
     def noise(self) -> list[int]:
-        """The operands that are noise."""
+        """The indices of operands that are noise."""
         return sorted({node.data[0] for node in self.program.nodes.made.values() if node.op == "noise"})
 
     def bounds(self, fixed: str) -> Bounds:
-        """Where the loop begins and ends: blocks that no mask lets see are left out."""
+        """The bounds of the loop, without blocks that every mask hides."""
         if fixed in self.program.relative:
             return Bounds("tl.maximum(first, 0)", self.last_of_far())
         return bounds(self.areas(), fixed, (self.program.query, self.program.key))
 
     def last_of_far(self) -> str:
-        """Where the loop over pairs that are about as far apart ends: at once where no mask lets them see."""
+        """The end of the loop over pairs at about the same distance; the loop is empty if masks hide them all."""
         n, m = self.program.query, self.program.key
         left, right = self.reach()
         apart = f"first + {m}_end - {n}_end"
@@ -190,12 +190,12 @@ class Region:
         return f"tl.where({' & '.join(seen)}, {end}, 0)" if seen else end
 
     def reach(self) -> tuple[int | None, int | None]:
-        """How far before and after a query the farthest key stands that any part of the result reads."""
+        """The farthest distance of a visible key before and after a query, in any part of the result."""
         near, far = distances(self.areas()) or (1, 0)
         return (int(far) if far < inf else None), (int(-near) if near > -inf else None)
 
     def areas(self) -> Areas:
-        """Pairs outside of which no part of the result reads anything."""
+        """The areas outside which no part of the result reads anything."""
         if not vanishes(self.program.exit.maps):
             return EVERYWHERE
         return reduce(union, (look.areas for look in self.program.masks), ())

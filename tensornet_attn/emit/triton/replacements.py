@@ -1,4 +1,4 @@
-"""Functions that are Triton kernels on that backend, beside the plain ones that they stand for: same arguments."""
+"""Functions that a backend replaces by Triton kernels with the same arguments."""
 
 BESIDE = {
     "triton": {

@@ -1,4 +1,4 @@
-"""The accumulators of a backward kernel: one for each total. Of a number each thread adds up what it has of a tile."""
+"""The accumulators of a backward kernel, one per total. For a scalar, each thread adds up its part of a tile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensornet_attn.tiles.model import Node
 def add_totals(
     region: Region, text: KernelText, totals: list[tuple[Node, Node]], carried: frozenset[Node] = frozenset()
 ) -> None:
-    """Accumulators, and what is added to each. `carried`: over all tiles of a looped leg."""
+    """Adds accumulators and the lines that add to them. `carried`: totals over all tiles of a looped leg."""
     for total, part in totals:
         if tile := None if total.axes else tile_of(text, part):
             add_number(region, text, total, tile, FIRST if total in carried else BEFORE)
@@ -28,7 +28,7 @@ def add_total(region: Region, text: KernelText, total: Node, part: Node, first: 
 
 
 def add_number(region: Region, text: KernelText, total: Node, tile: Node, first: int) -> None:
-    """A number, in parts: one for each value of a variable whose loop is not unrolled."""
+    """A scalar in parts, with one row per value of a variable whose loop is not unrolled."""
     rows, columns = shape(text.program, text.scope.pair)[1:-1].split(", ")
     parts = f"parts_of({rows}, {columns}, PARTS)"
 
@@ -48,8 +48,8 @@ def add_number(region: Region, text: KernelText, total: Node, tile: Node, first:
         index = index_of(total, read)
         if not ranged():
             return f"tl.sum({text.entry(one, index)})"
-        there = f"{text.rolled}_every[:, None] == {index[text.rolled]}"
-        return f"tl.sum(tl.where({there}, {text.entry(one, index)}, 0.0))"
+        selected = f"{text.rolled}_every[:, None] == {index[text.rolled]}"
+        return f"tl.sum(tl.where({selected}, {text.entry(one, index)}, 0.0))"
 
     one = text.carry(text.scope.label(total), first, start)
     text.add(INSIDE, lines, [tile], tile.heads, [one], parts=True)
@@ -58,12 +58,12 @@ def add_number(region: Region, text: KernelText, total: Node, tile: Node, first:
 
 
 def index_of(total: Node, read: Node) -> dict[str, str]:
-    """Of each variable of a total the one by which it is read."""
+    """Maps each variable of a total to the variable by which it is read."""
     return dict(zip(total.data[1], read.data[1], strict=True))
 
 
 def tile_of(text: KernelText, part: Node) -> Node | None:
-    """The tile of queries x keys that a number is the sum of, if it is one."""
+    """The tile of queries x keys whose sum is the scalar, if there is one."""
     while part.op == "sum":
         (part,) = part.args
     return part if part.axes == text.program.pair else None

@@ -1,13 +1,13 @@
 "use strict";
-// What is wrong with a script of this page can be read from the page itself.
+// Exposes script errors in the page.
 addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
 
 const card = document.getElementById("card");
 const inside = card.querySelector(".inside");
 const LINK = /^#trial-(\d+)$/;
 let kept = null; // the trial whose card stays open
-let from = null; // what opened it, to go back to
-let back = false; // while the focus goes back there, which is not pointing
+let from = null; // the element that opened it, which gets the focus back
+let back = false; // true while the focus returns, which must not open a card
 
 function fill(slot) {
   const template = document.getElementById(`card-${slot}`);
@@ -23,7 +23,7 @@ function fill(slot) {
   return true;
 }
 
-// The card stands on the side of the window where the pointer is not.
+// The card is on the opposite side of the window from the pointer.
 function show(slot, x) {
   if (!fill(slot)) return;
   card.classList.toggle("left", x > innerWidth / 2);
@@ -77,7 +77,7 @@ for (const [over, out] of [["mouseover", "mouseout"], ["focusin", "focusout"]]) 
 document.addEventListener("click", (event) => {
   const [link, slot] = slotOf(event.target);
   if (link) {
-    event.preventDefault(); // the page stays where it is
+    event.preventDefault(); // prevents scrolling
     from = link;
     history.replaceState(null, "", `#trial-${slot}`);
     open();
@@ -88,7 +88,7 @@ document.addEventListener("click", (event) => {
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
 card.querySelector(".close").addEventListener("click", close);
 
-// A link to this page that ends in #trial-7 opens that card.
+// A URL that ends in #trial-7 opens the card of trial 7.
 function open() {
   const slot = LINK.exec(location.hash)?.[1];
   if (slot === undefined || !document.getElementById(`card-${slot}`)) return;
@@ -108,7 +108,7 @@ function sort(table, column, down) {
   const body = table.tBodies[0];
   const rows = [...body.rows].map((row) => [key(row, column), row]);
   rows.sort(([one], [other]) => {
-    if (one === null || other === null) return (one === null) - (other === null); // what is not known comes last
+    if (one === null || other === null) return (one === null) - (other === null); // unknown values come last
     const order = typeof one === typeof other && typeof one === "number" ? one - other : String(one).localeCompare(String(other));
     return down ? -order : order;
   });

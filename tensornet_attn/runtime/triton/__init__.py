@@ -1,1 +1,1 @@
-"""Kernels in Triton: whether they can run here, with which tiles, and what they need of a GPU."""
+"""Triton kernels: availability, tile configurations, and resource usage."""

@@ -1,4 +1,4 @@
-"""Tuned configurations on disk: one JSON file, keyed by what the kernels are, the device, and the versions beneath."""
+"""Tuned configurations on disk: one JSON file, keyed by kernel sources, device, and versions of torch and triton."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 from tensornet_attn.cost.devices import calibration_file
 from tensornet_attn.files import write_whole
 
-Choices = dict[str, dict[str, int]]  # kernel and sizes: what it is launched with
+Choices = dict[str, dict[str, int]]  # kernel and sizes -> launch configuration
 _Config = Annotated[dict[str, Annotated[int, Field(strict=True, gt=0, le=65536)]], Field(min_length=1)]
 _TABLE = TypeAdapter(dict[str, dict[str, _Config]])
 
@@ -26,7 +26,7 @@ def cache_file() -> Path:
 
 
 def cache_key(source: str) -> str:
-    """What a tuned configuration holds for: kernels of a text and of the runtime, device at hand, torch and triton."""
+    """The key of tuned configurations: sources of the kernels and of the runtime, device, torch and triton versions."""
     from importlib import metadata
 
     import torch
@@ -39,7 +39,7 @@ def cache_key(source: str) -> str:
 
 @cache
 def _library() -> tuple[str, ...]:
-    """The texts of the kernels of the runtime, and of what launches them."""
+    """The sources of the runtime's kernels, and of the code that launches them."""
     folder = Path(__file__).parent
     return tuple(
         path.read_text(encoding="utf-8") for path in [folder / "configure.py", *sorted(folder.glob("kernels/*.py"))]
@@ -47,12 +47,12 @@ def _library() -> tuple[str, ...]:
 
 
 def recall(key: str) -> Choices:
-    """The configurations kept under a key; none where there are none. A damaged file is set aside, with a warning."""
+    """The configurations saved under a key, or none. Moves a damaged file aside with a warning."""
     return _read(cache_file()).get(key, {})
 
 
 def keep(key: str, choices: Choices) -> Path:
-    """Adds configurations to those kept under a key, the file whole or not at all, and returns it."""
+    """Adds configurations to those saved under a key, by an atomic write, and returns the path of the file."""
     path = cache_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     known = _read(path)
@@ -62,7 +62,7 @@ def keep(key: str, choices: Choices) -> Path:
 
 
 def _read(path: Path) -> dict[str, Choices]:
-    """What a file has; nothing, where there is none or where it is damaged and has been set aside."""
+    """The contents of a file. Returns nothing if it is missing, or if it is damaged, after moving it aside."""
     try:
         return _TABLE.validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -71,5 +71,5 @@ def _read(path: Path) -> dict[str, Choices]:
         pass
     aside = path.with_suffix(".damaged")
     os.replace(path, aside)
-    warnings.warn(f"{path} is damaged and has been moved to {aside.name}: kernels are tuned anew.", stacklevel=4)
+    warnings.warn(f"{path} is damaged and has been moved to {aside.name}: tune the kernels again.", stacklevel=4)
     return {}

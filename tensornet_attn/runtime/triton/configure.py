@@ -1,24 +1,24 @@
-"""Tiles, warps and stages of a kernel: the first of its candidates that fits, by a model of what a program holds.
+"""Tiles, warps and stages of a kernel: the first candidate that fits, by a model of a program's resources.
 
-Plain Python that emitted files carry. A configuration is what a kernel is launched with, `num_warps` and `num_stages`
-among it. What was tuned on a device stands in CHOICES, and comes before what the model says.
+Plain Python that standalone files can contain. A configuration is the launch arguments of a kernel, `num_warps` and
+`num_stages` included. Tuned configurations are in CHOICES and take precedence over the model.
 """
 
-SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99}  # KiB a program may have, by target
-REGISTERS = 160  # 32-bit numbers of its own that a thread may hold: of 255, the rest is for addresses and masks
+SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99}  # KiB of shared memory per program
+REGISTERS = 160  # maximum 32-bit values per thread; the others of 255 registers hold addresses and masks
 CHOICES: dict[str, dict] = {}  # tuned configurations, by kernel and sizes
-ASKED: dict[str, list] = {}  # the candidates of each kernel that has been launched, by the same
-CONFIGS: dict = {}  # what kernels of regions have been launched with, by what it was chosen for
+ASKED: dict[str, list] = {}  # the candidates of each launched kernel, by kernel and sizes
+CONFIGS: dict = {}  # configurations of launched region kernels, by selection key
 
 
 def choose(choices: dict[str, dict]) -> None:
-    """Lets kernels launch with these from now on."""
+    """Uses these configurations for later launches."""
     CHOICES.update(choices)
     CONFIGS.clear()
 
 
 def target_of() -> int:
-    """The architecture that kernels are compiled for, 90 for capability 9.0; the oldest one in the interpreter."""
+    """The architecture that kernels are compiled for, such as 90; the oldest supported one in the interpreter."""
     from triton import knobs
     from triton.runtime import driver
 
@@ -33,9 +33,9 @@ def interpreted() -> bool:
 
 
 def configured(kernel: str, sizes: tuple, candidates: list[dict], need) -> dict:
-    """The tuned configuration for a kernel and the sizes it is specialised on, else the first candidate that fits.
+    """The tuned configuration of a kernel for the sizes it is specialised on, else the first candidate that fits.
 
-    What was tuned has to be one of the candidates: a file is not trusted with more.
+    A tuned configuration must be one of the candidates, because the file is not trusted.
     """
     key = f"{kernel} {' '.join(map(str, sizes))}"
     ASKED[key] = candidates
@@ -43,11 +43,11 @@ def configured(kernel: str, sizes: tuple, candidates: list[dict], need) -> dict:
 
 
 def first_fitting(candidates: list[dict], need, target: int) -> dict:
-    """The first candidate that fits the target; where none does, of those with room in shared memory the last one whose
-    threads hold the fewest numbers, else the last.
+    """The first candidate that fits the target.
 
-    `need(**config)` gives the 32-bit numbers that a program holds at once, and its bytes of shared memory for one
-    stage: every further stage has as many again.
+    If none fits, returns the last of those that fit shared memory and need the fewest registers per thread, else the
+    last candidate. `need(**config)` returns the 32-bit values that a program holds, and its bytes of shared memory per
+    stage.
     """
     held, room = {}, 1024 * SHARED.get(target, min(SHARED.values()))
     for number, config in enumerate(candidates):
@@ -60,15 +60,15 @@ def first_fitting(candidates: list[dict], need, target: int) -> dict:
 
 
 def held_for(size: int) -> int:
-    """32-bit registers for a number of a tile: wide ones are multiplied without tensor cores, from rows held whole.
+    """32-bit registers per element of a tile; elements of 4 bytes or more are multiplied without tensor cores.
 
-    `size`: bytes of a number. The 4 is what compiling for sm_80 and sm_90 has shown.
+    `size`: bytes per element. The factor 4 is measured by compiling for sm_80 and sm_90.
     """
     return 1 if size < 4 else size
 
 
 def padded(size: int, least: int = 16) -> int:
-    """The power of two that holds so many; tl.dot takes no less than 16.
+    """The smallest power of two that is at least `size` and `least`; tl.dot requires 16.
 
     >>> [padded(size) for size in (1, 16, 17, 100)]
     [16, 16, 32, 128]
@@ -77,5 +77,5 @@ def padded(size: int, least: int = 16) -> int:
 
 
 def distinct(candidates: list[dict]) -> list[dict]:
-    """The candidates without repetitions: small sizes make several the same."""
+    """The candidates without duplicates, which small sizes cause."""
     return [one for i, one in enumerate(candidates) if one not in candidates[:i]]

@@ -1,4 +1,4 @@
-"""Kernels compiled at their default configurations for GPUs that need not be there, and tables of what they use."""
+"""Compiles kernels at their default configurations for GPUs that need not be present, and tabulates resources."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tensornet_attn.runtime.triton.target import interpreting
 TARGETS = (80, 90)
 WIDTHS = (16, 64, 128)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-ROWS = 256  # as many as the largest tile has, and more
-SPILLED = 64  # bytes a thread may keep outside its registers
+ROWS = 256  # at least the rows of the largest tile
+SPILLED = 64  # maximum bytes per thread outside registers
 USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
 @dataclass(frozen=True)
 class Used:
-    """One compiled kernel: `target` 90 is sm_90; `stack` in bytes a thread, `shared` in bytes a program."""
+    """One compiled kernel: `target` 90 is sm_90; `stack` in bytes per thread, `shared` in bytes per program."""
 
     kernel: str
     operands: str  # the dtypes of its tensors
-    sizes: str  # of its tiles
+    sizes: str  # tile sizes
     target: int
     warps: int
     registers: int
@@ -43,23 +43,23 @@ class Used:
 
     @property
     def reasons_against(self) -> list[str]:
-        """What makes it too large for the target; empty where it fits."""
+        """Why the kernel is too large for the target; empty if it fits."""
         found, room = [], 1024 * SHARED[self.target]
         if self.stack > SPILLED:
-            found.append(f"{self.stack} bytes a thread are outside of registers, where {SPILLED} may be")
+            found.append(f"{self.stack} bytes per thread are outside registers; at most {SPILLED} are allowed")
         if self.shared > room:
-            found.append(f"{self.shared} bytes of shared memory are wanted of {room}")
+            found.append(f"{self.shared} bytes of shared memory are needed; {room} are available")
         return found
 
 
 @contextmanager
 def compiling(target: int) -> Iterator[list[Used]]:
-    """In this context a launch compiles its kernel for `target`, 80 or 90, and does not run it; results are arbitrary.
+    """In this context, launches compile their kernel for `target`, 80 or 90, without running it; results are arbitrary.
 
-    The list has what each kernel uses, once. Raises InputError in the interpreter of triton, which compiles nothing.
+    Yields a list with the resources of each kernel. Raises InputError in the interpreter, which compiles nothing.
     """
     if interpreting():
-        raise InputError("kernels are compiled without TRITON_INTERPRET alone: unset it in a new process.")
+        raise InputError("the interpreter of triton does not compile kernels: unset TRITON_INTERPRET in a new process.")
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction
@@ -73,9 +73,9 @@ def compiling(target: int) -> Iterator[list[Used]]:
             listed.append(found[kernel.hash])
 
     listed: list[Used] = []
-    absent = SimpleNamespace(  # a driver of a GPU that is not there: enough of one to compile
+    absent = SimpleNamespace(  # a stub driver, sufficient for compiling
         get_current_target=lambda: GPUTarget("cuda", target, 32),
-        get_current_device=lambda: -target,  # what is compiled is kept by device
+        get_current_device=lambda: -target,  # compiled kernels are cached by device
         get_current_stream=lambda device: 0,
     )
     JITFunction.run = compiled
@@ -87,7 +87,7 @@ def compiling(target: int) -> Iterator[list[Used]]:
 
 
 def used_by(kernel: Any) -> Used:
-    """What a kernel that triton has compiled needs, as the tools in its wheel say."""
+    """The resources of a compiled kernel, from the tools in the wheel of triton."""
     from triton import knobs
 
     with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ def used_by(kernel: Any) -> Used:
         )
     usage = USAGE.search(done.stdout + done.stderr)
     if usage is None:
-        raise InputError(f"cuobjdump says nothing of registers: {(done.stdout + done.stderr)[:200]!r}")
+        raise InputError(f"cuobjdump reports no registers: {(done.stdout + done.stderr)[:200]!r}")
     registers, stack = map(int, usage.groups())
     types = dict.fromkeys(kind[1:] for kind in kernel.src.signature.values() if str(kind).startswith("*"))
     names = list(kernel.src.signature)
@@ -118,7 +118,7 @@ def survey(
     widths: Iterable[int] = WIDTHS,
     dtypes: Iterable[torch.dtype] = DTYPES,
 ) -> list[Used]:
-    """What each kernel of a family uses, forward and backward: see FAMILIES. Nothing is run."""
+    """The resources of all kernels of a family, forward and backward, see FAMILIES. Runs nothing."""
     found: dict[Used, None] = {}
     for target in targets:
         with compiling(target) as used:
@@ -131,7 +131,7 @@ def survey(
 
 
 def used_by_module(module: nn.Module, graph: Graph, target: int) -> list[Used]:
-    """What each kernel of a module uses, forward and backward, with 256 queries and keys. Nothing is run."""
+    """The resources of all kernels of a module, forward and backward, with 256 queries and keys. Runs nothing."""
     dtype = next((weight.dtype for weight in module.parameters()), torch.get_default_dtype())
     size = {leg.name: leg.size or ROWS for leg in graph.legs}
     inputs = [
@@ -193,30 +193,30 @@ FAMILIES: dict[str, Callable[[int, torch.dtype], Iterator[Tensor]]] = {
 
 
 def head() -> list[str]:
-    """What numbers of a table mean, and the version they hold for."""
+    """The explanation above the tables, and the triton version."""
     import triton
 
     return [
-        f"With triton {triton.__version__}. Registers and stack (bytes) are those of a thread, shared memory (bytes) "
-        "that of a program: the most of the variants with these tiles.",
-        f"A GPU has {' and '.join(f'{1024 * SHARED[t]:,} bytes (sm_{t})' for t in TARGETS)} of it for a program.",
+        f"With triton {triton.__version__}. Registers and stack (bytes) are per thread, shared memory (bytes) "
+        "per program: the maximum over the variants with these tiles.",
+        f"A GPU has {' and '.join(f'{1024 * SHARED[t]:,} bytes (sm_{t})' for t in TARGETS)} of it per program.",
     ]
 
 
 def table(used: list[Used]) -> list[str]:
-    """What kernels use, as the lines of a table in Markdown."""
+    """The resources of kernels, as the lines of a Markdown table."""
     lines = [f"| {' | '.join(_HEAD)} |", f"|{' --- |' * len(_HEAD)}"]
     return lines + [f"| {' | '.join(_row(one))} |" for one in _most(used)]
 
 
 def tables(found: dict[str, list[Used]]) -> str:
-    """A table for each family, in Markdown; the versions they hold for stand first."""
+    """A Markdown table per family, after the explanation."""
     sections = [["", f"## {family.capitalize()}", "", *table(used)] for family, used in found.items()]
     return "\n".join([*head(), *(line for lines in sections for line in lines)])
 
 
 def _most(used: list[Used]) -> list[Used]:
-    """One for each kernel, dtype and tiles: the most that any of its variants uses."""
+    """The maximum over variants, per kernel, dtype and tiles."""
     found: dict[tuple[str, str, str, int, int], Used] = {}
     for one in used:
         key = (one.kernel, one.operands, one.sizes, one.target, one.warps)

@@ -1,4 +1,4 @@
-"""Moves on diagrams: what each is called, what it does, which options it takes, and at which maps it applies."""
+"""The table of moves on diagrams, with names, descriptions and options."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ __all__ = ["MOVES", "Move", "apply"]
 
 @dataclass(frozen=True)
 class Move:
-    """A move: `change` takes a sketch, one of its maps and the options, and gives a sketch, or None where it has no
-    place there. `options`: what each option may be where a space does not say; numbers may be any from 1.
+    """A move. `change` maps a sketch, one of its maps and options to a sketch, or to None if the move does not apply.
+
+    `options`: the default values of each option; a number may be any whole number from 1.
     """
 
     name: str
@@ -31,12 +32,12 @@ class Move:
     options: Mapping[str, tuple[Any, ...]]
 
     def __call__(self, sketch: Sketch, box: str, options: Mapping[str, Any]) -> Sketch | None:
-        """The sketch after the move at the map of this box; None where it has no such map, or no place there."""
+        """The sketch after the move at the map of a box; None if there is no such map or the move does not apply."""
         at = next((found for found in maps(sketch) if found.box == box), None)
         return None if at is None else self.change(sketch, at, **options)
 
     def fits(self, option: str, value: Any) -> bool:
-        """Whether an option may have this value at all."""
+        """Whether a value is valid for an option."""
         if isinstance(self.options[option][0], int):
             return isinstance(value, int) and value >= 1
         return isinstance(value, str) and _WORDS[option](value)
@@ -59,10 +60,10 @@ _TABLE: tuple[tuple[str, str, Callable[..., None], Mapping[str, tuple[Any, ...]]
     ("group", "g groups of heads share keys and values", group, {"g": (1, 2, 4)}),
     ("core", "a core matrix mixes the scores", core, {"form": FORMS, "c": (1, 4, 8)}),
     ("mixture", "each key is a mixture of r", mixture, {"r": (2, 3), "way": WAYS, "keys": KEYS}),
-    ("experts", "projections pick k of e experts", experts, {"of": _EXPERTS, "e": (4, 5, 8), "k": (1, 2)}),
-    ("gate", "each query picks k heads", gate, {"k": (1, 2, 4)}),
+    ("experts", "projections select k of e experts", experts, {"of": _EXPERTS, "e": (4, 5, 8), "k": (1, 2)}),
+    ("gate", "each query selects k heads", gate, {"k": (1, 2, 4)}),
     ("mix", "value heads read mixtures of the maps", mix, {"e": (2, 4, 8)}),
-    ("kernel", "a kernel takes the softmax's place", kernel, {"map": FEATURES[:2]}),
+    ("kernel", "a kernel replaces the softmax", kernel, {"map": FEATURES[:2]}),
     (
         "split",
         "a band of softmax and kernels over all keys",
@@ -70,7 +71,7 @@ _TABLE: tuple[tuple[str, str, Callable[..., None], Mapping[str, tuple[Any, ...]]
         {"band": (5, 20), "maps": ("elu1", "elu1+elu1_neg", "elu1+elu1_neg+tanh"), "side": SIDES},
     ),
     ("latent", "keys and values come from a latent of c", latent, {"c": (16, 32, 64, 128)}),
-    ("delta", "fast weights stand beside the map", delta, {"map": FEATURES[:1]}),
+    ("delta", "fast weights are blended with the map", delta, {"map": FEATURES[:1]}),
 )
 MOVES: Mapping[str, Move] = MappingProxyType(
     {name: Move(name, about, on_a_copy(change), options) for name, about, change, options in _TABLE}
@@ -78,9 +79,9 @@ MOVES: Mapping[str, Move] = MappingProxyType(
 
 
 def apply(design: Design, name: str, box: str | None = None, **options: Any) -> Design | None:
-    """A design after one move at the map of a box, the first map if not given; None where it has no place there.
+    """The design after one move at the map of `box` (default: the first map); None if the move does not apply.
 
-    Raises InputError for a name that is no move or options it does not have.
+    Raises InputError for an unknown move or option.
 
     >>> apply(compiler.load("mhsa"), "group", g=2).hash == compiler.load("gqa").hash
     True
@@ -96,5 +97,5 @@ def apply(design: Design, name: str, box: str | None = None, **options: Any) -> 
     changed = move(sketch, place, {key: values[0] for key, values in move.options.items()} | options)
     try:
         return None if changed is None else compiler.load(data_of(changed))
-    except DesignError:  # the checker refuses what the move has written
+    except DesignError:  # the result of the move is invalid
         return None

@@ -1,4 +1,4 @@
-"""Moves on what the softmax is of: keys that are mixtures, a kernel in its place, a far field and fast weights."""
+"""Moves on the softmax and its keys: mixtures of keys, kernels, near and far fields, and fast weights."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> None:
     gaussian  L = logsumexp_r(logpi[h r] + c Q[n h d] K[m r h d] - 1/2 c K[m r h d] K[m r h d])
     hard      L = max_r(c Q[n h d] K[m r h d] - 1/2 c K[m r h d] K[m r h d])
 
-    Under a kernel's normaliser the r features are blended by a prior instead. The r keys have projections of their own,
-    or one projection and r learned shifts.
+    With a kernel's normaliser, a prior blends the r features instead. The r keys have separate projections (`own`), or
+    one projection and r learned shifts (`shifted`).
     """
     place = need(projection(sketch, at.key))
     names, readers = chain(sketch, at.key), sketch.readers()
     alone = all(readers[name] == [after] for name, after in zip(names, (at.scores, *names), strict=False))
-    need(r >= 2 and alone)  # from their projection on, the keys are read by this map's scores alone
+    need(r >= 2 and alone)  # only the scores of this map read the keys
     leg = sketch.leg("r", r)
     if keys == "own":
         sketch.grow([*names, place.use.name], leg)
@@ -50,7 +50,7 @@ def mixture(sketch: Sketch, at: Map, r: int, way: str, keys: str) -> None:
 
 
 def _key(sketch: Sketch, at: Map) -> Use:
-    """The key in the scores, under the legs that it has by now."""
+    """The use of the key in the scores, with its current legs."""
     return next(use for use in sketch.terms_of(at.scores)[at.term].factors if use.name == at.key.name)
 
 
@@ -65,7 +65,7 @@ def _blend(sketch: Sketch, at: Map, leg: str) -> None:
 
 
 def _sum_up(sketch: Sketch, at: Map, leg: str, way: str) -> None:
-    """The scores as terms of one sum, and the box over r between them and the softmax."""
+    """Adds the terms of the mixture to the scores, and a box over r before the softmax."""
     step, scale, key = sketch.step[at.scores], sketch.box_of(at.box).number("scale"), _key(sketch, at)
     (term,) = sketch.terms_of(at.scores)
     heads = [one for one in step.legs if one in at.key.legs and one != sketch.key]
@@ -85,7 +85,7 @@ def _sum_up(sketch: Sketch, at: Map, leg: str, way: str) -> None:
 
 
 def kernel(sketch: Sketch, at: Map, map: str) -> None:
-    """softmax(c Q K)  becomes  normalize(phi(Q) phi(K)); weights that mix the scores go through softplus."""
+    """softmax(c Q K)  becomes  normalize(phi(Q) phi(K)); softplus is applied to weights that mix the scores."""
     box = _softmax(sketch, at)
     scores, inside = _features(sketch, at, map, "", at.scores), sketch.step[at.scores]
     sketch.step[at.scores] = Step(at.scores, scores, inside.legs)
@@ -94,14 +94,14 @@ def kernel(sketch: Sketch, at: Map, map: str) -> None:
 
 
 def _normalise(like: Box, map: str, of: Use, masks: tuple[Function, ...] = ()) -> Box:
-    """A normalize box; features of both signs get a small number in the denominator."""
+    """A normalize box, with a small eps for features of both signs."""
     return Box("normalize", like.leg, (("of", of),), (("eps", parse(1e-6 if map == "tanh" else 0)),), masks)
 
 
 def _softmax(sketch: Sketch, at: Map) -> Box:
-    """The softmax of a map. Raises Nowhere where it is none right around scores that a kernel can stand for.
+    """The softmax of a map. Raises Nowhere unless a kernel can replace it.
 
-    They are one product in which nothing but query and key has a sequence.
+    Its operand must be a single product in which only query and key have sequence legs.
     """
     box, term = sketch.box_of(at.box), need(only(sketch.terms_of(at.scores)))
     others = [use for use in term.factors if use not in (at.query, at.key)]
@@ -112,7 +112,7 @@ def _softmax(sketch: Sketch, at: Map) -> Box:
 
 
 def _features(sketch: Sketch, at: Map, map: str, number: str, before: str) -> Contraction:
-    """Puts phi(Q) and phi(K) before a step; gives the product of the scores with them."""
+    """Adds phi(Q) and phi(K) before a step, and returns the product of the scores with them."""
     made: dict[Use, Use] = {}
     (term,) = sketch.terms_of(at.scores)
     for use in term.factors:
@@ -125,7 +125,7 @@ def _features(sketch: Sketch, at: Map, map: str, number: str, before: str) -> Co
 def split(sketch: Sketch, at: Map, band: int, maps: str, side: str) -> None:
     """A = softmax(Q K)  becomes  blend1[h] near + blend2[h] far1 + ..., each blend a learned sigmoid:
 
-    near  the softmax among `band` diagonals, on both sides of the query or before it
+    near  the softmax over a band of `band` diagonals, on both sides of the query or only before it
     far1  normalize(phi(Q) phi(K)) over all keys, one for each of `maps`, which are separated by +
     """
     box, legs = _softmax(sketch, at), sketch.step[at.box].legs
@@ -146,7 +146,7 @@ def split(sketch: Sketch, at: Map, band: int, maps: str, side: str) -> None:
 
 
 def _blends(sketch: Sketch, legs: Legs, before: str) -> list[Use]:
-    """The weights of the near and of the far field: sigmoids of one number a head, at first 1 / 2 and 0.73."""
+    """The blend weights of near and far field: sigmoids of one parameter per head, initially 0.5 and 0.73."""
     weights = [sketch.weight(f"w{count}", legs, init) for count, init in ((1, "zeros"), (2, "ones"))]
     return [sketch.put(f"blend{n}", legs, before, mapped("sigmoid")(use)) for n, use in enumerate(weights, 1)]
 
@@ -154,9 +154,9 @@ def _blends(sketch: Sketch, legs: Legs, before: str) -> list[Use]:
 def delta(sketch: Sketch, at: Map, map: str) -> None:
     """O: A[h n m] V[m h e]  becomes  O: blend1[h] near[n h e] + blend2[h] far[n h e], far read from fast weights.
 
-    Keys and queries are the map's, through a feature map and divided by their sum; the rate is a sigmoid of the keys'
-    source. The values get a leg of their own where they share its name with the keys. The design becomes causal, as
-    fast weights are.
+    Keys and queries are those of the map after a feature map, divided by their sum; the rate is a sigmoid of a
+    projection of the keys' source. The values get a separate leg if they share one with the keys. The design becomes
+    causal, like fast weights.
     """
     found, given = need(reader(sketch, at.box)), need(source(sketch, need(projection(sketch, at.key))))
     leg, query, key = need(only(summed_legs(sketch, at))), str(sketch.query), str(sketch.key)
@@ -179,7 +179,7 @@ def delta(sketch: Sketch, at: Map, map: str) -> None:
 
 
 def _fast(sketch: Sketch, at: Map, given: Use, heads: Legs, leg: str, value: Use, map: str, before: str) -> Use:
-    """The delta rule and what goes into it."""
+    """Adds the delta rule with its features and rate, and returns its use."""
 
     def divided(use: Use) -> Box:
         return Box("l1norm", leg, (("of", use),), (("eps", parse(0)),))

@@ -1,4 +1,4 @@
-"""Moves on projections: experts for them, a few heads for each query, keys and values from a small latent."""
+"""Moves on projections: experts, selected heads for each query, and keys and values from a latent."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from tensornet_attn.search.roles import Map, Place, heads, output, projection, r
 from tensornet_attn.search.sketch import Legs, Sketch, mapped, need, product, swapped
 
 PROJECTIONS = ("v", "k", "q", "o")
-_WIDEST = 64  # heads that each have a gate of their own; beyond that, all share one
+_WIDEST = 64  # with more heads, all share one gate
 
 
 def experts(sketch: Sketch, at: Map, of: str, e: int, k: int) -> None:
     """V: x[m f] Wv[f h d]  becomes  V: Gs[m h e] x[m f] Wv[h e f d], Gs the k largest of e sigmoid gates.
 
-    `of` names the projections: keys and values share the gate of the key side, queries and output that of the query
-    side. All weights without an initialiser of their own get normal(fan-in ** -0.5), as designs with experts have it.
+    `of` names the projections: keys and values share the gate of the key side, queries and output the gate of the query
+    side. All weights without an initialiser get normal(fan-in ** -0.5), as in shipped designs with experts.
     """
     found, readers = need(reader(sketch, at.box)), sketch.readers()
     places = {name: projection(sketch, use) for name, use in (("v", found.value), ("k", at.key), ("q", at.query))}
     places["o"] = output(sketch, found)
-    once = {name: place for name, place in places.items() if place and readers[place.use.name] == [place.step]}
-    need(k < e and {*of} & {*PROJECTIONS} <= once.keys())
+    single = {name: place for name, place in places.items() if place and readers[place.use.name] == [place.step]}
+    need(k < e and {*of} & {*PROJECTIONS} <= single.keys())
     _one_convention(sketch)
     leg, setting = sketch.leg("e", e), sketch.setting("k", k)
     for side, name in (("kv", "Gs"), ("qo", "Gd")):
-        own = [once[one] for one in PROJECTIONS if one in of and one in side]
+        own = [single[one] for one in PROJECTIONS if one in of and one in side]
         if own:
-            given = source(sketch, need(once.get(side[0]) or once.get(side[1])))
+            given = source(sketch, need(single.get(side[0]) or single.get(side[1])))
             _choose(sketch, own, need(given), leg, setting, name)
 
 
 def _choose(sketch: Sketch, places: list[Place], given: Use, leg: str, setting: str, name: str) -> None:
-    """One gate for these projections, made from a source that has the sequence of each and comes before it."""
+    """Adds one gate for these projections, computed from a source that precedes them and has their sequence leg."""
     order = list(sketch.step)
     sequence = {sketch.query, sketch.key} & {*given.legs}
     first = min((place.step for place in places), key=order.index)
     need(all(sequence <= {*sketch.step[place.step].legs} for place in places))
     need(given.name not in order or order.index(given.name) < order.index(first))
     own = [_head_legs(sketch, place) for place in places]
-    need(not any({*legs} & {*given.legs} for legs in own))  # else what is projected has heads already
+    need(not any({*legs} & {*given.legs} for legs in own))  # the source must not have heads
     sketch.grow([place.use.name for place in places], leg)
     for legs in dict.fromkeys(own):
         gate = _gate(sketch, given, (*legs, leg), setting, name, first)
@@ -52,13 +52,13 @@ def _choose(sketch: Sketch, places: list[Place], given: Use, leg: str, setting: 
 
 
 def _head_legs(sketch: Sketch, place: Place) -> Legs:
-    """The head legs of a projecting weight, where they are few enough for gates of their own."""
+    """The head legs of a projection; empty if there are too many for separate gates."""
     own = tuple(leg for leg in place.use.legs if sketch.is_head(leg))
     return own if sketch.size(*own) <= _WIDEST else ()
 
 
 def _gate(sketch: Sketch, given: Use, legs: Legs, setting: str, name: str, before: str) -> Use:
-    """topk of sigmoid(x S) along the last of `legs`: one gate for each sequence position and each of them."""
+    """topk of sigmoid(x S) along the last of `legs`, with a gate for each position and each of `legs`."""
     (sequence,) = {sketch.query, sketch.key} & {*given.legs}
     features = [leg for leg in given.legs if leg != sequence]
     weight = sketch.weight("S" + name[1:], (*features, *legs), _by_fan_in(features))
@@ -70,7 +70,7 @@ def _gate(sketch: Sketch, given: Use, legs: Legs, setting: str, name: str, befor
 
 
 def _by_fan_in(summed: Sequence[str]) -> str:
-    """`normal(f ** -0.5)`, `normal((h * d) ** -0.5)`: the initialiser of a weight that sums these legs."""
+    """The initialiser of a weight that sums these legs, such as `normal((h * d) ** -0.5)`."""
     fan = " * ".join(summed)
     return f"normal({fan if len(summed) == 1 else f'({fan})'} ** -0.5)"
 
@@ -80,7 +80,7 @@ def _multiply(sketch: Sketch, step: str, term: int, gate: Use) -> None:
 
 
 def _one_convention(sketch: Sketch) -> None:
-    """Weights that leave their initialiser to the default get one by what their first product sums."""
+    """Gives weights with the default initialiser one by the fan-in of their first product."""
     readers = sketch.readers()
     for name, made in sketch.tensors.items():
         if made.role == "weights" and "init" not in made.rest and len(made.legs) > 1:

@@ -1,4 +1,4 @@
-"""Moves on score heads: shared over global ones, keys and values in groups, maps mixed, a core among the scores."""
+"""Moves on score heads: mixtures of global heads, grouped keys and values, mixed maps, and cores."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FORMS = ("full", "left", "right", "low_rank")
 
 @dataclass(frozen=True)
 class Side:
-    """A leg of the scores' product, and its wire on the side of the queries and keys."""
+    """A leg of the product of the scores, and its wire through queries and keys."""
 
     leg: str
     wire: Wire
 
 
 def side(sketch: Sketch, at: Map, leg: str) -> Side:
-    """The wire of a leg from the product of the scores upwards. Raises Nowhere where it comes to the map otherwise."""
+    """The wire of a leg from the product of the scores upwards. Raises Nowhere if it reaches the map another way."""
     cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
     found = wire(sketch, [slot_of(use, leg) for use in (at.query, at.key)], cut)
     need(not {at.scores, at.box} & found.owners and sketch.free(found))
@@ -32,7 +32,7 @@ def side(sketch: Sketch, at: Map, leg: str) -> Side:
 
 
 def head_legs(sketch: Sketch, at: Map) -> list[str]:
-    """The legs that query, key and scores all have: one score matrix for each."""
+    """The common legs of query, key and scores: the score heads."""
     return [leg for leg in at.shared if leg in sketch.step[at.scores].legs]
 
 
@@ -42,14 +42,14 @@ def summed_legs(sketch: Sketch, at: Map) -> list[str]:
 
 
 def plain_product(sketch: Sketch, at: Map) -> bool:
-    """Whether the box stands right around one product of query and key alone."""
+    """Whether the operand of the box is a single product of query and key."""
     term = only(sketch.terms_of(at.scores))
     direct = sketch.step[at.box].op.uses[0].name == at.scores
     return direct and term is not None and len(term.factors) == 2 and term.coefficient == ONE
 
 
 def set_scale(sketch: Sketch, box: str, scale: Arith) -> None:
-    """Puts another scale on a softmax; other boxes have none."""
+    """Sets the scale of a softmax; does nothing for other boxes."""
     old = sketch.box_of(box)
     if "scale" in dict(old.numbers):
         sketch.rebox(box, numbers=tuple((name, scale if name == "scale" else value) for name, value in old.numbers))
@@ -58,15 +58,15 @@ def set_scale(sketch: Sketch, box: str, scale: Arith) -> None:
 def share(sketch: Sketch, at: Map, g: int) -> None:
     """Q[n h d] K[m h d] -> h n m  becomes  P[g h] Q[n g d] K[m g d] -> h n m, with g heads of queries and keys.
 
-    Under a kernel's normaliser the mixture is softplus(P), which keeps every row's sum positive.
+    With a kernel's normaliser, the mixture is softplus(P), which keeps the sum of each row positive.
     """
     _mix_scores(sketch, at, side(sketch, at, need(only(head_legs(sketch, at)))), f"head {g}", "P")
 
 
 def _mix_scores(sketch: Sketch, at: Map, head: Side, text: str, name: str, init: str | None = None) -> None:
-    """Scores of `head.leg` as mixtures, by a new weight, of scores whose heads are a new leg of this text.
+    """Replaces the scores of `head.leg` by mixtures of global heads, a new leg of size `text`, with a new weight.
 
-    Terms without a global head, such as a prior of each local head, stay as they are.
+    Terms without a global head, such as a prior of each local head, do not change.
     """
     new = sketch.leg("g", text)
     relabel(sketch, (head.wire, (new,)))
@@ -107,7 +107,7 @@ def group(sketch: Sketch, at: Map, g: int) -> None:
         relabel(sketch, (above, ()))
         return
     tensors = (sketch.tensors[name] for name in below.owners & sketch.tensors.keys())
-    need(all(made.role == "weights" for made in tensors))  # a constant or a noise is of one head leg
+    need(all(made.role == "weights" for made in tensors))  # constants and noise need a single head leg
     groups = sketch.leg("g", f"head {g}")
     each = sketch.leg("j", f"head {leg} / {groups}")
     relabel(sketch, (above, (groups,)), (below, (groups, each)))
@@ -140,9 +140,9 @@ def core(sketch: Sketch, at: Map, form: str, c: int) -> None:
 
 
 def _left(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> None:
-    """The map gets a row for each component of the values; the components of the scores are another leg."""
+    """Gives the map a row for each component of the values, and the components of the scores a separate leg."""
     found = need(reader(sketch, at.box))
-    need(found.map.name == at.box and found.map.legs[:1] == (head.leg,))  # the map goes straight to its reader
+    need(found.map.name == at.box and found.map.legs[:1] == (head.leg,))  # the map is read directly
     values = _component(sketch, found)
     mine = sketch.leg("e", f"head {inner.leg}")
     relabel(sketch, (inner.wire, (mine,)))
@@ -159,19 +159,19 @@ def _left(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> None:
 
 
 def _component(sketch: Sketch, found: Reader) -> str:
-    """The one leg of the values that the map lacks."""
+    """The only leg of the values that the map lacks."""
     return need(only(leg for leg in found.value.legs if leg not in (*found.map.legs, sketch.key)))
 
 
 def _merged(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> str:
-    """Heads and components become one leg s above the scores and one leg r below, and a core joins them; gives r."""
+    """Merges heads and components to a leg s above the scores and a leg r below, joined by a core; returns r."""
     found = need(reader(sketch, at.box))
     component = _component(sketch, found)
     cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
     heads = wire(sketch, [(at.scores, sketch.step[at.scores].legs.index(head.leg))], cut)
     values = wire(sketch, [slot_of(found.value, component)])
     need(not heads.slots & head.wire.slots and not values.slots & inner.wire.slots)
-    need(values.owners <= heads.owners and inner.wire.owners == head.wire.owners)  # both legs go along everywhere
+    need(values.owners <= heads.owners and inner.wire.owners == head.wire.owners)  # the same tensors have both legs
     need(sketch.free(heads, values) and sketch.size(component) == sketch.size(inner.leg))
     whole = f"head {head.leg} * {inner.leg}"
     rows, parts = sketch.leg("r", whole), sketch.leg("s", whole)
@@ -181,7 +181,7 @@ def _merged(sketch: Sketch, at: Map, head: Side, inner: Side, c: int) -> str:
 
 
 def _with_core(sketch: Sketch, at: Map, c: int, left: str, right: str, rows: Legs, init: str) -> None:
-    """A core between two legs in the product of the scores, of rank c, or full where c is 0; `rows` in its result."""
+    """Adds a core of rank c (0: full) between two legs to the product of the scores, whose result has `rows`."""
     if c:
         rank = sketch.leg("c", c)
         weights = [

@@ -1,4 +1,4 @@
-"""The tasks, by kind."""
+"""The recipes of all tasks."""
 
 from tensornet_attn.tasks.recipe import Recipe
 from tensornet_attn.tasks.recipes.labelled import LRA_RETRIEVAL, LRA_TEXT, TEXT_CLASSIFICATION

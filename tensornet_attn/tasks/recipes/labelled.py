@@ -1,4 +1,4 @@
-"""Texts with labels as classifications of bytes: any table, and the Long Range Arena's reviews and papers."""
+"""Classification of texts, byte by byte: CSV files, and the Long Range Arena's reviews and papers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def labelled(
     classes: tuple[str, ...],
     more: str = "give more data",
 ) -> Source:
-    """The source of labelled tokens, cut off at `length`. Raises InputError for a split without samples."""
+    """The source of labelled tokens, truncated to `length`. Raises InputError for a split without samples."""
 
     def rows(stream: Stream, index: Integers) -> Rows:
         chosen = [samples[stream.split][place] for place in index.tolist()]
@@ -43,12 +43,12 @@ def labelled(
 
 
 def byte_tokens(text: str, length: int) -> Text:
-    """The first bytes of a text as tokens of `Bytes`."""
+    """The first `length` bytes of a text as tokens of `Bytes`."""
     return np.frombuffer(text.encode()[:length], np.uint8).astype(np.uint16) + np.uint16(1)
 
 
 def of_bytes(task: str, pairs: Mapping[str, Pairs], length: int, more: str = "give more data") -> Source:
-    """The source of labelled texts, each cut off at `length` bytes."""
+    """The source of labelled texts, truncated to `length` bytes."""
     classes = sorted_labels({label for split in pairs.values() for _, label in split})
     place = {label: number for number, label in enumerate(classes)}
     samples = {
@@ -58,7 +58,7 @@ def of_bytes(task: str, pairs: Mapping[str, Pairs], length: int, more: str = "gi
 
 
 def sorted_labels(labels: set[str]) -> tuple[str, ...]:
-    """Labels in the order of their numbers, or of the alphabet where one is no number.
+    """Labels in numeric order, or in alphabetical order if a label is not a number.
 
     >>> sorted_labels({"10", "9"}), sorted_labels({"b", "a", "10"})
     (('9', '10'), ('10', 'a', 'b'))
@@ -71,20 +71,20 @@ class Table(Base):
     path: str = Field(description="a CSV file with a header")
     text: str = Field("text", description="the column of the texts")
     label: str = Field("label", description="the column of the labels")
-    length: int = Field(256, ge=1, le=2**20, description="bytes of a text; longer ones are cut off")
-    delimiter: str = Field(",", min_length=1, max_length=1, description="what stands between columns")
-    validation_path: str | None = Field(None, description="a CSV file for validation, with one for test")
-    test_path: str | None = Field(None, description="a CSV file for test, with one for validation")
+    length: int = Field(256, ge=1, le=2**20, description="maximum bytes of a text; longer texts are truncated")
+    delimiter: str = Field(",", min_length=1, max_length=1, description="the character between columns")
+    validation_path: str | None = Field(None, description="a CSV file for validation; needs test_path")
+    test_path: str | None = Field(None, description="a CSV file for test; needs validation_path")
 
 
 def _open_table(options: Table, cache: Cache) -> Source:
     """text_classification: the label of a text in a CSV file with a header; texts are read as bytes.
 
-    Without files of their own, validation and test are an eighth of the texts each, by what they say: equal texts fall
-    in one split.
+    Without separate files, validation and test are an eighth of the texts each, chosen by content: equal texts are in
+    one split.
     """
     if (options.validation_path is None) != (options.test_path is None):
-        raise InputError("task 'text_classification': give validation_path and test_path both, or neither.")
+        raise InputError("task 'text_classification': give both validation_path and test_path, or neither.")
     everything = _read_table(options.path, options)
     if options.validation_path is not None and options.test_path is not None:
         validation, test = _read_table(options.validation_path, options), _read_table(options.test_path, options)
@@ -92,7 +92,7 @@ def _open_table(options: Table, cache: Cache) -> Source:
     else:
         places = by_content(text for text, _ in everything)
         pairs = {split: [everything[place] for place in found] for split, found in places.items()}
-    more = "give more texts, or validation_path= and test_path="
+    more = "give more texts, or set validation_path= and test_path="
     return of_bytes("text_classification", pairs, options.length, more)
 
 
@@ -112,8 +112,7 @@ TEXT_CLASSIFICATION = Recipe(
     Table,
     _open_table,
     drawn=False,
-    files="path, and validation_path and test_path, are CSV files with a header that names the columns text= and "
-    "label=.",
+    files="path, validation_path and test_path are CSV files with a header; text= and label= are the names of columns.",
 )
 
 
@@ -123,15 +122,15 @@ TABLES = {"train": "*_train.tsv", "validation": "*_val.tsv", "test": "*_test.tsv
 
 class Reviews(Base):
     path: str = Field(description="a folder with train/pos, train/neg, test/pos, test/neg, or with tables")
-    length: int = Field(4000, ge=1, le=2**20, description="bytes of a text; longer ones are cut off")
+    length: int = Field(4000, ge=1, le=2**20, description="maximum bytes of a text; longer texts are truncated")
 
 
 def _open_reviews(options: Reviews, cache: Cache) -> Source:
     """lra_text: the Long Range Arena's text classification, byte by byte: reviews in folders, or tables.
 
-    A folder with train/pos, train/neg, test/pos and test/neg, one review a file, or with NAME_train.tsv, NAME_val.tsv
-    and NAME_test.tsv (columns Source, Target). The reviews have no validation set: it is the eighth of the training
-    texts that their content chooses, where the arena takes the test set.
+    The folder has train/pos, train/neg, test/pos and test/neg with one review per file, or NAME_train.tsv, NAME_val.tsv
+    and NAME_test.tsv (columns Source, Target). The reviews have no validation set: the arena validates on the test set,
+    and this task on an eighth of the training texts, chosen by content.
     """
     folder = Path(options.path)
     pairs = _reviews(folder) if (folder / "train" / "pos").is_dir() else _tables(folder)
@@ -139,7 +138,7 @@ def _open_reviews(options: Reviews, cache: Cache) -> Source:
 
 
 def _reviews(folder: Path) -> dict[str, Pairs]:
-    """(text, label) of each file, by the name of the file."""
+    """(text, label) of each file, in the order of file names."""
     pairs: dict[str, Pairs] = {"train": [], "validation": [], "test": []}
     for part, label in product(("train", "test"), LABELS):
         for path in the_files(folder / part / label, "*.txt"):
@@ -160,7 +159,7 @@ def _tables(folder: Path) -> dict[str, Pairs]:
 
 def _filled(text: str, place: str) -> str:
     if not text:
-        raise InputError(f"{place} has no text.")
+        raise InputError(f"{place} has no text; remove it.")
     return text
 
 
@@ -171,8 +170,8 @@ LRA_TEXT = Recipe(
     Reviews,
     _open_reviews,
     drawn=False,
-    files="path is the folder of train/pos, train/neg, test/pos and test/neg, aclImdb of the IMDb reviews unpacked, or "
-    "of NAME_train.tsv, NAME_val.tsv and NAME_test.tsv.",
+    files="path is the folder of train/pos, train/neg, test/pos and test/neg (aclImdb, the IMDb reviews, unpacked), or "
+    "the folder of NAME_train.tsv, NAME_val.tsv and NAME_test.tsv.",
 )
 
 
@@ -183,14 +182,16 @@ MARK = 257
 
 class Papers(Base):
     path: str = Field(description="the folder of *.train.tsv, *.eval.tsv and *.test.tsv")
-    length: int = Field(8001, ge=3, le=2**20, description="tokens of both texts and the mark; half for each text")
+    length: int = Field(
+        8001, ge=3, le=2**20, description="tokens of a sample: two texts of equal maximum length and a marker"
+    )
 
 
 def _open_papers(options: Papers, cache: Cache) -> Source:
-    """lra_retrieval: the Long Range Arena's retrieval: whether of two papers one cites the other, byte by byte.
+    """lra_retrieval: the Long Range Arena's retrieval, byte by byte: does one of two papers cite the other?
 
-    A folder with *.train.tsv, *.eval.tsv and *.test.tsv, without header: label, id, id, text, text. Both texts stand in
-    one sample with a mark between them; the arena encodes them apart and joins the results.
+    The folder has *.train.tsv, *.eval.tsv and *.test.tsv without header: label, id, id, text, text. A sample has both
+    texts, separated by a marker; the arena encodes them separately and joins the results.
     """
     paths = {split: the_file(Path(options.path), name) for split, name in FILES.items()}
     samples = {split: _read_papers(path, (options.length - 1) // 2) for split, path in paths.items()}
@@ -198,12 +199,12 @@ def _open_papers(options: Papers, cache: Cache) -> Source:
 
 
 def _read_papers(path: Path, each: int) -> list[tuple[Text, int]]:
-    """(tokens, class) of each line; quotes are text here."""
+    """(tokens, class) of each line; quotes are part of the text."""
     found = []
     for number, line in enumerate(read_text(path).removesuffix("\n").split("\n"), 1):
         fields = line.split("\t")
         if len(fields) != 5 or fields[0] not in ("0", "1", "0.0", "1.0"):
-            raise InputError(f"'{path}', line {number}: label (0 or 1), id, id, text and text are needed, with tabs.")
+            raise InputError(f"'{path}', line {number}: give label (0 or 1), id, id, text and text, separated by tabs.")
         first, second = byte_tokens(fields[3], each), byte_tokens(fields[4], each)
         found.append((np.concatenate([first, np.array([MARK], np.uint16), second]), int(float(fields[0]))))
     return found
@@ -212,7 +213,7 @@ def _read_papers(path: Path, each: int) -> list[tuple[Text, int]]:
 LRA_RETRIEVAL = Recipe(
     "lra_retrieval",
     1,
-    "The arena's retrieval: does one paper cite the other.",
+    "The arena's retrieval: does one of two papers cite the other?",
     Papers,
     _open_papers,
     drawn=False,

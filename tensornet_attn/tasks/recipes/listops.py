@@ -1,10 +1,10 @@
-"""Nested MIN, MAX, MED and SM (sum modulo 10) of digits: which digit comes out.
+"""ListOps: the value of nested MIN, MAX, MED and SM (sum modulo 10) of digits.
 
-listops and listops_mini are drawn, by the generator of the Long Range Arena; lra_listops reads the arena's own files.
+listops and listops_mini are generated as in the Long Range Arena; lra_listops reads the arena's files.
 
-A random tree is grown as the arena does, many at once and level by level. A node is an operator with probability 1/4,
-above the last level, and else a digit; an operator has 2 to `most` arguments. A node's random bits come from its
-parent's and from its place among its siblings, so a tree depends on its root's bits alone.
+Many random trees are generated at once, level by level. A node is an operator with probability 1/4, above the last
+level, and otherwise a digit; an operator has 2 to `most` arguments. The random bits of a node are derived from its
+parent's and its index among its siblings, so a tree depends only on the bits of its root.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _WITHOUT_PARENTHESES = str.maketrans("()", "  ")
 
 @dataclass(frozen=True)
 class Level:
-    """The nodes of one depth, siblings side by side, those of one tree too."""
+    """The nodes of one depth of all trees, ordered by tree and parent."""
 
     bits: Words  # [nodes], random
     tree: Integers  # the tree of a node
-    parent: Integers  # its parent's place among the operators of the level above
-    sibling: Integers  # 0 for the first of the siblings
+    parent: Integers  # the index of its parent among the operators of the level above
+    sibling: Integers  # its index among its siblings
     operator: npt.NDArray[np.bool_]
 
     @property
@@ -49,19 +49,19 @@ class Level:
 
     @property
     def name(self) -> Integers:
-        """Of an operator: an index into OPERATORS."""
+        """The name of an operator, an index into OPERATORS."""
         return ((self.bits >> np.uint64(2)) % np.uint64(4)).astype(np.int64)
 
 
 def roots(bits: Words) -> Level:
-    """A root for each tree, an operator: what begins with a digit is a digit."""
+    """The root of each tree, always an operator."""
     nodes = len(bits)
     zero = np.zeros(nodes, np.int64)
     return Level(bits, np.arange(nodes), zero, zero, np.ones(nodes, bool))
 
 
 def below(level: Level, most: int, last: bool) -> Level:
-    """The arguments of a level's operators."""
+    """The arguments of the operators of a level."""
     bits, tree = level.bits[level.operator], level.tree[level.operator]
     count = 2 + (((bits >> np.uint64(32)) * np.uint64(most - 1)) >> np.uint64(32)).astype(np.int64)
     parent = np.repeat(np.arange(len(bits)), count)
@@ -72,7 +72,7 @@ def below(level: Level, most: int, last: bool) -> Level:
 
 
 def lengths(bits: Words, depth: int, most: int, room: int) -> Integers:
-    """Tokens of each tree, where they are fewer than `room`; `room` or more for the others, which stop growing."""
+    """The number of tokens of each tree; trees with `room` or more tokens are not expanded further."""
     level = roots(bits)
     found = np.full(len(bits), 2)
     for here in range(2, depth + 1):
@@ -84,7 +84,7 @@ def lengths(bits: Words, depth: int, most: int, room: int) -> Integers:
 
 
 def grown(bits: Words, depth: int, most: int) -> list[Level]:
-    """The levels of the trees, from the roots on."""
+    """The levels of the trees, starting with the roots."""
     levels = [roots(bits)]
     for here in range(2, depth + 1):
         levels.append(below(levels[-1], most, here == depth))
@@ -94,7 +94,7 @@ def grown(bits: Words, depth: int, most: int) -> list[Level]:
 
 
 def values(levels: list[Level]) -> Integers:
-    """What each tree comes to, 0 to 9; the median of evenly many digits is the mean of the middle two, rounded down."""
+    """The value of each tree, 0 to 9; the median of an even count is the mean of the middle two, rounded down."""
     under = levels[-1].digit
     for level, arguments in reversed(list(pairwise(levels))):
         starts = np.flatnonzero(arguments.sibling == 0)
@@ -123,14 +123,14 @@ def _median(under: Integers, arguments: Level, starts: Integers) -> Integers:
 
 
 def written(levels: list[Level], width: int, first_digit: int, first_operator: int, close: int) -> Integers:
-    """The tokens of each tree, operator, arguments, bracket: [trees width], 0 behind them."""
+    """The tokens of each tree (operator, arguments, bracket), padded with 0: [trees, width]."""
     sizes = _sizes(levels)
     tokens = np.zeros((len(levels[0].bits), width), np.int64)
     start = np.zeros(len(levels[0].bits), np.int64)
     for depth, (level, size) in enumerate(zip(levels, sizes, strict=True)):
         if depth:
             ends = np.cumsum(size)
-            family = (ends - size)[level.sibling == 0]  # of all before the first sibling
+            family = (ends - size)[level.sibling == 0]  # tokens before each first sibling
             start = start[levels[depth - 1].operator][level.parent] + 1 + (ends - size) - family[level.parent]
         tokens[level.tree, start] = np.where(level.operator, first_operator + level.name, first_digit + level.digit)
         closed = level.operator
@@ -139,7 +139,7 @@ def written(levels: list[Level], width: int, first_digit: int, first_operator: i
 
 
 def _sizes(levels: list[Level]) -> list[Integers]:
-    """Tokens of the subtree under each node."""
+    """The number of tokens of the subtree of each node."""
     sizes = [np.ones(len(levels[-1].bits), np.int64)]
     for level, arguments in reversed(list(pairwise(levels))):
         here = np.ones(len(level.bits), np.int64)
@@ -149,30 +149,32 @@ def _sizes(levels: list[Level]) -> list[Integers]:
 
 
 class Options(Generated):
-    """The arena's parameters. A digit alone has length 1; an operator with its bracket adds 2."""
+    """The arena's parameters. A digit has length 1; an operator with its bracket adds 2."""
 
-    train: int | None = Field(96_000, ge=1, description="training samples of an epoch; none for no end")
-    max_depth: int = Field(10, ge=2, le=64, description="levels of the tree, the digits' included")
-    max_args: int = Field(10, ge=2, le=100, description="most arguments of an operator")
-    min_length: int = Field(500, ge=1, description="tokens; a sample has more")
-    max_length: int = Field(2000, ge=5, le=2**20, description="tokens; a sample has fewer, and is padded to this")
+    train: int | None = Field(96_000, ge=1, description="training samples per epoch; none for unlimited")
+    max_depth: int = Field(10, ge=2, le=64, description="levels of the tree, including digits")
+    max_args: int = Field(10, ge=2, le=100, description="maximum number of arguments of an operator")
+    min_length: int = Field(500, ge=1, description="a sample has more tokens than this")
+    max_length: int = Field(
+        2000, ge=5, le=2**20, description="a sample has fewer tokens than this, and is padded to it"
+    )
 
 
 class Mini(Options):
-    """Two operators deep, so that a small model learns it in a minute; without end."""
+    """Operators nested at most two deep, and an unlimited training split; a small model learns it in a minute."""
 
-    train: int | None = Field(None, ge=1, description="training samples of an epoch; none for no end")
-    max_depth: int = Field(3, ge=2, le=64, description="levels of the tree, the digits' included")
-    max_args: int = Field(5, ge=2, le=100, description="most arguments of an operator")
-    min_length: int = Field(1, ge=1, description="tokens; a sample has more")
-    max_length: int = Field(32, ge=5, le=2**20, description="tokens; a sample has fewer, and is padded to this")
+    train: int | None = Field(None, ge=1, description="training samples per epoch; none for unlimited")
+    max_depth: int = Field(3, ge=2, le=64, description="levels of the tree, including digits")
+    max_args: int = Field(5, ge=2, le=100, description="maximum number of arguments of an operator")
+    min_length: int = Field(1, ge=1, description="a sample has more tokens than this")
+    max_length: int = Field(32, ge=5, le=2**20, description="a sample has fewer tokens than this, and is padded to it")
 
 
 def _open(options: Options, cache: Cache) -> Source:
     if options.max_length - options.min_length < 2:
         raise InputError(
             f"task 'listops': no length lies between min_length {options.min_length} and max_length "
-            f"{options.max_length}."
+            f"{options.max_length}; raise max_length."
         )
     longest = 1
     for _ in range(options.max_depth - 1):
@@ -180,7 +182,7 @@ def _open(options: Options, cache: Cache) -> Source:
     if longest <= options.min_length:
         raise InputError(
             f"task 'listops': a tree of depth {options.max_depth} with at most {options.max_args} arguments has at "
-            f"most {longest} tokens; min_length {options.min_length} asks for more."
+            f"most {longest} tokens; reduce min_length {options.min_length}."
         )
     return Source(
         "classification", WORDS, options.max_length, options.sizes, drawn(lambda draws: _make(options, draws)),
@@ -206,13 +208,11 @@ LISTOPS_MINI = Recipe("listops_mini", 1, "Nested list operations, two deep, belo
 
 class Files(Base):
     path: str = Field(description="the folder of NAME_train.tsv, NAME_val.tsv and NAME_test.tsv")
-    length: int = Field(2000, ge=1, le=2**20, description="tokens of a sample; longer ones are cut off")
+    length: int = Field(2000, ge=1, le=2**20, description="tokens of a sample; longer samples are truncated")
 
 
 def _open_files(options: Files, cache: Cache) -> Source:
-    """NAME_train.tsv, NAME_val.tsv and NAME_test.tsv (Source, Target). Brackets are tokens; the parentheses, which say
-    nothing more, are left out.
-    """
+    """lra_listops: NAME_train.tsv, NAME_val.tsv, NAME_test.tsv (Source, Target), without the redundant parentheses."""
     tables = {split: _read(the_file(Path(options.path), name), options.length) for split, name in FILES.items()}
     return labelled("lra_listops", tables, WORDS, options.length, DIGITS)
 
@@ -226,7 +226,7 @@ def _read(path: Path, length: int) -> list[tuple[Text, int]]:
         except InputError as error:
             raise InputError(f"'{path}', line {line}: {error}") from error
         if target not in DIGITS or not tokens:
-            raise InputError(f"'{path}', line {line}: a list of operations and a digit are needed.")
+            raise InputError(f"'{path}', line {line}: give a list of operations and a digit.")
         found.append((np.array(tokens, np.uint16), int(target)))
     if not found:
         raise InputError(f"'{path}' has no lines below its header.")
@@ -236,7 +236,7 @@ def _read(path: Path, length: int) -> list[tuple[Text, int]]:
 LRA_LISTOPS = Recipe(
     "lra_listops",
     1,
-    "Listops from the arena's own files.",
+    "Listops from the arena's files.",
     Files,
     _open_files,
     drawn=False,

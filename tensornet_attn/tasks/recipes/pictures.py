@@ -1,4 +1,4 @@
-"""Tasks on pictures, pixel by pixel: their class, the next pixel, whether dots lie on one path; and their files."""
+"""Image tasks, pixel by pixel: classification, generation and Pathfinder, with readers of their files."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ LEVELS = Alphabet((*GREYS.words, "begin"))
 BEGIN = 256
 FOLDERS = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
 CLASSES = ("0", "1")
-Picture = tuple[Path, int, int]  # file, label, bytes
+Picture = tuple[Path, int, int]  # file, label, size in bytes
 _PICTURES = b"\x00\x00\x08\x03"  # idx: unsigned bytes in three dimensions
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _MODES = ("L", "LA", "RGB", "RGBA")
-_SIDE = 1 << 12  # a small file could name a picture that fills the memory
+_SIDE = 1 << 12  # maximum side: the header of a small file could claim a picture larger than memory
 _HEAD = 33  # bytes of the signature and the header
 
 
 def cifar10(folder: Path, side: int = 32, classes: int = 10) -> tuple[Bytes, Bytes]:
-    """(training, test) records of a folder of data_batch_*.bin and test_batch.bin: [pictures, 1 + 3 side side].
+    """(training, test) records of a folder of data_batch_*.bin and test_batch.bin: [images, 1 + 3 * side * side].
 
-    A record is a byte for the class, then the red, green and blue planes. Raises InputError.
+    A record is a byte for the class, then the red, green and blue planes. Raises InputError for other files.
     """
     train = [_records(path, side, classes) for path in the_files(folder, "data_batch_*.bin")]
     return np.concatenate(train), _records(the_file(folder, "test_batch.bin"), side, classes)
@@ -49,27 +49,27 @@ def _records(path: Path, side: int, classes: int) -> Bytes:
     data = np.frombuffer(read_bytes(path), np.uint8)
     size = 1 + 3 * side**2
     if len(data) % size:
-        raise InputError(f"'{path}' has {len(data):,} bytes; pictures of side {side} have {size:,} each.")
+        raise InputError(f"'{path}' has {len(data):,} bytes, not a multiple of {size:,}, an image of side {side}.")
     records = data.reshape(-1, size)
     if len(records) and records[:, 0].max() >= classes:
-        raise InputError(f"'{path}' has class {records[:, 0].max()}; there are {classes}, from 0 on.")
+        raise InputError(f"'{path}' has class {records[:, 0].max()}; the classes are 0 to {classes - 1}.")
     return records
 
 
 def mnist(folder: Path) -> tuple[Bytes, Bytes]:
-    """(training, test) grey levels of train-images-idx3-ubyte and t10k-images-idx3-ubyte: [pictures, height, width].
+    """(training, test) grey levels of train-images-idx3-ubyte and t10k-images-idx3-ubyte: [images, height, width].
 
-    Both may end in `.gz`, and have a dot in place of the last dash but one. Raises InputError.
+    The names may have the form train-images.idx3-ubyte, and may end in `.gz`. Raises InputError for other files.
     """
     train, test = (_idx(the_file(folder, f"{name}-images[-.]idx3-ubyte*")) for name in ("train", "t10k"))
     if train.shape[1:] != test.shape[1:]:
         sides = [f"{height} x {width}" for _, height, width in (train.shape, test.shape)]
-        raise InputError(f"'{folder}' has training pictures of {sides[0]} pixels and test pictures of {sides[1]}.")
+        raise InputError(f"'{folder}' has training images of {sides[0]} pixels and test images of {sides[1]}.")
     return train, test
 
 
 def _idx(path: Path) -> Bytes:
-    """The pictures of an idx file: four bytes say what it holds, then each dimension has four, then the pixels."""
+    """The images of an idx file: four bytes for the type, four for each dimension, then the pixels."""
     data = read_bytes(path)
     if path.suffix == ".gz":
         try:
@@ -78,18 +78,18 @@ def _idx(path: Path) -> Bytes:
             raise InputError(f"'{path}' cannot be unpacked: {error}.") from error
     if not data.startswith(_PICTURES) or len(data) < 16:
         raise InputError(
-            f"'{path}' is no idx file of grey pictures: it does not begin with 00 00 08 03 and three sizes."
+            f"'{path}' is not an idx file of grey images: it does not begin with 00 00 08 03 and three sizes."
         )
     count, height, width = struct.unpack(">3I", data[4:16])
     if len(data) - 16 != count * height * width:
         raise InputError(
-            f"'{path}' has {len(data) - 16:,} pixels; its header says {count:,} pictures of {height} x {width}."
+            f"'{path}' has {len(data) - 16:,} pixels, but its header has {count:,} images of {height} x {width}."
         )
     return np.frombuffer(data, np.uint8, offset=16).reshape(count, height, width)
 
 
 def grey(planes: Bytes) -> Integers:
-    """[pictures 3 pixels] of colours as grey levels [pictures pixels], in whole numbers.
+    """Converts colour planes [images, 3 * pixels] to integer grey levels [images, pixels].
 
     >>> grey(np.array([[255, 0, 10, 255, 0, 20, 255, 0, 30]], np.uint8)).tolist()
     [[255, 0, 18]]
@@ -99,17 +99,17 @@ def grey(planes: Bytes) -> Integers:
 
 
 class Unreadable(Exception):
-    """Why a file is no picture that can be read here."""
+    """The reason why an image file cannot be read."""
 
 
 def read_png(data: bytes) -> Bytes:
-    """[height width channels] of a PNG file. Raises Unreadable, MissingPartError."""
+    """The pixels [height, width, channels] of a PNG file. Raises Unreadable, and MissingPartError without Pillow."""
     if find_spec("PIL") is None:
-        raise MissingPartError("pictures need Pillow: pip install 'tensornet-attn[train]'.")
+        raise MissingPartError("reading images needs Pillow: pip install 'tensornet-attn[train]'.")
     from PIL import Image
 
     if not data.startswith(SIGNATURE):
-        raise Unreadable("it is no PNG file")
+        raise Unreadable("it is not a PNG file")
     if len(data) < _HEAD:
         raise Unreadable("it is damaged")
     width, height, depth = struct.unpack(">IIB", data[16:25])
@@ -122,12 +122,12 @@ def read_png(data: bytes) -> Bytes:
     except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a damaged file
         raise Unreadable("it is damaged") from error
     if pixels is None:
-        raise Unreadable("only PNG files of eight bits a channel, without palette and interlacing, are read")
+        raise Unreadable("it must be a PNG file of eight bits per channel without palette or interlacing")
     return pixels.reshape(height, width, -1)
 
 
 def with_validation(train: Bytes, test: Bytes) -> dict[str, Bytes]:
-    """The last tenth of the training pictures is for validation."""
+    """The three splits; validation is the last tenth of the training images."""
     held = len(train) * 9 // 10
     return {"train": train[:held], "validation": train[held:], "test": test}
 
@@ -135,19 +135,19 @@ def with_validation(train: Bytes, test: Bytes) -> dict[str, Bytes]:
 class Image(Base):
     path: str = Field(description="the folder of data_batch_*.bin and test_batch.bin")
     side: int = Field(32, ge=1, le=4096, description="pixels of a side; a sample has side * side tokens")
-    classes: int = Field(10, ge=2, le=256, description="classes of the pictures")
+    classes: int = Field(10, ge=2, le=256, description="number of classes")
 
 
 def _open_image(options: Image, cache: Cache) -> Source:
-    """lra_image: the Long Range Arena's image task: the class of a grey picture, pixel by pixel.
+    """lra_image: the Long Range Arena's image task: the class of a greyscale image, pixel by pixel.
 
-    A folder with CIFAR-10's binary files data_batch_*.bin and test_batch.bin: a byte for the class, then the red, green
-    and blue planes. As in the arena, the last tenth of the training pictures is for validation. Grey is that of its
-    image library: 0.2989 red + 0.587 green + 0.114 blue, rounded as that does.
+    The folder has CIFAR-10's binary files data_batch_*.bin and test_batch.bin: a byte for the class, then the red,
+    green and blue planes. As in the arena, the last tenth of the training images is for validation, and grey is 0.2989
+    red + 0.587 green + 0.114 blue, rounded like the arena's image library does.
     """
     train, test = cifar10(Path(options.path), options.side, options.classes)
     parts = with_validation(train, test)
-    sizes = sizes_of("lra_image", parts, "give more pictures")
+    sizes = sizes_of("lra_image", parts, "give more images")
 
     def rows(stream: Stream, index: Integers) -> Rows:
         chosen = parts[stream.split][index]
@@ -160,7 +160,7 @@ def _open_image(options: Image, cache: Cache) -> Source:
 LRA_IMAGE = Recipe(
     "lra_image",
     1,
-    "The arena's image task: grey pictures, pixel by pixel.",
+    "The arena's image task: greyscale images, pixel by pixel.",
     Image,
     _open_image,
     drawn=False,
@@ -171,24 +171,21 @@ LRA_IMAGE = Recipe(
 
 class Generation(Base):
     path: str = Field(description="the folder of MNIST's idx files, or of CIFAR-10's binary files")
-    data: Literal["mnist", "cifar10"] = Field(description="which of the two")
-    grey: bool = Field(False, description="whether colours become grey levels: one number a pixel in place of three")
-    side: int = Field(
-        32, ge=1, le=4096, description="pixels of a side of CIFAR-10's pictures; MNIST's files say theirs"
-    )
+    data: Literal["mnist", "cifar10"] = Field(description="the data set, mnist or cifar10")
+    grey: bool = Field(False, description="whether to convert colours to grey: one token per pixel instead of three")
+    side: int = Field(32, ge=1, le=4096, description="pixels of a side of CIFAR-10's images; MNIST's files have theirs")
 
 
 def _open_generation(options: Generation, cache: Cache) -> Source:
-    """image_generation: the next pixel of a picture, from the first to the last: every pixel and colour is predicted.
+    """image_generation: the next pixel of an image, row by row; of a colour image, red, green and blue of each pixel.
 
-    A picture is its rows one after the other, a colour picture red, green and blue of each pixel in turn. A mark stands
-    before it, so that the first pixel is predicted as well: bits per dimension are over all pixels and colours. A
-    folder of MNIST's idx files, or of CIFAR-10's binary files; the last tenth of the training pictures is for
-    validation, where the linear transformer (Katharopoulos et al., 2020), which Tuformer follows, trains on all.
+    A marker before the image lets the model predict the first pixel, so bits per dimension are over all pixels and
+    colours. The folder has MNIST's idx files or CIFAR-10's binary files. The last tenth of the training images is for
+    validation; the linear transformer (Katharopoulos et al., 2020), which Tuformer follows, trains on all of them.
     """
     train, test = _sequences(options)
     parts = with_validation(train, test)
-    sizes = sizes_of("image_generation", parts, "give more pictures")
+    sizes = sizes_of("image_generation", parts, "give more images")
 
     def rows(stream: Stream, index: Integers) -> Rows:
         targets = parts[stream.split][index].astype(np.int64)
@@ -198,7 +195,7 @@ def _open_generation(options: Generation, cache: Cache) -> Source:
 
 
 def _sequences(options: Generation) -> tuple[Bytes, Bytes]:
-    """(training, test) pictures as [pictures, numbers of a picture]."""
+    """(training, test) images as sequences: [images, values per image]."""
     folder = Path(options.path)
     if options.data == "mnist":
         train, test = mnist(folder)
@@ -207,35 +204,35 @@ def _sequences(options: Generation) -> tuple[Bytes, Bytes]:
     train, test = (records[:, 1:] for records in cifar10(folder, options.side, 256))
     if options.grey:
         return grey(train), grey(test)
-    shape = (-1, 3, options.side**2)  # red, green and blue planes, which become red, green and blue of each pixel
+    shape = (-1, 3, options.side**2)  # planes of red, green and blue, interleaved below
     return tuple(planes.reshape(shape).transpose(0, 2, 1).reshape(planes.shape) for planes in (train, test))
 
 
 IMAGE_GENERATION = Recipe(
     "image_generation",
     1,
-    "The next pixel of a picture, of MNIST or CIFAR-10.",
+    "The next pixel of an image of MNIST or CIFAR-10.",
     Generation,
     _open_generation,
     drawn=False,
-    files="path is, with data=mnist, the folder of MNIST's train-images-idx3-ubyte and t10k-images-idx3-ubyte, packed "
-    "with gzip or not; with data=cifar10, that of data_batch_1.bin to data_batch_5.bin and test_batch.bin: CIFAR-10's "
-    "binary version, unpacked.",
+    files="path is, with data=mnist, the folder of MNIST's train-images-idx3-ubyte and t10k-images-idx3-ubyte, with or "
+    "without gzip; with data=cifar10, the folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin: "
+    "CIFAR-10's binary version, unpacked.",
 )
 
 
 class Pathfinder(Base):
-    path: str = Field(description="the folder of curv_baseline and the like")
-    level: Literal["easy", "intermediate", "hard"] = Field("hard", description="which of the three")
+    path: str = Field(description="the folder of curv_baseline, curv_contour_length_9 and curv_contour_length_14")
+    level: Literal["easy", "intermediate", "hard"] = Field("hard", description="the difficulty, which selects a folder")
     side: int = Field(32, ge=1, le=1024, description="pixels of a side; a sample has side * side tokens")
 
 
 def _open_pathfinder(options: Pathfinder, cache: Cache) -> Source:
-    """lra_pathfinder: the Long Range Arena's Pathfinder: whether two dots are the ends of one path, pixel by pixel.
+    """lra_pathfinder: the Long Range Arena's Pathfinder, pixel by pixel: are two dots the ends of one path?
 
-    A folder with curv_baseline, curv_contour_length_9 and curv_contour_length_14 (easy, intermediate, hard). Each has
-    metadata/*.npy, which is text: `FOLDER FILE NUMBER LABEL ...` a line, and PNG files. As in the arena empty files are
-    left out, and 80, 10 and 10 % are for training, validation and test; here in an order fixed once, for every seed.
+    The folder has curv_baseline, curv_contour_length_9 and curv_contour_length_14 (easy, intermediate, hard). Each has
+    PNG files and metadata/*.npy, text files with lines `FOLDER FILE NUMBER LABEL ...`. As in the arena, empty files are
+    skipped, and 80, 10 and 10 % are for training, validation and test; the order is the same for every seed.
     """
     folder = Path(options.path) / FOLDERS[options.level]
     listed = _listed(folder)
@@ -245,7 +242,7 @@ def _open_pathfinder(options: Pathfinder, cache: Cache) -> Source:
     order = Stream("lra_pathfinder", 1, "train", 0).order(0, len(listed))
     cuts = [len(order) * 8 // 10, len(order) * 9 // 10]
     parts = dict(zip(("train", "validation", "test"), np.split(order, cuts), strict=True))
-    sizes = sizes_of("lra_pathfinder", parts, "give more pictures")
+    sizes = sizes_of("lra_pathfinder", parts, "give more images")
 
     def rows(stream: Stream, index: Integers) -> Rows:
         chosen = parts[stream.split][index]
@@ -255,17 +252,17 @@ def _open_pathfinder(options: Pathfinder, cache: Cache) -> Source:
 
 
 def _listed(folder: Path) -> list[Picture]:
-    """The pictures that the metadata name, without empty files. Raises InputError."""
+    """The images that the metadata list, without empty files. Raises InputError."""
     tables = sorted(the_files(folder / "metadata", "*.npy"), key=lambda path: (len(path.name), path.name))
     found = []
     for table in tables:
         for number, line in enumerate(read_text(table).splitlines(), 1):
             fields = line.split(" ")
             if len(fields) < 4 or fields[3] not in CLASSES:
-                raise InputError(f"'{table}', line {number}: folder, file, number and label (0 or 1) are needed.")
+                raise InputError(f"'{table}', line {number}: give folder, file, number and label (0 or 1).")
             inside = PurePosixPath(fields[0]) / fields[1]
             if inside.is_absolute() or ".." in inside.parts:
-                raise InputError(f"'{table}', line {number}: '{inside}' is outside of the folder.")
+                raise InputError(f"'{table}', line {number}: '{inside}' is outside the folder.")
             path = folder / inside
             try:
                 size = path.stat().st_size
@@ -285,7 +282,7 @@ def _pathfinder_arrays(listed: list[Picture], side: int) -> Rows:
             raise InputError(f"'{path}' cannot be read: {error}.") from error
         if pixels.shape != (side, side, 1):
             height, width, depth = pixels.shape
-            raise InputError(f"'{path}' has {height} x {width} pixels of {depth} channels, not {side} x {side} grey.")
+            raise InputError(f"'{path}' has {height} x {width} pixels of {depth} channels; give {side} x {side}, grey.")
         row[:] = pixels.reshape(-1)
     return {"tokens": tokens, "targets": np.array([label for _, label, _ in listed], np.uint8)}
 
@@ -293,11 +290,11 @@ def _pathfinder_arrays(listed: list[Picture], side: int) -> Rows:
 LRA_PATHFINDER = Recipe(
     "lra_pathfinder",
     1,
-    "The arena's Pathfinder: do two dots lie on one path.",
+    "The arena's Pathfinder: do two dots lie on one path?",
     Pathfinder,
     _open_pathfinder,
     drawn=False,
     costly=True,
-    files=f"path is the folder of {', '.join(FOLDERS.values())}: pathfinder32 of the arena's lra_release, or another "
-    "side.",
+    files=f"path is the folder of {', '.join(FOLDERS.values())}: pathfinder32 of the arena's lra_release, or the same "
+    "with another side.",
 )

@@ -1,4 +1,4 @@
-"""Tasks on a few symbols, drawn: say them again, say them backwards, say what goes with them."""
+"""Synthetic tasks on symbols: copying, selective copying, reversal, and associative recall."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ SHORTEST = 5
 
 
 class Copy(Generated):
-    length: int = Field(128, ge=1, le=2**20, description="tokens of a sample, L; w has L / 4 to (L - 1) / 2 of them")
-    symbols: int = Field(10, ge=1, le=2**16, description="different symbols of w")
+    length: int = Field(128, ge=1, le=2**20, description="tokens of a sample, L; w has L / 4 to (L - 1) / 2 tokens")
+    symbols: int = Field(10, ge=1, le=2**16, description="number of different symbols")
 
 
 def _open_copy(options: Copy, cache: Cache) -> Source:
-    """copy: `0 w 0 w`, the next symbol; the task of linear transformers (ICML 2020).
+    """copy: the next symbol of `0 w 0 w`; the task of linear transformers (ICML 2020).
 
-    Scored are the second w and the separator before it. Where w ends cannot be known, so the true next symbol is found
-    at l of l + 1 places. (A predictor that says 0 all through the first w, where nothing else is scored, evades that.)
+    The second w and the separator before it are scored. The end of w is unpredictable, so for w of length l, the most
+    probable next symbol is right at l of l + 1 positions. (Always answering 0 in the first w, where only the
+    separator is scored, exceeds this.)
     """
     if options.length < SHORTEST:
-        raise InputError(f"task 'copy': length {options.length} leaves no room for 0 w 0 w; at least {SHORTEST}.")
+        raise InputError(f"task 'copy': length {options.length} is too short for 0 w 0 w; set at least {SHORTEST}.")
     words = ("0", *(f"s{symbol}" for symbol in range(1, options.symbols + 1)))
     rows = drawn(lambda draws: _make_copy(options, draws))
     return Source("language_model", Alphabet(words), options.length, options.sizes, rows)
@@ -47,21 +48,21 @@ def _make_copy(options: Copy, draws: Draws) -> tuple[Rows, Integers]:
     return {"tokens": text[:, :-1], "targets": targets}, np.arange(len(text))
 
 
-COPY = Recipe("copy", 1, "0 w 0 w over a few symbols: say w again.", Copy, _open_copy)
+COPY = Recipe("copy", 1, "0 w 0 w over a few symbols: repeat w.", Copy, _open_copy)
 
 
 class SelectiveCopy(Generated):
-    length: int = Field(128, ge=1, le=2**20, description="tokens of a sample, the answer's included")
-    count: int = Field(16, ge=1, description="symbols to repeat")
-    symbols: int = Field(14, ge=1, le=2**16, description="different symbols")
+    length: int = Field(128, ge=1, le=2**20, description="tokens of a sample, including the answer")
+    count: int = Field(16, ge=1, description="number of symbols to repeat")
+    symbols: int = Field(14, ge=1, le=2**16, description="number of different symbols")
 
 
 def _open_selective_copy(options: SelectiveCopy, cache: Cache) -> Source:
-    """selective_copy: symbols at random places among blanks, then a mark and the symbols again, in order."""
+    """selective_copy: symbols at random positions among blanks, then a marker and the symbols again, in order."""
     if options.length < 2 * options.count:
         raise InputError(
             f"task 'selective_copy': length {options.length} is too short for {options.count} tokens and their copy; "
-            f"at least {2 * options.count}."
+            f"set at least {2 * options.count}."
         )
     words = ("blank", *(f"s{symbol}" for symbol in range(1, options.symbols + 1)), "mark")
     rows = drawn(lambda draws: _make_selective_copy(options, draws))
@@ -82,22 +83,22 @@ def _make_selective_copy(options: SelectiveCopy, draws: Draws) -> tuple[Rows, In
 
 
 SELECTIVE_COPY = Recipe(
-    "selective_copy", 1, "Symbols among blanks: say them again in order.", SelectiveCopy, _open_selective_copy
+    "selective_copy", 1, "Symbols among blanks: repeat them in order.", SelectiveCopy, _open_selective_copy
 )
 
 
-PADDING, EDGE = 0, 1  # the decoder begins with the edge and ends with it
+PADDING, EDGE = 0, 1  # the edge starts and ends a target
 
 
 class Reverse(Generated):
     length: int = Field(
-        32, ge=2, le=2**20, description="tokens of the longest word, with its edge; half to all are used"
+        32, ge=2, le=2**20, description="maximum tokens of a word and its edge; words have at least half of them"
     )
-    symbols: int = Field(10, ge=1, le=2**16, description="different symbols")
+    symbols: int = Field(10, ge=1, le=2**16, description="number of different symbols")
 
 
 def _open_reverse(options: Reverse, cache: Cache) -> Source:
-    """reverse: a word for the encoder, the word backwards from the decoder."""
+    """reverse: the encoder reads a word, and the decoder writes it backwards."""
     words = ("padding", "edge", *(f"s{symbol}" for symbol in range(1, options.symbols + 1)))
     rows = drawn(lambda draws: _make_reverse(options, draws))
     return Source("sequence_to_sequence", Alphabet(words), options.length, options.sizes, rows, padding=PADDING)
@@ -116,15 +117,15 @@ def _make_reverse(options: Reverse, draws: Draws) -> tuple[Rows, Integers]:
     return {"tokens": tokens, "targets": targets, "source": source}, np.arange(len(tokens))
 
 
-REVERSE = Recipe("reverse", 1, "A word for an encoder: the decoder says it backwards.", Reverse, _open_reverse)
+REVERSE = Recipe("reverse", 1, "A word for an encoder: the decoder reverses it.", Reverse, _open_reverse)
 
 
 class Mqar(Generated):
     length: int = Field(64, ge=1, le=2**20, description="tokens of a sample")
     pairs: int = Field(8, ge=1, description="pairs of key and value in a sample")
-    vocabulary: int = Field(512, ge=1, le=2**24, description="tokens: a blank, then keys, the upper half values")
-    power: float = Field(0.99, ge=0, le=8, description="of the law of gaps; 0 for the same chance everywhere")
-    filler: Literal["blank", "random"] = Field("blank", description="what stands where neither pairs nor keys do")
+    vocabulary: int = Field(512, ge=1, le=2**24, description="number of tokens: a blank, then keys, then values")
+    power: float = Field(0.99, ge=0, le=8, description="exponent of the power law of gaps; 0 is uniform")
+    filler: Literal["blank", "random"] = Field("blank", description="tokens of the other positions")
 
     @property
     def keys(self) -> int:
@@ -132,25 +133,25 @@ class Mqar(Generated):
 
     @property
     def slots(self) -> int:
-        """Places for keys behind the pairs, two tokens each."""
+        """Number of positions for keys after the pairs, two tokens each."""
         return (self.length - 2 * self.pairs) // 2
 
 
 def _open_mqar(options: Mqar, cache: Cache) -> Source:
-    """mqar: multi-query associative recall (Zoology, ICLR 2024): pairs of key and value, then each key once more.
+    """mqar: multi-query associative recall (Zoology, ICLR 2024): pairs of key and value, then each key again.
 
-    The places of the keys are drawn one after the other, with probability ~ g ** -power for gap g behind the pairs. The
-    answer, its value, is the target at the key's place; nothing else is scored.
+    The positions of the keys are drawn without replacement, with probability ~ g ** -power for gap g after the pairs.
+    The target at a key's position is its value; other positions are not scored.
     """
     if options.slots < options.pairs:
         raise InputError(
-            f"task 'mqar': length {options.length} is too short for {options.pairs} pairs and their questions; at "
+            f"task 'mqar': length {options.length} is too short for {options.pairs} pairs and their queries; set at "
             f"least {4 * options.pairs}."
         )
     if options.keys < options.pairs:
         raise InputError(
             f"task 'mqar': a vocabulary of {options.vocabulary} has {max(0, options.keys)} keys for {options.pairs} "
-            f"pairs; at least {2 * options.pairs + 2}."
+            f"pairs; set at least {2 * options.pairs + 2}."
         )
     keys = (f"k{key}" for key in range(1, options.keys + 1))
     values = (f"v{value}" for value in range(1, options.vocabulary - options.keys))
@@ -174,4 +175,4 @@ def _make_mqar(options: Mqar, draws: Draws) -> tuple[Rows, Integers]:
     return {"tokens": tokens, "targets": targets}, np.arange(batch)
 
 
-MQAR = Recipe("mqar", 1, "Pairs of key and value, then the keys again: say their values.", Mqar, _open_mqar)
+MQAR = Recipe("mqar", 1, "Pairs of key and value, then the keys again: recall their values.", Mqar, _open_mqar)

@@ -1,4 +1,4 @@
-"""The next character, byte or word of a running text, in windows: at random places, side by side, or in streams."""
+"""Language modelling of texts by character, byte or word, in random, adjacent or sliding windows, or in streams."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ SENTENCES = 6000
 
 
 class Windowed(Options):
-    """Options of every language model on text. Each token of validation and test is asked for once.
+    """Options of all language-model tasks on text. Each token of validation and test is scored once.
 
-    With `streams`, sample i goes on where sample i - streams ended, for models that carry a memory: batches of that
-    many samples from a multiple of it.
+    With `streams`, sample i continues sample i - streams, for models with a memory; the batch size is then `streams`.
     """
 
     length: int = Field(128, ge=1, le=2**20, description="tokens of a window")
-    streams: int = Field(0, ge=0, description="texts read side by side; 0 trains on windows at random places")
+    streams: int = Field(0, ge=0, description="number of parallel streams of the text; 0 trains on random windows")
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """A text cut into equal lanes, one a stream, each cut into windows."""
+    """A text split into equal lanes, one per stream, and each lane into windows."""
 
     tokens: int
     length: int
@@ -49,7 +48,7 @@ class Lanes:
 
     @property
     def lane(self) -> int:
-        """Places of one lane; the last token of the text is only a target."""
+        """Positions of one lane; the last token of the text is only a target."""
         return -(-(self.tokens - 1) // self.streams)
 
     @property
@@ -57,7 +56,7 @@ class Lanes:
         return self.streams * -(-self.lane // self.length)
 
     def spans(self, index: Integers) -> tuple[Integers, Integers]:
-        """First place of each window and the place behind it; equal for a window with nothing in it."""
+        """The first position of each window and the position after its last; equal for an empty window."""
         lane, part = index % self.streams, index // self.streams
         start = lane * self.lane + part * self.length
         end = np.minimum(np.minimum(start + self.length, (lane + 1) * self.lane), self.tokens - 1)
@@ -66,10 +65,10 @@ class Lanes:
 
 @dataclass(frozen=True)
 class Sliding:
-    """Windows of `context` tokens, each `stride` further on, that score their last `stride` places.
+    """Windows of `context` tokens that advance by `stride` and score their last `stride` positions.
 
-    The first window scores all of its places, the last one ends with the text and scores what is left: every token of a
-    text but the first is scored once, with at least context - stride + 1 tokens before it where the text has them.
+    The first window scores all its positions, and the last window ends with the text and scores the rest. Every token
+    but the first is scored once, with at least context - stride + 1 tokens before it, if the text has them.
     """
 
     tokens: int
@@ -78,7 +77,7 @@ class Sliding:
 
     @property
     def width(self) -> int:
-        """Places of a window; the last token of the text is only a target."""
+        """Positions of a window; the last token of the text is only a target."""
         return min(self.context, self.tokens - 1)
 
     @property
@@ -86,14 +85,14 @@ class Sliding:
         return 1 + -(-(self.tokens - 1 - self.width) // self.stride)
 
     def rows(self, text: Text, index: Integers) -> Rows:
-        """The windows of these numbers.
+        """The windows of the numbers `index`.
 
         >>> rows = Sliding(tokens=8, context=3, stride=2).rows(np.arange(8), np.arange(3))
         >>> rows["tokens"].tolist(), rows["targets"].tolist()
         ([[0, 1, 2], [2, 3, 4], [4, 5, 6]], [[1, 2, 3], [-100, 4, 5], [-100, 6, 7]])
         """
         end = np.minimum(self.width + index * self.stride, self.tokens - 1)
-        done = np.where(index == 0, 0, self.width + (index - 1) * self.stride)  # places that earlier windows score
+        done = np.where(index == 0, 0, self.width + (index - 1) * self.stride)  # earlier windows score these
         place = (end - self.width)[:, None] + np.arange(self.width)
         targets = np.where(place >= done[:, None], text[place + 1].astype(np.int64), -100)
         return {"tokens": text[place], "targets": targets}
@@ -102,13 +101,13 @@ class Sliding:
 def windowed(
     task: str, texts: Mapping[str, Text], alphabet: Alphabet | Bytes, options: Windowed, measure: Measure
 ) -> Source:
-    """The source of a running text in three parts. Raises InputError for parts that are too short."""
+    """The source of a text in three splits. Raises InputError for a split that is too short."""
     for split in SPLITS:
         need = options.length + 1 if split == "train" else 2
         if len(texts[split]) < need:
             raise InputError(
                 f"task '{task}': split '{split}' has {len(texts[split])} tokens; windows of {options.length} need at "
-                f"least {need}."
+                f"least {need}: give a longer text or reduce 'length'."
             )
     lanes = {split: Lanes(len(text), options.length, max(1, options.streams)) for split, text in texts.items()}
 
@@ -124,13 +123,13 @@ def windowed(
 
 
 def separated(text: Text) -> dict[str, Text]:
-    """The first 90 % of a text to train on, then 5 % each for validation and test."""
+    """Splits a text: 90 % for training, then 5 % each for validation and test."""
     validation, test = len(text) * 90 // 100, len(text) * 95 // 100
     return {"train": text[:validation], "validation": text[validation:test], "test": text[test:]}
 
 
 def cut(text: Text, start: Integers, end: Integers, length: int) -> Rows:
-    """Windows and the tokens after each of theirs.
+    """Windows of a text, with the next tokens as targets.
 
     >>> rows = cut(np.arange(10), np.array([2, 7]), np.array([5, 9]), 3)
     >>> rows["tokens"].tolist(), rows["targets"].tolist()
@@ -144,9 +143,9 @@ def cut(text: Text, start: Integers, end: Integers, length: int) -> Rows:
 
 
 def made_up() -> str:
-    """A text of simple sentences, the same on every machine, for a first run without a file.
+    """A generated text of simple sentences, about 250,000 characters, for a first run without a file.
 
-    About a quarter of a million characters; a verb agrees with its subject, some words before it.
+    Verbs agree with their subjects a few words before. The text is the same on every machine.
     """
     bits = Stream("sentences", 1, "train", 0).at(range(SENTENCES)).below(0, 8, 2**20).tolist()
     return "".join(_sentence(*row) for row in bits)
@@ -164,19 +163,19 @@ def _pick(words: Sequence[str], bits: int) -> str:
 
 
 class CharLm(Windowed):
-    path: str | None = Field(None, description="a text file; none for a made-up text of simple sentences")
-    vocabulary: int | None = Field(None, ge=1, description="most different characters; none for as many as there are")
+    path: str | None = Field(None, description="a text file; none for a generated text of simple sentences")
+    vocabulary: int | None = Field(None, ge=1, description="maximum number of characters; none for no maximum")
 
 
 def _open_char_lm(options: CharLm, cache: Cache) -> Source:
-    """char_lm: the next character of any UTF-8 text; 90 % to train on, then 5 % each for validation and test."""
+    """char_lm: the next character of any UTF-8 text; 90 % for training, then 5 % each for validation and test."""
     text = made_up() if options.path is None else read_text(Path(options.path))
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     letters, tokens = np.unique(points, return_inverse=True)
     if options.vocabulary is not None and len(letters) > options.vocabulary:
         raise InputError(
             f"task 'char_lm': the text has {len(letters):,} different characters; a vocabulary of "
-            f"{options.vocabulary:,} is too small."
+            f"{options.vocabulary:,} is too small: raise 'vocabulary'."
         )
     return windowed(
         "char_lm", separated(tokens), Alphabet(tuple(map(chr, letters.tolist())), ""), options, "bits_per_character"
@@ -190,19 +189,19 @@ CHAR_LM = Recipe(
     CharLm,
     _open_char_lm,
     drawn=False,
-    files="path is any file of UTF-8 text; without it a text is made up.",
+    files="path is any file of UTF-8 text; without path, the task generates a text.",
 )
 
 
 class ByteLm(Windowed):
-    path: str = Field(description="any file, such as enwik8")
+    path: str = Field(description="any file, e.g. enwik8")
 
 
 def _open_byte_lm(options: ByteLm, cache: Cache) -> Source:
-    """byte_lm: the next byte of any file, in the order that it has; 90, 5 and 5 % of it.
+    """byte_lm: the next byte of any file, split in order into 90, 5 and 5 %.
 
-    On enwik8, whose first 100,000,000 bytes the papers split at 90 and 95 million, these are their splits, and the bits
-    per character are theirs: of bytes.
+    On enwik8, these are the splits of the papers, at 90 and 95 million of 100,000,000 bytes, and bits per character are
+    bits per byte, as in the papers.
     """
     tokens = np.frombuffer(read_bytes(Path(options.path)), np.uint8).astype(np.uint16) + np.uint16(1)
     return windowed("byte_lm", separated(tokens), Bytes(), options, "bits_per_character")
@@ -215,20 +214,22 @@ BYTE_LM = Recipe(
     ByteLm,
     _open_byte_lm,
     drawn=False,
-    files="path is any file: enwik8, unpacked, for the bits per character of the papers.",
+    files="path is any file; for the bits per character of the papers, it is enwik8, unpacked.",
 )
 
 
 class Wikitext(Windowed):
     length: int = Field(256, ge=1, le=2**20, description="words of a window")
     path: str = Field(description="the folder of wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens")
-    vocabulary: int | None = Field(None, ge=2, description="words; the rarer ones are <unk>; none for all words")
+    vocabulary: int | None = Field(
+        None, ge=2, description="number of words; rarer words become <unk>; none for all words"
+    )
 
 
 def _open_wikitext(options: Wikitext, cache: Cache) -> Source:
-    """wikitext: the next word of a local folder with wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens.
+    """wikitext: the next word of wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens in a local folder.
 
-    Words stand between blanks, `<eos>` at the end of each line; the vocabulary is sorted by count, then by the word.
+    Words are separated by blanks, and `<eos>` ends each line. The vocabulary is sorted by count, then by word.
     """
     texts = {split: read_text(Path(options.path) / name) for split, name in FILES.items()}
     key = {"task": "wikitext", "version": 1, "vocabulary": options.vocabulary, "files": fingerprint(texts.values())}
@@ -239,7 +240,7 @@ def _open_wikitext(options: Wikitext, cache: Cache) -> Source:
 
 
 def _wikitext_arrays(texts: dict[str, str], most: int | None) -> Arrays:
-    """The tokens of each split, and the words as bytes, one a line."""
+    """The tokens of each split, and the words as bytes, one per line."""
     counts = Counter(_words(texts["train"]))
     for split in SPLITS[1:]:
         counts.update(dict.fromkeys(set(_words(texts[split])) - set(counts), 0))
@@ -257,7 +258,7 @@ def _wikitext_arrays(texts: dict[str, str], most: int | None) -> Arrays:
 
 def _words(text: str) -> Iterator[str]:
     if not text.strip():
-        raise InputError("task 'wikitext': one of the files is empty; each holds text.")
+        raise InputError("task 'wikitext': one of the files is empty; give each file text.")
     for line in text.removesuffix("\n").split("\n"):
         yield from line.split()
         yield EOS

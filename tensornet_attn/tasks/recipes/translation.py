@@ -1,11 +1,11 @@
-"""translation: a sentence for the encoder, its translation from the decoder; parallel text in local files.
+"""translation: the encoder reads a sentence, and the decoder translates it; parallel text in local files.
 
-A folder of train.SOURCE and train.TARGET, valid.SOURCE and so on, a sentence a line, line i of one the translation
-of line i of the other: as IWSLT'14 and WMT lie in files once they are unpacked or prepared by fairseq's scripts. A
-token is what stands between blanks, a word or, where the files have been cut into pieces, a subword; or it is a
-character. Both languages share a vocabulary, of the training files, sorted by count and then by the word.
+The folder has train.SOURCE and train.TARGET, valid.SOURCE and so on, with one sentence per line; line i of one file is
+the translation of line i of the other. IWSLT'14 and WMT have this form, unpacked or prepared by fairseq's scripts.
+Tokens are separated by blanks (words, or subwords in files that are split into subwords), or are characters. Both
+languages share the vocabulary of the training files, sorted by count, then by word.
 
-Training pairs with an empty or too long side are left out, as fairseq does; sentences of the other splits are cut off.
+Training pairs with an empty or too long side are skipped, as in fairseq; sentences of the other splits are truncated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tensornet_attn.tasks.recipe import Options as Base
 from tensornet_attn.tasks.recipe import Parallel, Recipe, Source
 
 FILES = {"train": "train", "validation": "valid", "test": "test"}
-PADDING, EDGE, UNKNOWN = 0, 1, 2  # the decoder begins with the edge and ends with it
+PADDING, EDGE, UNKNOWN = 0, 1, 2  # the edge starts and ends a target
 MARKS = ("<padding>", "<edge>", "<unk>")
 SIDES = ("source", "target")
 Sentences = dict[str, dict[str, list[str]]]  # split -> side -> sentences
@@ -36,16 +36,14 @@ Sentences = dict[str, dict[str, list[str]]]  # split -> side -> sentences
 
 class Options(Base):
     path: str = Field(description="the folder of train.SOURCE, train.TARGET, valid.SOURCE and so on")
-    source: str = Field("de", min_length=1, description="how the names of the files end that are translated")
-    target: str = Field("en", min_length=1, description="how those of their translations end")
-    unit: Literal["word", "character"] = Field(
-        "word", description="what a token is: what stands between blanks, or less"
-    )
-    pieces: str = Field("", description="what ends a piece of a word that goes on, e.g. @@; BLEU is of whole words")
+    source: str = Field("de", min_length=1, description="the ending of the names of source files")
+    target: str = Field("en", min_length=1, description="the ending of the names of target files")
+    unit: Literal["word", "character"] = Field("word", description="a token: text between blanks, or a character")
+    pieces: str = Field("", description="the suffix of subwords inside a word, e.g. @@; BLEU joins them to words")
     vocabulary: int | None = Field(
-        32_000, ge=4, description="tokens of both languages at most; the rarer ones are <unk>"
+        32_000, ge=4, description="maximum number of tokens of both languages; rarer tokens become <unk>"
     )
-    length: int = Field(128, ge=2, le=2**16, description="tokens of a sentence at most, with the edge")
+    length: int = Field(128, ge=2, le=2**16, description="maximum tokens of a sentence, with the edge")
 
 
 def _open(options: Options, cache: Cache) -> Source:
@@ -83,7 +81,7 @@ def _open(options: Options, cache: Cache) -> Source:
 
 
 def without_pieces(sentence: str, mark: str) -> str:
-    """A sentence whose words are whole again: `mark` ends every piece of a word but its last.
+    """A sentence with subwords joined to words; `mark` ends every subword of a word but the last.
 
     >>> without_pieces("the low@@ est num@@ ber", "@@"), without_pieces("as it is", "")
     ('the lowest number', 'as it is')
@@ -92,19 +90,19 @@ def without_pieces(sentence: str, mark: str) -> str:
 
 
 def _pairs(options: Options, name: str) -> dict[str, list[str]]:
-    """The sentences of both sides of a split. Raises InputError where one has more than the other."""
+    """The sentences of both sides of a split. Raises InputError if their numbers differ."""
     paths = {side: Path(options.path) / f"{name}.{getattr(options, side)}" for side in SIDES}
     found = {side: read_text(path).removesuffix("\n").split("\n") for side, path in paths.items()}
     if len(found["source"]) != len(found["target"]):
         raise InputError(
             f"'{paths['source']}' has {len(found['source']):,} lines and '{paths['target']}' {len(found['target']):,}; "
-            "line i of one is the translation of line i of the other."
+            "line i of one must be the translation of line i of the other."
         )
     return found
 
 
 def _arrays(sentences: Sentences, options: Options) -> Arrays:
-    """The tokens of each split and side, where each sentence ends among them, and the words as bytes, one a line."""
+    """The tokens of each split and side, the ends of their sentences, and the words as bytes, one per line."""
     cut = (lambda line: list(line.strip())) if options.unit == "character" else str.split
     pieces = {split: {side: list(map(cut, lines)) for side, lines in both.items()} for split, both in sentences.items()}
     counts = Counter(chain.from_iterable(chain(*pieces["train"].values())))
@@ -123,23 +121,25 @@ def _arrays(sentences: Sentences, options: Options) -> Arrays:
 
 
 def _kept(split: str, both: Mapping[str, list[list[str]]], length: int) -> list[int]:
-    """The sentences of a split that are samples. Raises InputError for none, and for one to be judged that is empty."""
+    """The indices of sentences to use. Raises InputError if there are none, or for an empty validation or test line."""
     sizes = [(len(source), len(target)) for source, target in zip(both["source"], both["target"], strict=True)]
     if split == "train":
         kept = [line for line, (source, target) in enumerate(sizes) if 0 < source <= length and 0 < target < length]
         if not kept:
-            raise InputError(f"task 'translation': no training sentences of less than {length} tokens; raise 'length'.")
+            raise InputError(
+                f"task 'translation': no training sentence has fewer than {length} tokens; raise 'length'."
+            )
         return kept
     for line, pair in enumerate(sizes):
         if 0 in pair:
             raise InputError(
-                f"task 'translation': line {line + 1} of split '{split}' is empty on one side; take it out."
+                f"task 'translation': line {line + 1} of split '{split}' is empty on one side; remove it from both."
             )
     return list(range(len(sizes)))
 
 
 def _padded(arrays: Arrays, name: str, index: Integers, length: int) -> npt.NDArray[np.int64]:
-    """Sentences of these numbers, [b length], padding behind them."""
+    """The sentences of the numbers `index`, padded: [b, length]."""
     tokens, ends = arrays[name], arrays[f"{name}_ends"]
     start = np.where(index == 0, 0, ends[index - 1])
     place = start[:, None] + np.arange(length)
@@ -155,6 +155,6 @@ TRANSLATION = Recipe(
     _open,
     drawn=False,
     costly=True,
-    files="path is the folder of train.de, train.en, valid.de, valid.en, test.de and test.en, a sentence a line: "
+    files="path is the folder of train.de, train.en, valid.de, valid.en, test.de and test.en, one sentence per line: "
     "IWSLT'14 or WMT as plain text; source= and target= are the endings.",
 )

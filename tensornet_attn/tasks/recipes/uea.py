@@ -1,11 +1,10 @@
 """uea: the class of a time series of one or more dimensions, from the `.ts` files of the UEA and UCR archives.
 
-A folder with NAME_TRAIN.ts and NAME_TEST.ts. A position of a sample is the values of all dimensions at one time, real
-numbers that the model projects to its width, as the experiments on these archives do that FiSH follows (Zerveas et al.,
-2021; Flowformer, 2022). As there, missing values are interpolated, each dimension has the mean of the training series
-taken away and is divided by their standard deviation, and shorter series are padded behind. Where those judge while
-they train by the test set, a share of each class of the training series is for validation here; `validation=0` is as
-there."""
+The folder has NAME_TRAIN.ts and NAME_TEST.ts. A position has the values of all dimensions at one time, which the model
+projects to its width, as in the experiments that FiSH follows (Zerveas et al., 2021; Flowformer, 2022). As in these,
+missing values are interpolated, each dimension is standardised with the mean and standard deviation of the training
+series, and shorter series are padded at the end. Those experiments validate on the test set; this task validates on a
+share of the training series of each class, or with `validation=0` on the test set."""
 
 from __future__ import annotations
 
@@ -29,14 +28,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SeriesFile:
-    """A `.ts` file, as sktime, aeon and the UEA and UCR archives have them.
+    """A `.ts` file, in the format of sktime, aeon and the UEA and UCR archives.
 
-        @problemName Walks         what the file is, one fact a line; # begins a comment
+        @problemName Walks         a header with one property per line; # starts a comment
         @classLabel true left right
         @data
-        1,2,3:0,1,0:left           a series a line: its dimensions between colons, its class at the end; ? is missing
+        1,2,3:0,1,0:left           a series per line: dimensions and the class, separated by colons; ? is missing
 
-    `series`: [n dimensions] each, NaN where a value is missing; `labels`: the class of each, one of `classes`."""
+    `series`: [n, dimensions] each, NaN for missing values; `labels`: the class of each series, one of `classes`."""
 
     path: Path
     series: list[Floats]
@@ -45,7 +44,7 @@ class SeriesFile:
 
 
 def read_series(path: Path) -> SeriesFile:
-    """A file of labelled series. Raises MissingFile, and InputError for what is no such file, with its line."""
+    """Reads a `.ts` file. Raises MissingFile, and InputError with the line of an error."""
     lines = read_text(path).splitlines()
     classes, start = _header(path, lines)
     series, labels = [], []
@@ -54,7 +53,7 @@ def read_series(path: Path) -> SeriesFile:
             continue
         *dimensions, label = (part.strip() for part in line.split(":"))
         if label not in classes:
-            raise InputError(f"'{path}', line {number}: '{label}' is no class; @classLabel has {', '.join(classes)}.")
+            raise InputError(f"'{path}', line {number}: '{label}' is not a class; use one of {', '.join(classes)}.")
         series.append(_series(f"'{path}', line {number}", dimensions))
         labels.append(label)
         if series[-1].shape[1] != series[0].shape[1]:
@@ -66,7 +65,7 @@ def read_series(path: Path) -> SeriesFile:
 
 
 def _header(path: Path, lines: list[str]) -> tuple[tuple[str, ...], int]:
-    """(classes, the line below @data, counted from 0)."""
+    """(classes, index of the line after @data)."""
     classes: tuple[str, ...] = ()
     for number, line in enumerate(lines):
         words = line.split()
@@ -74,22 +73,22 @@ def _header(path: Path, lines: list[str]) -> tuple[tuple[str, ...], int]:
         if key == "@data":
             if not classes:
                 raise InputError(
-                    f"'{path}' has no '@classLabel true CLASS CLASS ...' above '@data'; series have classes."
+                    f"'{path}' has no classes: add a line '@classLabel true CLASS CLASS ...' above '@data'."
                 )
             return classes, number + 1
         if key == "@timestamps" and words[1:2] == ["true"]:
-            raise InputError(f"'{path}', line {number + 1}: series with time stamps are not read; give values alone.")
+            raise InputError(f"'{path}', line {number + 1}: time stamps are not supported; give only values.")
         if key == "@classlabel" and words[1:2] == ["true"]:
             classes = tuple(words[2:])
         elif key[0] not in "#@":
-            raise InputError(f"'{path}', line {number + 1}: a line before '@data' begins with '@' or '#'.")
-    raise InputError(f"'{path}' has no line '@data'; it is no .ts file of the archives.")
+            raise InputError(f"'{path}', line {number + 1}: begin lines before '@data' with '@' or '#'.")
+    raise InputError(f"'{path}' has no line '@data'; give a .ts file of the archives.")
 
 
 def _series(place: str, dimensions: list[str]) -> Floats:
-    """[n dimensions]: every dimension has as many values."""
+    """The series [n, dimensions] of a line. Raises InputError for dimensions of different lengths."""
     if not dimensions or not all(dimensions):
-        raise InputError(f"{place}: values, dimensions between colons, and a class are needed.")
+        raise InputError(f"{place}: give the values of each dimension and the class, separated by colons.")
     try:
         columns = [np.array(text.replace("?", "nan").split(","), np.float64) for text in dimensions]
     except ValueError as error:
@@ -97,14 +96,14 @@ def _series(place: str, dimensions: list[str]) -> Floats:
     for number, column in enumerate(columns, 1):
         if len(column) != len(columns[0]):
             counts = f"dimension {number} has {len(column)} values, dimension 1 has {len(columns[0])}"
-            raise InputError(f"{place}: {counts}; series whose dimensions differ in length are not read.")
+            raise InputError(f"{place}: {counts}; give all dimensions the same length.")
     return np.stack(columns, 1)
 
 
 def filled(series: Floats) -> Floats:
-    """A series without gaps: between known values on a straight line, before and after them the nearest one.
+    """A series with missing values interpolated linearly, and extrapolated by the nearest value.
 
-    A dimension without any known value stays NaN.
+    A dimension without any value stays NaN.
 
     >>> filled(np.array([[np.nan], [1.0], [np.nan], [3.0], [np.nan]]))[:, 0].tolist()
     [1.0, 1.0, 2.0, 3.0, 3.0]
@@ -124,7 +123,7 @@ class Options(Base):
     path: str = Field(description="the folder of NAME_TRAIN.ts and NAME_TEST.ts")
     length: int | None = Field(None, ge=1, le=2**20, description="positions of a sample; none for the longest series")
     validation: float = Field(
-        0.2, ge=0, lt=1, description="share of the training series of each class; 0 takes the test series"
+        0.2, ge=0, lt=1, description="share of the training series of each class; 0 validates on the test series"
     )
 
 
@@ -143,7 +142,7 @@ def _open(options: Options, cache: Cache) -> Source:
     for split, found in places.items():
         if not len(found):
             raise InputError(
-                f"task 'uea': split '{split}' has no series; 'validation' is the share of each class for it."
+                f"task 'uea': split '{split}' has no series; change 'validation', the share of each class."
             )
 
     def rows(stream: Stream, index: Integers) -> Rows:
@@ -157,17 +156,22 @@ def _open(options: Options, cache: Cache) -> Source:
 
 
 def _check_same(train: SeriesFile, test: SeriesFile) -> None:
-    """Raises InputError for files of different problems."""
+    """Raises InputError for files with different classes or dimensions."""
     if set(train.classes) != set(test.classes):
-        told = [", ".join(file.classes) for file in (train, test)]
-        raise InputError(f"'{train.path}' has the classes {told[0]}, '{test.path}' has {told[1]}.")
+        names = [", ".join(file.classes) for file in (train, test)]
+        raise InputError(
+            f"'{train.path}' has the classes {names[0]}, '{test.path}' has {names[1]}; give files of one problem."
+        )
     counts = [file.series[0].shape[1] for file in (train, test)]
     if counts[0] != counts[1]:
-        raise InputError(f"'{train.path}' has series of {counts[0]} dimensions, '{test.path}' of {counts[1]}.")
+        raise InputError(
+            f"'{train.path}' has series of {counts[0]} dimensions, '{test.path}' of {counts[1]}; give files of one "
+            "problem."
+        )
 
 
 def _held_out(labels: list[str], share: float) -> npt.NDArray[np.bool_]:
-    """Which training series are for validation: the same share of every class, in an order fixed once."""
+    """A mask of the training series for validation: the same share of every class, in a fixed order."""
     most = {label: int(count * share) for label, count in Counter(labels).items()}
     found, taken = np.zeros(len(labels), bool), Counter[str]()
     for place in Stream("uea", 1, "train", 0).order(0, len(labels)).tolist():
@@ -178,7 +182,7 @@ def _held_out(labels: list[str], share: float) -> npt.NDArray[np.bool_]:
 
 
 def _moments(series: list[Floats]) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of each dimension over all times of all series; 0 and 1 for one that is constant."""
+    """Mean and standard deviation of each dimension over all series; the deviation of a constant dimension is 1."""
     values = np.concatenate([filled(one) for one in series])
     known = np.where(np.isnan(values), 0.0, 1.0)
     count = np.maximum(known.sum(0), 1)
@@ -188,7 +192,7 @@ def _moments(series: list[Floats]) -> tuple[Floats, Floats]:
 
 
 def _arrays(file: SeriesFile, classes: tuple[str, ...], length: int, mean: Floats, spread: Floats) -> Rows:
-    """All series of a file: [series length dimensions], 0 behind the end and where a dimension is missing."""
+    """All series of a file: [series, length, dimensions], 0 for padding and missing dimensions."""
     tokens = np.zeros((len(file.series), length, len(mean)), np.float32)
     mask = np.zeros((len(file.series), length), bool)
     for row, series in enumerate(file.series):

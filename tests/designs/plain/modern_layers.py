@@ -127,13 +127,35 @@ def minimax(w: Weights, x: Tensor, speed: float = 1, **see: object) -> Tensor:
     return torch.stack(out)
 
 
+def moh(w: Weights, x: Tensor, memory: Tensor, k: int = 2, **see: object) -> Tensor:
+    """y_t = sum_i g_i H_i Wo[i], g = a_1 softmax(x Rs) of shared heads, a_2 softmax(x Rh) of the k largest of the rest,
+    a = softmax(x Rp) (Jin et al., section 3.2)."""
+
+    def attended(names: tuple[str, str, str]) -> list[list[Tensor]]:
+        Q, K, V = project_all(x, w[names[0]]), project_all(memory, w[names[1]]), project_all(memory, w[names[2]])
+        h, d = Q[0].shape
+        A = softmax_rows(lambda a, i, j: Q[i][a] @ K[j][a] / d**0.5, h, Sight(len(x), len(memory), **see))
+        return [[weighted(A[a][i], [v[a] for v in V]) for a in range(h)] for i in range(len(x))]
+
+    def shares(logits: Tensor) -> Tensor:
+        return torch.exp(logits) / torch.exp(logits).sum()
+
+    common, others, out = attended(("Sq", "Sk", "Sv")), attended(("Wq", "Wk", "Wv")), []
+    for i, row in enumerate(x):
+        a, shared, routed = (shares(project(row, w[name])) for name in ("Rp", "Rs", "Rh"))
+        parts = [a[0] * shared[head] * project(own, w["So"][head]) for head, own in enumerate(common[i])]
+        parts += [a[1] * routed[head] * project(others[i][head], w["Wo"][head]) for head in largest(routed, k)]
+        out.append(sum(parts[1:], parts[0]))
+    return torch.stack(out)
+
+
 def rwkv4(w: Weights, x: Tensor, **see: object) -> Tensor:
     """wkv_i = (sum over j < i of exp(-(i - 1 - j) decay + k_j) v_j + exp(u + k_i) v_i) / the same without v, a channel
     at a time, decay = exp(w); y = (sigmoid(r) * wkv) Wo (Peng et al., eq. 11 to 18). Keys not seen are left out."""
     sight = Sight(len(x), len(x), **see)
     rows = []
     for i in range(sight.n):
-        last = x[i - 1] if i and sight(i, i - 1) else torch.zeros_like(x[i])
+        last = x[i - 1] if i and sight.key(i - 1) else torch.zeros_like(x[i])
         rows.append({letter: w[f"mu_{letter}"] * x[i] + (1 - w[f"mu_{letter}"]) * last for letter in "rkv"})
     K, V = ([project(row[letter], w[f"W{letter}"]) for row in rows] for letter in "kv")
     decay, out = torch.exp(w["w"]), []

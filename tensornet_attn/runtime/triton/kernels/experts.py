@@ -1,4 +1,4 @@
-"""Products with chosen experts by Triton kernels: one launch for the experts of all heads; beside `experts`."""
+"""Products with chosen experts by Triton kernels: one launch for the experts of all heads."""
 
 from dataclasses import dataclass
 
@@ -24,8 +24,8 @@ from tensornet_attn.runtime.triton.kernels.experts_kernels import (
 )
 from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
 
-COUNTED = 256  # choices of a program that counts those of each expert
-COUNTERS = 32  # experts of it
+COUNTED = 256  # choices per program that counts the choices of each expert
+COUNTERS = 32  # experts per program
 EXPERTS = (
     (128, 64, 128, 8, 3),
     (64, 64, 128, 8, 3),
@@ -37,18 +37,18 @@ EXPERTS = (
 
 
 def triton_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
-    """`expert_sums` of the same arguments."""
+    """`expert_sums`, with the same arguments."""
     return expert_sums(x, weight, gates, chosen, total, triton_routed)
 
 
 def triton_expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
-    """`expert_rows` of the same arguments."""
+    """`expert_rows`, with the same arguments."""
     return expert_rows(x, weight, chosen, triton_routed)
 
 
 @torch.library.custom_op(operation("triton_routed"), mutates_args=())
 def triton_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
-    """`routed` of the same arguments: [t, heads, slots, o], rows of all heads in one launch."""
+    """`routed`, with the same arguments: [t, heads, slots, o], rows of all heads in one launch."""
     with torch.cuda.device_of(x):
         out = grouped(x, weight, gates, sorted_choices(chosen, weight))[0]
         return summed(out.view(*chosen.shape, out.shape[-1]), heads, slots)
@@ -58,7 +58,7 @@ def triton_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tenso
 def triton_routed_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, weight and gates, where they are `wanted`, as `routed_gradients` has them; else zeros."""
+    """The gradients of x, weight and gates where `wanted`, as in `routed_gradients`, otherwise zeros."""
     with torch.cuda.device_of(gradient):
         choices = sorted_choices(chosen, weight)
         back, dots = None, None
@@ -72,7 +72,7 @@ def triton_routed_gradients(
 
 @dataclass(frozen=True)
 class Choices:
-    """Choices [t, h, k] sorted by expert: `order` of all t h k; `before`: see the kernels; blocks, experts, h, k."""
+    """Choices [t, h, k] sorted by expert: `order` of all t h k, `before` as in the kernels, blocks, experts, h, k."""
 
     order: Tensor
     before: Tensor
@@ -83,12 +83,12 @@ class Choices:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Of choices, of blocks, of experts."""
+        """The numbers of choices, blocks and experts."""
         return len(self.order), self.blocks, self.experts
 
 
 def sorted_choices(chosen: Tensor, weight: Tensor) -> Choices:
-    """The choices [t, h, k] of experts of a weight [h, e, c, o], sorted by counting. Nothing waits for the device."""
+    """Sorts choices [t, h, k] of experts of a weight [h, e, c, o] by counting, without synchronising the device."""
     _, heads, slots = chosen.shape
     chosen, count, each = chosen.contiguous(), chosen.numel(), weight.shape[1]
     experts, blocks = heads * each, max(1, -(-count // COUNTED))
@@ -105,13 +105,13 @@ def sorted_choices(chosen: Tensor, weight: Tensor) -> Choices:
 
 
 def summed(rows: Tensor, heads: int, slots: int) -> Tensor:
-    """What each choice gives [t, h, k, o], summed over h where `heads` is 1 and over k where `slots` is 1."""
+    """Sums choice results [t, h, k, o] over h if `heads` is 1, and over k if `slots` is 1."""
     over = [dim for dim, size in ((1, heads), (2, slots)) if size == 1 and rows.shape[dim] != 1]
     return rows.sum(over, keepdim=True) if over else rows
 
 
 def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
-    """What the kernels are launched with for operands like x of these widths."""
+    """The launch configuration for operands like x of these widths."""
     size = x.element_size()
     candidates = [
         {"ROWS": min(most, padded(rows)), "INNER": min(inner, padded(width)), "OUTER": min(outer, padded(out_width)),
@@ -119,7 +119,7 @@ def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
     ]  # fmt: skip
 
     def need(ROWS: int, INNER: int, OUTER: int, **launch: int) -> tuple[int, int]:
-        most = max(ROWS, INNER)  # the gradient of the weight holds a block INNER by OUTER
+        most = max(ROWS, INNER)  # the gradient of the weight uses blocks INNER by OUTER
         return (most * OUTER + INNER * (ROWS + OUTER)) * held_for(size), size * (ROWS * INNER + most * OUTER)
 
     sizes = (width, out_width, min(padded(rows), 128), str(x.dtype).removeprefix("torch."))
@@ -130,10 +130,10 @@ def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
 def grouped(
     given: Tensor, weight: Tensor, gates: Tensor | None, choices: Choices, other: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """gates * given weight[e] for each choice [choices, o], and parts of its products with the rows of `other`.
+    """gates * given weight[e] for each choice [choices, o], and partial products with the rows of `other`.
 
-    given [t, h or 1, k or 1, c], weight [h, e, c, o] by its strides, other [t, h or 1, k or 1, o]. There are no more
-    tiles than full ones and one for each expert: nothing waits for the device to count them.
+    given [t, h or 1, k or 1, c], weight [h, e, c, o] by its strides, other [t, h or 1, k or 1, o]. The grid has an
+    upper bound of tiles (full tiles plus one per expert), so that no count is read from the device.
     """
     width, out_width = weight.shape[-2:]
     count = len(choices.order)
@@ -153,7 +153,7 @@ def grouped(
 
 
 def outer(x: Tensor, gradient: Tensor, gates: Tensor | None, weight: Tensor, choices: Choices) -> Tensor:
-    """The sums of gates x^T gradient over the choices of each expert, as weight [h, e, c, o] is."""
+    """The sums of gates x^T gradient over the choices of each expert, shaped like weight [h, e, c, o]."""
     width, out_width = weight.shape[-2:]
     config, out = experts_config(x, width, out_width, len(choices.order)), weight.new_empty(weight.shape)
     if out.numel():
@@ -166,7 +166,7 @@ def outer(x: Tensor, gradient: Tensor, gates: Tensor | None, weight: Tensor, cho
 
 
 def triton_routed_autograd(ctx, gradient):
-    """The gradients of the operands that want one."""
+    """The gradients of the operands that require one."""
     wanted = list(ctx.needs_input_grad[:3])
     found = triton_routed_gradients(gradient.contiguous(), *ctx.saved_tensors, wanted)
     return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None

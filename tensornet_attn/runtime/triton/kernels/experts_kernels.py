@@ -1,7 +1,7 @@
-"""Kernels of products with chosen experts: choices sorted by expert, gathered and scattered by the product itself.
+"""Kernels of products with chosen experts: choices sorted by expert; the product gathers and scatters rows.
 
-Choice c of [t, heads, slots] is that of token c // (heads slots), of one head and one slot. Experts of all heads are
-numbered through. `before` has, expert by expert and block of choices by block, how many choices there are up to it.
+Choice c of [t, heads, slots] belongs to token c // (heads slots), one head and one slot. Experts of all heads are
+numbered consecutively. `before` has the cumulative number of choices, by expert and then by block of choices.
 """
 
 import triton
@@ -10,14 +10,14 @@ import triton.language as tl
 
 @triton.jit
 def expert_of(chosen, choice, choices, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr):
-    """The experts of these choices, minus one beyond the last choice; a head has `each`."""
+    """The experts of these choices, -1 beyond the last choice; a head has `each` experts."""
     found = tl.load(chosen + choice, choice < choices, 0) + choice // slots % heads * each
     return tl.where(choice < choices, found, -1)
 
 
 @triton.jit
 def row_of(choice, heads: tl.constexpr, slots: tl.constexpr, own_heads: tl.constexpr, own_slots: tl.constexpr):
-    """The rows of [t, heads or 1, slots or 1, .] that choices take, in 64 bits."""
+    """The rows of [t, heads or 1, slots or 1, .] that choices use, as 64-bit indices."""
     row = (choice // (heads * slots)).to(tl.int64)
     if own_heads > 1:
         row = row * heads + choice // slots % heads
@@ -31,7 +31,7 @@ def expert_counts(
     chosen, counts, choices, blocks, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr,
     BLOCK: tl.constexpr, EXPERTS: tl.constexpr,
 ):  # fmt: skip
-    """How often the choices of a block, [t, heads, slots], are each expert: counts [heads each, blocks]."""
+    """The number of choices of each expert in a block of [t, heads, slots]: counts [heads each, blocks]."""
     e = tl.program_id(1) * EXPERTS + tl.arange(0, EXPERTS)
     choice = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     own = expert_of(chosen, choice, choices, heads, slots, each)
@@ -44,7 +44,7 @@ def expert_order(
     chosen, counts, before, order, choices, blocks, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr,
     BLOCK: tl.constexpr, EXPERTS: tl.constexpr,
 ):  # fmt: skip
-    """The choices sorted by expert, those of one in the order in which they are: order [choices]."""
+    """The choices sorted by expert, stably: order [choices]."""
     e = tl.program_id(1) * EXPERTS + tl.arange(0, EXPERTS)
     choice = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     own = expert_of(chosen, choice, choices, heads, slots, each)
@@ -63,17 +63,17 @@ def expert_products(
     other_heads: tl.constexpr, other_slots: tl.constexpr, EXPERTS: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
 ):  # fmt: skip
-    """out[c] = gates[c] given[row of c] weight[expert of c] for each choice c, a tile of one expert's a program.
+    """out[c] = gates[c] given[row of c] weight[expert of c] for each choice c; a program has a tile of one expert.
 
     given [t, heads or 1, slots or 1, width], weight [experts, width, out_width] by its strides, out [choices,
-    out_width]. dots [column blocks, choices]: the inner products with the rows of `others` before the gates, in parts.
+    out_width]. dots [column blocks, choices]: partial inner products with the rows of `others`, before the gates.
     """
     e = tl.arange(0, EXPERTS)
     ends = tl.load(before + (e + 1) * blocks - 1, e < experts, choices)
     begins = tl.load(before + e * blocks - 1, (e > 0) & (e < experts), 0)
     tiles = tl.where(e < experts, (ends - begins + ROWS - 1) // ROWS, 0)
-    last = tl.cumsum(tiles, 0)  # tiles of this expert and of those before
-    here = (tl.program_id(0) < last) & (tl.program_id(0) >= last - tiles)  # at one expert, or none
+    last = tl.cumsum(tiles, 0)  # tiles up to and including this expert
+    here = (tl.program_id(0) < last) & (tl.program_id(0) >= last - tiles)  # true for at most one expert
     own = tl.sum(tl.where(here, e, 0), 0)
     first = tl.sum(tl.where(here, begins + (tl.program_id(0) - last + tiles) * ROWS, 0), 0)
     place = first + tl.arange(0, ROWS)
@@ -109,7 +109,7 @@ def expert_outers(
     """out[e] = the sum over the choices c of expert e of gates[c] given[row of c]^T gradient[row of c].
 
     given [t, heads or 1, slots or 1, width], gradient [t, heads or 1, slots or 1, out_width], out [experts, width,
-    out_width]; a program has one block of it.
+    out_width]; one block per program.
     """
     own = tl.program_id(0).to(tl.int64)
     begin, end = tl.load(before + own * blocks - 1, own > 0, 0), tl.load(before + (own + 1) * blocks - 1)

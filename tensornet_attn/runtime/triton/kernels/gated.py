@@ -1,6 +1,6 @@
-"""The delta rule with decay by a Triton kernel, which computes the states between chunks; beside `gated_delta_rule`.
+"""`gated_delta_rule` with a Triton kernel for the states between chunks.
 
-What chunks do by themselves are products of many matrices at once, for which torch has kernels.
+Computations within chunks are batched matrix products, for which torch has kernels.
 """
 
 import torch
@@ -25,7 +25,7 @@ from tensornet_attn.runtime.triton.configure import configured, distinct, held_f
 from tensornet_attn.runtime.triton.kernels.gated_kernels import states_between
 from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
 
-WIDEST = 128  # features of a state whose rows a program holds
+WIDEST = 128  # maximum width of keys that a program supports
 STATES = ((64, 8, 2), (32, 4, 2), (32, 4, 1), (16, 4, 2), (16, 4, 1), (16, 8, 1))
 
 
@@ -43,7 +43,7 @@ def triton_gated_delta_rule(
     past: list[Tensor] | tuple[Tensor, ...] = (),
     steps: int = 1,
 ) -> Tensor:
-    """`gated_delta_rule` of the same arguments, which itself takes wider keys, and what stands before the first."""
+    """`gated_delta_rule`, with the same arguments; uses the torch version for wider keys and for a `past` state."""
     if k.shape[-1] > WIDEST or past:
         return gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past, steps)
     if steps > 1:
@@ -65,7 +65,7 @@ def triton_gated(
     undecayed: bool,
     chunk: int,
 ) -> Tensor:
-    """`gated_reads` of the same arguments."""
+    """`gated_reads`, with the same arguments."""
     with torch.cuda.device_of(q), exact_products(k):
         return gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed, chunk, triton_held)
 
@@ -83,13 +83,13 @@ def triton_gated_gradients(
     undecayed: bool,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """`gated_gradients` of the same arguments."""
+    """`gated_gradients`, with the same arguments."""
     with torch.cuda.device_of(q), exact_products(k):
         return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk, triton_held)
 
 
 def triton_held(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Tensor:
-    """`held_before` of the same arguments: keeps [b, chunks, d, d], adds [b, chunks, d, e] -> [b, chunks, d, e]."""
+    """`held_before`, with the same arguments: keeps [b, chunks, d, d], adds [b, chunks, d, e] -> [b, chunks, d, e]."""
     lead, chunks, features, width = adds.shape
     keeps, adds = keeps.contiguous(), adds.mT.contiguous()
     before = None if first is None else first.reshape(lead, features, width).mT.contiguous()

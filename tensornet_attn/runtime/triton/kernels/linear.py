@@ -1,4 +1,4 @@
-"""Linear attention by Triton kernels, in chunks whose states stand in memory; beside `linear_attention`."""
+"""`linear_attention` by Triton kernels, in chunks whose states are stored in memory."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from tensornet_attn.runtime.triton.kernels.tiles import (
     tile_type,
 )
 
-SPAN = 16  # chunks that one program sums where nothing between them is needed
+SPAN = 16  # chunks that one program sums if the sums between them are not needed
 LINEAR = (
     (64, 64, 4, 3),
     (64, 64, 4, 2),
@@ -43,7 +43,7 @@ def triton_linear_attention(
     causal: bool = False,
     chunk: int = 64,
 ) -> Tensor:
-    """`linear_attention` of the same arguments; the kernels choose their own chunk, and a `mask` makes the scores."""
+    """`linear_attention`, with the same arguments; kernels choose the chunk; a `mask` materialises the scores."""
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
     terms = seen_terms(terms, key_mask, heads)
@@ -57,7 +57,7 @@ def triton_linear_attention(
 
 
 def mixed_sides(q: Tensor, k: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """A term for each head: q [..., n, (g d)] times its core [..., g, h] as [..., h, n, (g d)], k for all of them."""
+    """One term per head: q [..., n, (g d)] times its core [..., g, h] as [..., h, n, (g d)], with the same k."""
     if core is None:
         return q.unsqueeze(-3), k.unsqueeze(-3)
     grouped = q.unflatten(-1, (core.shape[-2], -1)).unsqueeze(-4)  # ... 1 n g d
@@ -65,7 +65,7 @@ def mixed_sides(q: Tensor, k: Tensor, core: Tensor | None = None) -> tuple[Tenso
 
 
 def joined_features(sides: tuple[Tensor, ...]) -> Tensor:
-    """The features of all terms side by side: their scores are added."""
+    """Concatenates the features of all terms, whose scores are added."""
     if len(sides) == 1:
         return sides[0]
     lead = torch.broadcast_shapes(*(side.shape[:-1] for side in sides))
@@ -83,7 +83,7 @@ def linear_by_heads(q: Tensor, k: Tensor, v: Tensor, causal: bool, normalize: bo
 
 @dataclass(frozen=True)
 class Chunked:
-    """How the kernels of one call are launched: positions of a chunk, the largest block of a width, the rest."""
+    """The launch options of one call: positions per chunk, maximum block of a width, and others."""
 
     causal: bool
     chunk: int
@@ -91,23 +91,23 @@ class Chunked:
     launch: tuple
 
     def widths(self, features: int, width: int) -> dict:
-        """What a kernel over these widths is launched with."""
+        """The launch arguments of a kernel over these widths."""
         blocks = {"FEATURES": min(self.block, padded(features)), "WIDTH": min(self.block, padded(width))}
         return {"CHUNK": self.chunk, **blocks, **dict(self.launch)}
 
 
 def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool) -> Chunked:
-    """The launch for operands like x of these widths, over so many positions."""
+    """The launch options for operands like x, of these widths and lengths."""
     most = max(padded(features), padded(width))
-    size = 4 if x.dtype == torch.float16 else x.element_size()  # beside sums it is multiplied as float32
+    size = 4 if x.dtype == torch.float16 else x.element_size()  # multiplied as float32 with sums
     candidates = [
         {"CHUNK": min(chunk, padded(rows)), "BLOCK": min(block, most), "num_warps": warps, "num_stages": stages}
         for chunk, block, warps, stages in LINEAR
     ]
 
     def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
-        numbers = CHUNK * (2 * CHUNK + 3 * BLOCK) + BLOCK * BLOCK  # scores stand there twice, where taken apart
-        numbers = numbers * 3 // 4 if size < 4 else numbers * held_for(size)  # as compiling has shown
+        numbers = CHUNK * (2 * CHUNK + 3 * BLOCK) + BLOCK * BLOCK  # scores count twice where they are split
+        numbers = numbers * 3 // 4 if size < 4 else numbers * held_for(size)  # as measured by compiling
         return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * BLOCK * BLOCK
 
     sizes = (most, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
@@ -126,11 +126,11 @@ def chunk_sums(
     later: bool = False,
     total: bool = False,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The sums of scale k v^T before each chunk, after it if `later`: [b h, chunks, d, e]; of weight k, if `total`.
+    """The sums of scale k v^T before each chunk, or after it if `later`: [b h, chunks, d, e]; with `total` also of
+    weight k.
 
-    Without v of weight k alone.
-
-    Not causal: of all rows, as one chunk. Row i of k stands at position `first` + i of `most`, else of its length.
+    Without v, only the sums of weight k. Not causal: the sum of all rows, as one chunk. Row i of k is at position
+    `first` + i of `most`, by default of its length.
     """
     batch, heads, length, features = k.shape
     width, span = 1 if v is None else v.shape[-1], 1 if how.causal else SPAN
@@ -151,7 +151,7 @@ def chunk_sums(
 
 
 def before(sums: Tensor, how: Chunked, later: bool) -> Tensor:
-    """The sums of the parts before each [b h, parts, ...], in place; or of all parts, as one."""
+    """Exclusive sums over the parts [b h, parts, ...], in place; or the sum of all parts, as one."""
     if not how.causal:
         return sums.sum(1, keepdim=True)
     if sums.numel():
@@ -176,9 +176,9 @@ def read_chunks(
     eps: float | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """What `left` reads of `values`, as `linear_reads` says, in its dtype or another one.
+    """The values that `left` reads by `linear_reads`, in the dtype of `left` or another one.
 
-    With `eps` it is divided by the row sums; their inverse is the second result.
+    With `eps`, they are divided by the row sums; the reciprocals are the second result.
     """
     batch, heads, length, features = left.shape
     others, width = values.shape[-2:]
@@ -201,9 +201,9 @@ def read_chunks(
 
 
 def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
-    """The gradient of the row sums by which `out` is divided, from that of `out`: -inverse <g, out>; else <g, out>.
+    """The gradient of the row sums that divide `out`, from that of `out`: -inverse <g, out>; without inverse <g, out>.
 
-    g and out [b, h, n, e], e side by side, all of out; inverse, if it is given, and the result [b, h, n].
+    g and out [b, h, n, e] with contiguous e, out contiguous; inverse, if given, and the result [b, h, n].
     """
     batch, heads, length, width = out.shape
     found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
@@ -217,9 +217,9 @@ def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
 
 @torch.library.custom_op(operation("triton_linear"), mutates_args=())
 def triton_linear(q: Tensor, k: Tensor, v: Tensor, causal: bool, normalize: bool, eps: float) -> tuple[Tensor, Tensor]:
-    """q [b, h, n, d], k [b, h, m, d], v [b, h, m, e] -> [b, h, n, e], and the inverse of the scores' row sums.
+    """q [b, h, n, d], k [b, h, m, d], v [b, h, m, e] -> [b, h, n, e], and the reciprocals of the row sums.
 
-    That is [b, h, n]; nothing stands there unless `normalize`.
+    The reciprocals are [b, h, n], or empty unless `normalize`.
     """
     with torch.cuda.device_of(q):
         q, k, v = map(laid_out, (q, k, v))
@@ -233,9 +233,9 @@ def triton_linear(q: Tensor, k: Tensor, v: Tensor, causal: bool, normalize: bool
 def triton_linear_gradients(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, inverse: Tensor, causal: bool, normalize: bool, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v: with g' = inverse g and r the gradient of the row sums, linear attention each,
+    """The gradients of q, k and v. With g' = inverse g and the gradient r of the row sums, each is linear attention:
 
-    dq = (g' v^T + r) k,    dk = (v g'^T + r) q,    dv = (k q^T) g',    over the pairs that see each other.
+    dq = (g' v^T + r) k,    dk = (v g'^T + r) q,    dv = (k q^T) g',    over the visible pairs.
     """
     with torch.cuda.device_of(g):
         g, q, k, v = map(laid_out, (g, q, k, v))
@@ -252,7 +252,7 @@ def triton_linear_gradients(
 
 @triton_linear.register_fake
 def triton_linear_shapes(q, k, v, causal, normalize, eps):
-    """The shapes of the result and of the inverse row sums."""
+    """The shapes of the result and of the reciprocal row sums."""
     rows = q.shape[:-1] if normalize else (0,)
     return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
 
@@ -264,7 +264,7 @@ def triton_linear_gradients_shapes(g, q, k, v, out, inverse, causal, normalize, 
 
 
 def triton_linear_keep(ctx, inputs, output):
-    """Keeps the operands and the results, nothing of a chunk."""
+    """Saves the operands and the results, but no chunks."""
     *operands, ctx.causal, ctx.normalize, ctx.eps = inputs
     ctx.save_for_backward(*operands, *output)
 
@@ -275,13 +275,13 @@ def triton_linear_autograd(ctx, g, _):
 
 
 def triton_linear_keep_all(ctx, inputs, output):
-    """Keeps what the gradients are made of."""
+    """Saves the inputs of the gradients."""
     g, q, k, v, _, _, ctx.causal, ctx.normalize, ctx.eps = inputs
     ctx.save_for_backward(g, q, k, v)
 
 
 def triton_linear_twice(ctx, *seconds):
-    """The gradients of the gradients, by those of plain tensor code."""
+    """The second-order gradients, by differentiating plain tensor code."""
 
     def plain(q, k, v):
         return linear_attention([(q, k)], v, eps=ctx.eps, normalize=ctx.normalize, causal=ctx.causal)

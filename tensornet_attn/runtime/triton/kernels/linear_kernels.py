@@ -1,6 +1,6 @@
-"""Kernels of linear attention in chunks: sums of the keys of each chunk, then what each chunk of queries reads.
+"""Kernels of linear attention in chunks: sums over the keys of each chunk, then the reads of each chunk of queries.
 
-The gradients are linear attention again, with other operands: one kernel reads them all.
+The gradients are linear attention with other operands and use the same kernel.
 """
 
 import triton
@@ -17,11 +17,10 @@ def linear_sums(
     span: tl.constexpr, DTYPE: tl.constexpr,
     PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """sums = (scale keys)^T values and total = the sum of weight keys, over the rows of each part of span chunks.
+    """sums = (scale keys)^T values and total = the sum of weight keys, over the rows of each part of `span` chunks.
 
     keys [b, h, length, features], values [b, h, length, width], scale and weight [b h, length] -> sums
-    [b h, parts, features, width], total [b h, parts, features], where they are given. Row i stands at position
-    `first` + i.
+    [b h, parts, features, width], total [b h, parts, features], if given. Row i is at position `first` + i.
     """
     part, lead = (tl.program_id(0) % parts).to(tl.int64), (tl.program_id(0) // parts).to(tl.int64)
     f = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
@@ -50,7 +49,7 @@ def linear_sums(
 
 @triton.jit
 def sums_before(sums, parts, size, REVERSE: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
-    """Each part becomes the sum of the parts before it, in place, or after it: sums [b h, parts, size]."""
+    """Replaces each part by the sum of the parts before it, or after it, in place: sums [b h, parts, size]."""
     lead, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     running = tl.zeros([BLOCK], DTYPE)
     for step in range(parts):
@@ -69,15 +68,16 @@ def linear_reads(
     CAUSAL: tl.constexpr, PAIRS: tl.constexpr, LATER: tl.constexpr, EPS: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """out = scores values, where scores = scale (left right^T) + bias, over the rows that `left` may see.
+    """out = scores values, where scores = scale (left right^T) + bias, over the rows that `left` can see.
 
     left [b, h, length, features], right [b, h, others, features], values [b, h, others, width] -> out [b, h, length,
-    width], one chunk of `left` a program. CAUSAL: a row sees those at its position and before, LATER: and after. Those
-    of its own chunk give scores (PAIRS); of the other ones `sums` [b h, parts, features, width] is right^T values, by
-    its strides, and `total` the sum of `right` [b h, parts, features], with a bias that of `values`.
+    width]; one chunk of `left` per program. CAUSAL: a row sees rows at its position and before, with LATER at its
+    position and after. Within its own chunk the scores are computed (PAIRS). For other chunks, `sums` [b h, parts,
+    features, width] is right^T values, accessed by its strides, and `total` the sum of `right` [b h, parts, features],
+    with a bias that of `values`.
 
-    scale and bias [b h, .] are those of queries, which are left, or right if LATER. With an `inverse` [b h, length]
-    the result is divided by the sums of the scores and EPS, and 1 over that is stored in_bounds, 0 where it is 0.
+    scale and bias [b h, .] belong to the queries: to left, or to right if LATER. With an `inverse` [b h, length], the
+    result is divided by (row sums + EPS), and the reciprocal is stored there, 0 if the divisor is 0.
     """
     chunk, lead = (tl.program_id(0) % chunks + start).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
     position = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -140,7 +140,7 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width
                  ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     """out = -factor times the inner products of rows: a and b [b, h, length, width], the others [b h, length].
 
-    Without a factor, 1 times.
+    Without a factor, out is the inner products.
     """
     blocks = tl.cdiv(length, ROWS)
     lead = (tl.program_id(0) // blocks).to(tl.int64)

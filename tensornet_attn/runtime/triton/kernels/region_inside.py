@@ -1,4 +1,4 @@
-"""What kernels of queries x keys call: parts of tensors, one product, softmax rows, masks, random numbers."""
+"""Helpers inside kernels of queries x keys: loads and stores, products, softmax rows, masks, random numbers."""
 
 import triton
 import triton.language as tl
@@ -6,43 +6,43 @@ import triton.language as tl
 
 @triton.jit
 def load_1d(base, i, step, end):
-    """The numbers at i of a row, zeros after its end."""
+    """Loads elements i of a row, zeros after its end."""
     return tl.load(base + i * step, i < end, 0)
 
 
 @triton.jit
 def load_2d(base, i, i_step, i_end, j, j_step, j_end):
-    """The numbers at (i, j), zeros after the ends."""
+    """Loads elements (i, j), zeros after the ends."""
     return tl.load(base + i[:, None] * i_step + j[None, :] * j_step, (i < i_end)[:, None] & (j < j_end)[None, :], 0)
 
 
 @triton.jit
 def store_1d(base, i, step, end, x):
-    """Writes the numbers at i, none after the end."""
+    """Stores elements i, nothing after the end."""
     tl.store(base + i * step, x, i < end)
 
 
 @triton.jit
 def store_2d(base, i, i_step, i_end, j, j_step, j_end, x):
-    """Writes the numbers at (i, j), none after the ends."""
+    """Stores elements (i, j), nothing after the ends."""
     tl.store(base + i[:, None] * i_step + j[None, :] * j_step, x, (i < i_end)[:, None] & (j < j_end)[None, :])
 
 
 @triton.jit
 def dot_of(a, b, DOT: tl.constexpr, SUMS: tl.constexpr):
-    """a b in the dtype of the operands, added in that of sums."""
+    """a b in the dtype of the operands, accumulated in that of sums."""
     return tl.dot(a.to(DOT), b.to(DOT), input_precision="ieee", out_dtype=SUMS)
 
 
 @triton.jit
 def exp_of(x):
-    """exp(x), by the instruction that in_bounds is."""
+    """exp(x), by the exp2 instruction of the GPU."""
     return tl.exp2(1.4426950408889634 * x)
 
 
 @triton.jit
 def where_visible(x, visible, edge, other):
-    """x where it is visible, else another number. Where a block is at no edge, all of it is visible."""
+    """x where visible, else `other`. Blocks that are not at an edge are entirely visible."""
     if edge:
         x = tl.where(visible, x, other)
     return x
@@ -50,9 +50,9 @@ def where_visible(x, visible, edge, other):
 
 @triton.jit
 def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, m_i, l_i):
-    """A block of maps that lack a factor of each row; what all before is multiplied with; the m_i, the sum so far.
+    """One step of online softmax: (unnormalised maps of a block, alpha, new m_i, new l_i).
 
-    Scores are yet to be scaled, but for MASK 2, where a mask has been added to them. The m_i is in units of log 2.
+    Scores are not yet scaled, except with MASK 2, where a mask has been added to them. m_i is in units of log 2.
     """
     if (SCALE > 0) & (MASK != 2):
         part, alpha, new = powers(where_visible(scores, visible, edge, float("-inf")), SCALE, m_i)
@@ -63,14 +63,14 @@ def online(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, m_i, 
 
 @triton.jit
 def powers(scores, SCALE: tl.constexpr, m_i):
-    """exp(SCALE scores) without a factor of each row, what that changes for all before, and the m_i."""
+    """(exp(SCALE scores) relative to the new m_i, alpha to rescale earlier results, new m_i)."""
     alpha, new = higher(tl.max(scores, 1), SCALE, m_i)
     return power(scores, SCALE, new), alpha, new
 
 
 @triton.jit
 def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge):
-    """Scores as `online` takes them, scaled; minus infinity where they are not visible."""
+    """The scores of `online`, scaled; minus infinity where hidden."""
     if MASK != 2:
         scores = SCALE * scores
     return where_visible(scores, visible, edge, float("-inf"))
@@ -78,34 +78,34 @@ def scaled(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge):
 
 @triton.jit
 def higher(found, SCALE: tl.constexpr, m_i):
-    """What all before is multiplied with where SCALE found is the m_i of a block, and the m_i of both."""
+    """(alpha, new m_i), where SCALE found is the maximum of a block."""
     new = tl.maximum(m_i, (1.4426950408889634 * SCALE) * found)
     return tl.exp2(m_i - tl.where(new == float("-inf"), 0.0, new)), new
 
 
 @triton.jit
 def power(scores, SCALE: tl.constexpr, m_i):
-    """exp(SCALE scores) without a factor of each row, 2 ** m_i."""
+    """exp(SCALE scores) / 2 ** m_i."""
     shift = tl.where(m_i == float("-inf"), 0.0, m_i)[:, None]
     return tl.exp2((1.4426950408889634 * SCALE) * scores - shift)
 
 
 @triton.jit
 def log_sum(m_i, l_i):
-    """The log of the sum of each row, of the sum without 2 ** m_i; zero where a row sees nothing."""
+    """The log-sum-exp of each row, from m_i and the sum without 2 ** m_i; zero if a row sees nothing."""
     some = l_i > 0
     return 0.6931471805599453 * (tl.where(some, m_i, 0.0) + tl.log2(tl.where(some, l_i, 1.0)))
 
 
 @triton.jit
 def with_sink(m_i, l_i, sink):
-    """The sum of each row without 2 ** m_i, with one more score that weighs no value."""
+    """The sum of each row without 2 ** m_i, plus a sink: one more score without a value."""
     return l_i + tl.exp2(1.4426950408889634 * sink - tl.where(l_i > 0, m_i, 1.4426950408889634 * sink))
 
 
 @triton.jit
 def log_sum_with_sink(m_i, l_i, sink):
-    """The log of the sum of each row, with one more score."""
+    """The log-sum-exp of each row, including a sink."""
     some = l_i > 0
     own = tl.where(some, 0.6931471805599453 * (m_i + tl.log2(tl.where(some, l_i, 1.0))), float("-inf"))
     return log_add(own, sink)
@@ -113,14 +113,14 @@ def log_sum_with_sink(m_i, l_i, sink):
 
 @triton.jit
 def inverse_of(l_i, eps):
-    """What rows are multiplied with that are divided by their sum and eps: zero where these are zero."""
+    """The factor that divides rows by (sum + eps); zero if this is zero."""
     whole = l_i + eps
     return tl.where(whole == 0, 0.0, 1 / tl.where(whole == 0, 1.0, whole))
 
 
 @triton.jit
 def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, lse):
-    """Softmax rows from the logs of their sums, zeros where they see nothing. Scores are scaled as in `online`."""
+    """Softmax rows from their log-sum-exp, zeros if a row sees nothing. Scores are scaled as in `online`."""
     if MASK == 2:
         power = 1.4426950408889634 * scores - 1.4426950408889634 * lse
     else:
@@ -130,15 +130,15 @@ def softened(scores, SCALE: tl.constexpr, MASK: tl.constexpr, visible, edge, lse
 
 @triton.constexpr_function
 def parts_of(rows, columns, parts):
-    """How many numbers `in_parts` makes of a tile."""
+    """The number of partial sums from `in_parts`."""
     return (rows, 2 * rows, rows * columns // 4)[parts]
 
 
 @triton.jit
 def in_parts(x, PARTS: tl.constexpr):
-    """Parts of the sum of a tile. PARTS 0: its rows; 1: what threads have of it where tensor cores made it, those at
-    (i, j), (i, j + 1), both 8 rows below, and all that stand 8 columns further; 2: but for the last, where warps have
-    columns distance."""
+    """Partial sums of a tile. PARTS 0: one per row. PARTS 1: one per thread after a tensor-core product, which holds
+    (i, j), (i, j + 1), the same 8 rows below, and all these 8 columns apart. PARTS 2: as 1, but separately for each 8
+    columns, for warps that split columns."""
     if PARTS == 0:
         found = tl.sum(x, 1)
     else:
@@ -152,7 +152,7 @@ def in_parts(x, PARTS: tl.constexpr):
 
 @triton.jit
 def power_of(x, P: tl.constexpr):
-    """x ** P: of negative numbers where P is a whole one, else NaN."""
+    """x ** P; for negative x NaN unless P is an integer."""
     if P == 0:
         found = x * 0 + 1
     elif P == 1:
@@ -172,7 +172,7 @@ def power_of(x, P: tl.constexpr):
 
 @triton.jit
 def log_add(a, b):
-    """log(exp(a) + exp(b)); minus infinity where both are."""
+    """log(exp(a) + exp(b)); minus infinity if both are."""
     m_i = tl.maximum(a, b)
     some = m_i != float("-inf")
     shift = tl.where(some, m_i, 0.0)
@@ -182,7 +182,7 @@ def log_add(a, b):
 
 @triton.jit
 def allowed(visible, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
-    """Where the mask of the call allows it too: MASK 0, none; 1, of zeros and ones; 2, minus infinity forbids."""
+    """Visibility combined with the mask of the call. MASK 0: none; 1: boolean; 2: float, minus infinity hides."""
     if MASK == 1:
         visible = visible & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != 0)
     if MASK == 2:
@@ -192,14 +192,14 @@ def allowed(visible, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexp
 
 @triton.jit
 def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
-    """What a mask adds where it allows to look."""
+    """The bias of a float mask, 0 where it hides."""
     found = load_2d(base, i, i_step, i_end, j, j_step, j_end)
     return tl.where(found == float("-inf"), 0.0, found)
 
 
 @triton.jit
 def with_bias(x, SCALE: tl.constexpr, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr, SUMS: tl.constexpr):
-    """Scores that are yet to be scaled; where a mask adds to them, scaled and with what it adds."""
+    """Scores plus the float mask of the call, if any; they are scaled before the mask is added."""
     if MASK == 2:
         x = SCALE * x + bias_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
     return x
@@ -207,7 +207,7 @@ def with_bias(x, SCALE: tl.constexpr, base, i, i_step, i_end, j, j_step, j_end, 
 
 @triton.jit
 def with_keys(visible, base, m, step, end, KEYS: tl.constexpr, AXIS: tl.constexpr):
-    """Where the key mask of the call allows it too; keys do not stand along AXIS."""
+    """Visibility combined with the key mask of the call; AXIS is the axis of the queries."""
     if KEYS:
         visible = visible & tl.expand_dims(load_1d(base, m, step, end) != 0, AXIS)
     return visible
@@ -215,14 +215,14 @@ def with_keys(visible, base, m, step, end, KEYS: tl.constexpr, AXIS: tl.constexp
 
 @triton.jit
 def at_keys(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Relative positions as keys, for a block of both: entry (i, j) is x[i, i - j + COLUMNS - 1]."""
+    """From relative positions to keys within a block: entry (i, j) is x[i, i - j + COLUMNS - 1]."""
     i, j = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
     return tl.gather(x, i[:, None] - j[None, :] + COLUMNS - 1, 1)
 
 
 @triton.jit
 def at_places(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PLACES: tl.constexpr):
-    """Keys as relative positions, zeros where no key stands: what `at_keys` takes."""
+    """From keys to relative positions, zeros without a key: the inverse of `at_keys`."""
     i, p = tl.arange(0, ROWS), tl.arange(0, PLACES)
     j = i[:, None] - p[None, :] + COLUMNS - 1
     found = tl.gather(x, tl.minimum(tl.maximum(j, 0), COLUMNS - 1), 1)
@@ -231,22 +231,22 @@ def at_places(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, PLACES: tl.constexpr
 
 @triton.jit
 def entries(base, n, n_step, distance, step, REACH: tl.constexpr, in_bounds):
-    """Of a table of distances, of each query n its own where they have one, the entries at these distances."""
+    """Loads the entries of a table at these distances, from the row of each query n if it has rows."""
     far = tl.minimum(tl.maximum(distance, -REACH), REACH) + REACH
     return tl.load(base + n * n_step + far * step, in_bounds, 0)
 
 
 @triton.jit
 def store_entries(base, n, distance, REACH: tl.constexpr, in_bounds, x, before, after, ADD: tl.constexpr):
-    """Writes what each query has at the distances between the ends, and adds to what it has at both ends.
+    """Stores the entries between both ends for each query, and adds to the accumulators of both ends.
 
-    ADD: to what the same program wrote before.
+    ADD: add to the values that the same program has stored before.
     """
     at, inside = base + n * (2 * REACH + 1) + distance + REACH, in_bounds & (distance > -REACH) & (distance < REACH)
     found = x
     if ADD:
         found += tl.load(at, inside, 0)
-        tl.debug_barrier()  # all have read before any writes
+        tl.debug_barrier()  # all threads have read before any writes
     tl.store(at, found, inside)
     before += tl.sum(tl.where(in_bounds & (distance <= -REACH), x, 0.0), 1)
     return before, after + tl.sum(tl.where(in_bounds & (distance >= REACH), x, 0.0), 1)
@@ -254,7 +254,7 @@ def store_entries(base, n, distance, REACH: tl.constexpr, in_bounds, x, before, 
 
 @triton.jit
 def uniform(n, m, lead, stream, seed):
-    """Two tiles of uniform numbers, the same for the same query n and key m in every kernel."""
+    """Two tiles of uniform random numbers, equal for equal query n and key m in every kernel."""
     across, down = (n * 0 + m).to(tl.uint32), (n + m * 0).to(tl.uint32)
     rest = across * 0
     a, b, _, _ = tl.philox(tl.load(seed), across, down, rest + lead.to(tl.uint32), rest + stream)
@@ -263,14 +263,14 @@ def uniform(n, m, lead, stream, seed):
 
 @triton.jit
 def gaussian_of(a, b):
-    """Gaussian numbers from two tiles of uniform ones, without tl.log and tl.cos: these have branches, and spill."""
+    """Gaussian random numbers from two uniform tiles, without tl.log and tl.cos, whose branches spill registers."""
     bits = tl.maximum(a, 1e-7).to(tl.int32, bitcast=True)
     power = (bits - 0x3F3504F3) >> 23  # a is 2 ** power times a number from sqrt(1 / 2) to sqrt(2)
     rest = (bits - (power << 23)).to(tl.float32, bitcast=True)
     x = (rest - 1) / (rest + 1)
     s = x * x
     log = 0.6931471805599453 * power + 2 * x * (1 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s / 9))))
-    y = 6.283185307179586 * (tl.abs(b - 0.5) - 0.25)  # sin(y) is cos(2 pi b), and y at m_i pi / 2
+    y = 6.283185307179586 * (tl.abs(b - 0.5) - 0.25)  # sin(y) is cos(2 pi b), and y is at most pi / 2
     s = y * y
     sine = y * (1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110)))))
     return tl.sqrt(-2 * log) * sine
@@ -281,7 +281,7 @@ def noise_2d(
     base, i, i_step, i_end, j, j_step, j_end, n, m, lead, stream, seed, std, DRAW: tl.constexpr, GIVEN: tl.constexpr,
     SUMS: tl.constexpr,
 ):  # fmt: skip
-    """The noise that is given at (i, j), else fresh Gaussian numbers times std, else zeros."""
+    """The noise given at (i, j), else fresh Gaussian noise times std, else zeros."""
     found = tl.zeros((i.shape[0], j.shape[0]), SUMS)
     if GIVEN:
         found = load_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
@@ -293,7 +293,7 @@ def noise_2d(
 
 @triton.jit
 def dropped(x, n, m, lead, stream, seed, probability, TRAIN: tl.constexpr):
-    """Entries dropped while training, the rest scaled up."""
+    """Dropout: zeroes entries in training and scales the others up."""
     if TRAIN:
         a, _ = uniform(n, m, lead, stream, seed)
         x = tl.where(a >= probability, x / (1 - probability), 0.0)

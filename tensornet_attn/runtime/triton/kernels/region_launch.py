@@ -1,7 +1,7 @@
-"""Regions of queries x keys as kernels that were written for them: how they are launched.
+"""Launches the kernels generated for regions of queries x keys.
 
-Operands come as [batch..., heads..., query or key, width...]; a program has one block of one side, and some tiles of
-the heads. What programs write lies side by side: [batch, programs of each head, tiles of a program, sides].
+Operands are [batch..., heads..., query or key, width...]. A program handles one block of one side, and some tiles of
+the heads. Outputs of programs are contiguous: [batch, programs of each head, tiles of a program, sides].
 """
 
 import math
@@ -18,29 +18,29 @@ from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
 BUSY = 256  # programs that keep a GPU busy
-BLOCKS = (  # rows of a program, its other side, in blocks; warps; stages
+BLOCKS = (  # (rows of the fixed side, of the other side, warps, stages)
     (128, 64, 8, 2),
     (64, 64, 4, 2),
     (64, 32, 4, 2),
     (64, 16, 4, 2),
     (32, 32, 4, 2),
 )
-LARGEST = 128  # rows of any block
+LARGEST = 128  # maximum rows of a block
 TRIED = (
     (128, 64, 8, 3),
     (64, 64, 4, 3),
     (128, 128, 8, 2),
     (64, 128, 4, 2),
-)  # where kernels are timed: none comes first
-SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many tiles beside each other: warps split columns
+)  # only used by tuning
+SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many adjacent tiles: warps split columns
 SMALL = ((32, 32, 8, 1), (16, 16, 8, 1), (16, 16, 4, 1))
 
 
 def blocks_for(cores: bool) -> tuple:
-    """The candidates of a kernel. `cores`: products on tensor cores, where 16 rows of a warp's own need no exchange.
+    """The candidate blocks of a kernel. `cores`: tensor cores, which need no exchange if each warp has its own 16 rows.
 
-    Else threads hold whole rows of what they multiply, and those of large blocks do not fit their registers, as
-    compiling for sm_80 and sm_90 has shown: small ones come first, but for the interpreter, which has no registers.
+    Without tensor cores, threads hold whole rows of operands, and large blocks exceed their registers, as measured for
+    sm_80 and sm_90: small blocks come first, except in the interpreter, which has no registers.
     """
     if cores:
         return BLOCKS + TRIED + SPLIT + SMALL
@@ -49,17 +49,17 @@ def blocks_for(cores: bool) -> tuple:
 
 @dataclass(frozen=True)
 class Region:
-    """A region: legs of its operands and of its result, how many tiles of each head a program has, its kernels.
+    """A region: legs of operands and result, tiles per program, and kernels.
 
-    `operands`: the legs of each, "g n d". `heads`: (leg, tiles of a program); all tiles of those that are `whole`.
-    `widths`: the legs of each side that is a width. `others`: the legs of a mask beside query and key. `noise`: the
-    operands that are drawn where they are not given. `relative`: the leg of relative positions, if there is one.
-    `tables`: the operands that are read by the distance of query and key, which is their last leg.
-    `reads`: of each map the tiles of the result that it alone makes. `sizes`: of heads, where no operand shows it.
-    Of each of the `kernels`, `loops`: the head that its programs loop over; `live`: the tiles of queries x keys that
-    one holds at once; `sums`: of the sums that it holds all the time those of one number, `accumulators`: the widths
-    of the others; `resident`: those of the operands that it holds; `streamed`: of those that it loads for each block;
-    `temporaries`: of what it makes of these.
+    `operands`: the legs of each, such as "g n d". `heads`: leg -> tiles of a program; a program has all tiles of
+    `whole` legs. `widths`: the legs of each width. `others`: the legs of a mask besides query and key. `noise`:
+    operands that are drawn unless given. `relative`: the leg of relative positions, if any. `tables`: operands indexed
+    by the distance of query and key, their last leg. `reads`: for each map the tiles of the result that depend on it
+    only. `sizes`: sizes of heads that no operand shows.
+
+    By kernel: `loops`: the head that programs loop over; `live`: live tiles of queries x keys; `sums`: scalar
+    accumulators; widths of the other `accumulators`, of `resident` operands, of operands `streamed` per block, and of
+    `temporaries`.
     """
 
     sides: tuple[str, str]
@@ -85,31 +85,31 @@ class Region:
     tables: tuple[str, ...] = ()
 
     def legs_of_gradient(self, name: str) -> list[str]:
-        """The legs of what programs write for an operand: of a table rows for each query."""
+        """The legs of an operand's gradient as written by programs: a table has rows for each query."""
         own = self.operands[name].split()
         return [*own[:-1], self.sides[0], own[-1]] if name in self.tables and self.sides[0] not in own else own
 
 
 def region(name: str, **arguments) -> str:
-    """Makes a region known to `tiled`, and returns the name by which it is: no other region has it."""
+    """Registers a region for `tiled` and returns its unique name."""
     name = own_name(name, REGIONS)
     REGIONS[name] = Region(**arguments)
     return name
 
 
 def with_batch(x: Tensor, sizes: list[int], batch: list[int]) -> Tensor:
-    """[batch..., legs] as [batch as one, legs], expanded where it has no batch, or one entry of a leg for all."""
+    """[batch..., legs] as [one batch, legs], expanded along missing batch dimensions and legs of size 1."""
     return x.expand([*batch, *sizes]).reshape(math.prod(batch), *sizes)
 
 
 def one_width(x: Tensor, legs: list[str], widths: dict[str, str]) -> Tensor:
-    """The legs of a width, which are last, as one."""
+    """Flattens the legs of a width, which are last."""
     count = next((len(own.split()) for own in widths.values() if own.split()[-1] in legs), 1)
     return x if count == 1 else x.flatten(-count)
 
 
 class Launch:
-    """What all kernels of one call take."""
+    """The arguments common to all kernels of one call."""
 
     def __init__(self, operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast):
         self.region = region = REGIONS[name]
@@ -118,7 +118,7 @@ class Launch:
         ]
         masks = [x.ndim > least for x, least in ((mask, 2), (key_mask, 1)) if x is not None]
         apart = any(masks) or seed is not None or any(x.ndim > own for x, own in zip(operands, legs, strict=True))
-        batch = batch if apart else []  # else all of the batch are the same
+        batch = batch if apart else []  # otherwise all elements of the batch are equal
         self.name, self.batch, self.count = name, batch, math.prod(batch)
         self.lengths = dict(zip(region.sides, (n, m), strict=True))
         self.lengths |= {region.relative: n + m - 1} if region.relative else {}
@@ -132,17 +132,19 @@ class Launch:
         for leg, tiles in region.heads.items():
             if self.sizes[leg] != tiles if leg in region.whole else self.sizes[leg] % tiles:
                 raise ValueError(
-                    f"'{name.split('.')[-1]}' has been made for {tiles} of leg '{leg}', not for {self.sizes[leg]}."
+                    f"'{name.split('.')[-1]}' is generated for tiles of {tiles} on leg '{leg}', which has size "
+                    f"{self.sizes[leg]}."
                 )
         self.pairs = self.count * math.prod(self.programs.values())
         self.width = {axis: math.prod(self.sizes[leg] for leg in legs.split()) for axis, legs in region.widths.items()}
         floats = {name: x for name, x in self.operands.items() if x is not None and x.is_floating_point()}
         wide = {leg for legs in region.widths.values() for leg in legs.split()}
-        met = [x for name, x in floats.items() if wide & {*region.operands[name].split()}]  # in products of matrices
+        met = [x for name, x in floats.items() if wide & {*region.operands[name].split()}]  # in matrix products
         self.dtype = cast or max((x.dtype for x in met or floats.values()), key=lambda kind: torch.finfo(kind).bits)
         if self.dtype == torch.bfloat16 and interpreted():
             raise ValueError(
-                f"'{name.split('.')[-1]}': the interpreter of triton rounds bfloat16 wrongly; give float16 or float32."
+                f"'{name.split('.')[-1]}': the interpreter of triton rounds bfloat16 incorrectly; give float16 or "
+                "float32."
             )
         longest = max(torch.finfo(x.dtype).bits for x in floats.values())
         self.sums = torch.float64 if longest > 32 else torch.float32
@@ -150,7 +152,7 @@ class Launch:
         self.common = self.arguments(mask, key_mask, seed, numbers, training)
 
     def seen_sizes(self) -> dict[str, int]:
-        """The size of each leg that an operand shows: of several the largest, where one entry stands for all."""
+        """The size of each leg of an operand, the largest if some operands have size 1."""
         found = {}
         for name, legs in self.region.operands.items():
             if self.operands[name] is not None:
@@ -166,7 +168,7 @@ class Launch:
         return [self.lengths[leg] if leg in self.lengths else self.sizes[leg] for leg in legs]
 
     def arguments(self, mask, key_mask, seed, numbers, training) -> dict:
-        """The arguments that every kernel takes."""
+        """The arguments of every kernel."""
         region, found = self.region, {}
         for name, legs in region.operands.items():
             own, x = legs.split(), self.operands[name]
@@ -198,7 +200,7 @@ class Launch:
         return found | {"DOT": tile_type(self.dtype), "SUMS": tile_type(self.sums)}
 
     def pointer(self, name: str, x: Tensor | None, count: int) -> dict:
-        """An operand and its strides; where it is not present, another tensor that is not read."""
+        """An operand and its strides; for an absent operand, a placeholder tensor that is not read."""
         if x is None:
             return {name: self.like, f"{name}_step": (0,) * count}
         return {
@@ -208,11 +210,11 @@ class Launch:
 
     @property
     def cores(self) -> bool:
-        """Whether products are made by tensor cores, whose results warps hold in parts of 16 x 8."""
+        """Whether products use tensor cores, whose results are distributed over warps in parts of 16 x 8."""
         return self.dtype.itemsize < 4
 
     def config(self, kind: str) -> dict:
-        """The blocks of both sides for a kernel, and how a program is compiled."""
+        """The block sizes of both sides and the compile options of a kernel, cached."""
         room = {leg: min(padded(length), LARGEST) for leg, length in self.lengths.items()}
         at = (self.name, kind, self.dtype, target_of(), *self.width.values(), *room.values())
         if at not in CONFIGS:
@@ -220,7 +222,7 @@ class Launch:
         return CONFIGS[at]
 
     def chosen(self, kind: str, room: dict[str, int]) -> dict:
-        """The same, chosen among the blocks that are no larger than there is `room` on each side."""
+        """Selects the configuration among blocks that are at most `room` on each side."""
         region, (n, m) = self.region, self.region.sides
         fixed, other = (m, n) if kind == "keys" else (n, m)
         candidates = [
@@ -248,13 +250,13 @@ class Launch:
         return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
 
     def band(self, config: dict) -> dict:
-        """As many queries as keys, and the relative positions of their block."""
+        """Equal blocks of queries and keys, and the block of their relative positions."""
         names = [f"{leg}_block" for leg in self.region.sides]
         size = min(config[name] for name in names)
         return dict.fromkeys(names, size) | {f"{self.region.relative}_block": 2 * size}
 
     def launch(self, kind: str, side: str, **special) -> None:
-        """Runs a kernel with a program for each block of a side."""
+        """Launches a kernel with one program per block of a side."""
         blocks, programs = self.blocks(kind, side), self.programs_of(kind)
         if leg := self.region.loops.get(kind):
             special |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
@@ -265,11 +267,11 @@ class Launch:
             self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, PARTS=parts, **config)
 
     def rows(self, kind: str) -> str:
-        """The side whose rows a tile of a kernel has: keys where its programs have keys, but for relative ones."""
+        """The side of the rows of a kernel's tiles: keys if its programs have keys, except with relative positions."""
         return self.region.sides[kind == "keys" and not self.region.relative]
 
     def programs_of(self, kind: str) -> dict[str, int]:
-        """How many programs a kernel has for each head: of one that they loop over, no more than keep a GPU busy."""
+        """The programs of a kernel per head; for a looped head, only as many as keep a GPU busy."""
         leg = self.region.loops.get(kind)
         if leg is None:
             return self.programs
@@ -280,7 +282,7 @@ class Launch:
         return {**self.programs, leg: -(-self.programs[leg] // share)}
 
     def blocks(self, kind: str, side: str) -> int:
-        """The blocks of a side that a kernel has programs for; of relative positions those of differences of blocks."""
+        """The blocks of a side that have programs; for relative positions, the differences of blocks."""
         if side == self.region.relative:
             return sum(self.blocks(kind, leg) for leg in self.region.sides) - 1
         return -(-self.lengths[side] // self.config(kind)[f"{side}_block"])
@@ -289,7 +291,7 @@ class Launch:
         return math.prod(tiles for leg, tiles in self.region.heads.items() if leg in legs)
 
     def apart(self, kind: str, legs: list[str]) -> dict[str, int]:
-        """Of each head, how many programs of a kernel have parts of their own of what has these legs."""
+        """Per head, the programs of a kernel that write separate parts of a tensor with these legs."""
         return self.programs if self.region.loops.get(kind) in legs else self.programs_of(kind)
 
     def room(
@@ -300,10 +302,10 @@ class Launch:
         kind: str = "forward",
         whole: Tensor | None = None,
     ) -> Tensor:
-        """A tensor for all programs' tiles: [pairs, (blocks), tiles, sides]. Where not all is written, it holds zeros:
-        in tables, and of queries x keys, of which blocks that no mask lets see are left out.
+        """A tensor for the tiles of all programs: [pairs, (blocks), tiles, sides].
 
-        In the dtype of `whole` where it has no more numbers than that: then there are no parts to be added.
+        Filled with zeros if not all of it is written: tables, and queries x keys, of which hidden blocks are skipped.
+        Uses the dtype of `whole` if it has equally many elements, because then no parts are added.
         """
         programs = self.programs if blocks is not None else self.apart(kind, legs)
         shape = [
@@ -329,7 +331,7 @@ class Launch:
         return {self.region.operands[name].split()[-1] for name in self.region.tables}
 
     def joined(self, x: Tensor, legs: list[str], programs: dict[str, int] | None = None) -> Tensor:
-        """[pairs, tiles, sides] of all programs as [batch, legs]: parts of what several programs have are added."""
+        """[pairs, tiles, sides] of all programs as [batch, legs]; parts from several programs are added."""
         heads, programs = self.region.heads, programs or self.programs
         own = [leg for leg in heads if leg in legs]
         x = x.view(self.count, *programs.values(), *(heads[leg] for leg in own), *x.shape[2:])

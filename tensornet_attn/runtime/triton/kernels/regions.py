@@ -1,4 +1,4 @@
-"""Regions of queries x keys as operations of torch, with their gradients; the kernels are made for each region."""
+"""Regions of queries x keys as custom operations with gradients; the kernels are generated for each region."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def tiled(
     numbers: list[float] = (),
     training: bool = False,
 ) -> Tensor:
-    """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m elements is made."""
+    """The result of region `name`: [batch..., heads..., n, width...]; no tensor of n x m elements is created."""
     present = [x is not None for x in operands]
     operands = [x for x in operands if x is not None]
     seed = torch.randint(2**62, (1,), device=operands[0].device) if REGIONS[name].random and training else None
@@ -31,7 +31,7 @@ def tiled(
 
 
 def given_noise(noise: dict[str, Tensor] | None, name: str, order: tuple[int, ...]) -> Tensor | None:
-    """The values given under `name`, their legs in this order; None where they are not given."""
+    """The noise given under `name`, with its legs in this order. Returns None if it is not given."""
     x = None if noise is None else noise.get(name)
     return None if x is None else x.movedim([i - len(order) for i in order], list(range(-len(order), 0)))
 
@@ -51,7 +51,7 @@ def tiles_forward(
     training: bool,
     cast: torch.dtype | None,
 ) -> list[Tensor]:
-    """The result of a region, [batch..., legs], and of each row of its maps the log of the sum, or 1 / (sum + eps)."""
+    """The result of a region, [batch..., legs], and per map row the log-sum-exp, or 1 / (sum + eps)."""
     run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
     region, (query, _) = run.region, run.region.sides
     legs = region.result.split()
@@ -66,7 +66,7 @@ def tiles_forward(
 
 @tiles_forward.register_fake
 def tiles_shape(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast):
-    """The shapes, computed without numbers."""
+    """The shapes of the results."""
     run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
     legs = run.region.result.split()
     out = operands[0].new_empty([*run.batch, *run.whole(legs)], dtype=run.dtype)
@@ -92,7 +92,7 @@ def tiles_backward(
     training: bool,
     cast: torch.dtype | None,
 ) -> list[Tensor]:
-    """The gradients of the operands that are `wanted`, and of the mask last."""
+    """The gradients of the `wanted` operands, and of the mask last."""
     run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
     with torch.cuda.device_of(run.like):
         return backward_of(run, gradient, out, lse, wanted, mask)
@@ -101,7 +101,7 @@ def tiles_backward(
 def backward_of(
     run: Launch, gradient: Tensor, out: Tensor, lse: Tensor, wanted: list[bool], mask: Tensor | None
 ) -> list[Tensor]:
-    """`tiles_backward` of a call."""
+    """`tiles_backward` for a launch."""
     region, (query, key) = run.region, run.region.sides
     apart = apart_in_programs(run, gradient).contiguous()
     sums = torch.empty_like(lse)
@@ -145,12 +145,12 @@ def row_dots(run: Launch, a: Tensor, b: Tensor) -> Tensor:
 
 
 def kernel_for(region: Region, name: str) -> str:
-    """The kernel that gives the gradient of an operand, or of the mask."""
+    """The kernel that computes the gradient of an operand, or of the mask."""
     return next((kind for kind, kernel in region.kernels.items() if f"{name}_grad" in kernel.arg_names), "rows")
 
 
 def apart_in_programs(run: Launch, x: Tensor) -> Tensor:
-    """The opposite of `joined`: [batch..., legs] of the result as [pairs, tiles, sides]."""
+    """The inverse of `joined`: [batch..., legs] of the result as [pairs, tiles, sides]."""
     region, legs = run.region, run.region.result.split()
     x = one_width(with_batch(x, run.whole(legs), run.batch), legs, region.widths)
     own = [leg for leg in region.heads if leg in legs]
@@ -167,20 +167,20 @@ def apart_in_programs(run: Launch, x: Tensor) -> Tensor:
 
 
 def gathered(run: Launch, name: str, room: Tensor, legs: list[str], x: Tensor, mask: Tensor | None) -> Tensor:
-    """The gradient of an operand from what the programs wrote."""
+    """The gradient of an operand, from the outputs of the programs."""
     programs = run.apart(kernel_for(run.region, name), legs)
     if not {*run.region.sides} & {*legs}:
         room, programs = overlapping(run, room) if run.region.relative in legs else room.sum(1), run.programs
     found = run.joined(room, legs, programs)
     found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
     if name in run.region.tables and legs != run.region.operands[name].split():
-        found = found.sum(-2)  # the rows of all queries
+        found = found.sum(-2)  # sum over the rows of all queries
     shape = run.mask_shape if x is mask else x.shape
     return found.sum_to_size(shape).reshape(x.shape).to(x.dtype)
 
 
 def overlapping(run: Launch, room: Tensor) -> Tensor:
-    """[pairs, blocks, tiles, positions, ...] as one row of positions: a later half is the next block's first one."""
+    """[pairs, blocks, tiles, positions, ...] as one row of positions; second halves overlap with the next block."""
     size, keys = room.shape[3] // 2, run.lengths[run.region.sides[1]]
     found = room.new_zeros(len(room), room.shape[1] + 1, room.shape[2], size, *room.shape[4:])
     found[:, :-1] += room[:, :, :, :size]
@@ -199,36 +199,36 @@ def tiles_gradients(gradient, out, lse, wanted, operands, mask, *rest):
 
 
 def tiles_save(ctx, inputs, output):
-    """Keeps the operands, the result and one number a row of each map."""
+    """Saves the operands, the result, and one number per map row."""
     operands, mask, key_mask, seed, *ctx.call = inputs
     kept_for_backward(ctx, operands, (mask, key_mask, seed), output)
 
 
 def kept_for_backward(ctx, operands, some, output):
-    """Saves tensors, of which some may be None."""
+    """Saves tensors, some of which may be None."""
     ctx.save_for_backward(*operands, *output, *some)
     ctx.mark_non_differentiable(output[1])
 
 
 def saved_backward(ctx, gradient, wanted, backward):
-    """The gradients of the operands, and of the mask last, that are `wanted`; None for the others."""
+    """The gradients of the operands, and of the mask last; None unless `wanted`."""
     *operands, out, lse, mask, key_mask, seed = ctx.saved_tensors
     found = list(backward(ctx.call, wanted, (seed, key_mask), gradient, out, lse, mask, *operands))
     return [found.pop(0) if asked else None for asked in wanted]
 
 
 def tiles_autograd(ctx, gradients):
-    """The gradients of the operands that want one."""
+    """The gradients of the operands that require one."""
     wanted = [*ctx.needs_input_grad[0], ctx.needs_input_grad[1]]
     *tensors, mask = saved_backward(ctx, gradients[0], wanted, gradients_of)
-    return tensors, mask, None, None, *([] if one == [] else None for one in ctx.call)  # [] might be one of tensors
+    return tensors, mask, None, None, *([] if one == [] else None for one in ctx.call)  # [] could be a list of tensors
 
 
 tiles_forward.register_autograd(tiles_autograd, setup_context=tiles_save)
 
 
 def gradients_of(call, wanted, others, gradient, out, lse, mask, *operands):
-    """`tiles_backward`, with tensors that want no gradient of their own in `others`."""
+    """`tiles_backward`; `others`: tensors that need no gradient."""
     seed, key_mask = others
     return tuple(tiles_backward(gradient, out, lse, wanted, list(operands), mask, key_mask, seed, *call))
 
@@ -238,7 +238,7 @@ tiles_backward.register_vmap(one_by_one(tiles_backward))
 
 
 class TiledRegion(torch.autograd.Function):
-    """The same for eager code, where transforms of torch.func want a Function."""
+    """`tiles_forward` in eager mode: transforms of torch.func require a Function."""
 
     generate_vmap_rule = True
 
@@ -259,7 +259,7 @@ class TiledRegion(torch.autograd.Function):
 
 
 class TiledGradient(torch.autograd.Function):
-    """Its backward, which has no derivative."""
+    """Its backward, which is not differentiable."""
 
     generate_vmap_rule = True
 
@@ -269,8 +269,8 @@ class TiledGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        """Keeps nothing."""
+        """Saves nothing."""
 
     @staticmethod
     def backward(ctx, *seconds):
-        raise RuntimeError("Regions in Triton have first derivatives alone; those of backend 'torch' have all.")
+        raise RuntimeError("Triton kernels have first derivatives only; use backend='torch' for higher ones.")

@@ -1,4 +1,4 @@
-"""The delta rule by Triton kernels, in chunks of keys; beside `delta_rule`."""
+"""`delta_rule` by Triton kernels, in chunks of keys."""
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from tensornet_attn.runtime.triton.kernels.tiles import (
     tile_type,
 )
 
-DEEPEST = 128  # width of keys whose states a program holds
+DEEPEST = 128  # maximum width of keys whose states a program holds
 DELTA = (
     (64, 64, 4, 3),
     (64, 64, 4, 2),
@@ -46,9 +46,9 @@ def triton_delta_rule(
     chunk: int = 64,
     past: list[Tensor] | tuple[Tensor, ...] = (),
 ) -> Tensor:
-    """`delta_rule` of the same arguments, which itself takes wider keys, and what stands before the first of them.
+    """`delta_rule`, with the same arguments; uses the torch version for wider keys and for a `past` state.
 
-    The kernels choose their own chunk.
+    The kernels choose the chunk.
     """
     if k.shape[-1] > DEEPEST or past:
         return delta_rule(q, k, v, rate, key_mask, normalize, eps, chunk, past)
@@ -59,16 +59,14 @@ def triton_delta_rule(
             k, rate = torch.where(key_mask[..., None], k, 0), torch.where(key_mask, rate, 0)
         return delta_by_heads(q, k, v, rate, normalize == "read", eps).to(dtype)
     q, k, v, rate, z = delta_operands(k, v, rate, key_mask, normalize, eps, past, q)
-    held = (
-        torch.bfloat16 if dtype == torch.bfloat16 else q.dtype
-    )  # gradients that are divided are too small for float16
+    held = torch.bfloat16 if dtype == torch.bfloat16 else q.dtype  # divided gradients are too small for float16
     read = delta_by_heads(q.to(held), k.to(held), v.to(held), rate, False, 0.0)
-    z = F.pad(z, (0, 0, n - m, 0))  # as the last query stands at the last key; a negative width crops
+    z = F.pad(z, (0, 0, n - m, 0))  # the last query is at the last key; a negative width crops
     return divided(read.to(q.dtype), (z * q).sum(-1, keepdim=True) + eps).to(dtype)
 
 
 def delta_by_heads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool, eps: float) -> Tensor:
-    """The delta rule, to `normalize` read by query and the sum of keys: operands that broadcast."""
+    """The delta rule for operands that broadcast; `normalize` divides by the product of query and key sums."""
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2], rate.shape[:-1])
     dtype = common_dtype(q, k, v)
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
@@ -78,9 +76,9 @@ def delta_by_heads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: boo
 
 @torch.library.custom_op(operation("triton_delta"), mutates_args=())
 def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool, eps: float) -> tuple[Tensor, Tensor]:
-    """What the queries read: q [b, h, n, d], k [b, h, m, d], v [b, h, m, e], rate [b, h, m, 1] -> [b, h, n, e].
+    """The values read: q [b, h, n, d], k [b, h, m, d], v [b, h, m, e], rate [b, h, m, 1] -> [b, h, n, e].
 
-    To `normalize` it is divided by q z + eps, z the sum of keys so far; 1 over that is the second result, [b, h, n].
+    With `normalize`, divided by q z + eps, z the cumulative key sum; the reciprocal [b, h, n] is the second result.
     """
     with torch.cuda.device_of(q):
         q, k, v = map(laid_out, (q, k, v))
@@ -96,10 +94,10 @@ def triton_delta(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: bool,
 def triton_delta_gradients(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, rate: Tensor, out: Tensor, inverse: Tensor, normalize: bool, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of q, k, v and rate from that of what is read; `moved` is -1 times that of the writes.
+    """The gradients of q, k, v and rate from that of the values read; `moved` is minus the gradient of the writes.
 
-    To `normalize`, g becomes inverse g, and queries and keys get the gradient r of the row sums, as linear attention
-    has it: scores that are read by the writes are g written^T + r.
+    With `normalize`, g becomes inverse g, and queries and keys receive the gradient r of the row sums, as in linear
+    attention: scores that the writes read are g written^T + r.
     """
     with torch.cuda.device_of(g):
         g, q, k, v, rate = *map(laid_out, (g, q, k, v)), rate.contiguous()
@@ -121,12 +119,12 @@ def triton_delta_gradients(
 
 
 def kept_in(*given: Tensor) -> torch.dtype:
-    """The dtype of what kernels keep for other kernels: sums of many outgrow float16, and not bfloat16."""
+    """The dtype of tensors passed between kernels: large sums overflow float16, but not bfloat16."""
     return torch.bfloat16 if any(x.dtype == torch.bfloat16 for x in given) else sums_of(given[0])
 
 
 def delta_chunked(k: Tensor, features: int, width: int) -> Chunked:
-    """The launch for keys like k of these widths; a chunk is a power of two, and has two halves of 16 rows or more."""
+    """The launch options for keys like k of these widths; a chunk is a power of two with halves of at least 16 rows."""
     size, rows, deep = kept_in(k).itemsize, padded(min(k.shape[-2], 64), 32), padded(features)
     candidates = [
         {"CHUNK": min(chunk, rows), "BLOCK": min(block, padded(max(features, width))),
@@ -135,7 +133,7 @@ def delta_chunked(k: Tensor, features: int, width: int) -> Chunked:
 
     def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
         staged = size * CHUNK * (3 * deep + 2 * BLOCK)
-        if size < 4:  # as compiling for sm_80 and sm_90 has shown
+        if size < 4:  # as measured by compiling for sm_80 and sm_90
             return (CHUNK * (CHUNK + BLOCK + deep) + 2 * BLOCK * deep) * 2 // 3, staged
         return (CHUNK * (CHUNK + BLOCK + 2 * deep) + BLOCK * deep) * held_for(size), staged
 
@@ -145,14 +143,14 @@ def delta_chunked(k: Tensor, features: int, width: int) -> Chunked:
 
 
 def products_of(k: Tensor) -> str:
-    """How products of float32 are computed beside operands like k."""
+    """The input precision of float32 products with operands like k."""
     return "bf16x3" if k.dtype == torch.bfloat16 else precision_of(k)
 
 
 def solve_chunks(
     k: Tensor, v: Tensor, rate: Tensor, how: Chunked, keep: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """undone [b, h, m, d], writes [b, h, m, e]; to `keep`, the inverse of each chunk's system, [b h, chunks c, c]."""
+    """undone [b, h, m, d], writes [b, h, m, e] and, with `keep`, the inverse of each system, [b h, chunks c, c]."""
     batch, heads, length, features = k.shape
     width, chunks, kept = v.shape[-1], -(-length // how.chunk), kept_in(k)
     undone, writes = k.new_empty(k.shape, dtype=kept), v.new_empty(v.shape, dtype=kept)
@@ -171,9 +169,9 @@ def solve_chunks(
 def scan_chunks(
     adds: Tensor, given: Tensor, takes: Tensor, how: Chunked, more: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The states before each chunk [b h, chunks, e, d] and what is moved into them, as `delta_states` says.
+    """The states before each chunk [b h, chunks, e, d] and the values moved into them, see `delta_states`.
 
-    With `more`, two operands of queries, from the last chunk to the first.
+    With `more`, two operands of queries, runs from the last chunk to the first.
     """
     batch, heads, length, features = adds.shape
     width, chunks = given.shape[-1], -(-length // how.chunk)
@@ -194,7 +192,7 @@ def scan_chunks(
 def gradients_end(
     k: Tensor, v: Tensor, rate: Tensor, found: tuple[Tensor, ...], how: Chunked
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of k, v and rate, from all that has been `found`, as `delta_gradients_end` says."""
+    """The gradients of k, v and rate from the intermediate results in `found`, see `delta_gradients_end`."""
     batch, heads, length, features = k.shape
     width, chunks = v.shape[-1], -(-length // how.chunk)
     dk, dv, drate = k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(rate)
@@ -209,13 +207,13 @@ def gradients_end(
 
 @triton_delta.register_fake
 def triton_delta_shape(q, k, v, rate, normalize, eps):
-    """The shapes of what is read, and of the inverse row sums."""
+    """The shapes of the values read, and of the reciprocal row sums."""
     rows = q.shape[:-1] if normalize else (0,)
     return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
 
 
 def triton_delta_keep(ctx, inputs, output):
-    """Keeps the operands and the results."""
+    """Saves the operands and the results."""
     *operands, ctx.normalize, ctx.eps = inputs
     ctx.save_for_backward(*operands, *output)
 
@@ -226,13 +224,13 @@ def triton_delta_autograd(ctx, g, _):
 
 
 def triton_delta_keep_all(ctx, inputs, output):
-    """Keeps what the gradients are made of."""
+    """Saves the inputs of the gradients."""
     *operands, _, _, ctx.normalize, ctx.eps = inputs
     ctx.save_for_backward(*operands)
 
 
 def triton_delta_twice(ctx, *seconds):
-    """The gradients of the gradients, by those of plain tensor code."""
+    """The second-order gradients, by differentiating plain tensor code."""
 
     def plain(q, k, v, rate):
         return delta_rule(q, k, v, rate[..., 0], None, "read" if ctx.normalize else "none", ctx.eps)

@@ -1,7 +1,7 @@
-"""Kernels of the delta rule in chunks: the triangular system of each chunk, the fast weights between, the gradients.
+"""Kernels of the delta rule in chunks: the triangular system of each chunk, states between chunks, gradients.
 
-What queries read and most gradients are linear attention: `linear_reads` makes them. What stands between kernels is
-kept as `undone` and the like are: in bfloat16 where operands are, else in float32 at least. Sums never are.
+Reads and most gradients are linear attention and use `linear_reads`. Tensors passed between kernels, such as `undone`,
+are bfloat16 if the operands are, otherwise at least float32. Sums are never bfloat16.
 """
 
 import triton
@@ -12,21 +12,21 @@ from tensornet_attn.runtime.triton.kernels.tiles import product
 
 @triton.jit
 def rows_of(base, row, step, length, f, width):
-    """The tile [rows, columns] of a tensor at these places, zeros beyond its ends."""
+    """The tile [rows, columns] of a tensor at these indices, zeros beyond the ends."""
     return tl.load(base + row[:, None] * step + f[None, :], (row < length)[:, None] & (f < width)[None, :], 0.0)
 
 
 @triton.jit
 def store_rows(base, row, width, length, f, x):
-    """Writes a tile into a tensor whose rows lie side by side, nothing beyond its ends."""
+    """Stores a tile into a contiguous tensor, nothing beyond the ends."""
     tl.store(base + row[:, None] * width + f[None, :], x, (row < length)[:, None] & (f < width)[None, :])
 
 
 @triton.jit
 def solved_system(system, ROWS: tl.constexpr, LEVELS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
-    """The inverse of 1 + what `system` has below the diagonal, [ROWS, ROWS], of 2 ** LEVELS rows.
+    """The inverse of 1 + the part of `system` below the diagonal, [ROWS, ROWS], of 2 ** LEVELS rows.
 
-    That of two blocks on the diagonal and what joins them is T - T N T, from blocks of one row on.
+    Blocks on the diagonal are combined in pairs by T - T N T, starting with single rows.
     """
     place = tl.arange(0, ROWS)
     solved = tl.where(place[:, None] == place[None, :], tl.full([ROWS, ROWS], 1.0, DTYPE), 0.0)
@@ -48,8 +48,8 @@ def chunk_solutions(
     """undone = T (rate k) and writes = T (rate v) of each chunk, T the inverse of 1 + rate k k^T below the diagonal.
 
     keys [b, h, length, features], values [b, h, length, width], rate [b h, length] -> undone and writes [b h, length,
-    .], T [b h, chunks, 2 HALF, 2 HALF], where there is room for it. The halves of a chunk are solved by themselves: T
-    joins them by -T N T.
+    .], and if given T [b h, chunks, 2 HALF, 2 HALF]. The halves of a chunk are solved separately, then T combines them
+    by -T N T.
     """
     chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
     place, begin = tl.arange(0, HALF), chunk * (2 * HALF)
@@ -106,14 +106,14 @@ def delta_states(
     LATER: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
     CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """S becomes S + adds^T moved, moved = given - takes S, chunk after chunk; `states` has S^T before each chunk.
+    """S becomes S + adds^T moved, moved = given - takes S, for each chunk; `states` receives S^T before each chunk.
 
     adds and takes [b, h, length, features], given and moved [b h, length, width], states [b h, chunks, width,
-    features]. LATER: from the last chunk on, with -given, and left^T right added: left [b, h, others, features] and
-    right [b, h, others, width], whose row i stands at position `first` + i.
+    features]. LATER: from the last chunk to the first, with -given, and left^T right is added: left [b, h, others,
+    features] and right [b, h, others, width], whose row i is at position `first` + i.
 
-    All that follows from S is transposed, so that it is the left factor of the next product: each warp has rows of its
-    own, which never leave its registers.
+    Everything derived from S is transposed, so that it is the left factor of the next product: each warp has its own
+    rows, which stay in registers.
     """
     lead, f = tl.program_id(0).to(tl.int64), tl.arange(0, FEATURES)
     e, place = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH), tl.arange(0, CHUNK)
@@ -127,7 +127,7 @@ def delta_states(
     KEPT = states.dtype.element_ty
     state = tl.zeros([WIDTH, FEATURES], DTYPE)
     for step in range(chunks):
-        chunk = lead * 0 + (chunks - 1 - step if LATER else step)  # in 64 bits
+        chunk = lead * 0 + (chunks - 1 - step if LATER else step)  # 64-bit
         begin = chunk * CHUNK
         more = length - begin
         kept = state.to(KEPT)
@@ -140,7 +140,7 @@ def delta_states(
         add = rows_of(adds + begin * adds_row, place, adds_row, more, f, features)
         state += product(own, add, PRECISION)
         if LATER:
-            i, j = begin - first, others + first - begin  # the row of the chunk's first position; how many there are
+            i, j = begin - first, others + first - begin  # row of the chunk's first position; number of rows
             on, at = ((place >= -i) & (place < j))[:, None], place[:, None]
             x = tl.load(left + i * left_row + at * left_row + f[None, :], on & (f < features)[None, :], 0.0)
             y = tl.load(right + i * right_row + at * right_row + e[None, :], on & (e < width)[None, :], 0.0)
@@ -154,10 +154,10 @@ def delta_gradients_end(
     keys_batch, keys_head, keys_row, values_batch, values_head, values_row, heads, length, features, width, chunks,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of keys, values and rate by way of rate k and rate v; that of keys with the part that is there.
+    """The gradients of keys, values and rate via rate k and rate v; `keys_part` is added to that of keys.
 
-    T^T moved S^T is that of rate k, which takes the place of undone; T^T (-moved) that of rate v; minus their products
-    with undone and writes that of the system, below the diagonal. keys_part [b, h, length, features], states [b h,
+    The gradient of rate k is T^T moved S^T and overwrites undone; that of rate v is T^T (-moved). That of the system,
+    below the diagonal, is minus their products with undone and writes. keys_part [b, h, length, features], states [b h,
     chunks, width, features].
     """
     chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
@@ -194,7 +194,7 @@ def delta_gradients_end(
         found = product(back, found.to(KEPT), PRECISION).to(KEPT)
         took = rows_of(undone, place, features, more, f, features)
         system += product(found, tl.trans(took), PRECISION)
-        tl.debug_barrier()  # each thread has read what stands there
+        tl.debug_barrier()  # all threads have read before any writes
         store_rows(undone, place, features, more, f, found)
     system = tl.where(place[:, None] > place[None, :], system, 0.0).to(KEPT)
     tl.debug_barrier()

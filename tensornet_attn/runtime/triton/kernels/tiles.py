@@ -1,4 +1,4 @@
-"""Products of tiles: given numbers in their own precision, sums beside them in float32 at least."""
+"""Products of tiles: operands in their own precision, sums in at least float32."""
 
 import math
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr):
-    """a b, added in float32 at least: of two dtypes the smaller one keeps its bits, the larger one is not rounded.
+    """a b, accumulated in at least float32; of two dtypes the smaller keeps its bits, and the larger is not rounded.
 
-    float32 beside bfloat16 is taken apart into two bfloat16, which have 16 bits together, and float32 beside float16
-    is multiplied as float32: sums of many outgrow float16.
+    float32 with bfloat16 is split into two bfloat16 values, 16 bits together. float32 with float16 is multiplied as
+    float32, because large sums overflow float16.
     """
     if a.dtype == b.dtype:
         found = tl.dot(a, b, input_precision=PRECISION)
@@ -31,22 +31,22 @@ def product(a, b, PRECISION: tl.constexpr):
 
 
 def precision_of(*given: Tensor) -> str:
-    """How products of float32 are computed: exactly, or as three of TF32 where anything given has fewer bits."""
+    """The input precision of float32 products: exact, or three TF32 products if an operand has fewer bits."""
     return "tf32x3" if any(x.dtype in (torch.bfloat16, torch.float16) for x in given) else "ieee"
 
 
 def sums_of(x: Tensor) -> torch.dtype:
-    """The dtype of sums of x: float32 at least."""
+    """The dtype of sums of x: at least float32."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
 def tile_type(dtype: torch.dtype):
-    """The same dtype as triton has it."""
+    """The corresponding triton dtype."""
     return getattr(tl, str(dtype).removeprefix("torch."))
 
 
 def common_dtype(*given: Tensor) -> torch.dtype:
-    """The dtype that holds the numbers of all of these."""
+    """The dtype that represents the values of all of these."""
     dtype = given[0].dtype
     for x in given[1:]:
         dtype = torch.promote_types(dtype, x.dtype)
@@ -60,13 +60,13 @@ def batch_and_heads(x: Tensor, lead: tuple[int, ...]) -> Tensor:
 
 
 def in_batch_dimension(op):
-    """The vmap of an operation: the mapped dimension is part of the kernels' batch, the first one of each tensor."""
+    """A vmap rule: the mapped dimension becomes part of the kernels' batch, first in each tensor."""
 
     def mapped(info, dims, *given):
         pairs = [(x, dim) for x, dim in zip(given, dims, strict=True) if isinstance(x, Tensor)]
         first = [x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs]
         found = op(*(x.flatten(0, 1) for x in first), *given[len(first) :])
-        whole = [x.ndim > 1 for x in found]  # an empty vector stands for what is not computed
+        whole = [x.ndim > 1 for x in found]  # empty tensors stand for results that are not computed
         found = (x.unflatten(0, (info.batch_size, -1)) if own else x for x, own in zip(found, whole, strict=True))
         return tuple(found), tuple(0 if own else None for own in whole)
 
