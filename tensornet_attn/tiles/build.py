@@ -28,13 +28,8 @@ from tensornet_attn.tiles.model import (
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 
-<<<<<<< HEAD
 def tile_program(graph: Graph, step: Step, most: int = MOST) -> Program:
-    """The program of a kernel's body. Raises Unfit with the reason where there is none."""
-=======
-def tile_program(graph: Graph, step: Step) -> Program:
     """The program of a kernel's body. Raises Unfit with the reason if there is none."""
->>>>>>> main
     op = with_hiding(graph, step)
     heads, whole, widths = sides_of(graph, op, most)
     places = relative(graph, op)
