@@ -133,6 +133,9 @@ class Pass:
             return True
         if node.op == "over" and not self.inlined_sum(node):
             return True
+        often = any(isinstance(one, Node) and {*one.heads} - {*node.heads} for one in readers)
+        if often and node.op in ("softened", "map", "slope", "over"):
+            return True  # read for each value of a variable that it lacks
         cheap = node.op in ("mul", "spread", "keep", "inside") and sum(a.axes == self.pair for a in node.args) <= 1
         return len(readers) > 1 and not (cheap and len(readers) <= 2 and node.op != "mul")
 
