@@ -44,8 +44,7 @@ def test_a_random_layer(seed: int) -> None:
     f = module.design.legs["f"]
     x, keys = torch.randn(2, n, f, dtype=F64), torch.rand(2, n, generator=generator) < 0.7
     wanted = results(oracle, [x], {})
-    if not usable(wanted):
-        pytest.skip("its numbers are too large to compare")
+    assert usable(wanted), "the weights are too large to compare anything"
     assert_same(results(module, [x], {}), wanted)
     assert_same(results(module, [x], {"key_mask": keys}), results(oracle, [x], {"key_mask": keys}))
     packed(oracle, module, torch.randn(1, 9, f, dtype=F64), draw)

@@ -13,7 +13,7 @@ from tests.shipped import graph_of
 pytestmark = pytest.mark.rotated
 
 F64 = torch.float64
-EVEN = ("mlp", "sigma_moe", "deepseek_moe", "differential")  # no attention, or a leg with parts
+EVEN = ("mlp", "sigma_moe", "deepseek_moe", "differential", "t5")  # no attention, a leg with parts, or buckets
 
 
 def turns(name: str) -> bool:
