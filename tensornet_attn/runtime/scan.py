@@ -110,9 +110,9 @@ def keys_by_sum(
 
     `before` [..., 1, d] and `count` [..., 1]: sum and number of visible keys before the first key.
     """
-    first = z[..., :1, :]
-    first = torch.zeros_like(first) if before is None else before.expand_as(first)
-    shifted = torch.cat((first, z[..., :-1, :]), -2)
+    shifted = F.pad(z, (0, 0, 1, -1)) if z.shape[-2] else z
+    if before is not None:
+        shifted = torch.cat((before.expand_as(z[..., :1, :]), z[..., :-1, :]), -2)
     scale = (shifted * k).sum(-1)  # ... m
     visible = torch.ones_like(scale, dtype=torch.bool) if key_mask is None else key_mask.expand_as(scale)
     scale = torch.where(visible.cumsum(-1) + (0 if count is None else count) > 1, scale, 1)
