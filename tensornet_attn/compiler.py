@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tensornet_attn.runtime.triton.survey import Used
 
 Overrides = Mapping[str, int | float | str]
-BACKENDS = ("auto", "reference", "torch", "inductor", "triton")
+BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
 BOTH = "triton beside fused attention"  # the backend of the plan in which Triton computes what torch cannot fuse
 _plans: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
 _sources: Cache[Emitted] = Cache(most=256)
@@ -397,9 +397,9 @@ def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> P
 def _planned(
     graph: Graph, backend: str, wanted: TargetOptions, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> Plan:
-    """The plan of a graph on a backend and a device. If Triton cannot run, the plan is that of torch.
+    """The plan of a graph on a backend and a device. If Triton or C++ cannot run, the plan is that of torch.
 
-    Raises InputError if the target is strict and Triton cannot run.
+    Raises InputError if the target is strict and the backend cannot run.
     """
     from tensornet_attn.runtime.triton.target import costs_for, on_gpu, reasons_against
 
@@ -411,16 +411,57 @@ def _planned(
             lambda: _plans.get((graph.to_text(), BOTH, target), lambda: make_plan(graph, "triton", target, fused=True)),
             lambda: plan_of(graph, "triton", target),
         )
-    reasons = tuple(reasons_against(dtype)) if backend == "triton" else ()
+    if backend == "auto":
+        ready = None if on_gpu(device) else _ready(graph, target, _dtype_name(dtype))
+        return ready or plan_of(graph, "torch", target)
+    reasons: tuple[str, ...] = ()
+    if backend == "triton":
+        reasons = tuple(reasons_against(dtype))
+    elif backend == "cpp":
+        reasons = _against_cpp(plan_of(graph, backend, target), _dtype_name(dtype), on_gpu(device))
     if not reasons:
         return plan_of(graph, backend, target)
     if target.strict:
-        raise InputError(f"{graph.name}: strict, but backend 'triton' cannot run: {'; '.join(reasons)}.")
+        raise InputError(f"{graph.name}: strict, but backend '{backend}' cannot run: {'; '.join(reasons)}.")
     warn(
-        f"{graph.name}: backend 'triton' cannot run: {'; '.join(reasons)}. Using 'torch' instead.",
+        f"{graph.name}: backend '{backend}' cannot run: {'; '.join(reasons)}. Using 'torch' instead.",
         stacklevel=caller(),
     )
-    return replace(plan_of(graph, "torch", target), instead=Lowering("triton", reasons))
+    return replace(plan_of(graph, "torch", target), instead=Lowering(backend, reasons))
+
+
+def _dtype_name(dtype: torch.dtype | None) -> str:
+    import torch
+
+    return str(dtype or torch.get_default_dtype()).removeprefix("torch.")
+
+
+def _against_cpp(plan: Plan, dtype: str, gpu: bool) -> tuple[str, ...]:
+    """Why the C++ of a plan cannot run; empty after it has been compiled."""
+    from tensornet_attn.emit.native import texts
+    from tensornet_attn.runtime.cpp import CPP_REALS, cpp_library, reason_against_cpp
+
+    if gpu:
+        return ("it computes on a CPU",)
+    if dtype not in CPP_REALS:
+        return (f"it computes in {' and '.join(CPP_REALS)}, not in {dtype}",)
+    if reason := reason_against_cpp():
+        return (reason,)
+    errors = [text for text in texts(plan.schedule) if cpp_library(text, dtype) is None]
+    return ("the compiler failed",) if errors else ()
+
+
+def _ready(graph: Graph, target: Target, dtype: str) -> Plan | None:
+    """The plan with C++ kernels, if it has some and all of them are in the cache; nothing is compiled."""
+    from tensornet_attn.runtime.cpp import CPP_REALS, cpp_folder, cpp_library
+
+    if dtype not in CPP_REALS or not cpp_folder().is_dir():
+        return None
+    from tensornet_attn.emit.native import texts
+
+    plan = plan_of(graph, "cpp", target)
+    found = texts(plan.schedule)
+    return plan if found and all(cpp_library(text, dtype, build=False) for text in found) else None
 
 
 def _realise(design: Design, plan: Plan) -> Made:

@@ -50,6 +50,8 @@ def backend_of(step: Step, asked: str) -> str:
     own = BY_KIND.get(step.kernel.kind) if step.kernel else None
     if asked == "triton":
         return "triton" if erases(step) or (own is not None and own.on_triton(step.form)) else "torch"
+    if asked == "cpp":
+        return "cpp" if own is not None and own.kind == "native" else "torch"
     return "torch" if asked == "inductor" and own is not None and own.opaque else asked
 
 

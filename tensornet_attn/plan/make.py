@@ -17,7 +17,7 @@ from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementation import Context, Lowered
-from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, TORCH, TRITON_ALONE, Table
+from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, CPP, TORCH, TRITON_ALONE, Table
 from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.target import TRAINING, Target
@@ -37,7 +37,7 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
     if backend == "reference":
         plans = {AS_PRICED: _as_written(graph, target, sizes)}
     else:
-        table = TORCH if backend != "triton" else BESIDE_FUSED if fused else TRITON_ALONE
+        table = {"triton": BESIDE_FUSED if fused else TRITON_ALONE, "cpp": CPP}.get(backend, TORCH)
         context = Context(sizes, target, backend, table.rows)
         start, left_out = _simpler(graph, backend)
         ways = WAYS if target.demanding else WAYS[:1]

@@ -671,7 +671,7 @@ inline void add_products(real* to, const real* a, const real* b, long rows, int 
 """
 
 
-def source(region: Region, kind: str = "float") -> str:
+def source(region: Region, kind: str = "REAL") -> str:
     queries, keys = region.block
-    text = HEADER.replace("@REAL@", kind).replace("@GEMM@", {"float": "sgemm_", "double": "dgemm_"}[kind])
+    text = HEADER.replace("@REAL@", kind).replace("@GEMM@", {"float": "sgemm_", "double": "dgemm_", "REAL": "GEMM"}[kind])
     return text.replace("@QUERIES@", str(queries)).replace("@KEYS@", str(keys)).replace("@MASKS@", str(max(1, len(region.program.masks)))) + region.text + "\n"
