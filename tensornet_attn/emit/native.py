@@ -27,7 +27,7 @@ def texts(schedule: Graph) -> list[str]:
     """The C++ of the kernels of a schedule."""
     graph = hiding(schedule)
     native = [step for step in graph.steps if step.kernel is not None and step.kernel.kind == "native"]
-    return [source(region_of(graph, step)) for step in native]
+    return [source(region_of(graph, step)).strip() for step in native]
 
 
 def emit_native(writer: Writer, step: Step) -> None:
@@ -75,7 +75,7 @@ def _registration(graph: Graph, made: Region, name: str, operands: list[Operand]
         f"programs={prod(graph.leg[leg].size or 1 for leg in made.programs)}",
         f"maps={made.maps}",
         f"gradients={tuple(dict.fromkeys(made.gradients))}",
-        f'text=r"""\n{source(made)}"""',
+        f'text=r"""\n{source(made).strip()}\n"""',
     ]
     lines = [f'f"{{__name__}}.{name}",', *(f"{part}," for part in parts)]
     return f"{name} = cpp_region(\n" + "\n".join(_INDENT + line for line in lines) + "\n)"

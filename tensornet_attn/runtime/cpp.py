@@ -19,7 +19,7 @@ CPP_FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fopenmp",
     "-mprefer-vector-width=512", "-fPIC", "-shared",
 )  # fmt: skip
-CPP_LOADED: dict = {}  # content and dtype: the library, or None where it could not be compiled
+CPP_LOADED: dict = {}  # key of text and dtype: the library; the reason why there is none; None once that was said
 
 
 def cpp_compiler() -> str | None:
@@ -70,22 +70,27 @@ def cpp_stored(text: str, dtype: str) -> pathlib.Path | None:
     return None
 
 
-def cpp_library(text: str, dtype: str, build: bool = True) -> ctypes.CDLL | None:
-    """The library of a text for a dtype, loaded once; compiled if the cache lacks it and `build` is true.
+def cpp_loaded(text: str, dtype: str) -> ctypes.CDLL | str | None:
+    """The library of a text for a dtype, loaded once; compiled if the cache lacks it. The reason if that fails.
 
-    If the compiler fails, a warning shows its first error and the kept source; the result is then None, every time.
+    The process must have loaded torch.
     """
     key = cpp_key(text, dtype)
-    if CPP_LOADED.get(key, "unknown") == "unknown":
-        path = cpp_stored(text, dtype)
-        if path is None and not build:
-            return None
+    if key not in CPP_LOADED:
         try:
-            CPP_LOADED[key] = ctypes.CDLL(str(path or cpp_compiled(text, dtype)))
+            CPP_LOADED[key] = ctypes.CDLL(str(cpp_stored(text, dtype) or cpp_compiled(text, dtype)))
         except OSError as error:
-            warnings.warn(f"C++ kernels are not used: {error}. The blockwise path computes instead.", stacklevel=2)
-            CPP_LOADED[key] = None
+            CPP_LOADED[key] = str(error)
     return CPP_LOADED[key]
+
+
+def cpp_library(text: str, dtype: str) -> ctypes.CDLL | None:
+    """The library that a call uses. If it cannot be compiled: None, and the reason as a warning, once."""
+    found = cpp_loaded(text, dtype)
+    if isinstance(found, str):
+        warnings.warn(f"C++ kernels for {dtype} cannot be used, so the blockwise path runs: {found}", stacklevel=2)
+        CPP_LOADED[cpp_key(text, dtype)] = None
+    return None if isinstance(found, str) else found
 
 
 def cpp_compiled(text: str, dtype: str) -> pathlib.Path:
@@ -104,8 +109,9 @@ def cpp_compiled(text: str, dtype: str) -> pathlib.Path:
         if done.returncode:
             kept = cpp_folder() / f"{cpp_key(text, dtype)}.failed.cpp"
             os.replace(source, kept)
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or ["?"]
-            raise OSError(f"{lines[0].strip()} ({' '.join(map(str, run[:1]))} of {kept})")
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+            lines = [*lines, f"exit status {done.returncode}"]
+            raise OSError(f"{run[0]} fails on {kept}: {lines[0].strip()}")
         digest = hashlib.sha256(made.read_bytes()).hexdigest()[:16]
         found = cpp_folder() / f"{cpp_key(text, dtype)}-{digest}.so"
         os.replace(made, found)

@@ -25,7 +25,7 @@ class CppRegion:
     """
 
     def __init__(self, text, operands, masks, result, programs, maps, gradients):
-        self.text, self.operands, self.masks, self.result = text, operands, masks, result
+        self.text, self.operands, self.masks, self.result = text.strip(), operands, masks, result
         self.programs, self.maps, self.gradients = programs, maps, gradients
 
 
@@ -161,7 +161,7 @@ class CppCall:
         lead = x.ndim - len(order)
         sizes = [x.shape[lead + i] for i in order]
         batch = self.batch if lead > 1 else x.shape[:lead]
-        made = made.reshape(*batch, *sizes)
+        made = made.reshape([*batch, *sizes])
         made = made.permute([*range(lead), *(lead + order.index(i) for i in range(len(order)))])
         alone = [dim for dim in range(lead) if x.shape[dim] == 1 != made.shape[dim]]
         return made.sum(alone, keepdim=True) if alone else made
