@@ -58,10 +58,10 @@ def backend_of(step: Step, asked: str) -> str:
 def strictly(name: str, regions: Iterable[Region], asked: str) -> None:
     """Raises InputError if a region runs on another backend than the requested one.
 
-    With Triton, plain products and boxes stay on torch, because Triton has kernels for everything else.
+    With Triton or C++, plain products and boxes stay on torch: these have kernels for everything else.
     """
     for region in regions:
-        if region.backend != asked and not (asked == "triton" and region.plain):
+        if region.backend != asked and not (asked in ("triton", "cpp") and region.plain):
             raise InputError(
                 f"{name}: strict, but region '{region.name}' runs on '{region.backend}' instead of '{asked}': "
                 f"{region.chosen}. Use backend '{region.backend}', or omit strict."
