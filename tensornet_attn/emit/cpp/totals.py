@@ -1,0 +1,102 @@
+"""Sums over blocks: what a block adds to a result, to a gradient, or to the statistics of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tensornet_attn.emit.cpp.lines import Lines
+from tensornet_attn.emit.cpp.passes import Row
+from tensornet_attn.emit.cpp.places import Where
+from tensornet_attn.emit.cpp.values import SHIFT
+from tensornet_attn.emit.triton.loops import Statement
+from tensornet_attn.tiles.model import Node, Unfit
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a sum is kept: a tile of rows x columns `ld` apart, a row, or a number.
+
+    `before`: lines before each addition, which read the nodes `reads`. `by`: factors of what is added.
+    """
+
+    to: str
+    ld: str = "1"
+    before: tuple[str, ...] = ()
+    reads: tuple[Node, ...] = ()
+    by: tuple[Node, ...] = ()
+
+
+def add(text: Lines, part: Node, target: Target) -> None:
+    """Adds a part of each block to a sum."""
+    both = (text.pair, text.wide)
+    part = without_sums(text.other(part))
+    if part.axes not in both and part.op == "add":
+        for arg in part.args:
+            add(text, arg, target)
+    elif part.axes not in both and part.op == "mul" and any(not arg.axes for arg in part.args):
+        number, rest = part.args if not part.args[0].axes else part.args[::-1]
+        add(text, rest, replace(target, by=(*target.by, number)))
+    elif part.op == "dot" and part.axes not in both:
+        add_product(text, part, target)
+    else:
+        inner = part
+        while inner.op in ("sum", "over") and inner.axes not in both:
+            (inner,) = map(text.other, inner.args)
+        if target.by or inner.axes not in both:
+            raise Unfit(f"a sum of a '{inner.op}' of {' '.join(inner.axes) or 'one number'}")
+        add_row(text, without_sums(inner), part.axes, target)
+
+
+def without_sums(part: Node) -> Node:
+    """What is added up over variables, which a sum does itself."""
+    while part.op == "over" and part.data[1] == "add":
+        (part,) = part.args
+    return part
+
+
+def variables(text: Lines, nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The variables of some nodes, in the order of the program."""
+    own = {variable for node in nodes for variable in node.heads}
+    return tuple(variable for variable in text.program.nodes.sizes if variable in own)
+
+
+def add_product(text: Lines, part: Node, target: Target) -> None:
+    """Adds a product, by BLAS."""
+    args = tuple(map(text.other, part.args))
+
+    def lines() -> list[str]:
+        where = Where({}, text.entry.origin)
+        by = " * ".join(text.value(node, {}, where) for node in target.by) or "1"
+        return [*target.before, *text.product(part, {}, target.to, target.ld, "1", by)]
+
+    heads = variables(text, (part, *target.reads, *target.by))
+    text.ends.append(Statement(heads, (*args, *target.reads), lines))
+
+
+def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> None:
+    """Adds a tile of queries x keys, summed over its other sides, row by row."""
+    query, key = text.pair
+
+    def lines() -> list[str]:
+        if axes and axes in ((key,), text.program.relative):
+            return [*target.before, *text.loop(inner, {}, "to[j] += {x};", target.to)]
+        place = f"({target.to})[i]" if axes == (query,) else f"*({target.to})"
+        summed = text.loop(inner, {}, "part += {x};", sums=("part",))
+        return [*target.before, "{ real part = 0;", *summed, f"{place} += part; }}"]
+
+    text.ends.append(Row(variables(text, (inner, *target.reads)), (inner, *target.reads), lines))
+
+
+def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:
+    """Adds the gradient of a table's entries at distances; `to`: the table, or the row of it of each query."""
+    d = without_sums(text.other(d))
+    reach = leaf.data[2]
+    rows = f" + i * {2 * reach + 1}" if len(text.program.operands[leaf.data[0]].axes) > 1 else ""
+
+    def lines() -> list[str]:
+        text.drops += 1
+        row = f"arena.row({text.drops - 1})"
+        return [*text.loop(d, {}, "to[j] = {x};", row), f"add_entries({to}{rows}, {row}, keys, {reach}, {SHIFT});"]
+
+    text.ends.append(Row(variables(text, (d,)), (d,), lines))
