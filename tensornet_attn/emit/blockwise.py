@@ -53,9 +53,7 @@ class Operand:
         return self.legs.index(leg) - len(self.legs) if leg is not None and leg in self.legs else 0
 
 
-def emit_blockwise(
-    writer: Writer, step: Step, cpp: Callable[[str, list[Operand], Legs], str] | None = None
-) -> None:
+def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand], Legs], str] | None = None) -> None:
     """Emits the call; the functions of a block, forward and backward, are added beside the class.
 
     `cpp`: registers C++ for the same function, operands and result, and returns its name.

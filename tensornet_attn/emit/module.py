@@ -31,7 +31,18 @@ from tensornet_attn.rewrite.hidden import hiding
 
 _INDENT = "    "
 # Modules of the standard library that runtime functions with C++ use.
-MODULES = ("ctypes", "functools", "hashlib", "importlib.util", "os", "pathlib", "shutil", "subprocess", "tempfile", "warnings")
+MODULES = (
+    "ctypes",
+    "functools",
+    "hashlib",
+    "importlib.util",
+    "os",
+    "pathlib",
+    "shutil",
+    "subprocess",
+    "tempfile",
+    "warnings",
+)
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,9 @@ def test_second_derivatives(calls: list[str]) -> None:
 @pytest.mark.rotated
 def test_torch_compile_sees_one_operation() -> None:
     made, plain = pair()
-    agree(torch.compile(made, fullgraph=True, backend="aot_eager", dynamic=True), plain, inputs(2), **masks(2, n=70, m=70))
+    agree(
+        torch.compile(made, fullgraph=True, backend="aot_eager", dynamic=True), plain, inputs(2), **masks(2, n=70, m=70)
+    )
 
 
 def test_float32(calls: list[str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tensornet_attn.emit.cpp.lines import Lines, indented, nested
 from tensornet_attn.emit.cpp.places import Where
 from tensornet_attn.emit.cpp.region import Printed, RegionText, stored_between
-from tensornet_attn.emit.cpp.totals import Target, add, add_entries
+from tensornet_attn.emit.cpp.totals import Target, add, add_entries, add_row, without_sums
 from tensornet_attn.tiles.derive import Gradients, one_map
 from tensornet_attn.tiles.model import Node, Unfit, below
 
@@ -39,13 +39,15 @@ def backward(region: RegionText, made: Gradients) -> str:
     for number, (leaf, d) in enumerate(leaves):
         if leaf.op == "entry":
             entries(region, text, number, leaf, d, sums)
+        elif leaf.axes == region.program.pair:
+            pairs(region, text, leaf, d)
     before, passes = known_rows(region), list[Printed]()
     if made.maps and not before:
         passes += rows_before(region, made, text)
     else:
         passes.append(region.print(text))
     for leaf, d in leaves:
-        if leaf.op == "load":
+        if leaf.op == "load" and leaf.axes != region.program.pair:
             flush(region, text, leaf, d, sums)
     stored = [f"{region.operands[number]}_grad" for number in dict.fromkeys(leaf.data[0] for leaf, _ in leaves)]
     fill = [f"fill(sums, {region.maps} * QUERIES, 0);"] if made.maps else []
@@ -119,6 +121,14 @@ def entries(region: RegionText, text: Lines, number: int, leaf: Node, d: Node, s
     body = f"{row}for (long c = 0; c < {many}; ++c) ({to}{rows})[c * {last}] += ({tile_at})[{at}];"
     found = nested([variable for variable in index if variable], region.program.nodes.sizes, [body])
     (sums.add_rows if of_rows else sums.add_keys).extend(found)
+
+
+def pairs(region: RegionText, text: Lines, leaf: Node, d: Node) -> None:
+    """The gradient of an operand of queries x keys, block by block."""
+    number = leaf.data[0]
+    operand, name = region.program.operands[number], f"{region.operands[number]}_grad"
+    to = f"{gradient_at(region, leaf)} + (first + i) * {name}_step[{1 + len(operand.heads)}] + start"
+    add_row(text, without_sums(text.other(d)), (region.program.key,), Target(to))
 
 
 def known_rows(region: RegionText) -> list[str]:

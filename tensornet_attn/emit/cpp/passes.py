@@ -122,7 +122,11 @@ class Pass(Values):
 
     def is_made(self, node: Node) -> bool:
         """Whether a node of queries x keys has a tile or a row of its own."""
-        if node.axes not in (self.pair, self.wide) or node.op in INLINE:
+        if (
+            node.axes not in (self.pair, self.wide)
+            or node.op in INLINE
+            or (node.op == "over" and node.data[1] == "any")
+        ):
             return False
         if node.op in MADE or node in self.stored:
             return True

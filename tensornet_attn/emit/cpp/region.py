@@ -51,6 +51,7 @@ class RegionText:
     places: Places = field(init=False)
     tiles: int = 0
     drawn: int = 1
+    looks: int = 1
     taken: set[str] = field(default_factory=set)  # names of buffers
 
     def __post_init__(self) -> None:
@@ -98,7 +99,7 @@ class RegionText:
         lines = text.block()
         self.taken |= {*text.buffers, *text.sides}
         self.count(text.buffers.values())
-        self.drawn = max(self.drawn, text.drops)
+        self.drawn, self.looks = max(self.drawn, text.drops), max(self.looks, len(text.looks))
         given = {name: (self.program.tiles(node.heads), text.unit(node)) for node, name in text.given.items()}
         kept = given | {name: (one.count, one.size) for name, one in text.buffers.items() if one.stored}
         stored = [f"real* {n} = {n}_all + start / KEYS * ({count} * {size});" for n, (count, size) in kept.items()]

@@ -36,8 +36,14 @@ class Region(RegionText):
 def source(region: Region, kind: str = "float") -> str:
     """The whole text for a type of numbers; the macros REAL and GEMM, if they are defined, choose another."""
     queries, keys = region.block
-    masks = max(1, len(region.program.masks))
-    own = {"REAL": kind, "GEMM": PRODUCTS[kind], "QUERIES": queries, "KEYS": keys, "MASKS": masks, "ROWS": region.drawn}
+    own = {
+        "REAL": kind,
+        "GEMM": PRODUCTS[kind],
+        "QUERIES": queries,
+        "KEYS": keys,
+        "MASKS": region.looks,
+        "ROWS": region.drawn,
+    }
     text = HEADER
     for name, value in own.items():
         text = text.replace(f"@{name}@", str(value))

@@ -22,6 +22,7 @@ class Values(Places):
     instead: dict[Node, Node] = field(default_factory=dict)
     kept: set[Node] = field(default_factory=set)  # nodes that have a tile or a row of their own
     drops: int = 0  # rows that are drawn or read at distances
+    looks: dict[str, int] = field(default_factory=dict)  # rows of visibility by a mask and keys, by place of the mask
 
     def other(self, node: Node) -> Node:
         return self.instead.get(node, node)
@@ -83,7 +84,9 @@ class Values(Places):
         places = {"query": query, "key": "int(start + j)", "distance": f"({query} - int(start + j))"}
         for condition in look.conditions:  # written for PyTorch and Triton
             parts.append(f"({condition.format(**places).replace('//', '/').replace('~', '!')})")
-        given = f"see(arena, row_of(mask_seen, {self.mask_at(index, env)}), key_seen, keys, {number})"
+        at = self.mask_at(index, env)
+        place = self.looks.setdefault(at, len(self.looks))
+        given = f"see(arena, row_of(mask_seen, {at}), key_seen, keys, {place})"
         row = self.text_of(f"MODE == 2 ? {given} : nullptr", "const unsigned char* ", hoist)
         return f"seen<MODE>({' & '.join(parts) or 'true'}, {row}, j)"
 
