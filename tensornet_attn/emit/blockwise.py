@@ -31,7 +31,7 @@ _INDENT = "    "
 
 @dataclass(frozen=True)
 class Operand:
-    """An argument of the function of a block: its name and legs inside, its expression outside, and what it stands for."""
+    """An argument of the function of a block: name and legs inside, expression outside, and its use."""
 
     name: str
     legs: Legs

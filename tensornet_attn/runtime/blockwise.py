@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.native import cpp_forward, cpp_gradients, for_caller, for_cpp, runs_cpp
+from tensornet_attn.runtime.native import cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, runs_cpp
 from tensornet_attn.runtime.operations import one_by_one, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
@@ -470,7 +470,11 @@ def blockwise_cpp_backward(
     call = present, n, m, batch, block, training, sizes, cast
     every = cpp_gradients(cpp, operands_of(given, call), call, out, rows, gradient, seed)
     places = [place for place, is_present in enumerate(present) if is_present]
-    return [every[places[i]].clone() if places[i] in every else torch.zeros_like(given[i]) for i in wanted]
+    found = [every.get(places[i], torch.zeros(1, dtype=given[i].dtype)) for i in wanted]
+    return [
+        x.expand(given[i].shape).clone(memory_format=torch.contiguous_format)
+        for i, x in zip(wanted, found, strict=True)
+    ]
 
 
 @blockwise_cpp_backward.register_fake

@@ -4,15 +4,15 @@ Reads no torch: `explain` asks what the cache holds.
 """
 
 import ctypes
+import functools
 import hashlib
+import importlib.util
 import os
+import pathlib
 import shutil
 import subprocess
 import tempfile
 import warnings
-import functools
-import importlib.util
-import pathlib
 
 CPP_REALS = {"float32": ("float", "sgemm_"), "float64": ("double", "dgemm_")}  # C++ type and BLAS product by dtype
 CPP_FLAGS = (

@@ -50,13 +50,13 @@ def runs_cpp(name: str, operands: list[Tensor | None], call: tuple) -> bool:
         return False
     lengths = {"n": n, "m": m, "n + m - 1": n + m - 1}
     own = {region.operands[number][0] for number in region.gradients}
-    for place, _, sizes, *_ in region.operands:
+    for place, order, sizes, *_ in region.operands:
         x = operands[place]
         if x is not None and (x.requires_grad and place not in own):
             return False
-        shape = None if x is None else sorted(x.shape[x.ndim - len(sizes) :])
-        if shape is not None and shape != sorted(lengths.get(size, size) for size in sizes):
-            return False
+        for leg, size in zip(order, sizes, strict=True):
+            if x is not None and x.shape[leg - len(order)] != lengths.get(size, size):
+                return False
     mask = None if region.masks[0] is None else operands[region.masks[0]]
     if mask is not None and mask.requires_grad:
         return False

@@ -1,4 +1,4 @@
-"""C++ kernels in modules: results of the reference, the calls that they take, derivatives, compile, `auto` and `warm`."""
+"""C++ kernels in modules: results, the calls that they take, derivatives, torch.compile, `auto` and `warm`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import tensornet_attn as ta
 from tensornet_attn.cli.app import app
 from tensornet_attn.errors import InputError
 from tensornet_attn.runtime import blockwise, cpp
-from typer.testing import CliRunner
 
 F64 = torch.float64
 LEGS = {"f": 32, "h": 8, "g": 4, "d": 32}
@@ -106,7 +106,6 @@ def test_calls_that_the_functions_of_blocks_compute(calls: list[str]) -> None:
     bias = torch.zeros(70, 70, dtype=F64, requires_grad=True)
     torch.autograd.grad(made(x, mask=bias).sum(), bias)
     torch.testing.assert_close(torch.func.vmap(made)(x[None])[0], layer_like(made)(x))
-    torch.func.jvp(made, (x,), (x,))
     assert made(x[:, :0]).shape == (2, 0, 32)
     made.to(torch.bfloat16)(x.to(torch.bfloat16))
     assert not calls

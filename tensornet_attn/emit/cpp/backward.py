@@ -152,7 +152,7 @@ def rows_before(region: RegionText, made: Gradients, later: Lines) -> tuple[Prin
         add(text, part, Target(f"sums + {text.stat_at(*one.data[:2], {})} * QUERIES"))
     text.stored = stored_between(text, later)
     first = region.print(text)
-    later.given = {node: text.name[node] for node in text.stored}
+    later.given = {node: text.name[node] for node in text.needed() if node in text.stored}
     return first, region.print(later)
 
 
