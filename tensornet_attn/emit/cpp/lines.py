@@ -61,7 +61,7 @@ class Lines(Pass):
         return found
 
     def head(self, variable: str) -> str:
-        return f"for (int {variable} = 0; {variable} < {self.program.nodes.sizes[variable]}; ++{variable}) {{"
+        return over_values(variable, self.program.nodes.sizes)
 
     def zeros(self, loop: Loop, rows: bool) -> list[str]:
         """Before a loop over a variable: what is added up over it begins at zero, or the least number."""
@@ -194,8 +194,13 @@ def where_row(where: Where, key: str) -> Where:
 def nested(variables: Iterable[str], sizes: Mapping[str, int], body: list[str]) -> list[str]:
     """Lines in loops over index variables."""
     for variable in reversed([*variables]):
-        body = [f"for (int {variable} = 0; {variable} < {sizes[variable]}; ++{variable}) {{", *indented(body), "}"]
+        body = [over_values(variable, sizes), *indented(body), "}"]
     return body
+
+
+def over_values(variable: str, sizes: Mapping[str, int]) -> str:
+    """The head of a loop over an index variable."""
+    return f"for (int at_{variable} = 0; at_{variable} < {sizes[variable]}; ++at_{variable}) {{"
 
 
 def indented(lines: Iterable[str]) -> list[str]:
