@@ -90,7 +90,7 @@ def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> 
         if axes and axes in ((key,), text.program.relative):
             return text.loop(inner, {}, "to[j] += {x};", target.to)
         place = f"({target.to})[i]" if axes == (query,) else f"*({target.to})"
-        summed = text.loop(inner, {}, "part += {x};", sums=("part",))
+        summed = text.loop(inner, {}, "part += {x};", sums="part")
         return [*target.before(True), "{ real part = 0;", *summed, f"{place} += part; }}"]
 
     text.ends.append(Row(variables(text, (inner, *target.alpha)), (inner, *target.alpha), lines))
