@@ -82,7 +82,7 @@ def online(region: RegionText, text: Lines, one: Node) -> None:
         add(text, read(region), Target(at, ld))
     else:
         rows = f"alpha + {text.stat_at(*one.data[:2], {})} * QUERIES"
-        add(text, read(region), Target(at, ld, (f"rescale({at}, {rows}, rows, {ld});",), (text.alpha(one),)))
+        add(text, read(region), Target(at, ld, rows, (text.alpha(one),)))
     wanted(text, tuple(node for node in region.program.maps if node is not one))
 
 

@@ -42,8 +42,10 @@ struct Arena {
   ~Arena() { for (void* one : taken) std::free(one); }
 };
 
+// exp, with 0 instead of subnormal numbers, which processors are slow with.
 inline float exp_of(float x) {
-  x = x < -87.3f ? -87.3f : (x > 88.7f ? 88.7f : x);
+  const bool low = x < -87.3f;
+  x = low ? -87.3f : (x > 88.7f ? 88.7f : x);
   const float t = x * 1.44269504088896341f, r = std::nearbyint(t), f = t - r;
   float p = 1.535336188319500e-4f;
   p = p * f + 1.339887440266574e-3f;
@@ -54,7 +56,7 @@ inline float exp_of(float x) {
   p = p * f + 1.f;
   union { int i; float f; } power;
   power.i = ((int)r + 127) << 23;
-  return p * power.f;
+  return low ? 0.f : p * power.f;
 }
 inline double exp_of(double x) { return std::exp(x); }
 template <class A> inline auto log_add(A a, A b) {
@@ -134,16 +136,12 @@ inline void multiply(bool turn_a, bool turn_b, int x, int y, int k, const real* 
   GEMM(turn_b ? "T" : "N", turn_a ? "T" : "N", &y, &x, &k, &alpha, b, &ldb, a, &lda, &beta, to, &ld);
 }
 inline void fill(real* to, long count, real value) { for (long i = 0; i < count; ++i) to[i] = value; }
-inline void online(real* x, long keys, real& most, real& sum, real& alpha) {
-  real next = most, total = 0;
-  #pragma omp simd reduction(max:next)
-  for (long j = 0; j < keys; ++j) next = x[j] > next ? x[j] : next;
-  if (next == -INFINITY) { alpha = 1; fill(x, keys, 0); return; }
-  #pragma omp simd reduction(+:total)
-  for (long j = 0; j < keys; ++j) { const real power = x[j] == -INFINITY ? real(0) : exp_of(x[j] - next); x[j] = power; total += power; }
-  alpha = most == -INFINITY ? real(0) : exp_of(most - next);
+// The largest score of a row so far becomes `next`; returns what is subtracted from its scores.
+inline real raised(real next, real& most, real& sum, real& alpha) {
+  alpha = next == most ? real(1) : most == -INFINITY ? real(0) : exp_of(most - next);
   most = next;
-  sum = sum * alpha + total;
+  sum *= alpha;
+  return next == -INFINITY ? real(0) : next;
 }
 inline void rescale(real* to, const real* alpha, long rows, int width) {
   for (long i = 0; i < rows; ++i) if (alpha[i] != 1) for (int c = 0; c < width; ++c) to[i * width + c] *= alpha[i];

@@ -61,7 +61,7 @@ class Lines(Pass):
         return found
 
     def head(self, variable: str) -> str:
-        return f"for (int {variable} = 0; {variable} < {self.program.nodes.sizes[variable]}; ++{variable}) {{"
+        return over_values(variable, self.program.nodes.sizes)
 
     def zeros(self, loop: Loop, rows: bool) -> list[str]:
         """Before a loop over a variable: what is added up over it begins at zero, or the least number."""
@@ -95,14 +95,8 @@ class Lines(Pass):
         self.kept.add(node)
         return lines
 
-    def loop(self, node: Node, env: Env, form: str, target: str = "", sums: tuple[str, ...] = ()) -> list[str]:
-        """A loop over the keys of a row; `form`: its body, with entry {x}."""
-        return self.loop_of([node], [env], [form], target, sums)
-
-    def loop_of(
-        self, nodes: list[Node], envs: list[Env], forms: list[str], target: str = "", sums: tuple[str, ...] = ()
-    ) -> list[str]:
-        """One loop over the keys of a row for several entries."""
+    def loop(self, node: Node, env: Env, form: str, target: str = "", sums: str = "", max_of: str = "") -> list[str]:
+        """A loop over the keys of a row; `form`: its body, with entry {x}; `sums`, `max_of`: what it reduces."""
         hoisted: dict[str, str] = {}
         lines: list[str] = []
 
@@ -112,15 +106,12 @@ class Lines(Pass):
                 lines.append(f"{kind}{hoisted[text]} = {text};")
             return hoisted[text]
 
-        body = [
-            form.format(x=self.value(node, env, self.entry, hoist))
-            for node, env, form in zip(nodes, envs, forms, strict=True)
-        ]
+        body = form.format(x=self.value(node, env, self.entry, hoist))
         head = [f"real* to = {target};"] if target else []
-        reduction = f" reduction(+:{', '.join(sums)})" if sums else ""
-        count = self.count(nodes[0].axes[1]) if len(nodes[0].axes) == 2 else "keys"
-        loop = f"for (long j = 0; j < {count}; ++j) {{"
-        return ["{", *indented([*lines, *head, f"#pragma omp simd{reduction}", loop, *indented(body), "}"]), "}"]
+        reduction = f" reduction(+:{sums})" if sums else f" reduction(max:{max_of})" if max_of else ""
+        count = self.count(node.axes[1]) if len(node.axes) == 2 else "keys"
+        loop = f"for (long j = 0; j < {count}; ++j) {{ {body} }}"
+        return ["{", *indented([*lines, *head, f"#pragma omp simd{reduction}", loop]), "}"]
 
     def online(self, node: Node, env: Env) -> list[str]:
         """A softmax that is not divided by the sum of its rows: these and the largest scores are found on the way."""
@@ -130,15 +121,26 @@ class Lines(Pass):
         at, row = f"{tile} * QUERIES + i", self.row(node, env)
         if node.op == "normalize":
             kept = Node("keep", (x, seen), node.axes, node.name, (), node.heads)
-            summed = self.loop(kept, env, "part += (to[j] = {x});", row, ("part",))
+            summed = self.loop(kept, env, "part += (to[j] = {x});", row, sums="part")
             return ["{ real part = 0;", *summed, f"l_i[{at}] += part; }}"]
-        x = self.program.nodes.over(x, node.data[2], "lse", node.name)
-        scores = Node("keep", (x, seen), node.axes, node.name, (Number(-inf),), node.heads)
-        lines = self.loop(scores, env, "to[j] = {x};", row)
-        lines += [f"online({row}, keys, m_i[{at}], l_i[{at}], alpha[{at}]);"]
+        last = node.data[2]
+        most = self.program.nodes.over(x, last, "max", node.name)
+        scores = Node("keep", (most, seen), node.axes, node.name, (Number(-inf),), node.heads)
+        form = "to[j] = {x}; next = to[j] > next ? to[j] : next;"
+        lines = [f"real next = m_i[{at}], part = 0;", *self.loop(scores, env, form, row, max_of="next")]
+        lines.append(f"const real less = raised(next, m_i[{at}], l_i[{at}], alpha[{at}]);")
+        if last:  # a sum of powers for each value of the variable
+            less = Node("less", (), (self.program.query,))
+            power = Node("softened", (x, seen, less), node.axes, node.name, (), x.heads)
+            powers = self.program.nodes.over(power, last, "add", node.name)
+            lines += self.loop(powers, env, "part += (to[j] = {x});", row, sums="part")
+        else:
+            powers = [f"real* to = {row};", "#pragma omp simd reduction(+:part)"]
+            lines += [*powers, "for (long j = 0; j < keys; ++j) part += (to[j] = exp_of(to[j] - less));"]
+        lines.append(f"l_i[{at}] += part;")
         if node in self.stored:
-            lines += [f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{at}];"]
-        return lines
+            lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{at}];")
+        return ["{", *indented(lines), "}"]
 
     def noise(self, node: Node, env: Env) -> list[str]:
         """The noise of a row: as it was given, drawn, or none."""
@@ -194,8 +196,13 @@ def where_row(where: Where, key: str) -> Where:
 def nested(variables: Iterable[str], sizes: Mapping[str, int], body: list[str]) -> list[str]:
     """Lines in loops over index variables."""
     for variable in reversed([*variables]):
-        body = [f"for (int {variable} = 0; {variable} < {sizes[variable]}; ++{variable}) {{", *indented(body), "}"]
+        body = [over_values(variable, sizes), *indented(body), "}"]
     return body
+
+
+def over_values(variable: str, sizes: Mapping[str, int]) -> str:
+    """The head of a loop over an index variable."""
+    return f"for (int at_{variable} = 0; at_{variable} < {sizes[variable]}; ++at_{variable}) {{"
 
 
 def indented(lines: Iterable[str]) -> list[str]:

@@ -265,12 +265,12 @@ class Pass(Values):
 
 
 def fresh(node: Node, taken: set[str]) -> str:
-    """A new name after the diagram."""
+    """A new name after the diagram; names of index variables and operands begin in another way."""
     wish = re.sub(r"\W", "_", (node.name or node.op).replace(".of", "_scores"))
-    name, number = wish, 1
+    name, number = f"tile_{wish}", 1
     while name in taken:
         number += 1
-        name = f"{wish}_{number}"
+        name = f"tile{number}_{wish}"
     taken.add(name)
     return name
 

@@ -17,6 +17,11 @@ from tensornet_attn.tiles.model import At, Axes, Node, Program
 Env = Mapping[str, str]  # values of index variables; others stand for themselves
 
 
+def variable_at(variable: str, env: Env) -> str:
+    """The value of an index variable; 0 if there is none, because a program has one tile."""
+    return env.get(variable, f"at_{variable}") if variable else "0"
+
+
 @dataclass(frozen=True)
 class Where:
     """An entry of a tile: its index along each side, and where a block begins along the sides of loaded tiles."""
@@ -97,13 +102,13 @@ class Places:
         """The number of a tile among those of some index variables."""
         text = ""
         for variable in filter(None, index):
-            at, size = env.get(variable, variable), self.program.nodes.sizes[variable]
+            at, size = variable_at(variable, env), self.program.nodes.sizes[variable]
             text = f"({text} * {size} + {at})" if text else at
         return text or "0"
 
     def coordinate(self, leg: str, variable: str, env: Env) -> str:
         """The place of a tile along a leg, behind those of the programs before."""
-        at = env.get(variable, variable) if variable else "0"
+        at = variable_at(variable, env)
         if leg not in self.programs:
             return at
         tiles = self.program.heads[leg]
@@ -125,7 +130,7 @@ class Places:
         name, operand = self.operands[number], self.program.operands[number]
         text = f"{name}_base"
         for k, variable in enumerate(index, 1):
-            at = env.get(variable, variable) if variable else "0"
+            at = variable_at(variable, env)
             text += "" if at == "0" else f" + {at} * {name}_step[{k}]"
         last = len(operand.axes) - 1
         for side, axis in enumerate(operand.axes):

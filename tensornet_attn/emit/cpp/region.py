@@ -14,12 +14,6 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
 from tensornet_attn.tiles.model import ROWS, Node, Program, Unfit, below, vanishes
 
-NAMES = (  # that functions use for other things than tiles
-    "rows keys first start place span i j r c to out lse alpha sums l_i m_i most_then batch pair step size pointer "
-    "seed training threads arena gradient rest task tasks blocks groups worker workers whole end last masked mask_seen "
-    "mask_bias key_mask key_seen part visit mode real query_end key_end place_end d"
-).split()
-
 
 @dataclass
 class Printed:
@@ -55,8 +49,8 @@ class RegionText:
     taken: set[str] = field(default_factory=set)  # names of buffers
 
     def __post_init__(self) -> None:
-        wishes = [operand.use.name.replace(".", "_") for operand in self.program.operands]
-        self.operands = tuple(f"{wish}_{i}" if wish in wishes[:i] else wish for i, wish in enumerate(wishes))
+        names = (operand.use.name.replace(".", "_") for operand in self.program.operands)
+        self.operands = tuple(f"in{number}_{name}" for number, name in enumerate(names))
         self.places = Places(self.graph, self.program, self.operands)
         if any(self.program.heads[leg] > 1 for leg in self.places.programs):
             raise Unfit("some tiles of a leg")
@@ -82,8 +76,7 @@ class RegionText:
 
     def open(self, online: bool) -> Lines:
         """A pass; `online`: over maps before the division by the sums of their rows, which are otherwise known."""
-        names = {*NAMES, *self.operands, *self.program.nodes.sizes, *self.program.pair, *self.program.relative}
-        found = Lines(self.graph, self.program, self.operands, names=names)
+        found = Lines(self.graph, self.program, self.operands)
         if not online:
             for node in self.program_maps():
                 found.instead[node] = self.program.divided(node)

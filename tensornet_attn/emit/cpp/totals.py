@@ -17,14 +17,22 @@ from tensornet_attn.tiles.model import Node, Unfit
 class Target:
     """Where a sum is kept: a tile of rows x columns `ld` apart, a row, or a number.
 
-    `before`: lines before each addition, which read the nodes `reads`. `by`: factors of what is added.
+    `alpha`: what rows are multiplied by before each addition, at `factors`. `by`: factors of what is added.
     """
 
     to: str
     ld: str = "1"
-    before: tuple[str, ...] = ()
-    reads: tuple[Node, ...] = ()
+    factors: str = ""
+    alpha: tuple[Node, ...] = ()
     by: tuple[Node, ...] = ()
+
+    def before(self, row: bool) -> list[str]:
+        """The line that multiplies all rows, or row i."""
+        if not self.alpha:
+            return []
+        if row:
+            return [f"rescale({self.to} + i * {self.ld}, {self.factors} + i, 1, {self.ld});"]
+        return [f"rescale({self.to}, {self.factors}, rows, {self.ld});"]
 
 
 def add(text: Lines, part: Node, target: Target) -> None:
@@ -68,10 +76,10 @@ def add_product(text: Lines, part: Node, target: Target) -> None:
     def lines() -> list[str]:
         where = Where({}, text.entry.origin)
         by = " * ".join(text.value(node, {}, where) for node in target.by) or "1"
-        return [*target.before, *text.product(part, {}, target.to, target.ld, "1", by)]
+        return [*target.before(False), *text.product(part, {}, target.to, target.ld, "1", by)]
 
-    heads = variables(text, (part, *target.reads, *target.by))
-    text.ends.append(Statement(heads, (*args, *target.reads), lines))
+    heads = variables(text, (part, *target.alpha, *target.by))
+    text.ends.append(Statement(heads, (*args, *target.alpha), lines))
 
 
 def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> None:
@@ -80,12 +88,12 @@ def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> 
 
     def lines() -> list[str]:
         if axes and axes in ((key,), text.program.relative):
-            return [*target.before, *text.loop(inner, {}, "to[j] += {x};", target.to)]
+            return text.loop(inner, {}, "to[j] += {x};", target.to)
         place = f"({target.to})[i]" if axes == (query,) else f"*({target.to})"
-        summed = text.loop(inner, {}, "part += {x};", sums=("part",))
-        return [*target.before, "{ real part = 0;", *summed, f"{place} += part; }}"]
+        summed = text.loop(inner, {}, "part += {x};", sums="part")
+        return [*target.before(True), "{ real part = 0;", *summed, f"{place} += part; }}"]
 
-    text.ends.append(Row(variables(text, (inner, *target.reads)), (inner, *target.reads), lines))
+    text.ends.append(Row(variables(text, (inner, *target.alpha)), (inner, *target.alpha), lines))
 
 
 def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:

@@ -131,6 +131,10 @@ def _sums(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) 
     return f"sums[{own.stat_at(*node.data, env)} * QUERIES + {where.index[own.program.query]}]"
 
 
+def _less(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    return "less"  # the largest score so far, in the lines of a map
+
+
 def _factor(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     at = own.stat_at(*node.data, env)
     rows = f"lse[(pair * {own.maps} + {at}) * query_end + {where.along(own.program.query)}]"
@@ -228,6 +232,7 @@ VALUES: dict[str, Rule] = {
     "statistic": _statistic,
     "sums": _sums,
     "factor": _factor,
+    "less": _less,
     "gradient": _gradient,
     "sum_over_blocks": _total,
     "add": _add,
