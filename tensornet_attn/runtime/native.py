@@ -71,6 +71,12 @@ def _library(region: CppRegion, dtype: str):
     return cpp_library(region.text, dtype)
 
 
+def in_rows(x: Tensor, sides: int) -> bool:
+    """Whether the entries of the last side are neighbours, and rows do not overlap."""
+    close = sides == 0 or x.shape[-1] == 1 or x.stride(-1) == 1
+    return close and (sides < 2 or x.shape[-2] == 1 or x.stride(-2) >= max(1, x.shape[-1]))
+
+
 class CppCall:
     """The arguments of a call: pointers to operands, and the steps between their entries along each dimension."""
 
@@ -97,9 +103,11 @@ class CppCall:
         x = x.permute([*range(lead), *(lead + i for i in order)])
         for side, legs in enumerate(sides):
             x = x.flatten(lead + heads + side, lead + heads + side + legs - 1) if legs > 1 else x
-        x = x.contiguous() if sides and x.stride(-1) != 1 and x.shape[-1] > 1 else x
+        x = x if in_rows(x, len(sides)) else x.contiguous()
         x = x.expand(*self.batch, *x.shape[lead:]).flatten(0, lead - 1) if lead > 1 else x
         steps = list(x.stride())
+        if len(sides) > 1 and x.shape[-2] == 1:
+            steps[-2] = x.shape[-1]  # BLAS refuses less, even of one row
         return x, steps if lead and x.shape[0] > 1 else [0, *steps[min(1, lead) :]]
 
     def take_masks(self, at: int | None, at_keys: int | None, others: int) -> None:
