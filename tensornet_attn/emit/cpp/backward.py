@@ -128,7 +128,7 @@ def known_rows(region: RegionText) -> list[str]:
     if one is None or len(program.maps) != 1 or not {*one.data[1]} <= {*program.exit.index}:
         return []
     index, axes = program.exit.index, program.axes
-    at = f"sums + {places.stat_at(*one.data[:2], {})} * QUERIES"
+    at = f"sums + {places.stat_at(one.data, {})} * QUERIES"
     width = " * ".join(f"{axis}_size" for axis in axes[1:]) or "1"
     a, b = (places.result_at(name, index, axes, {}) for name in ("out", "gradient"))
     body = [f"add_products({at}, {a}, {b}, rows, {width});"]
@@ -139,7 +139,7 @@ def rows_before(region: RegionText, made: Gradients, later: Lines) -> tuple[Prin
     """The pass that finds the rows of A dA, and the pass behind, which reads its stored tiles."""
     text = region.open(False)
     for one, part in made.maps:
-        add(text, part, Target(f"sums + {text.stat_at(*one.data[:2], {})} * QUERIES"))
+        add(text, part, Target(f"sums + {text.stat_at(one.data, {})} * QUERIES"))
     text.stored = stored_between(text, later)
     first = region.print(text)
     later.given = {node: text.name[node] for node in text.stored}

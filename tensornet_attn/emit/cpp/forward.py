@@ -81,7 +81,7 @@ def online(region: RegionText, text: Lines, one: Node) -> None:
     if one.op == "normalize":
         add(text, read(region), Target(at, ld))
     else:
-        rows = f"alpha + {text.stat_at(*one.data[:2], {})} * QUERIES"
+        rows = f"alpha + {text.stat_at(one.data, {})} * QUERIES"
         add(text, read(region), Target(at, ld, rows, (text.alpha(one),)))
     wanted(text, tuple(node for node in region.program.maps if node is not one))
 
@@ -89,7 +89,7 @@ def online(region: RegionText, text: Lines, one: Node) -> None:
 def divided(region: RegionText, one: Node) -> list[str]:
     """Divides the result by the sums of the rows."""
     (at, ld), places = result(region), region.places
-    sums = f"l_i + {places.stat_at(*one.data[:2], {})} * QUERIES"
+    sums = f"l_i + {places.stat_at(one.data, {})} * QUERIES"
     eps = f", {places.number(one.data[2])}" if one.op == "normalize" else ""
     index = [variable for variable in region.program.exit.index if variable]
     return nested(index, region.program.nodes.sizes, [f"divide({at}, {sums}, rows, {ld}{eps});"])
@@ -127,7 +127,7 @@ def begin(region: RegionText) -> list[str]:
     for node in program.maps:
         for sink in node.args[2:]:
             value = text.value(sink, {}, Where({program.query: "i"}, {program.query: "first"}))
-            at = f"{places.stat_at(*node.data[:2], {})} * QUERIES + i"
+            at = f"{places.stat_at(node.data, {})} * QUERIES + i"
             body = [f"for (long i = 0; i < rows; ++i) begin_with({value}, m_i[{at}], l_i[{at}]);"]
             lines += nested(node.heads, program.nodes.sizes, body)
     return lines
@@ -149,6 +149,6 @@ def rows_of(region: RegionText) -> list[str]:
 def log_of_rows(region: RegionText, one: Node) -> list[str]:
     """The result, where it is the logarithm of the sums of rows."""
     places, index = region.places, region.program.exit.index
-    rows = f"{places.stat_at(*one.data[:2], {})} * QUERIES + i"
+    rows = f"{places.stat_at(one.data, {})} * QUERIES + i"
     body = f"for (long i = 0; i < rows; ++i) ({result(region)[0]})[i] = log_of_row(m_i[{rows}], l_i[{rows}]);"
     return nested([variable for variable in index if variable], region.program.nodes.sizes, [body])

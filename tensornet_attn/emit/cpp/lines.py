@@ -116,8 +116,7 @@ class Lines(Pass):
     def online(self, node: Node, env: Env) -> list[str]:
         """A softmax that is not divided by the sum of its rows: these and the largest scores are found on the way."""
         x, seen = node.args[:2]
-        number, index = node.data[:2]
-        tile = self.stat_at(number, index, env)
+        tile = self.stat_at(node.data, env)
         at, row = f"{tile} * QUERIES + i", self.row(node, env)
         if node.op == "normalize":
             kept = Node("keep", (x, seen), node.axes, node.name, (), node.heads)
@@ -135,8 +134,8 @@ class Lines(Pass):
             powers = self.program.nodes.over(power, last, "add", node.name)
             lines += self.loop(powers, env, "part += (to[j] = {x});", row, sums="part")
         else:
-            powers = [f"real* to = {row};", "#pragma omp simd reduction(+:part)"]
-            lines += [*powers, "for (long j = 0; j < keys; ++j) part += (to[j] = exp_of(to[j] - less));"]
+            lines += [f"real* to = {row};", "#pragma omp simd reduction(+:part)"]
+            lines += ["for (long j = 0; j < keys; ++j) part += (to[j] = exp_of(to[j] - less));"]
         lines.append(f"l_i[{at}] += part;")
         if node in self.stored:
             lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{at}];")

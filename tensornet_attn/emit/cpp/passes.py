@@ -11,16 +11,18 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, permutations
-from math import prod
+from math import inf, prod
 
 from tensornet_attn.emit.cpp.places import Env
-from tensornet_attn.emit.cpp.values import Values
+from tensornet_attn.emit.cpp.values import Values, mapped
 from tensornet_attn.emit.triton.loops import Loop, Loops, Statement, placed, shared
 from tensornet_attn.tiles.model import Node, Unfit, below
 
 UNROLLED = 16  # values of a variable whose sum stands inside of an expression
 ORDERS = 24  # orders of the loops over variables that are compared
 INLINE = ("visible", "both", "either", "bias", "distance", "entry", "load")  # nodes that never have a tile
+CHEAP = 2  # tiles that an expression reads which is not worth a tile of its own
+SLOW = frozenset("exp_of log sqrt sin cos erf power_of".split())  # functions that take more than a few instructions
 MADE = ("dot", "softmax", "normalize", "unshift", "noise")  # nodes that always have a tile or a row
 
 
@@ -133,11 +135,25 @@ class Pass(Values):
             return True
         if node.op == "over" and not self.inlined_sum(node):
             return True
+        if self.loads(node) <= CHEAP:
+            return False
         often = any(isinstance(one, Node) and {*one.heads} - {*node.heads} for one in readers)
         if often and node.op in ("softened", "map", "slope", "over"):
             return True  # read for each value of a variable that it lacks
         single = node.op in ("mul", "spread", "keep", "inside") and sum(a.axes == self.pair for a in node.args) <= 1
         return len(readers) > 1 and not (single and len(readers) <= 2 and node.op != "mul")
+
+    def loads(self, node: Node) -> float:
+        """How many tiles an expression of quick operations reads; infinite if it has others."""
+        node = self.other(node)
+        if node.axes not in (self.pair, self.wide):
+            return 0
+        if node in self.given or node.op in ("dot", "softmax", "normalize", "noise"):
+            return 1
+        quick = node.op in ("map", "slope") and not SLOW & {*re.findall(r"\w+", mapped(node, [*"xydab"]))}
+        if quick or node.op in ("add", "mul", "spread", "inside", "bias", "distance"):
+            return sum(map(self.loads, node.args))
+        return inf
 
     def inlined_sum(self, node: Node) -> bool:
         """Whether a sum over a variable stands inside of its reader: what it reads is held, and is no more than it."""
@@ -173,7 +189,7 @@ class Pass(Values):
         args = tuple(map(self.other, node.args))
         reads = tuple(dict.fromkeys(self.sources(args)))
         one: Statement
-        if node.op == "over":
+        if node.op == "over" and not self.inlined_sum(node):
             if args[0].op == "dot" and args[0] not in self.kept:
                 raise Unfit("a sum of products")
             one = Row(args[0].heads, reads, list, (node,), over=node.data[0], how=node.data[1])
