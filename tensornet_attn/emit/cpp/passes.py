@@ -31,6 +31,14 @@ class Row(Statement):
     """A statement of each row i: `lines` are inside of the loop over rows."""
 
 
+@dataclass(eq=False)
+class SumRow(Row):
+    """Sums of rows of a node; `unrolled`: a variable whose values share one loop over keys."""
+
+    of: Node | None = None
+    unrolled: str = ""
+
+
 @dataclass(frozen=True)
 class Buffer:
     """Tiles or rows of a node: how many, the size of each, and whether they are kept for all blocks of keys."""
@@ -88,6 +96,9 @@ class Pass(Values):
             if node in self.kept:
                 self.make(node)
         for one in self.ends:
+            if isinstance(one, SumRow) and one.of is not None:
+                one.unrolled = self.unrollable(one.of, one.heads, needed)
+                one.heads = tuple(variable for variable in one.heads if variable != one.unrolled)
             self.exact[one] = one.reads
             one.reads = tuple(dict.fromkeys(self.sources(one.reads)))
             self.statements.append(one)
@@ -142,6 +153,21 @@ class Pass(Values):
             return True  # read for each value of a variable that it lacks
         single = node.op in ("mul", "spread", "keep", "inside") and sum(a.axes == self.pair for a in node.args) <= 1
         return len(readers) > 1 and not (single and len(readers) <= 2 and node.op != "mul")
+
+    def unrollable(self, node: Node, heads: tuple[str, ...], needed: list[Node]) -> str:
+        """A variable for all of whose values what an expression reads is at hand, so that one loop can sum them."""
+        at_once = {variable: self.at_once(variable, needed) for variable in heads}
+        for variable in sorted(heads, key=lambda variable: -self.program.nodes.sizes[variable]):
+            reads = [one for one in self.sources([node]) if variable in one.heads]
+            if reads and self.program.nodes.sizes[variable] <= UNROLLED and {*reads} <= at_once[variable]:
+                return variable
+        return ""
+
+    def at_once(self, variable: str, needed: list[Node]) -> set[Node]:
+        """Nodes that are made for all values of a variable before something else is."""
+        sums = [node for node in needed if node.op == "over" and node.data[0] == variable and self.inlined_sum(node)]
+        found = {one for node in sums for one in self.sources(node.args)}
+        return found | {node for node in self.given if variable in node.heads}
 
     def loads(self, node: Node) -> float:
         """How many tiles an expression of quick operations reads; infinite if it has others."""
