@@ -8,9 +8,10 @@ otherwise a pass before finds them, whose tiles are stored.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from tensornet_attn.emit.cpp.lines import Lines, indented, nested
-from tensornet_attn.emit.cpp.places import Where
+from tensornet_attn.emit.cpp.places import Env, Places, Where
 from tensornet_attn.emit.cpp.region import Printed, RegionText, stored_between
 from tensornet_attn.emit.cpp.totals import Target, add, add_entries, add_row, without_sums
 from tensornet_attn.tiles.derive import Gradients, one_map
@@ -93,10 +94,19 @@ def totals(region: RegionText, made: Gradients, text: Lines, leaves: list[tuple[
         sums.buffers.append(f"real* total_{number} = arena.take({count} * {length}{width});")
         zero = sums.zero_rows if query in total.axes else sums.zero_keys
         zero.append(f"fill(total_{number}, {count} * {length}{width}, 0);")
-        to = f"total_{number} + {places.flat(index, {})} * {length}{width}"
-        if key in total.axes or {*program.relative} & {*total.axes}:
-            to += f" + {'start' if key in total.axes else 'place'}{width}"
-        add(text, part, Target(to, f"{total.axes[-1]}_size" if len(total.axes) > 1 else "1"))
+        begin = "start" if key in total.axes else "place" if {*program.relative} & {*total.axes} else "0"
+        add(text, part, Target(partial(total_at, places, total, f"{length}{width}", f"{begin}{width}"), ld_of(total)))
+
+
+def total_at(places: Places, total: Node, size: str, begin: str, env: Env) -> str:
+    """Where a block adds to a sum; `size`: of a tile of the sum, `begin`: of the block in it."""
+    number, index = total.data
+    return f"total_{number} + {places.flat(index, env)} * {size}" + ("" if begin[0] == "0" else f" + {begin}")
+
+
+def ld_of(node: Node) -> str:
+    """How far apart the rows of a tile are that ends with a width."""
+    return f"{node.axes[-1]}_size" if len(node.axes) > 1 else "1"
 
 
 def entries(region: RegionText, text: Lines, number: int, leaf: Node, d: Node, sums: Sums) -> None:
@@ -138,7 +148,7 @@ def known_rows(region: RegionText) -> list[str]:
     if one is None or len(program.maps) != 1 or not {*one.data[1]} <= {*program.exit.index}:
         return []
     index, axes = program.exit.index, program.axes
-    at = f"sums + {places.stat_at(*one.data[:2], {})} * QUERIES"
+    at = sums_at(places, one, {})
     width = " * ".join(f"{axis}_size" for axis in axes[1:]) or "1"
     a, b = (places.result_at(name, index, axes, {}) for name in ("out", "gradient"))
     body = [f"add_products({at}, {a}, {b}, rows, {width});"]
@@ -149,11 +159,16 @@ def rows_before(region: RegionText, made: Gradients, later: Lines) -> tuple[Prin
     """The pass that finds the rows of A dA, and the pass behind, which reads its stored tiles."""
     text = region.open(False)
     for one, part in made.maps:
-        add(text, part, Target(f"sums + {text.stat_at(*one.data[:2], {})} * QUERIES"))
+        add(text, part, Target(partial(sums_at, text, one)))
     text.stored = stored_between(text, later)
     first = region.print(text)
     later.given = {node: text.name[node] for node in text.needed() if node in text.stored}
     return first, region.print(later)
+
+
+def sums_at(places: Places, one: Node, env: Env) -> str:
+    """The rows of A dA of a map."""
+    return f"sums + {places.stat_at(one.data, env)} * QUERIES"
 
 
 def gradient_steps(region: RegionText, numbers: list[int]) -> list[str]:

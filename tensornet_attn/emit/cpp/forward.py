@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tensornet_attn.emit.cpp.lines import Lines, indented, nested
 from tensornet_attn.emit.cpp.passes import Row
 from tensornet_attn.emit.cpp.places import Where
@@ -62,11 +64,10 @@ def read(region: RegionText) -> Node:
     return found
 
 
-def result(region: RegionText) -> tuple[str, str]:
-    """The tile of the result, and how far apart its rows are."""
-    axes = region.program.axes
-    at = region.places.result_at("out", region.program.exit.index, axes, {})
-    return at, f"{axes[1]}_size" if len(axes) > 1 else "1"
+def result(region: RegionText) -> Target:
+    """The tile of the result."""
+    axes, index, places = region.program.axes, region.program.exit.index, region.places
+    return Target(lambda env: places.result_at("out", index, axes, env), f"{axes[1]}_size" if len(axes) > 1 else "1")
 
 
 def wanted(text: Lines, maps: tuple[Node, ...]) -> None:
@@ -77,22 +78,22 @@ def wanted(text: Lines, maps: tuple[Node, ...]) -> None:
 
 def online(region: RegionText, text: Lines, one: Node) -> None:
     """Adds maps times values before the division by row sums; what was added is rescaled as the largest scores grow."""
-    at, ld = result(region)
+    target = result(region)
     if one.op == "normalize":
-        add(text, read(region), Target(at, ld))
+        add(text, read(region), target)
     else:
-        rows = f"alpha + {text.stat_at(*one.data[:2], {})} * QUERIES"
-        add(text, read(region), Target(at, ld, rows, (text.alpha(one),)))
+        rows = f"alpha + {text.stat_at(one.data, {})} * QUERIES"
+        add(text, read(region), replace(target, factors=rows, alpha=(text.alpha(one),)))
     wanted(text, tuple(node for node in region.program.maps if node is not one))
 
 
 def divided(region: RegionText, one: Node) -> list[str]:
     """Divides the result by the sums of the rows."""
-    (at, ld), places = result(region), region.places
-    sums = f"l_i + {places.stat_at(*one.data[:2], {})} * QUERIES"
+    target, places = result(region), region.places
+    sums = f"l_i + {places.stat_at(one.data, {})} * QUERIES"
     eps = f", {places.number(one.data[2])}" if one.op == "normalize" else ""
     index = [variable for variable in region.program.exit.index if variable]
-    return nested(index, region.program.nodes.sizes, [f"divide({at}, {sums}, rows, {ld}{eps});"])
+    return nested(index, region.program.nodes.sizes, [f"divide({target.at({})}, {sums}, rows, {target.ld}{eps});"])
 
 
 def twice(region: RegionText, statistics: Lines) -> tuple[Printed, Printed]:
@@ -103,7 +104,7 @@ def twice(region: RegionText, statistics: Lines) -> tuple[Printed, Printed]:
         factor = nodes.node("factor" if node.op == "softmax" else "statistic", (), node.axes[:1], "", (number, index))
         powers = nodes.node("powers", (), node.axes, node.name, (number, index))
         later.instead[node] = nodes.mul(factor, powers)
-    add(later, read(region), Target(*result(region)))
+    add(later, read(region), result(region))
     statistics.stored = {*region.program.maps}
     first = region.print(statistics)
     for node in region.program.maps:
@@ -127,7 +128,7 @@ def begin(region: RegionText) -> list[str]:
     for node in program.maps:
         for sink in node.args[2:]:
             value = text.value(sink, {}, Where({program.query: "i"}, {program.query: "first"}))
-            at = f"{places.stat_at(*node.data[:2], {})} * QUERIES + i"
+            at = f"{places.stat_at(node.data, {})} * QUERIES + i"
             body = [f"for (long i = 0; i < rows; ++i) begin_with({value}, m_i[{at}], l_i[{at}]);"]
             lines += nested(node.heads, program.nodes.sizes, body)
     return lines
@@ -149,6 +150,6 @@ def rows_of(region: RegionText) -> list[str]:
 def log_of_rows(region: RegionText, one: Node) -> list[str]:
     """The result, where it is the logarithm of the sums of rows."""
     places, index = region.places, region.program.exit.index
-    rows = f"{places.stat_at(*one.data[:2], {})} * QUERIES + i"
-    body = f"for (long i = 0; i < rows; ++i) ({result(region)[0]})[i] = log_of_row(m_i[{rows}], l_i[{rows}]);"
+    rows = f"{places.stat_at(one.data, {})} * QUERIES + i"
+    body = f"for (long i = 0; i < rows; ++i) ({result(region).at({})})[i] = log_of_row(m_i[{rows}], l_i[{rows}]);"
     return nested([variable for variable in index if variable], region.program.nodes.sizes, [body])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -85,18 +85,29 @@ class Lines(Pass):
             return self.online(node, env)
         target = self.row(node, env)
         if one.over:
-            return self.loop(self.other(node.args[0]), env, MORE[one.how], target)
+            return self.loop([self.other(node.args[0])], [env], [MORE[one.how]], target)
         if node.op == "noise":
             return self.noise(node, env)
         if node.op == "unshift":
-            return [f"fill({target}, span, 0);", *self.loop(node.args[0], env, "to[i + keys - 1 - j] = {x};", target)]
+            return [
+                f"fill({target}, span, 0);",
+                *self.loop([node.args[0]], [env], ["to[i + keys - 1 - j] = {x};"], target),
+            ]
         self.kept.discard(node)
-        lines = self.loop(node, env, "to[j] = {x};", target)
+        lines = self.loop([node], [env], ["to[j] = {x};"], target)
         self.kept.add(node)
         return lines
 
-    def loop(self, node: Node, env: Env, form: str, target: str = "", sums: str = "", max_of: str = "") -> list[str]:
-        """A loop over the keys of a row; `form`: its body, with entry {x}; `sums`, `max_of`: what it reduces."""
+    def loop(
+        self,
+        nodes: Sequence[Node],
+        envs: Sequence[Env],
+        forms: Sequence[str],
+        target: str = "",
+        sums: Sequence[str] = (),
+        max_of: str = "",
+    ) -> list[str]:
+        """A loop over the keys of a row, with a form for each entry {x}; `sums`, `max_of`: what it reduces."""
         hoisted: dict[str, str] = {}
         lines: list[str] = []
 
@@ -106,37 +117,37 @@ class Lines(Pass):
                 lines.append(f"{kind}{hoisted[text]} = {text};")
             return hoisted[text]
 
-        body = form.format(x=self.value(node, env, self.entry, hoist))
+        every = zip(nodes, envs, forms, strict=True)
+        body = " ".join(form.format(x=self.value(node, env, self.entry, hoist)) for node, env, form in every)
         head = [f"real* to = {target};"] if target else []
-        reduction = f" reduction(+:{sums})" if sums else f" reduction(max:{max_of})" if max_of else ""
-        count = self.count(node.axes[1]) if len(node.axes) == 2 else "keys"
+        reduction = f" reduction(+:{', '.join(sums)})" if sums else f" reduction(max:{max_of})" if max_of else ""
+        count = self.count(nodes[0].axes[1]) if len(nodes[0].axes) == 2 else "keys"
         loop = f"for (long j = 0; j < {count}; ++j) {{ {body} }}"
         return ["{", *indented([*lines, *head, f"#pragma omp simd{reduction}", loop]), "}"]
 
     def online(self, node: Node, env: Env) -> list[str]:
         """A softmax that is not divided by the sum of its rows: these and the largest scores are found on the way."""
         x, seen = node.args[:2]
-        number, index = node.data[:2]
-        tile = self.stat_at(number, index, env)
+        tile = self.stat_at(node.data, env)
         at, row = f"{tile} * QUERIES + i", self.row(node, env)
         if node.op == "normalize":
             kept = Node("keep", (x, seen), node.axes, node.name, (), node.heads)
-            summed = self.loop(kept, env, "part += (to[j] = {x});", row, sums="part")
+            summed = self.loop([kept], [env], ["part += (to[j] = {x});"], row, ["part"])
             return ["{ real part = 0;", *summed, f"l_i[{at}] += part; }}"]
         last = node.data[2]
         most = self.program.nodes.over(x, last, "max", node.name)
         scores = Node("keep", (most, seen), node.axes, node.name, (Number(-inf),), node.heads)
         form = "to[j] = {x}; next = to[j] > next ? to[j] : next;"
-        lines = [f"real next = m_i[{at}], part = 0;", *self.loop(scores, env, form, row, max_of="next")]
+        lines = [f"real next = m_i[{at}], part = 0;", *self.loop([scores], [env], [form], row, max_of="next")]
         lines.append(f"const real less = raised(next, m_i[{at}], l_i[{at}], alpha[{at}]);")
         if last:  # a sum of powers for each value of the variable
             less = Node("less", (), (self.program.query,))
             power = Node("softened", (x, seen, less), node.axes, node.name, (), x.heads)
             powers = self.program.nodes.over(power, last, "add", node.name)
-            lines += self.loop(powers, env, "part += (to[j] = {x});", row, sums="part")
+            lines += self.loop([powers], [env], ["part += (to[j] = {x});"], row, ["part"])
         else:
-            powers = [f"real* to = {row};", "#pragma omp simd reduction(+:part)"]
-            lines += [*powers, "for (long j = 0; j < keys; ++j) part += (to[j] = exp_of(to[j] - less));"]
+            lines += [f"real* to = {row};", "#pragma omp simd reduction(+:part)"]
+            lines += ["for (long j = 0; j < keys; ++j) part += (to[j] = exp_of(to[j] - less));"]
         lines.append(f"l_i[{at}] += part;")
         if node in self.stored:
             lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{at}];")

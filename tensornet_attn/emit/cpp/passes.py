@@ -11,22 +11,32 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, permutations
-from math import prod
+from math import inf, prod
 
 from tensornet_attn.emit.cpp.places import Env
-from tensornet_attn.emit.cpp.values import Values
+from tensornet_attn.emit.cpp.values import Values, mapped
 from tensornet_attn.emit.triton.loops import Loop, Loops, Statement, placed, shared
 from tensornet_attn.tiles.model import Node, Unfit, below
 
 UNROLLED = 16  # values of a variable whose sum stands inside of an expression
 ORDERS = 24  # orders of the loops over variables that are compared
 INLINE = ("visible", "both", "either", "bias", "distance", "entry", "load")  # nodes that never have a tile
+CHEAP = 2  # tiles that an expression reads which is not worth a tile of its own
+SLOW = frozenset("exp_of log sqrt sin cos erf power_of".split())  # functions that take more than a few instructions
 MADE = ("dot", "softmax", "normalize", "unshift", "noise")  # nodes that always have a tile or a row
 
 
 @dataclass(eq=False)
 class Row(Statement):
     """A statement of each row i: `lines` are inside of the loop over rows."""
+
+
+@dataclass(eq=False)
+class SumRow(Row):
+    """Sums of rows of a node; `unrolled`: a variable whose values share one loop over keys."""
+
+    of: Node | None = None
+    unrolled: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,9 @@ class Pass(Values):
             if node in self.kept:
                 self.make(node)
         for one in self.ends:
+            if isinstance(one, SumRow) and one.of is not None:
+                one.unrolled = self.unrollable(one.of, one.heads, needed)
+                one.heads = tuple(variable for variable in one.heads if variable != one.unrolled)
             self.exact[one] = one.reads
             one.reads = tuple(dict.fromkeys(self.sources(one.reads)))
             self.statements.append(one)
@@ -137,11 +150,40 @@ class Pass(Values):
             return True
         if node.op == "over" and not self.inlined_sum(node):
             return True
+        if self.loads(node) <= CHEAP:
+            return False
         often = any(isinstance(one, Node) and {*one.heads} - {*node.heads} for one in readers)
         if often and node.op in ("softened", "map", "slope", "over"):
             return True  # read for each value of a variable that it lacks
         single = node.op in ("mul", "spread", "keep", "inside") and sum(a.axes == self.pair for a in node.args) <= 1
         return len(readers) > 1 and not (single and len(readers) <= 2 and node.op != "mul")
+
+    def unrollable(self, node: Node, heads: tuple[str, ...], needed: list[Node]) -> str:
+        """A variable for all of whose values what an expression reads is at hand, so that one loop can sum them."""
+        at_once = {variable: self.at_once(variable, needed) for variable in heads}
+        for variable in sorted(heads, key=lambda variable: -self.program.nodes.sizes[variable]):
+            reads = [one for one in self.sources([node]) if variable in one.heads]
+            if reads and self.program.nodes.sizes[variable] <= UNROLLED and {*reads} <= at_once[variable]:
+                return variable
+        return ""
+
+    def at_once(self, variable: str, needed: list[Node]) -> set[Node]:
+        """Nodes that are made for all values of a variable before something else is."""
+        sums = [node for node in needed if node.op == "over" and node.data[0] == variable and self.inlined_sum(node)]
+        found = {one for node in sums for one in self.sources(node.args)}
+        return found | {node for node in self.given if variable in node.heads}
+
+    def loads(self, node: Node) -> float:
+        """How many tiles an expression of quick operations reads; infinite if it has others."""
+        node = self.other(node)
+        if node.axes not in (self.pair, self.wide):
+            return 0
+        if node in self.given or node.op in ("dot", "softmax", "normalize", "noise"):
+            return 1
+        quick = node.op in ("map", "slope") and not SLOW & {*re.findall(r"\w+", mapped(node, [*"xydab"]))}
+        if quick or node.op in ("add", "mul", "spread", "inside", "bias", "distance"):
+            return sum(map(self.loads, node.args))
+        return inf
 
     def inlined_sum(self, node: Node) -> bool:
         """Whether a sum over a variable stands inside of its reader: what it reads is held, and is no more than it."""
@@ -177,7 +219,7 @@ class Pass(Values):
         args = tuple(map(self.other, node.args))
         reads = tuple(dict.fromkeys(self.sources(args)))
         one: Statement
-        if node.op == "over":
+        if node.op == "over" and not self.inlined_sum(node):
             if args[0].op == "dot" and args[0] not in self.kept:
                 raise Unfit("a sum of products")
             one = Row(args[0].heads, reads, list, (node,), over=node.data[0], how=node.data[1])

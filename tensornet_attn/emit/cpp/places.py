@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.arithmetic import Arith, Binary, Call, Name, Negative, Number, evaluate, names
@@ -158,8 +159,9 @@ class Places:
         width = "".join(f" * {axis}_size" for axis in axes[1:])
         return f"{name} + ((pair * {self.program.tiles(index)} + {self.flat(index, env)}) * query_end + first){width}"
 
-    def stat_at(self, number: int, index: At, env: Env) -> str:
-        """The number of a map's tile among those of all maps."""
+    def stat_at(self, data: tuple[Any, ...], env: Env) -> str:
+        """The number of a map's tile among those of all maps; `data`: of the map, or of a node of its rows."""
+        number, index = data[:2]
         text, first = self.flat(index, env), self.program.first_of(number)
         return text if not first else str(first) if text == "0" else f"({first} + {text})"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tensornet_attn.emit.cpp.backward import backward
+from tensornet_attn.emit.cpp.factors import with_factors_outside
 from tensornet_attn.emit.cpp.forward import forward
 from tensornet_attn.emit.cpp.region import RegionText
 from tensornet_attn.tiles.derive import gradients
@@ -25,6 +26,7 @@ class Region(RegionText):
     block: tuple[int, int] = BLOCKS[0]
 
     def __post_init__(self) -> None:
+        self.program = with_factors_outside(self.program)
         super().__post_init__()
         made = gradients(self.program)
         self.gradients = [*dict.fromkeys(leaf.data[0] for leaf, _ in made.leaves if leaf.op in ("load", "entry"))]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from tensornet_attn.emit.cpp.lines import Lines
-from tensornet_attn.emit.cpp.passes import Row
-from tensornet_attn.emit.cpp.places import Where
+from tensornet_attn.emit.cpp.passes import Row, SumRow
+from tensornet_attn.emit.cpp.places import Env, Where
 from tensornet_attn.emit.cpp.values import SHIFT
 from tensornet_attn.emit.triton.loops import Statement
 from tensornet_attn.tiles.model import Node, Unfit
@@ -15,12 +15,12 @@ from tensornet_attn.tiles.model import Node, Unfit
 
 @dataclass(frozen=True)
 class Target:
-    """Where a sum is kept: a tile of rows x columns `ld` apart, a row, or a number.
+    """Where a sum is kept, for values of variables: a tile of rows x columns `ld` apart, a row, or a number.
 
     `alpha`: what rows are multiplied by before each addition, at `factors`. `by`: factors of what is added.
     """
 
-    to: str
+    at: Callable[[Env], str]
     ld: str = "1"
     factors: str = ""
     alpha: tuple[Node, ...] = ()
@@ -31,8 +31,8 @@ class Target:
         if not self.alpha:
             return []
         if row:
-            return [f"rescale({self.to} + i * {self.ld}, {self.factors} + i, 1, {self.ld});"]
-        return [f"rescale({self.to}, {self.factors}, rows, {self.ld});"]
+            return [f"rescale({self.at({})} + i * {self.ld}, {self.factors} + i, 1, {self.ld});"]
+        return [f"rescale({self.at({})}, {self.factors}, rows, {self.ld});"]
 
 
 def add(text: Lines, part: Node, target: Target) -> None:
@@ -76,7 +76,7 @@ def add_product(text: Lines, part: Node, target: Target) -> None:
     def lines() -> list[str]:
         where = Where({}, text.entry.origin)
         by = " * ".join(text.value(node, {}, where) for node in target.by) or "1"
-        return [*target.before(False), *text.product(part, {}, target.to, target.ld, "1", by)]
+        return [*target.before(False), *text.product(part, {}, target.at({}), target.ld, "1", by)]
 
     heads = variables(text, (part, *target.alpha, *target.by))
     text.ends.append(Statement(heads, (*args, *target.alpha), lines))
@@ -85,15 +85,22 @@ def add_product(text: Lines, part: Node, target: Target) -> None:
 def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> None:
     """Adds a tile of queries x keys, summed over its other sides, row by row."""
     query, key = text.pair
+    along = bool(axes) and axes in ((key,), text.program.relative)
 
     def lines() -> list[str]:
-        if axes and axes in ((key,), text.program.relative):
-            return text.loop(inner, {}, "to[j] += {x};", target.to)
-        place = f"({target.to})[i]" if axes == (query,) else f"*({target.to})"
-        summed = text.loop(inner, {}, "part += {x};", sums="part")
-        return [*target.before(True), "{ real part = 0;", *summed, f"{place} += part; }}"]
+        if along:
+            return text.loop([inner], [{}], ["to[j] += {x};"], target.at({}))
+        many = text.program.nodes.sizes[one.unrolled] if one.unrolled else 1
+        envs: list[Env] = [{one.unrolled: str(value)} for value in range(many)]
+        names = [f"part{value}" for value in range(many)]
+        summed = text.loop([inner] * many, envs, [f"{name} += {{x}};" for name in names], sums=names)
+        places = (f"({target.at(env)})[i]" if axes == (query,) else f"*({target.at(env)})" for env in envs)
+        adds = [f"{place} += {name};" for place, name in zip(places, names, strict=True)]
+        return [*target.before(True), f"{{ real {' = 0, '.join(names)} = 0;", *summed, *adds, "}"]
 
-    text.ends.append(Row(variables(text, (inner, *target.alpha)), (inner, *target.alpha), lines))
+    one = SumRow(variables(text, (inner, *target.alpha)), (inner, *target.alpha), lines)
+    one.of = None if along or target.alpha else inner
+    text.ends.append(one)
 
 
 def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:
@@ -105,6 +112,9 @@ def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:
     def lines() -> list[str]:
         text.drops += 1
         row = f"arena.row({text.drops - 1})"
-        return [*text.loop(d, {}, "to[j] = {x};", row), f"add_entries({to}{rows}, {row}, keys, {reach}, {SHIFT});"]
+        return [
+            *text.loop([d], [{}], ["to[j] = {x};"], row),
+            f"add_entries({to}{rows}, {row}, keys, {reach}, {SHIFT});",
+        ]
 
     text.ends.append(Row(variables(text, (d,)), (d,), lines))

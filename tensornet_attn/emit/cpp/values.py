@@ -123,12 +123,12 @@ def _entry(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None)
 
 
 def _statistic(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    at = f"(pair * {own.maps} + {own.stat_at(*node.data, env)}) * query_end"
+    at = f"(pair * {own.maps} + {own.stat_at(node.data, env)}) * query_end"
     return f"lse[{at} + {where.along(own.program.query)}]"
 
 
 def _sums(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    return f"sums[{own.stat_at(*node.data, env)} * QUERIES + {where.index[own.program.query]}]"
+    return f"sums[{own.stat_at(node.data, env)} * QUERIES + {where.index[own.program.query]}]"
 
 
 def _less(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
@@ -136,7 +136,7 @@ def _less(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) 
 
 
 def _factor(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
-    at = own.stat_at(*node.data, env)
+    at = own.stat_at(node.data, env)
     rows = f"lse[(pair * {own.maps} + {at}) * query_end + {where.along(own.program.query)}]"
     most = f"most_then[(start / KEYS * {own.maps} + {at}) * QUERIES + {where.index[own.program.query]}]"
     return f"factor({most}, {rows})"
