@@ -138,7 +138,7 @@ def pairs(region: RegionText, text: Lines, leaf: Node, d: Node) -> None:
     number = leaf.data[0]
     operand, name = region.program.operands[number], f"{region.operands[number]}_grad"
     to = f"{gradient_at(region, leaf)} + (first + i) * {name}_step[{1 + len(operand.heads)}] + start"
-    add_row(text, without_sums(text.other(d)), (region.program.key,), Target(to))
+    add_row(text, without_sums(text.other(d)), (region.program.key,), Target(lambda env: to))
 
 
 def known_rows(region: RegionText) -> list[str]:

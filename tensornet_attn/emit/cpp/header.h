@@ -68,6 +68,13 @@ template <class... A> inline real log_sum(A... x) {
   ((most = most > x ? most : x), ...);
   return most == -INFINITY ? most : most + std::log((exp_of(real(x) - most) + ...));
 }
+inline real power_of(real x, real p) {
+  if (p == 0) return x * 0 + 1;
+  if (p == 1) return x;
+  if (p == 2) return x * x;
+  if (p == 3) return x * x * x;
+  return std::pow(x, p);
+}
 template <class A> inline const A* row_of(const A* mask, long at) { return mask ? mask + at : nullptr; }
 template <int mode> inline real biased(real x, const real* bias, long j) {
   if constexpr (mode == 2) return bias ? x + bias[j] : x;
