@@ -104,7 +104,8 @@ class CppCall:
         for side, legs in enumerate(sides):
             x = x.flatten(lead + heads + side, lead + heads + side + legs - 1) if legs > 1 else x
         x = x if in_rows(x, len(sides)) else x.contiguous()
-        x = x.expand(*self.batch, *x.shape[lead:]).flatten(0, lead - 1) if lead > 1 else x
+        if lead and len(self.batch) > 1:
+            x, lead = x.expand(*self.batch, *x.shape[lead:]).flatten(0, len(self.batch) - 1), 1
         steps = list(x.stride())
         if len(sides) > 1 and x.shape[-2] == 1:
             steps[-2] = x.shape[-1]  # BLAS refuses less, even of one row
@@ -167,12 +168,10 @@ class CppCall:
     def restored(self, made: Tensor, x: Tensor, order: tuple[int, ...]) -> Tensor:
         """A gradient in the shape of its operand."""
         lead = x.ndim - len(order)
-        sizes = [x.shape[lead + i] for i in order]
-        batch = self.batch if lead > 1 else x.shape[:lead]
-        made = made.reshape([*batch, *sizes])
-        made = made.permute([*range(lead), *(lead + order.index(i) for i in range(len(order)))])
-        alone = [dim for dim in range(lead) if x.shape[dim] == 1 != made.shape[dim]]
-        return made.sum(alone, keepdim=True) if alone else made
+        batch = self.batch if lead and len(self.batch) > 1 else list(x.shape[:lead])
+        made = made.reshape([*batch, *(x.shape[lead + i] for i in order)])
+        made = made.permute([*range(len(batch)), *(len(batch) + order.index(i) for i in range(len(order)))])
+        return made.sum_to_size(x.shape)
 
 
 def cpp_forward(name: str, operands: list[Tensor | None], call: tuple, seed: Tensor | None) -> tuple[Tensor, Tensor]:

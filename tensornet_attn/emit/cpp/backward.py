@@ -13,7 +13,7 @@ from functools import partial
 from tensornet_attn.emit.cpp.lines import Lines, indented, nested
 from tensornet_attn.emit.cpp.places import Env, Places, Where
 from tensornet_attn.emit.cpp.region import Printed, RegionText, stored_between
-from tensornet_attn.emit.cpp.totals import Target, add, add_entries, add_row, without_sums
+from tensornet_attn.emit.cpp.totals import Target, add, add_entries, add_pairs
 from tensornet_attn.tiles.derive import Gradients, one_map
 from tensornet_attn.tiles.model import Node, Unfit, below
 
@@ -138,7 +138,7 @@ def pairs(region: RegionText, text: Lines, leaf: Node, d: Node) -> None:
     number = leaf.data[0]
     operand, name = region.program.operands[number], f"{region.operands[number]}_grad"
     to = f"{gradient_at(region, leaf)} + (first + i) * {name}_step[{1 + len(operand.heads)}] + start"
-    add_row(text, without_sums(text.other(d)), (region.program.key,), Target(lambda env: to))
+    add_pairs(text, leaf, d, to)
 
 
 def known_rows(region: RegionText) -> list[str]:

@@ -103,6 +103,13 @@ def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> 
     text.ends.append(one)
 
 
+def add_pairs(text: Lines, leaf: Node, d: Node, to: str) -> None:
+    """Adds the gradient of a leaf of queries x keys; `to`: the operand's gradient, from the block's first key on."""
+    d = without_sums(text.other(d))
+    heads = variables(text, (leaf, d))
+    text.ends.append(Row(heads, (d,), lambda: text.loop([d], [{}], ["to[j] += {x};"], to)))
+
+
 def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:
     """Adds the gradient of a table's entries at distances; `to`: the table, or the row of it of each query."""
     d = without_sums(text.other(d))
