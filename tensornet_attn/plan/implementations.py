@@ -34,7 +34,14 @@ TORCH = Table(
     (WITH_WEIGHTS, NORMALIZED, HOISTS, FOR_EACH, DUPLICATES, DISTRIBUTION, SUMS),
     (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE),
 )
-CPP = Table(TORCH.rewritings, (*TORCH.rows[:-1], NATIVE, BLOCKWISE))
+# C++ kernels beside fused attention, and in its place: where scores mix several products, they need less work.
+CPP = (
+    Table(TORCH.rewritings, (*TORCH.rows[:-1], NATIVE, BLOCKWISE)),
+    Table(
+        (WITH_WEIGHTS, NORMALIZED, HOISTS, FOR_EACH, SUMS),
+        (BAND, STATES, LINEAR, CUMSUM, EXPERTS, NATIVE, BLOCKWISE),
+    ),
+)
 # A Triton kernel reads all values of one map, and skips keys outside a band.
 KERNELS = (WITH_WEIGHTS, NORMALIZED, HOISTS, BESIDE_KERNELS, DISTRIBUTION, SUMS)
 TRITON_ALONE = Table(KERNELS, (STATES, LINEAR, CUMSUM, TRITON, BAND, FUSED, EXPERTS, BLOCKWISE))
