@@ -35,6 +35,7 @@ class Sums:
 def backward(region: RegionText, made: Gradients) -> str:
     """The function that adds the gradients of operands to zeros, given the result, its statistics and its gradient."""
     leaves = [(leaf, d) for leaf, d in made.leaves if leaf.op in ("load", "entry")]
+    region.turned = {}
     text, sums = region.open(False), Sums()
     totals(region, made, text, leaves, sums)
     for number, (leaf, d) in enumerate(leaves):
@@ -59,14 +60,14 @@ def backward(region: RegionText, made: Gradients) -> str:
         "{",
         "  Arena arena;",
         f"  real* sums = arena.take({max(region.maps, 1)} * QUERIES);",
-        *indented([*(line for one in passes for line in one.buffers), *sums.buffers]),
+        *indented([*(line for one in passes for line in one.buffers), *sums.buffers, *region.turned_buffers()]),
         "  const long worker = omp_get_thread_num(), workers = omp_get_num_threads(), tasks = groups * blocks;",
         "  const bool whole = groups >= threads;",
         "  long task = whole ? groups * worker / workers * blocks : tasks * worker / workers;",
         "  const long end = whole ? groups * (worker + 1) / workers * blocks : tasks * (worker + 1) / workers;",
         "  while (task < end) {",
         "    const long pair = task / blocks;",
-        *indented(indented([*region.bases(), *sums.zero_keys])),
+        *indented(indented([*region.bases(), *region.turn(), *sums.zero_keys])),
         "    for (const long last = tl::minimum(end, (pair + 1) * blocks); task < last; ++task) {",
         "      const long first = (task % blocks) * QUERIES;",
         "      const long rows = tl::minimum(QUERIES, query_end - first);",

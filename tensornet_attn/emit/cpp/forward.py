@@ -16,6 +16,7 @@ from tensornet_attn.tiles.model import Node
 def forward(region: RegionText) -> str:
     """The function that computes the result `out`, and the statistics of its rows, `lse`."""
     program = region.program
+    region.turned = {}
     statistics = region.open(True)
     passes, after = [], list[str]()
     one = one_map(program)
@@ -41,12 +42,14 @@ def forward(region: RegionText) -> str:
         "#pragma omp parallel num_threads(threads)",
         "{",
         "  Arena arena;",
-        *indented([*buffers, *(line for one_pass in passes for line in one_pass.buffers)]),
+        *indented([*buffers, *(line for one_pass in passes for line in one_pass.buffers), *region.turned_buffers()]),
         "  #pragma omp for schedule(dynamic)",
         "  for (long task = 0; task < tasks; ++task) {",
         "    const long pair = task / blocks, first = (blocks - 1 - task % blocks) * QUERIES;",
         "    const long rows = tl::minimum(QUERIES, query_end - first);",
-        *indented(indented([*region.bases(), *zeros(region), *begin(region), *first.loop, *rows_of(region)])),
+        *indented(
+            indented([*region.bases(), *region.turn(), *zeros(region), *begin(region), *first.loop, *rows_of(region)])
+        ),
         *indented(indented([*(line for one_pass in more for line in one_pass.loop), *after])),
         "  }",
         "}",

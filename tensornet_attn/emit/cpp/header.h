@@ -138,10 +138,90 @@ inline void noise(real* to, long keys, const real* given, bool drawn, real std, 
   }
   for (int q = 0; q < 4; ++q) for (long t = 0; t < part && q * part + t < keys; ++t) to[q * part + t] = std * own[q][t];
 }
+
+// Products. Those whose columns fill vectors are computed here, in registers; BLAS, which packs its operands, computes
+// the others.
+#if defined(__AVX512F__)
+constexpr int VECTOR = 64, HELD = 8;
+#elif defined(__AVX__)
+constexpr int VECTOR = 32, HELD = 4;
+#else
+constexpr int VECTOR = 16, HELD = 4;
+#endif
+typedef real vec __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
+constexpr long W = VECTOR / sizeof(real);
+template <bool turned, int rows, int vecs>
+inline void held(long k, const real* __restrict a, long lda, const real* __restrict b, long ldb, bool adds,
+                 real* __restrict to, long ld, real alpha) {
+  vec sum[rows][vecs];
+  #pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r)
+    #pragma GCC unroll 2
+    for (int c = 0; c < vecs; ++c) sum[r][c] = vec{};
+  for (long t = 0; t < k; ++t) {
+    vec own[vecs];
+    #pragma GCC unroll 2
+    for (int c = 0; c < vecs; ++c) own[c] = *(const vec*)(b + t * ldb + c * W);
+    #pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      const real x = turned ? a[t * lda + r] : a[r * lda + t];
+      #pragma GCC unroll 2
+      for (int c = 0; c < vecs; ++c) sum[r][c] += x * own[c];
+    }
+  }
+  #pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r)
+    #pragma GCC unroll 2
+    for (int c = 0; c < vecs; ++c) {
+      vec* at = (vec*)(to + r * ld + c * W);
+      *at = adds ? *at + alpha * sum[r][c] : alpha * sum[r][c];
+    }
+}
+template <bool turned, int vecs>
+inline void columns(long x, long k, const real* a, long lda, const real* b, long ldb, bool adds, real* to, long ld,
+                    real alpha) {
+  long r = 0;
+  const long step = turned ? 1 : lda;
+  for (; r + HELD <= x; r += HELD) held<turned, HELD, vecs>(k, a + r * step, lda, b, ldb, adds, to + r * ld, ld, alpha);
+  for (; r + 4 <= x; r += 4) held<turned, 4, vecs>(k, a + r * step, lda, b, ldb, adds, to + r * ld, ld, alpha);
+  for (; r < x; ++r) held<turned, 1, vecs>(k, a + r * step, lda, b, ldb, adds, to + r * ld, ld, alpha);
+}
+template <bool turned>
+inline void product(long x, long y, long k, const real* a, long lda, const real* b, long ldb, bool adds, real* to,
+                    long ld, real alpha) {
+  long c = 0;
+  for (; c + 2 * W <= y; c += 2 * W) columns<turned, 2>(x, k, a, lda, b + c, ldb, adds, to + c, ld, alpha);
+  for (; c < y; c += W) columns<turned, 1>(x, k, a, lda, b + c, ldb, adds, to + c, ld, alpha);
+}
 inline void multiply(bool turn_a, bool turn_b, int x, int y, int k, const real* a, int lda, const real* b, int ldb,
-                     real beta, real* to, int ld, real alpha = 1) {
+                     bool adds, real* to, int ld, real alpha = 1) {
+  if (!turn_b && y % W == 0) {
+    if (turn_a) product<true>(x, y, k, a, lda, b, ldb, adds, to, ld, alpha);
+    else product<false>(x, y, k, a, lda, b, ldb, adds, to, ld, alpha);
+    return;
+  }
+  const real beta = adds;
   GEMM(turn_b ? "T" : "N", turn_a ? "T" : "N", &y, &x, &k, &alpha, b, &ldb, a, &lda, &beta, to, &ld);
 }
+// Into a tile, whose rows have room for whole vectors, from columns that were turned before; few rows are not worth it.
+constexpr long TURNED = 32;
+inline long room(long length) { return (length + W - 1) / W * W + W; }
+inline void multiply_turned(bool turned, bool turn_a, int x, int y, int k, const real* a, int lda, const real* b, int ldb,
+                            const real* columns, long room, real* to, int ld, real alpha) {
+  if (turned) multiply(turn_a, false, x, (y + W - 1) / W * W, k, a, lda, columns, room, false, to, ld, alpha);
+  else multiply(turn_a, true, x, y, k, a, lda, b, ldb, false, to, ld, alpha);
+}
+inline void turn(real* to, const real* from, long step, long length, long width) {
+  const long all = room(length);
+  for (long first = 0; first < all; first += 2 * W) {
+    const long last = first + 2 * W < length ? first + 2 * W : length, end = first + 2 * W < all ? first + 2 * W : all;
+    for (long c = 0; c < width; ++c) {
+      for (long j = first; j < last; ++j) to[c * all + j] = from[j * step + c];
+      for (long j = last > first ? last : first; j < end; ++j) to[c * all + j] = 0;
+    }
+  }
+}
+
 inline void fill(real* to, long count, real value) { for (long i = 0; i < count; ++i) to[i] = value; }
 // The largest score of a row so far becomes `next`; returns what is subtracted from its scores.
 inline real raised(real next, real& most, real& sum, real& alpha) {

@@ -22,6 +22,7 @@ class Lines(Pass):
 
     sides: dict[str, str] = field(default_factory=dict)  # buffers of a side x width, for products: their width
     pending: list[str] = field(default_factory=list)  # lines that fill them
+    turned: dict[int, Node] = field(default_factory=dict)  # operands whose transpose products read, by number
 
     def block(self) -> list[str]:
         """The lines for a block of keys."""
@@ -80,7 +81,7 @@ class Lines(Pass):
             return one.lines()
         node = one.makes[0]
         if node.op == "dot":
-            return self.product(node, env, self.tile(node, env), self.columns(node), "0")
+            return self.product(node, env, self.tile(node, env), self.columns(node), "false")
         if node.op in ("softmax", "normalize"):
             return self.online(node, env)
         target = self.row(node, env)
@@ -164,7 +165,7 @@ class Lines(Pass):
 
     # products
 
-    def product(self, node: Node, env: Env, to: str, ld: str, beta: str, alpha: str = "1") -> list[str]:
+    def product(self, node: Node, env: Env, to: str, ld: str, adds: str, alpha: str = "1") -> list[str]:
         """The call for a product."""
         (axis,), (a, b) = node.data, map(self.other, node.args)
         (pa, la), (pb, lb) = self.matrix(a, env), self.matrix(b, env)
@@ -174,7 +175,22 @@ class Lines(Pass):
         ta, tb = (str(turned).lower() for turned in (a.axes[0] == axis, b.axes[1] == axis))
         sizes = ", ".join(map(self.count, (x, y, axis)))
         before, self.pending = self.pending, []
-        return [*before, f"multiply({ta}, {tb}, {sizes}, {pa}, {la}, {pb}, {lb}, {beta}, {to}, {ld}, {alpha});"]
+        if b.op == "load" and y in self.long_sides and tb == "true" and adds == "false":
+            number, index = b.data[:2]
+            self.turned[number] = b
+            first = f"{self.flat(index, env)} * {axis}_size * {self.room(y)} + {self.entry.origin[y]}"
+            columns = f"turned{number} + {first}, {self.room(y)}"
+            both = f"{pa}, {la}, {pb}, {lb}, {columns}"
+            return [*before, f"multiply_turned(turns, {ta}, {sizes}, {both}, {to}, {ld}, {alpha});"]
+        return [*before, f"multiply({ta}, {tb}, {sizes}, {pa}, {la}, {pb}, {lb}, {adds}, {to}, {ld}, {alpha});"]
+
+    @property
+    def long_sides(self) -> tuple[str, ...]:
+        return (self.pair[1], *self.program.relative)
+
+    def room(self, side: str) -> str:
+        """The length of a row of a transposed operand."""
+        return "key_room" if side == self.pair[1] else "place_room"
 
     def matrix(self, node: Node, env: Env) -> tuple[str, str]:
         """(address, leading dimension) of an argument of a product."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import reduce
 from math import inf, prod
 
-from tensornet_attn.emit.cpp.lines import Lines, indented
+from tensornet_attn.emit.cpp.lines import Lines, indented, nested
 from tensornet_attn.emit.cpp.passes import Buffer
-from tensornet_attn.emit.cpp.places import Places
+from tensornet_attn.emit.cpp.places import Places, Where
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
 from tensornet_attn.tiles.model import ROWS, Node, Program, Unfit, below, vanishes
@@ -46,6 +46,7 @@ class RegionText:
     tiles: int = 0
     drawn: int = 1
     looks: int = 1
+    turned: dict[int, Node] = field(default_factory=dict)  # operands that the function being printed transposes
     taken: set[str] = field(default_factory=set)  # names of buffers
 
     def __post_init__(self) -> None:
@@ -93,6 +94,7 @@ class RegionText:
         self.taken |= {*text.buffers, *text.sides}
         self.count(text.buffers.values())
         self.drawn, self.looks = max(self.drawn, text.drops), max(self.looks, len(text.looks))
+        self.turned |= text.turned
         given = {name: (self.program.tiles(node.heads), text.unit(node)) for node, name in text.given.items()}
         kept = given | {name: (one.count, one.size) for name, one in text.buffers.items() if one.stored}
         stored = [f"real* {n} = {n}_all + start / KEYS * ({count} * {size});" for n, (count, size) in kept.items()]
@@ -171,6 +173,9 @@ class RegionText:
         lines.append(
             "const long blocks = (query_end + QUERIES - 1) / QUERIES, key_blocks = (key_end + KEYS - 1) / KEYS;"
         )
+        lines.append("const long key_room = room(key_end);")
+        lines += ["const long place_room = room(place_end);"] if self.program.relative else []
+        lines.append("const bool turns = query_end >= TURNED;")
         lines.append(f"const long groups = batches{''.join(f' * {leg}_programs' for leg in self.programs)};")
         return lines
 
@@ -179,6 +184,31 @@ class RegionText:
         """How many steps operands and masks have."""
         own = sum(1 + len(operand.heads) + len(operand.axes) for operand in self.program.operands)
         return own + 3 + len(self.program.others)
+
+    def turned_buffers(self) -> list[str]:
+        """Room for the transposes of operands that have keys or relative positions as rows."""
+        found = ["long turned_pair = -1;"]
+        for number, node in self.turned.items():
+            count, room = self.program.tiles(node.data[1]), self.room_of(node)
+            found.append(f"real* turned{number} = arena.take({count} * {node.axes[1]}_size * {room});")
+        return found
+
+    def room_of(self, node: Node) -> str:
+        return "key_room" if node.axes[0] == self.program.key else "place_room"
+
+    def turn(self) -> list[str]:
+        """Transposes operands once for the blocks of a program."""
+        found = []
+        for number, node in self.turned.items():
+            width, index = f"{node.axes[1]}_size", [variable for variable in node.data[1] if variable]
+            at = f"turned{number} + {self.places.flat(index, {})} * {width} * {self.room_of(node)}"
+            length = "key_end" if node.axes[0] == self.program.key else "place_end"
+            origin = self.places.address(node, {}, Where({}, {}))
+            line = f"turn({at}, {origin}, {self.places.rows_step(node)}, {length}, {width});"
+            found += nested(index, self.program.nodes.sizes, [line])
+        if not found:
+            return []
+        return ["if (turns && turned_pair != pair) {", "  turned_pair = pair;", *indented(found), "}"]
 
     def bases(self) -> list[str]:
         """Where the operands of a program begin."""

@@ -76,7 +76,7 @@ def add_product(text: Lines, part: Node, target: Target) -> None:
     def lines() -> list[str]:
         where = Where({}, text.entry.origin)
         by = " * ".join(text.value(node, {}, where) for node in target.by) or "1"
-        return [*target.before(False), *text.product(part, {}, target.at({}), target.ld, "1", by)]
+        return [*target.before(False), *text.product(part, {}, target.at({}), target.ld, "true", by)]
 
     heads = variables(text, (part, *target.alpha, *target.by))
     text.ends.append(Statement(heads, (*args, *target.alpha), lines))
