@@ -5,22 +5,15 @@ from __future__ import annotations
 from math import prod
 
 from tensornet_attn.emit.blockwise import Operand, emit_blockwise
-from tensornet_attn.emit.cpp.source import Region, source
 from tensornet_attn.emit.triton.call import operand_legs
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.plan.blocks import leaf
 from tensornet_attn.rewrite.hidden import hiding
-from tensornet_attn.tiles.build import tile_program
+from tensornet_attn.tiles.cpp.source import Region, region_of, source
 
 _INDENT = "    "
-MOST = 64  # tiles of a leg in one program
-
-
-def region_of(graph: Graph, step: Step) -> Region:
-    """The C++ of a kernel. Raises Unfit."""
-    return Region(graph, tile_program(graph, step, MOST), "region")
 
 
 def texts(schedule: Graph) -> list[str]:

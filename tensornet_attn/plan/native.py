@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from tensornet_attn.emit.native import region_of
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.plan.blocks import Group
 from tensornet_attn.plan.blockwise import too_small
 from tensornet_attn.plan.implementation import Context
 from tensornet_attn.plan.triton import Tiles
+from tensornet_attn.tiles.cpp.source import region_of
 from tensornet_attn.tiles.model import Program
 
 

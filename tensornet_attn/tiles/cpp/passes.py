@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import islice, permutations
 from math import inf, prod
 
-from tensornet_attn.emit.cpp.places import Env
-from tensornet_attn.emit.cpp.values import Values, mapped
-from tensornet_attn.emit.triton.loops import Loop, Loops, Statement, placed, shared
+from tensornet_attn.tiles.cpp.places import Env
+from tensornet_attn.tiles.cpp.values import Values, mapped
+from tensornet_attn.tiles.loops import Loop, Loops, Statement, placed, shared
 from tensornet_attn.tiles.model import Node, Unfit, below
 
 UNROLLED = 16  # values of a variable whose sum stands inside of an expression

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from tensornet_attn.emit.cpp.lines import Lines, indented, nested
-from tensornet_attn.emit.cpp.places import Env, Places, Where
-from tensornet_attn.emit.cpp.region import Printed, RegionText, stored_between
-from tensornet_attn.emit.cpp.totals import Target, add, add_entries, add_pairs
+from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
+from tensornet_attn.tiles.cpp.places import Env, Places, Where
+from tensornet_attn.tiles.cpp.region import Printed, RegionText, stored_between
+from tensornet_attn.tiles.cpp.totals import Target, add, add_entries, add_pairs
 from tensornet_attn.tiles.derive import Gradients, one_map
 from tensornet_attn.tiles.model import Node, Unfit, below
 

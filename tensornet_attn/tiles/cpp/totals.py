@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from tensornet_attn.emit.cpp.lines import Lines
-from tensornet_attn.emit.cpp.passes import Row, SumRow
-from tensornet_attn.emit.cpp.places import Env, Where
-from tensornet_attn.emit.cpp.values import SHIFT
-from tensornet_attn.emit.triton.loops import Statement
+from tensornet_attn.tiles.cpp.lines import Lines
+from tensornet_attn.tiles.cpp.passes import Row, SumRow
+from tensornet_attn.tiles.cpp.places import Env, Where
+from tensornet_attn.tiles.cpp.values import SHIFT
+from tensornet_attn.tiles.loops import Statement
 from tensornet_attn.tiles.model import Node, Unfit
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isinf
 
-from tensornet_attn.emit.cpp.places import Env, Places, Where
 from tensornet_attn.ops import MAPS
+from tensornet_attn.tiles.cpp.places import Env, Places, Where
 from tensornet_attn.tiles.model import Node, Unfit
 
 Hoist = Callable[[str, str], str]  # an expression and its type -> its name, computed before the loop

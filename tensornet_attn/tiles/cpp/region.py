@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import reduce
 from math import inf, prod
 
-from tensornet_attn.emit.cpp.lines import Lines, indented, nested
-from tensornet_attn.emit.cpp.passes import Buffer
-from tensornet_attn.emit.cpp.places import Places, Where
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
+from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
+from tensornet_attn.tiles.cpp.passes import Buffer
+from tensornet_attn.tiles.cpp.places import Places, Where
 from tensornet_attn.tiles.model import ROWS, Node, Program, Unfit, below, vanishes
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensornet_attn.emit.cpp.backward import backward
-from tensornet_attn.emit.cpp.factors import with_factors_outside
-from tensornet_attn.emit.cpp.forward import forward
-from tensornet_attn.emit.cpp.region import RegionText
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.tiles.build import tile_program
+from tensornet_attn.tiles.cpp.backward import backward
+from tensornet_attn.tiles.cpp.factors import with_factors_outside
+from tensornet_attn.tiles.cpp.forward import forward
+from tensornet_attn.tiles.cpp.region import RegionText
 from tensornet_attn.tiles.derive import gradients
 
 CACHE = 768 * 1024  # bytes that the tiles of a block may take
 BLOCKS = ((64, 256), (64, 128), (32, 128), (32, 64), (16, 64))  # queries x keys
+TILES = 64  # of a leg in one program
 HEADER = (Path(__file__).parent / "header.h").read_text(encoding="utf-8")
 PRODUCTS = {"float": "sgemm_", "double": "dgemm_"}  # of the BLAS that torch has
 
@@ -50,3 +53,8 @@ def source(region: Region, kind: str = "float") -> str:
     for name, value in own.items():
         text = text.replace(f"@{name}@", str(value))
     return text + region.text
+
+
+def region_of(graph: Graph, step: Step) -> Region:
+    """The C++ of a kernel of blocks of queries. Raises Unfit."""
+    return Region(graph, tile_program(graph, step, TILES), "region")

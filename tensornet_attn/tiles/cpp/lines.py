@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from tensornet_attn.emit.cpp.passes import Pass, fresh, is_rows
-from tensornet_attn.emit.cpp.places import Env, Where
-from tensornet_attn.emit.triton.loops import Loop, Statement
 from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.tiles.cpp.passes import Pass, fresh, is_rows
+from tensornet_attn.tiles.cpp.places import Env, Where
+from tensornet_attn.tiles.loops import Loop, Statement
 from tensornet_attn.tiles.model import Node, Unfit
 
 START = {"add": "0", "max": "-INFINITY", "lse": "-INFINITY"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.emit.cpp.lines import Lines, indented, nested
-from tensornet_attn.emit.cpp.passes import Row
-from tensornet_attn.emit.cpp.places import Where
-from tensornet_attn.emit.cpp.region import Printed, RegionText
-from tensornet_attn.emit.cpp.totals import Target, add
+from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
+from tensornet_attn.tiles.cpp.passes import Row
+from tensornet_attn.tiles.cpp.places import Where
+from tensornet_attn.tiles.cpp.region import Printed, RegionText
+from tensornet_attn.tiles.cpp.totals import Target, add
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.model import Node
 
