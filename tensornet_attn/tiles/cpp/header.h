@@ -1,4 +1,4 @@
-// Types, random numbers and row operations of the C++ kernels of regions; @NAMES@ are filled in when one is printed.
+// Types, random numbers, products and row operations of the C++ kernels of regions; the printer fills in names in @.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>

@@ -13,7 +13,7 @@ from tensornet_attn.tiles.cpp.forward import forward
 from tensornet_attn.tiles.cpp.region import RegionText
 from tensornet_attn.tiles.derive import gradients
 
-CACHE = 768 * 1024  # bytes that the tiles of a block may take
+CACHE = 1024 * 1024  # bytes that the tiles of a block may take: the second cache of a core
 BLOCKS = ((64, 256), (64, 128), (32, 128), (32, 64), (16, 64))  # queries x keys
 TILES = 64  # of a leg in one program
 HEADER = (Path(__file__).parent / "header.h").read_text(encoding="utf-8")
