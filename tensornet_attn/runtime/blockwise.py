@@ -113,7 +113,7 @@ def blockwise(
             raise ValueError(f"'{own}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {rows}.")
     if cpp is not None and runs_cpp(cpp, operands, call):
         if torch.compiler.is_compiling():
-            return for_caller(cpp, blockwise_cpp(given, seed, tile, cpp, *call)[0], call[3])
+            return for_caller(cpp, blockwise_cpp(given, seed, tile, cpp, *call)[0])
         return BlockwiseCpp.apply(seed, (tile, cpp, *call), *given)
     if torch.compiler.is_compiling():
         return blockwise_forward(given, seed, tile, *call)
@@ -511,7 +511,7 @@ class BlockwiseCpp(torch.autograd.Function):
         ctx.tile, ctx.cpp = tile, cpp
         out, rows = cpp_forward(cpp, operands_of(given, ctx.call), ctx.call, seed)
         ctx.save_for_backward(*given, out, rows, seed)
-        return for_caller(cpp, out, ctx.call[3])
+        return for_caller(cpp, out)
 
     @staticmethod
     def backward(ctx, gradient):
@@ -525,7 +525,7 @@ class BlockwiseCpp(torch.autograd.Function):
                 )
             found = BlockwiseGradient.apply(gradient, wanted, seed, (ctx.tile, *ctx.call), *given)
             return None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
-        gradient = for_cpp(ctx.cpp, gradient, ctx.call[3])
+        gradient = for_cpp(ctx.cpp, gradient)
         every = cpp_gradients(ctx.cpp, operands_of(given, ctx.call), ctx.call, out, rows, gradient, seed)
         places = [place for place, is_present in enumerate(ctx.call[0]) if is_present]
         return None, None, *(every.get(place) if i in wanted else None for i, place in enumerate(places))

@@ -77,12 +77,28 @@ def in_rows(x: Tensor, sides: int) -> bool:
     return close and (sides < 2 or x.shape[-2] == 1 or x.stride(-2) >= max(1, x.shape[-1]))
 
 
+def own_batch(name: str, operands: list[Tensor | None], call: tuple) -> list[int]:
+    """The batch dimensions of a result: those of its operands, and all of them if it draws noise."""
+    region, batch = CPP_REGIONS[name], call[3]
+    at, at_keys, _ = region.masks
+    found = []
+    for place, order, *_ in region.operands:
+        x = operands[place]
+        found.append(batch if x is None else x.shape[: x.ndim - len(order)])
+    if at is not None and operands[at] is not None and operands[at].ndim > 2:
+        found.append(operands[at].shape[: len(batch)])
+    if at_keys is not None and operands[at_keys] is not None:
+        found.append(operands[at_keys].shape[:-1])
+    return list(torch.broadcast_shapes(*found))
+
+
 class CppCall:
     """The arguments of a call: pointers to operands, and the steps between their entries along each dimension."""
 
     def __init__(self, name: str, operands: list[Tensor | None], call: tuple):
-        _, self.n, self.m, self.batch, _, self.training, *_ = call
-        self.region, self.given, self.count = CPP_REGIONS[name], operands, math.prod(self.batch)
+        _, self.n, self.m, _, _, self.training, *_ = call
+        self.region, self.given, self.batch = CPP_REGIONS[name], operands, own_batch(name, operands, call)
+        self.count = math.prod(self.batch)
         self.dtype = next(x.dtype for x in operands if x is not None and x.dtype != torch.bool)
         self.tensors: list[Tensor | None] = []
         self.steps: list[int] = []
@@ -184,8 +200,7 @@ def cpp_forward(name: str, operands: list[Tensor | None], call: tuple, seed: Ten
 def cpp_shapes(name: str, operands: list[Tensor | None], call: tuple) -> tuple[Tensor, Tensor]:
     """Empty tensors like those of `cpp_forward`."""
     like = next(x for x in operands if x is not None and x.dtype != torch.bool)
-    _, n, _, batch, *_ = call
-    region = CPP_REGIONS[name]
+    region, n, batch = CPP_REGIONS[name], call[1], own_batch(name, operands, call)
     before, after, _ = region.result
     rows = (math.prod(batch) * region.programs, region.maps, n)
     return like.new_empty((*batch, *before, n, *after)), like.new_empty(rows)
@@ -204,13 +219,15 @@ def cpp_gradients(
     return CppCall(name, operands, call).gradients(out, rows, gradient, seed)
 
 
-def for_caller(name: str, out: Tensor, batch: list[int]) -> Tensor:
+def for_caller(name: str, out: Tensor) -> Tensor:
     """The result with its legs in the order of the functions of blocks."""
     order = CPP_REGIONS[name].result[2]
-    return out.permute([*range(len(batch)), *(len(batch) + i for i in order)])
+    lead = out.ndim - len(order)
+    return out.permute([*range(lead), *(lead + i for i in order)])
 
 
-def for_cpp(name: str, gradient: Tensor, batch: list[int]) -> Tensor:
+def for_cpp(name: str, gradient: Tensor) -> Tensor:
     """The gradient of `for_caller`'s result in the order of the C++."""
     order = CPP_REGIONS[name].result[2]
-    return gradient.permute([*range(len(batch)), *(len(batch) + order.index(i) for i in range(len(order)))])
+    lead = gradient.ndim - len(order)
+    return gradient.permute([*range(lead), *(lead + order.index(i) for i in range(len(order)))])

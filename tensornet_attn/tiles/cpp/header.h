@@ -247,7 +247,7 @@ inline void divide(real* to, const real* sum, long rows, int width, real eps) {
   }
 }
 inline void begin_with(real sink, real& most, real& sum) { most = sink; sum = sink == -INFINITY ? 0 : 1; }
-inline real log_of_row(real most, real sum) { return sum > 0 ? most + std::log(sum) : -real(INFINITY); }
+inline real log_of_row(real most, real sum) { return sum > 0 ? most + std::log(sum) : real(0); }
 inline real factor(real most, real log_sum) { return most == -INFINITY ? real(0) : exp_of(most - log_sum); }
 inline real log_of_sum(real most, real sum) { return sum > 0 ? most + std::log(sum) : real(INFINITY); }
 inline void add_products(real* to, const real* a, const real* b, long rows, int width) {
