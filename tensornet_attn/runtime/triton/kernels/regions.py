@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.operations import one_by_one, operation
 from tensornet_attn.runtime.products import autocast_dtype
-from tensornet_attn.runtime.triton.kernels.linear import row_sums_gradient
+from tensornet_attn.runtime.triton.kernels.linear_chunks import row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS, Launch, Region, one_width, with_batch
 from tensornet_attn.runtime.triton.kernels.region_parts import join, join_rows
 
