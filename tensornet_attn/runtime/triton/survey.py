@@ -154,6 +154,7 @@ def _linear(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
     for causal in (True, False):
         for normalize in (True, False):
             yield triton_linear_attention([(q, k)], v, normalize=normalize, causal=causal)
+    yield triton_linear_attention([(q, k)], v, torch.ones(ROWS, ROWS, dtype=torch.bool), causal=True)
 
 
 def _delta(width: int, dtype: torch.dtype) -> Iterator[Tensor]:

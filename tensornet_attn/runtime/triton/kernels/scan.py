@@ -21,7 +21,7 @@ from tensornet_attn.runtime.triton.kernels.tiles import (
     tile_type,
 )
 
-DEEPEST = 128  # maximum width of keys whose states a program holds
+DEEPEST = 256  # maximum width of keys whose states a program holds
 DELTA = (
     (64, 64, 4, 3),
     (64, 64, 4, 2),
