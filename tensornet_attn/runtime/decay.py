@@ -6,6 +6,7 @@ number per query and key, or one per feature (w of them: 1, or the number of fea
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.softmax import masked_softmax
 
 GROUP = 4  # chunks
+Reads = Callable[..., list[tuple[Tensor, Tensor]]]
 
 
 def decay_attention(
@@ -31,11 +33,13 @@ def decay_attention(
     softmax: bool = False,
     causal: bool = False,
     chunk: int = 64,
+    reads: Reads | None = None,
 ) -> Tensor:
     """`linear_attention` with terms (q, k, a, b), a [..., n, w] and b [..., m, w], and terms (q, k) without decay.
 
     `softmax`: computes softmax(a - b), which does not depend on a, for a single term whose q and k are ones. In a term
-    (q, k, a, b, c), c [..., m, 1], the score of a causal query at its own position is a - b + c.
+    (q, k, a, b, c), c [..., m, 1], the score of a causal query at its own position is a - b + c. `reads`: how terms
+    read values, by default as `decay_reads`.
     """
     if mask is not None:
         own = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
@@ -55,7 +59,9 @@ def decay_attention(
         least = torch.where(least < torch.finfo(b.dtype).max, least, 0)  # no visible key: any finite value
         least = F.pad(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [(q, k, a - a.detach() + least, b, *own)]  # no exp(a - b) that matters is above 1
-    return added_reads(own_reads if len(terms[0]) > 4 else decay_reads, terms, v, eps, normalize, causal, chunk)
+    return added_reads(
+        own_reads if len(terms[0]) > 4 else reads or decay_reads, terms, v, eps, normalize, causal, chunk
+    )
 
 
 def hidden_apart(seen: Tensor, q: Tensor, k: Tensor, a=None, b=None, own=None) -> tuple[Tensor, ...]:

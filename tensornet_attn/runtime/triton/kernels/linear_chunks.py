@@ -65,9 +65,10 @@ def chunk_sums(
     most: int | None = None,
     later: bool = False,
     total: bool = False,
+    factor: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The sums of scale k v^T before each chunk, or after it if `later`: [b h, chunks, d, e]; with `total` also of
-    weight k.
+    weight k. Earlier sums are multiplied by the `factor` [b h, chunks] of each chunk.
 
     Without v, only the sums of weight k. Not causal: the sum of all rows, as one chunk. Row i of k is at position
     `first` + i of `most`, by default of its length.
@@ -86,11 +87,11 @@ def chunk_sums(
             heads, length, first if how.causal else 0, features, width, parts,
             span=span, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
         )  # fmt: skip
-    made = (None if x is None else before(x, how, later) for x in (sums, totals))
+    made = (None if x is None else before(x, how, later, factor) for x in (sums, totals))
     return next(made), next(made)
 
 
-def before(sums: Tensor, how: Chunked, later: bool) -> Tensor:
+def before(sums: Tensor, how: Chunked, later: bool, factor: Tensor | None = None) -> Tensor:
     """Exclusive sums over the parts [b h, parts, ...], in place; or the sum of all parts, as one."""
     if not how.causal:
         return sums.sum(1, keepdim=True)
@@ -98,7 +99,7 @@ def before(sums: Tensor, how: Chunked, later: bool) -> Tensor:
         lead, parts, size = sums.flatten(2).shape
         block = min(1024, padded(size))
         sums_before[(lead, -(-size // block))](
-            sums, parts, size, REVERSE=later, DTYPE=tile_type(sums.dtype), BLOCK=block, num_warps=4
+            sums, factor, parts, size, REVERSE=later, DTYPE=tile_type(sums.dtype), BLOCK=block, num_warps=4
         )
     return sums
 
@@ -115,10 +116,12 @@ def read_chunks(
     later: bool = False,
     eps: float | None = None,
     dtype: torch.dtype | None = None,
+    powers: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> tuple[Tensor, Tensor | None]:
     """The values that `left` reads by `linear_reads`, in the dtype of `left` or another one.
 
-    With `eps`, they are divided by the row sums; the reciprocals are the second result.
+    With `eps`, they are divided by the row sums; the reciprocals are the second result. `powers`: the exponents of
+    scores that decay, of both sides and of each chunk.
     """
     batch, heads, length, features = left.shape
     others, width = values.shape[-2:]
@@ -131,7 +134,7 @@ def read_chunks(
     if out.numel():
         strides = (0, 0, 0) if sums is None else (*sums.stride()[2:], sums.shape[1])
         linear_reads[(batch * heads * chunks, -(-width // config["WIDTH"]))](
-            left, right, values, sums, total, scale, bias, out, inverse,
+            left, right, values, sums, total, scale, bias, *powers, out, inverse,
             *left.stride()[:3], *right.stride()[:3], *values.stride()[:3], *strides,
             heads, length, others, left_first, right_first, features, width, chunks, start,
             CAUSAL=how.causal, PAIRS=how.causal, LATER=later, EPS=eps, DTYPE=tile_type(sums_of(left)),
