@@ -109,15 +109,18 @@ def decay_reads(
         if not decay:
             found.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
         elif not causal:
-            a, b = decay
-            low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
-            q, k = q * (a - low).to(wide).exp().to(q.dtype), k * (low - b).to(wide).exp().to(k.dtype)
-            found.append(key_reads(q, k, v))
+            found.append(key_reads(*faded(q, k, *decay), v))
         else:
             many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *decay))))
             stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
             found.append(decayed_reads(q, k, wider, *decay, stretch, chunk).tensor_split((width,), -1))
     return found
+
+
+def faded(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys with the factors of a decay, for all keys at once."""
+    low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
+    return q * (a - low).to(wide).exp().to(q.dtype), k * (low - b).to(wide).exp().to(k.dtype)
 
 
 def decayed_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: int, chunk: int) -> Tensor:

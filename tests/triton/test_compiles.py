@@ -15,6 +15,7 @@ from tensornet_attn.runtime.triton.survey import DTYPES, FAMILIES, TARGETS, WIDT
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 KERNELS = {
     "linear attention": {"linear_sums", "sums_before", "linear_reads", "row_products", "masked_reads"},
+    "decaying scores": {"linear_sums", "sums_before", "linear_reads"},
     "delta rule": {
         "chunk_solutions",
         "delta_states",

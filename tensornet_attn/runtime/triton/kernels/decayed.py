@@ -7,16 +7,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.decay import decay_attention, decay_reads
+from tensornet_attn.runtime.decay import decay_attention, decay_reads, faded
 from tensornet_attn.runtime.masks import causal_mask
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.softmax import laid_out
+from tensornet_attn.runtime.triton.kernels.linear import linear_by_heads
 from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunk_sums, chunked, read_chunks
 from tensornet_attn.runtime.triton.kernels.tiles import batch_and_heads, common_dtype, in_batch_dimension, sums_of
 
 
 def triton_decay_attention(terms: list[tuple[Tensor, ...]], v: Tensor, *options, **more) -> Tensor:
-    """`decay_attention`, with the same arguments; torch computes decays by features, and those that are not causal."""
+    """`decay_attention`, with the same arguments; torch computes causal decays by features."""
     return decay_attention(terms, v, *options, **more, reads=triton_decay_reads)
 
 
@@ -26,11 +27,16 @@ def triton_decay_reads(
     """`decay_reads`, with the same arguments; kernels choose the chunk."""
     found, width = [], v.shape[-1]
     wider = F.pad(v, (0, 1), value=1.0) if rows else v
-    for term in terms:
-        if causal and len(term) == 4 and term[2].shape[-1] == term[3].shape[-1] == 1:
-            found.append(decayed_by_heads(*term[:2], wider, *term[2:]).tensor_split((width,), -1))
+    for q, k, *powers in terms:
+        if causal and any(x.shape[-1] > 1 for x in powers):
+            found += decay_reads([(q, k, *powers)], v, causal, chunk, rows)
+            continue
+        if causal and powers:
+            read = decayed_by_heads(q, k, wider, *powers)
         else:
-            found += decay_reads([term], v, causal, chunk, rows)
+            sides = faded(q, k, *powers) if powers else (q, k)
+            read = linear_by_heads(*sides, wider, None, causal, False, 0.0)
+        found.append(read.tensor_split((width,), -1))
     return found
 
 
