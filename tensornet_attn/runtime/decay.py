@@ -6,7 +6,6 @@ number per query and key, or one per feature (w of them: 1, or the number of fea
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,6 @@ from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.softmax import masked_softmax
 
 GROUP = 4  # chunks
-Reads = Callable[..., list[tuple[Tensor, Tensor]]]
 
 
 def decay_attention(
@@ -33,7 +31,7 @@ def decay_attention(
     softmax: bool = False,
     causal: bool = False,
     chunk: int = 64,
-    reads: Reads | None = None,
+    reads=None,
 ) -> Tensor:
     """`linear_attention` with terms (q, k, a, b), a [..., n, w] and b [..., m, w], and terms (q, k) without decay.
 

@@ -4,8 +4,6 @@ Each part has the result of its own keys and the statistics of its rows. A softm
 exp(log-sum-exp of the part - log-sum-exp of all); everything else is a sum over the parts.
 """
 
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
@@ -35,14 +33,9 @@ def parts_of(programs: int, blocks: int, processors: int) -> int:
     return least[1]
 
 
-@lru_cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
 def processors_of(x: Tensor) -> int:
     """The multiprocessors of the GPU that holds x."""
-    return _processors(x.device) if x.is_cuda else PROCESSORS
+    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else PROCESSORS
 
 
 @triton.jit
