@@ -134,7 +134,7 @@ def linear_reads(
         visible = (past <= 0 if LATER else past >= 0) & on_right[None, :]
         scores = tl.where(visible, scores, 0.0)
     if own_power is not None:
-        power = tl.load(own_power + lead * length + i, on_left, 0.0)[:, None]
+        power = tl.load(own_power + lead * length + i, on_left, float("-inf"))[:, None]
         read *= tl.exp(power + tl.load(reference + part, summed, float("-inf")))
         other = tl.load(other_power + lead * others + j, on_right, 0.0)[None, :]
         scores *= tl.exp(tl.where(visible, power + other, float("-inf")))
