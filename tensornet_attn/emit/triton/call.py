@@ -72,6 +72,7 @@ def _source(made: Region, sources: dict[str, str]) -> str:
     program = made.program
     legs = {name: " ".join(operand_legs(program, o)) for name, o in zip(made.operands, program.operands, strict=True)}
     sizes = {leg: made.graph.leg[leg].size for leg in program.heads}
+    left, right = made.reach()
     arguments = [
         f'f"{{__name__}}.{made.name}"',
         f"sides={(program.query, program.key)!r}",
@@ -85,7 +86,7 @@ def _source(made: Region, sources: dict[str, str]) -> str:
         f"reads={made.reads!r}",
         *([f"normalized={normalized!r}"] if (normalized := _normalized(made)) else []),
         *(["log=True"] if program.exit.log else []),
-        *([f"band={sum(band)}"] if None not in (band := made.reach()) else []),
+        *([f"band={left + right}"] if left is not None and right is not None else []),
         f"loops={made.loops!r}",
         f"live={made.live!r}",
         f"sums={made.sums!r}",
