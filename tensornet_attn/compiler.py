@@ -269,14 +269,15 @@ def warm(
 ) -> list[Path]:
     """Compiles the C++ kernels of a design into the cache, where `backend="auto"` finds them, and returns their files.
 
-    An empty list: the plan has none. `dtype`: float32 or float64; `wanted`: options as in `compile`. Raises
-    DesignError, and InputError with the compiler's first error.
+    An empty list: the plan has none. `dtype`: float32, float64, bfloat16 or float16; `wanted`: options as in `compile`.
+    Raises DesignError, and InputError with the compiler's first error.
     """
     from tensornet_attn.emit.native import texts
-    from tensornet_attn.runtime.cpp import CPP_REALS, cpp_compiled, cpp_stored
+    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_compiled, cpp_stored
 
-    if dtype not in CPP_REALS:
-        raise InputError(f"there are no C++ kernels for dtype '{dtype}'; {nearest(dtype, CPP_REALS)}")
+    if dtype not in CPP_DTYPES:
+        raise InputError(f"there are no C++ kernels for dtype '{dtype}'; {nearest(dtype, CPP_DTYPES)}")
+    dtype = CPP_DTYPES[dtype]
     plan = plan_of(build(_design(design), causal), "cpp", target_from(**current(wanted)))
     try:
         return [cpp_stored(text, dtype) or cpp_compiled(text, dtype) for text in texts(plan.schedule)]
@@ -472,29 +473,29 @@ def _dtype_name(dtype: torch.dtype | None) -> str:
 def _against_cpp(plan: Plan, dtype: str, gpu: bool) -> tuple[str, ...]:
     """Why the C++ of a plan cannot run; empty after it has been compiled."""
     from tensornet_attn.emit.native import texts
-    from tensornet_attn.runtime.cpp import CPP_REALS, cpp_loaded, reason_against_cpp
+    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_loaded, reason_against_cpp
 
     if gpu:
         return ("it computes on a CPU",)
-    if dtype not in CPP_REALS:
-        return (f"it computes in {' and '.join(CPP_REALS)}, not in {dtype}",)
+    if dtype not in CPP_DTYPES:
+        return (f"it takes {', '.join(CPP_DTYPES)}, not {dtype}",)
     if reason := reason_against_cpp():
         return (reason,)
-    made = [cpp_loaded(text, dtype) for text in texts(plan.schedule)]
+    made = [cpp_loaded(text, CPP_DTYPES[dtype]) for text in texts(plan.schedule)]
     return tuple(dict.fromkeys(one or "compiling has failed before" for one in made if not isinstance(one, CDLL)))
 
 
 def _ready(graph: Graph, target: Target, dtype: str) -> Plan | None:
     """The plan with C++ kernels, if it has some and all of them are in the cache; nothing is compiled."""
-    from tensornet_attn.runtime.cpp import CPP_REALS, cpp_folder, cpp_stored
+    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_folder, cpp_stored
 
-    if dtype not in CPP_REALS or not cpp_folder().is_dir():
+    if dtype not in CPP_DTYPES or not cpp_folder().is_dir():
         return None
     from tensornet_attn.emit.native import texts
 
     plan = plan_of(graph, "cpp", target)
     found = texts(plan.schedule)
-    return plan if found and all(cpp_stored(text, dtype) for text in found) else None
+    return plan if found and all(cpp_stored(text, CPP_DTYPES[dtype]) for text in found) else None
 
 
 def _realise(design: Design, plan: Plan) -> Made:

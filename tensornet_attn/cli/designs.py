@@ -177,7 +177,7 @@ def warm(
         list[str],
         typer.Argument(metavar="DESIGN...", help="Shipped names or YAML files.", autocompletion=options.shipped),
     ],
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, float64, bfloat16 or float16.")] = "float32",
     causal: Causal = None,
     n: options.Queries = None,
     m: options.Keys = None,

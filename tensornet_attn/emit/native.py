@@ -57,8 +57,8 @@ def _registration(graph: Graph, made: Region, name: str, operands: list[Operand]
     inside = [leg for leg in program.legs if leg in program.heads and leg not in made.programs]
     heads = [*(leg for leg in made.programs), *inside]
     after = [leg for leg in program.legs if leg not in heads and leg != program.query]
-    legs = [leg for leg in (*heads, program.query, *after) if leg in program.legs]
-    order = tuple(legs.index(leg) for leg in result)
+    laid = [leg for leg in (*heads, program.query, *after) if leg in program.legs]
+    order = tuple(laid.index(leg) for leg in result)
     before = tuple(size(leg) for leg in heads if leg in program.legs)
     masks = places.get("mask"), places.get("key_mask"), len(program.others)
     parts = [

@@ -10,6 +10,7 @@ from tensornet_attn.runtime.native import cpp_forward, cpp_gradients, cpp_shapes
 from tensornet_attn.runtime.operations import one_by_one, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
+HALVES = (torch.bfloat16, torch.float16)  # computed in float32 by C++
 FUNCTIONS: dict = {}  # name: (function, legs of each operand, query dimension of the result), see `block_function`
 GRADIENTS: dict = {}  # name: (gradient function, names of the operands), see `block_gradient`
 
@@ -104,6 +105,14 @@ def blockwise(
     The backward recomputes each block; with `random`, from the same seed. `cpp`: a region whose C++ computes the same.
     """
     given = [x for x in operands if x is not None]
+    if (
+        cpp is not None
+        and given[0].dtype in HALVES
+        and autocast_dtype(given[0]) is None
+        and given[0].device.type == "cpu"
+    ):
+        wide = [x.float() if x is not None and x.dtype in HALVES else x for x in operands]
+        return blockwise(tile, wide, n, m, batch, block, training, random, sizes, cpp).to(given[0].dtype)
     seed = torch.randint(2**62, (), device="cpu") if random else None
     cast = autocast_dtype(given[0])
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)

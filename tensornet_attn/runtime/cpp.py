@@ -15,6 +15,7 @@ import tempfile
 import warnings
 
 CPP_REALS = {"float32": ("float", "sgemm_"), "float64": ("double", "dgemm_")}  # C++ type and BLAS product by dtype
+CPP_DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32"}  # in kernels
 CPP_FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fopenmp",
     "-mprefer-vector-width=512", "-fPIC", "-shared",

@@ -107,7 +107,6 @@ def test_calls_that_the_functions_of_blocks_compute(calls: list[str]) -> None:
     torch.autograd.grad(made(x, mask=bias).sum(), bias)
     torch.testing.assert_close(torch.func.vmap(made)(x[None])[0], layer_like(made)(x))
     assert made(x[:, :0]).shape == (2, 0, 32)
-    made.to(torch.bfloat16)(x.to(torch.bfloat16))
     assert not calls
 
 
@@ -166,8 +165,8 @@ def test_warm_says_what_it_made() -> None:
     assert done.exit_code == 0, done.output
     assert f"hard_fish: {cpp.cpp_folder()}" in done.output
     assert "torch computes all of it" in CliRunner().invoke(app, ["warm", "mhsa"]).output
-    with pytest.raises(InputError, match="dtype 'float16'"):
-        ta.warm("hard_fish", dtype="float16")
+    with pytest.raises(InputError, match="dtype 'int8'"):
+        ta.warm("hard_fish", dtype="int8")
 
 
 def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +180,13 @@ def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> N
         layer(strict=True)
 
 
-@pytest.mark.parametrize(("dtype", "reason"), [(torch.bfloat16, "not in bfloat16"), (torch.float16, "not in float16")])
-def test_other_dtypes_are_left_to_torch(dtype: torch.dtype, reason: str) -> None:
-    with pytest.warns(UserWarning, match=reason):
-        assert layer(dtype=dtype).plan.backend == "torch"
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(calls: list[str], dtype: torch.dtype) -> None:
+    made, (x,) = layer(dtype=dtype), inputs(2)
+    plain = layer("reference")
+    plain.load_state_dict(made.state_dict())
+    y = made(x.to(dtype).requires_grad_())
+    torch.testing.assert_close(y.double(), plain(x), rtol=0.1, atol=0.05)
+    assert y.dtype == dtype
+    assert torch.autograd.grad(y.sum(), made.Wk)[0].dtype == dtype
+    assert len(calls) == 1

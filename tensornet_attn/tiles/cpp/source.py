@@ -14,7 +14,7 @@ from tensornet_attn.tiles.cpp.region import RegionText
 from tensornet_attn.tiles.derive import gradients
 
 CACHE = 1024 * 1024  # bytes that the tiles of a block may take: the second cache of a core
-BLOCKS = ((64, 256), (64, 128), (32, 128), (32, 64), (16, 64))  # queries x keys
+BLOCKS = ((64, 256), (32, 256), (32, 128), (32, 64), (16, 64))  # queries x keys
 TILES = 64  # of a leg in one program
 HEADER = (Path(__file__).parent / "header.h").read_text(encoding="utf-8")
 PRODUCTS = {"float": "sgemm_", "double": "dgemm_"}  # of the BLAS that torch has
