@@ -102,6 +102,11 @@ class Recurrence:
     def decaying(self) -> bool:
         return any(term.decays for term in self.terms)
 
+    @property
+    def by_features(self) -> bool:
+        """Whether scores decay at a rate of their own for each feature, or differently at a query's own position."""
+        return any(term.decayed or term.own for term in self.terms)
+
     def causal(self, graph: Graph) -> bool:
         """Whether different queries see different keys."""
         return bool(graph.masks(self.box))

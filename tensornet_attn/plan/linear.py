@@ -37,6 +37,7 @@ from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 
 DENSE = "with a run-time mask, the scores are computed"
 PLAIN = (("scale", ONE), ("dropout", Number(0)))
+SEVERAL_KERNELS = 8  # how many times fewer MACs the kernels of a decay must need to be preferred to that of scores
 BESIDE_KERNELS = 16  # how many times fewer MACs torch must need to be preferred to a Triton kernel of scores
 
 
@@ -87,7 +88,8 @@ class Linear(OfBoxes[Summed]):
     def cost(self, form: Summed, context: Context) -> Cost:
         """MACs if the keys are summed first, and MACs of the scores.
 
-        If Triton has a kernel for the scores and none for their decay, torch must need far fewer MACs.
+        If Triton has a kernel for the scores and none for their decay, torch must need far fewer MACs; if it has
+        kernels for both, those of the decay fewer.
         """
         found, opened = form.found, form.opened
         assert not isinstance(found, str)
@@ -97,10 +99,11 @@ class Linear(OfBoxes[Summed]):
         first = sum(count * prod(known[leg] for leg in legs) for legs, count in work.items())
         other = _dense(recurrence_of(step), opened.steps, known)
         ahead: float = 1
-        if context.backend == "triton" and found.decays:
-            ahead = inf if context.target.strict else BESIDE_KERNELS
         but = "summing over the keys first would cost"
-        if ahead > 1:
+        if context.backend == "triton" and found.decays:
+            ahead, but = SEVERAL_KERNELS, "summing over the keys first, in several kernels instead of one, would cost"
+        if context.backend == "triton" and recurrence_of(step).by_features:
+            ahead = inf if context.target.strict else BESIDE_KERNELS
             but = f"Triton has no kernel for decaying scores such as '{found.decays[0].box.name}'; torch would need"
         return Cost(first, other, counted, but, worth=1 / ahead)
 
@@ -118,7 +121,7 @@ class Linear(OfBoxes[Summed]):
         return Lowered(made, {name: description})
 
     def on_triton(self, form: object) -> bool:
-        return isinstance(form, Recurrence) and not form.decaying
+        return isinstance(form, Recurrence) and not form.by_features
 
 
 LINEAR = Linear()

@@ -32,11 +32,13 @@ def decay_attention(
     softmax: bool = False,
     causal: bool = False,
     chunk: int = 64,
+    reads=None,
 ) -> Tensor:
     """`linear_attention` with terms (q, k, a, b), a [..., n, w] and b [..., m, w], and terms (q, k) without decay.
 
     `softmax`: computes softmax(a - b), which does not depend on a, for a single term whose q and k are ones. In a term
-    (q, k, a, b, c), c [..., m, 1], the score of a causal query at its own position is a - b + c.
+    (q, k, a, b, c), c [..., m, 1], the score of a causal query at its own position is a - b + c. `reads`: how terms
+    read values, by default as `decay_reads`.
     """
     if mask is not None:
         own = causal_mask(terms[0][0].shape[-2], v.shape[-2], v.device) if causal else None
@@ -56,7 +58,9 @@ def decay_attention(
         least = torch.where(least < torch.finfo(b.dtype).max, least, 0)  # no visible key: any finite value
         least = F.pad(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [(q, k, a - a.detach() + least, b, *own)]  # no exp(a - b) that matters is above 1
-    return added_reads(own_reads if len(terms[0]) > 4 else decay_reads, terms, v, eps, normalize, causal, chunk)
+    return added_reads(
+        own_reads if len(terms[0]) > 4 else reads or decay_reads, terms, v, eps, normalize, causal, chunk
+    )
 
 
 def hidden_apart(seen: Tensor, q: Tensor, k: Tensor, a=None, b=None, own=None) -> tuple[Tensor, ...]:
@@ -104,15 +108,18 @@ def decay_reads(
         if not decay:
             found.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
         elif not causal:
-            a, b = decay
-            low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
-            q, k = q * exp((a - low).to(wide)).to(q.dtype), k * exp((low - b).to(wide)).to(k.dtype)
-            found.append(key_reads(q, k, v))
+            found.append(key_reads(*faded(q, k, *decay), v))
         else:
             many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *decay))))
             stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
             found.append(decayed_reads(q, k, wider, *decay, stretch, chunk).tensor_split((width,), -1))
     return found
+
+
+def faded(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys with the factors of a decay, for all keys at once."""
+    low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
+    return q * exp((a - low).to(wide)).to(q.dtype), k * exp((low - b).to(wide)).to(k.dtype)
 
 
 def decayed_reads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, stretch: int, chunk: int) -> Tensor:

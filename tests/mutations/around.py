@@ -113,8 +113,8 @@ AROUND = (
     ),
     Mutation(
         "runtime/triton/kernels/region_inside.py",
-        "return 0.6931471805599453 * (",
-        "return 1.4426950408889634 * (",
+        "found = 0.6931471805599453 * (",
+        "found = 1.4426950408889634 * (",
         "Kernels keep the sums of rows in the wrong unit, which the backward alone reads.",
         (f"{TILES}[19-mhsa]",),
     ),

@@ -203,27 +203,37 @@ def test_in_bfloat16_gates_are_added_up_in_float32() -> None:
     assert (module(*inputs).double() - wanted).abs().max() < 0.03 * wanted.abs().max()
 
 
-def test_triton_keeps_kernels_of_its_own_where_sequences_are_not_long() -> None:
-    """A sixteenth of the multiply-adds is worth leaving them, but not where it must be Triton."""
-    graph, ways = build(ta.load(FADING["by distance"])), []
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [
+        ("by distance", [("torch", True), ("triton", False), ("triton", True), ("triton", True)]),
+        ("by features", [("torch", True), ("triton", False), ("torch", True), ("triton", False)]),
+    ],
+)
+def test_triton_keeps_kernels_of_scores_where_sequences_are_not_long(name: str, ways: list[tuple[str, bool]]) -> None:
+    """Kernels of a decay are several; decays by features have none: then it is torch, unless it must be Triton."""
+    graph, found = build(ta.load(FADING[name])), []
     for backend, n, strict in (
         ("torch", 128, False),
-        ("triton", 128, False),
+        ("triton", 16, False),
         ("triton", 8192, False),
         ("triton", 8192, True),
     ):
         plan = make_plan(graph, backend, Target(n=n, m=n, strict=strict))
         (region,) = (r for r in plan.regions if "decayed by 'D'" in r.chosen or "Triton kernels" in r.chosen)
-        ways.append((region.backend, "decay" in region.chosen))
-    assert ways == [("torch", True), ("triton", False), ("torch", True), ("triton", False)]
-    reason = "\n    not linear attention: Triton has no kernel for decaying scores such as 'D'; torch would need "
-    assert reason in make_plan(graph, "triton", Target(n=128, m=128)).explain()
+        found.append((region.backend, "decay" in region.chosen))
+    assert found == ways
+    reasons = {
+        "by distance": "summing over the keys first, in several kernels instead of one, would cost ",
+        "by features": "Triton has no kernel for decaying scores such as 'D'; torch would need ",
+    }
+    assert f"\n    not linear attention: {reasons[name]}" in make_plan(graph, "triton", Target(n=16, m=16)).explain()
 
 
 def test_the_kernels_of_a_softmax_of_numbers_of_keys() -> None:
     graph = build(ta.load(ALONE["numbers of keys, by distance"]))
     short, long = (make_plan(graph, "triton", Target(n=n, m=n)).backends for n in (64, 8192))
-    assert (short["y.p1"], long["A.o"]) == ("triton", "torch")
+    assert (short["y.p1"], long["A.o"]) == ("triton", "triton")
 
 
 @pytest.mark.rotated

@@ -14,7 +14,8 @@ from tensornet_attn.runtime.triton.survey import DTYPES, FAMILIES, TARGETS, WIDT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 KERNELS = {
-    "linear attention": {"linear_sums", "sums_before", "linear_reads", "row_products"},
+    "linear attention": {"linear_sums", "sums_before", "linear_reads", "row_products", "masked_reads"},
+    "decaying scores": {"linear_sums", "sums_before", "linear_reads"},
     "delta rule": {
         "chunk_solutions",
         "delta_states",
@@ -48,6 +49,13 @@ def test_a_slice(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all(family: str, dtype: torch.dtype, target: int) -> None:
     check(family, (target,), WIDTHS, (dtype,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_wide_keys_of_the_delta_rule(dtype: torch.dtype, target: int) -> None:
+    check("delta rule", (target,), (256,), (dtype,))
 
 
 def test_what_does_not_fit() -> None:

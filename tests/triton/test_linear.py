@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear, triton_linear_attention, triton_linear_gradients
+from tensornet_attn.runtime.triton.kernels.masked import triton_masked_linear
 from tests.triton.agreement import SIZES, agree, drawn
 
 pytestmark = pytest.mark.rotated
@@ -60,22 +61,59 @@ def test_a_key_mask(causal: bool) -> None:
         both(plain(20, 20, 3, 3), key_mask=mask, batch=1, heads=1, causal=causal)
 
 
-def test_a_mask_makes_the_scores() -> None:
-    operands, mask = plain(9, 9, 3, 3), torch.rand(9, 9) < 0.5
-    q, k, v = operands
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+@pytest.mark.parametrize(("n", "m", "d", "e"), [(9, 9, 3, 3), (5, 70, 16, 3), (70, 5, 3, 17)])
+def test_masks(n: int, m: int, d: int, e: int, shape: tuple[int, ...], causal: bool) -> None:
+    """Of booleans and of numbers, beside masks of keys; the first query sees nothing."""
+    q, k, v = (drawn(2, 3, length, width, positive=True) for length, width in ((n, d), (m, d), (m, e)))
+    draw = torch.Generator().manual_seed(n)
+    mask, keys = torch.rand(*shape, n, m, generator=draw) < 0.5, torch.rand(2, m, generator=draw) < 0.8
+    mask[..., :1, :] = False
+    if shape:
+        mask = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+    for eps, normalize in ((0.25, True), (0.0, False)):
+        options = (mask, None if shape else keys, 1, 1, eps, normalize, causal)
+        found, wanted = (f([(q, k)], v, *options) for f in (triton_linear_attention, linear_attention))
+        agree(found, wanted, [q, k, v])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_mask_in_lower_precision(dtype: torch.dtype) -> None:
+    given, mask = plain(40, 40, 16, 3, dtype), torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.5
+    q, k, v = given
     found, wanted = (f([(q, k)], v, mask, None, 1, 1) for f in (triton_linear_attention, linear_attention))
-    agree(found, wanted, operands)
+    agree(found, wanted, given)
+
+
+def test_the_operations_of_masks_as_torch_checks_them() -> None:
+    q, k, v = plain(6, 6, 3, 2, torch.float32)
+    mask = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
+    for normalize in (True, False):
+        torch.library.opcheck(triton_masked_linear, (q, k, v, mask, True, normalize, 0.5))
+
+
+@pytest.mark.slow
+def test_gradients_of_masks_against_differences() -> None:
+    operands, mask = [drawn(2, 2, positive=True), drawn(3, 2, positive=True), drawn(3, 1)], torch.eye(2, 3) == 0
+
+    def function(*given: Tensor) -> Tensor:
+        return triton_linear_attention([given[:2]], given[2], mask, eps=0.5)
+
+    assert torch.autograd.gradcheck(function, operands, fast_mode=True)
+    assert torch.autograd.gradgradcheck(function, operands, fast_mode=True)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_cores_that_mix_heads_and_several_terms(causal: bool) -> None:
     n, groups, heads, width = 20, 2, 3, 4
+    mask = None if causal else torch.rand(n, n, generator=torch.Generator().manual_seed(0)) < 0.5
     features = [drawn(2, n, groups * width, positive=True), drawn(2, n, groups * width, positive=True)]
     core, ones = drawn(groups, heads, positive=True), [drawn(n, 1, positive=True), drawn(n, 1, positive=True)]
     one, shared = drawn(1, heads, positive=True), [drawn(2, n, width, positive=True) for _ in range(2)]
     v, terms = drawn(2, n, heads * 5), [(*features, core), (*ones, one), tuple(shared)]
     found, wanted = (
-        f(terms, v, None, None, 1, 0, 0.25, True, causal) for f in (triton_linear_attention, linear_attention)
+        f(terms, v, mask, None, 1, 0, 0.25, True, causal) for f in (triton_linear_attention, linear_attention)
     )
     agree(found, wanted, [*features, core, *ones, one, *shared, v])
 

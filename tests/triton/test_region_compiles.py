@@ -16,6 +16,7 @@ from tensornet_attn.cli.generate.page import kernels_of_designs
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
+from tensornet_attn.runtime.triton.kernels import region_launch
 from tensornet_attn.runtime.triton.survey import Used
 from tests.designs.cases import ATTENTION
 from tests.masked import design as masked
@@ -57,6 +58,21 @@ def test_formulas_of_masks(mask: str) -> None:
     source = masked(mask)
     used = ta.kernels(source | {"legs": source["legs"] | {"f": 64, "d": 32}}, 90)
     assert {one.kernel for one in used} >= {"y_1_tiles_forward", "y_1_tiles_rows", "y_1_tiles_keys"}
+    assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
+
+
+@pytest.mark.parametrize("name", ["mhsa", pytest.param("talking_heads", marks=pytest.mark.slow)])
+def test_parts_of_the_keys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region_launch, "parts_of", lambda programs, blocks, processors: 4)
+    used = ta.kernels(name, 90)
+    assert "join_parts" in {one.kernel for one in used}
+    assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [80, 90])
+def test_wide_scores_and_many_ranks(target: int) -> None:
+    used = ta.kernels(ta.load("thsa", legs={"r": 256, "s": 256}), target, torch.bfloat16)
     assert [(one, one.reasons_against) for one in used if one.reasons_against] == []
 
 

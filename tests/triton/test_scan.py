@@ -38,6 +38,11 @@ def test_values_and_gradients(n: int, m: int, d: int, e: int, mode: str) -> None
     both(operands(n, m, d, e), None, mode, 0.1)
 
 
+@MODES
+def test_wide_keys(mode: str) -> None:
+    both(operands(40, 40, 200, 3), None, mode, 0.1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize(("n", "d", "e"), SIZES)

@@ -234,5 +234,6 @@ def store_entries(region: Region, text: KernelText, leaf: Node, d: Node, index: 
             lines.append(f"    store_1d({start}, {query}, {size}, {query}_end, {text.entry(one)})")
         return lines
 
+    text.scattered = 3
     text.add(INSIDE, inside, [d], leaf.heads, [before, after])
     text.add(closed, ends, (), leaf.heads)

@@ -61,11 +61,18 @@ def _tables(made: Region) -> tuple[str, ...]:
     return tuple(name for name, operand in pairs if operand.table)
 
 
+def _normalized(made: Region) -> tuple[int, ...]:
+    """The tiles of maps whose rows are divided by plain sums."""
+    kinds = [one.op for one in made.program.maps for _ in range(made.program.tiles(one.heads))]
+    return tuple(i for i, kind in enumerate(kinds) if kind == "normalize")
+
+
 def _source(made: Region, sources: dict[str, str]) -> str:
     """The kernels, and their registration for `tiled`."""
     program = made.program
     legs = {name: " ".join(operand_legs(program, o)) for name, o in zip(made.operands, program.operands, strict=True)}
     sizes = {leg: made.graph.leg[leg].size for leg in program.heads}
+    left, right = made.reach()
     arguments = [
         f'f"{{__name__}}.{made.name}"',
         f"sides={(program.query, program.key)!r}",
@@ -77,6 +84,9 @@ def _source(made: Region, sources: dict[str, str]) -> str:
         f'others="{" ".join(program.others)}"',
         f"sizes={sizes!r}",
         f"reads={made.reads!r}",
+        *([f"normalized={normalized!r}"] if (normalized := _normalized(made)) else []),
+        *(["log=True"] if program.exit.log else []),
+        *([f"band={left + right}"] if left is not None and right is not None else []),
         f"loops={made.loops!r}",
         f"live={made.live!r}",
         f"sums={made.sums!r}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice, permutations
 
@@ -16,6 +17,7 @@ MOST_ORDERS = 24  # maximum orders of variables to try
 SUMS_BESIDE_DRAWN = 40  # more scalar sums leave no room for random tiles
 MOST_TILES = 20  # maximum live tiles of queries x keys; more spill registers, as measured
 HEAVY = ("dot", "entry", "shift", "unshift")
+MASKS = ("visible", "both", "either")
 RANGED = 3  # smallest size of a variable whose loop may stay rolled
 # Nodes that are nested in their readers, or computed by the statement of another node.
 ELSEWHERE = ("number", "bias", "sum_over_blocks", "alpha")
@@ -107,7 +109,7 @@ def loaded(text: KernelText, node: Node) -> bool:
 def most_live(text: KernelText, items: list[Loop | Statement]) -> tuple[int, int]:
     """The maximum number of live tiles of queries x keys, temporaries included, and the sum over all lines."""
     first, last, counts = dict[object, int](), dict[object, int](), dict[object, int]()
-    time = 0
+    time, held = 0, held_masks(text)
     for one, at in steps(text, items, {}):
         for node in one.reads:
             key = (*text.key(one, node), *(at.get(variable) for variable in node.heads))
@@ -115,14 +117,20 @@ def most_live(text: KernelText, items: list[Loop | Statement]) -> tuple[int, int
         for node in one.makes:
             key = (*text.key(one, node), *(at.get(variable) for variable in node.heads))
             first.setdefault(key, time)
-            last[key], counts[key] = time, text.tiles_of(node)
+            last[key], counts[key] = time, 1 if node in held else text.tiles_of(node)
         time += 1
     changes = [0] * (time + 1)
     for made, count in counts.items():
         changes[first[made]] += count
         changes[last[made] + 1] -= count
     now = [*accumulate(changes)]
-    return (MADE if draws(text) else 1) + max(now), sum(now)
+    return (MADE if draws(text) else 1 + text.scattered) + max(now), sum(now)
+
+
+def held_masks(text: KernelText) -> set[Node]:
+    """Masks that more than two statements of a block read: they take registers, as measured."""
+    readers = Counter(node for one in text.made.get(INSIDE, ()) for node in {*one.reads} if node.op in MASKS)
+    return {node for node, count in readers.items() if count > 2}
 
 
 def draws(text: KernelText) -> bool:

@@ -27,7 +27,7 @@ def forward(region: Region) -> str:
     out = text.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
     if one.op == "normalize":
         add_read(text, out, part)
-        store_out(region, text, lambda: f"{text.entry(out)} * {inverse(region, text, one)}{sides}")
+        store_out(region, text, lambda: f"{text.entry(out)} * {divisor('inverse_of', region, text, one)}{sides}")
         return region.source(text, "forward", "forward", ["out", "lse"])
     alpha = text.alpha(one)
 
@@ -38,7 +38,7 @@ def forward(region: Region) -> str:
     def divided() -> str:
         most, total = (text.entry(text.scope.carried[f"{name}_i_{number}"], index_of(one)) for name in "ml")
         for sink in sink_of(one):
-            total = f"with_sink({most}, {total}, {text.scope.ref(sink, part.axes[:1])})"
+            total = f"with_sink({most}, {total}, own_sink({text.scope.ref(sink, part.axes[:1])}, SPLIT))"
         whole = f"tl.where({total} > 0, {total}, 1.0)"
         return f"{text.entry(out)} / {f'({whole}){sides}' if sides else whole}"
 
@@ -94,17 +94,18 @@ def index_of(one: Node) -> dict[str, str]:
     return {variable: variable for variable in one.heads}
 
 
-def inverse(region: Region, text: KernelText, one: Node) -> str:
-    """The factor of the rows of a normalised map."""
+def divisor(function: str, region: Region, text: KernelText, one: Node) -> str:
+    """A function of the sum that the rows of a normalised map are divided by."""
     eps = region.number(Node("number", data=(one.data[2],)))
-    return f"inverse_of({text.entry(text.scope.carried[f'l_i_{one.data[0]}'])}, {eps})"
+    return f"{function}({text.entry(text.scope.carried[f'l_i_{one.data[0]}'])}, {eps}, SPLIT)"
 
 
 def log_sum(text: KernelText, one: Node) -> str:
     """The log-sum-exp of the rows of a softmax."""
     most, total = (text.entry(text.scope.carried[f"{name}_i_{one.data[0]}"]) for name in "ml")
-    sink = "".join(f", {text.scope.ref(sink, (text.program.query,))}" for sink in sink_of(one))
-    return f"{'log_sum_with_sink' if sink else 'log_sum'}({most}, {total}{sink})"
+    for sink in sink_of(one):
+        return f"log_sum_with_sink({most}, {total}, own_sink({text.scope.ref(sink, (text.program.query,))}, SPLIT))"
+    return f"log_sum({most}, {total}, SPLIT)"
 
 
 def statistics_of(region: Region, text: KernelText) -> None:
@@ -138,7 +139,7 @@ def store_rows(region: Region, text: KernelText, one: Node) -> None:
     number, query = one.data[0], region.program.query
 
     def lines() -> list[str]:
-        value = log_sum(text, one) if one.op == "softmax" else inverse(region, text, one)
+        value = log_sum(text, one) if one.op == "softmax" else divisor("sums_of_part", region, text, one)
         return [f"store_1d({row_at(text.scope, 'lse', number, one.data[1])}, {query}, 1, {query}_end, {value})"]
 
     text.add(AFTER, lines, sink_of(one), one.heads)

@@ -40,6 +40,7 @@ class KernelText:
     live: int = 0  # maximum live tiles of queries x keys, temporaries included
     accumulators: list[str] = field(default_factory=list)  # widths of accumulators
     numbers: int = 0  # scalar sums
+    scattered: int = 0  # tiles of addresses and conditions while entries of tables are stored, as measured
     resident: list[str] = field(default_factory=list)  # widths of resident operands and of values derived from them
     streamed: list[str] = field(default_factory=list)  # widths of operands loaded per block
     temporaries: list[str] = field(default_factory=list)  # widths of temporaries derived from them entry by entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tensornet_attn.emit.triton.bounds import Bounds, edge
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
@@ -106,8 +106,19 @@ def zeros(text: KernelText, node: Node, how: str) -> str:
     return f"tl.zeros({sides}, SUMS)" if how == "add" else f"tl.full({sides}, {START[how]}, SUMS)"
 
 
-def source(text: KernelText, name: str, about: str, parameters: Iterable[str], bounds: Bounds, last: bool) -> str:
-    """The function; `last`: the last blocks have the longest loops and start first."""
+def source(
+    text: KernelText,
+    name: str,
+    about: str,
+    parameters: Iterable[str],
+    bounds: Bounds,
+    last: bool,
+    parted: Sequence[str] = (),
+) -> str:
+    """The function; `last`: the last blocks have the longest loops and start first.
+
+    `parted`: the results that a program writes for its part of the keys, if several programs share them.
+    """
     text.scope.before = before = []
     sections = {section: rendered(text, section) for section in (FIRST, BEFORE, INSIDE, AFTER, LAST)}
     if any(f"{text.rolled}_every" in line for line in sections[INSIDE]):
@@ -117,18 +128,27 @@ def source(text: KernelText, name: str, about: str, parameters: Iterable[str], b
         inside.insert(0, f"{_BARRIER}  # reload scalars per block instead of keeping them")
     inside = [*block_lines(text), *pair_lines(text, inside), *inside]
     inside = [bounds.inside, *inside] if bounds.inside else inside
+    begin, end = ("begin", "end") if parted else (bounds.begin, bounds.end)
     loop = [
         *bounds.before,
-        f"for {'visited' if bounds.inside else 'start'} in range({bounds.begin}, {bounds.end}, {text.other}_block):",
+        *(part_lines(text, bounds) if parted else []),
+        f"for {'visited' if bounds.inside else 'start'} in range({begin}, {end}, {text.other}_block):",
         *(_INDENT + line for line in inside),
     ]
     tile = [*before, *sections[BEFORE], *loop, *sections[AFTER]]
     if text.looped:
         tile = [*sections[FIRST], *around(text, tile), *sections[LAST]]
-    body = [f'"""{about}"""', *opening(text, last), *tile]
+    places = [f"    {one} += tl.program_id(1).to(tl.int64) * {one}_part" for one in parted]
+    body = [f'"""{about}"""', *opening(text, last), *(["if SPLIT:", *places] if parted else []), *tile]
     lines = [part for line in body for part in _indented(line)]
     head = wrapped(f"def {name}({', '.join(parameters)}):", 0, packed=True)
     return "\n".join(["@triton.jit", *head, *lines])
+
+
+def part_lines(text: KernelText, bounds: Bounds) -> list[str]:
+    """The bounds of a program's part of the loop."""
+    shared = f"    begin, end = share_of(begin, end, {text.other}_block)"
+    return [f"begin, end = {bounds.begin}, {bounds.end}", "if SPLIT:", shared]
 
 
 def around(text: KernelText, lines: list[str]) -> list[str]:

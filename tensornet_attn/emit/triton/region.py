@@ -140,16 +140,23 @@ class Region:
         self.accumulators[kind], self.sums[kind] = [*text.accumulators, *self.sums_of(kind)], text.numbers
         self.temporaries[kind] = text.temporaries
         head = f"{self.about}: {about}." if kind != "forward" else f"{self.about}."
-        parameters, (left, right) = [*self.parameters(special, text.looped)], self.reach()
+        parameters, (left, right) = [*self.parameters(special, text.looped, self.parted(kind))], self.reach()
         last = left is None and right is not None and text.fixed == self.program.query
-        return source(text, f"{self.name}_{kind}", head, parameters, self.bounds(text.fixed), last)
+        parted = self.parted(kind)
+        return source(text, f"{self.name}_{kind}", head, parameters, self.bounds(text.fixed), last, parted)
+
+    def parted(self, kind: str) -> list[str]:
+        """The results of a kernel whose programs can share the keys of a block of queries."""
+        if kind == "statistics":
+            return ["lse"]
+        return [] if kind != "forward" else ["out", "lse"] if self.online else ["out"]
 
     def sums_of(self, kind: str) -> list[str]:
         """The widths of the accumulators of the forward."""
         tiles = self.program.tiles(self.program.exit.index)
         return tiles * [*self.program.axes[1:]] if kind == "forward" else []
 
-    def parameters(self, special: list[str], looped: str | None) -> Iterator[str]:
+    def parameters(self, special: list[str], looped: str | None, parted: list[str]) -> Iterator[str]:
         yield from (*self.operands, "mask", "key_mask", *special)
         yield from (["seed"] if self.random else [])
         for name, operand in zip(self.operands, self.program.operands, strict=True):
@@ -159,10 +166,12 @@ class Region:
         yield from (*(f"{leg}_end" for leg in long), "blocks")
         yield from (f"{leg}_programs" for leg in self.program.heads if leg not in self.program.whole)
         yield from (f"{looped}_{name}" for name in ("parts", "share") if looped)
+        yield from (f"{name}_part" for name in parted)
         yield from (f"number_{i}: tl.constexpr" for i in range(len(self.numbers)))
         for axis in self.program.widths:
             yield from (f"{axis}_size: tl.constexpr", f"{axis}_wide: tl.constexpr")
         yield from (f"{name}: tl.constexpr" for name in ("MASK", "KEYS", "PARTS"))
+        yield from (["SPLIT: tl.constexpr"] if parted else [])
         yield from (["TRAIN: tl.constexpr"] if self.random else [])
         yield from (f"{self.operands[number]}_GIVEN: tl.constexpr" for number in self.noise)
         yield from (f"{leg}_block: tl.constexpr" for leg in long)

@@ -2,6 +2,7 @@
 
 BESIDE = {
     "triton": {
+        "decay_attention": "triton_decay_attention",
         "delta_rule": "triton_delta_rule",
         "expert_rows": "triton_expert_rows",
         "expert_sums": "triton_expert_sums",

@@ -154,6 +154,15 @@ def _linear(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
     for causal in (True, False):
         for normalize in (True, False):
             yield triton_linear_attention([(q, k)], v, normalize=normalize, causal=causal)
+    yield triton_linear_attention([(q, k)], v, torch.ones(ROWS, ROWS, dtype=torch.bool), causal=True)
+
+
+def _decayed(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.runtime.triton.kernels.decayed import triton_decay_reads
+
+    q, k, v = _leaves(3, 1, ROWS, width, dtype=dtype)
+    a, b = _leaves(2, 1, ROWS, 1, dtype=torch.promote_types(dtype, torch.float32))
+    yield triton_decay_reads([(q, k, a, b)], v, True, 64, False)[0][0]
 
 
 def _delta(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
@@ -186,6 +195,7 @@ def _experts(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
 
 FAMILIES: dict[str, Callable[[int, torch.dtype], Iterator[Tensor]]] = {
     "linear attention": _linear,
+    "decaying scores": _decayed,
     "delta rule": _delta,
     "delta rule with decay": _gated,
     "grouped experts": _experts,

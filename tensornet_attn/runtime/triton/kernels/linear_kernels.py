@@ -48,8 +48,11 @@ def linear_sums(
 
 
 @triton.jit
-def sums_before(sums, parts, size, REVERSE: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
-    """Replaces each part by the sum of the parts before it, or after it, in place: sums [b h, parts, size]."""
+def sums_before(sums, factor, parts, size, REVERSE: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+    """Replaces each part by the sum of the parts before it, or after it, in place: sums [b h, parts, size].
+
+    With a factor [b h, parts], the sum is multiplied by that of a part before the part is added.
+    """
     lead, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     running = tl.zeros([BLOCK], DTYPE)
     for step in range(parts):
@@ -57,12 +60,14 @@ def sums_before(sums, parts, size, REVERSE: tl.constexpr, DTYPE: tl.constexpr, B
         at = sums + (lead * parts + part) * size + place
         own = tl.load(at, place < size, 0.0)
         tl.store(at, running, place < size)
+        if factor is not None:
+            running *= tl.load(factor + lead * parts + part)
         running += own
 
 
 @triton.jit
 def linear_reads(
-    left, right, values, sums, total, scale, bias, out, inverse,
+    left, right, values, sums, total, scale, bias, own_power, other_power, reference, out, inverse,
     left_batch, left_head, left_row, right_batch, right_head, right_row, values_batch, values_head, values_row,
     sums_feature, sums_value, parts, heads, length, others, left_first, right_first, features, width, chunks, start,
     CAUSAL: tl.constexpr, PAIRS: tl.constexpr, LATER: tl.constexpr, EPS: tl.constexpr,
@@ -78,6 +83,9 @@ def linear_reads(
 
     scale and bias [b h, .] belong to the queries: to left, or to right if LATER. With an `inverse` [b h, length], the
     result is divided by (row sums + EPS), and the reciprocal is stored there, 0 if the divisor is 0.
+
+    Scores that decay have a factor exp(own_power [b h, length] + other_power [b h, others]); `sums` then have factors
+    exp(other_power - reference [b h, parts]).
     """
     chunk, lead = (tl.program_id(0) % chunks + start).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
     position = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -123,7 +131,14 @@ def linear_reads(
             scores, read = scores + own, read + own * z[None, :]
     if PAIRS:
         past = position[:, None] - position[None, :]
-        scores = tl.where((past <= 0 if LATER else past >= 0) & on_right[None, :], scores, 0.0)
+        visible = (past <= 0 if LATER else past >= 0) & on_right[None, :]
+        scores = tl.where(visible, scores, 0.0)
+    if own_power is not None:
+        power = tl.load(own_power + lead * length + i, on_left, float("-inf"))[:, None]
+        read *= tl.exp(power + tl.load(reference + part, summed, float("-inf")))
+        other = tl.load(other_power + lead * others + j, on_right, 0.0)[None, :]
+        scores *= tl.exp(tl.where(visible, power + other, float("-inf")))
+    if PAIRS:
         v = tl.load(values + j[:, None] * values_row + e[None, :], on_right[:, None] & (e < width)[None, :], 0.0)
         read += product(scores, v, PRECISION)
     if inverse is not None:

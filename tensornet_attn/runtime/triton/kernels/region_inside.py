@@ -91,16 +91,23 @@ def power(scores, SCALE: tl.constexpr, m_i):
 
 
 @triton.jit
-def log_sum(m_i, l_i):
-    """The log-sum-exp of each row, from m_i and the sum without 2 ** m_i; zero if a row sees nothing."""
+def log_sum(m_i, l_i, SPLIT: tl.constexpr):
+    """The log-sum-exp of each row, from m_i and the sum without 2 ** m_i.
+
+    If a row sees nothing, this is zero, or minus infinity for a part of the keys.
+    """
     some = l_i > 0
-    return 0.6931471805599453 * (tl.where(some, m_i, 0.0) + tl.log2(tl.where(some, l_i, 1.0)))
+    found = 0.6931471805599453 * (tl.where(some, m_i, 0.0) + tl.log2(tl.where(some, l_i, 1.0)))
+    if SPLIT:
+        found = tl.where(some, found, float("-inf"))
+    return found
 
 
 @triton.jit
 def with_sink(m_i, l_i, sink):
     """The sum of each row without 2 ** m_i, plus a sink: one more score without a value."""
-    return l_i + tl.exp2(1.4426950408889634 * sink - tl.where(l_i > 0, m_i, 1.4426950408889634 * sink))
+    power = 1.4426950408889634 * sink
+    return l_i + tl.exp2(power - tl.where(l_i > 0, m_i, tl.where(power == float("-inf"), 0.0, power)))
 
 
 @triton.jit
@@ -112,10 +119,40 @@ def log_sum_with_sink(m_i, l_i, sink):
 
 
 @triton.jit
-def inverse_of(l_i, eps):
-    """The factor that divides rows by (sum + eps); zero if this is zero."""
-    whole = l_i + eps
-    return tl.where(whole == 0, 0.0, 1 / tl.where(whole == 0, 1.0, whole))
+def inverse_of(l_i, eps, SPLIT: tl.constexpr):
+    """The factor that divides rows by (sum + eps), zero if this is zero; one for a part of the keys."""
+    if SPLIT:
+        found = l_i * 0 + 1
+    else:
+        whole = l_i + eps
+        found = tl.where(whole == 0, 0.0, 1 / tl.where(whole == 0, 1.0, whole))
+    return found
+
+
+@triton.jit
+def sums_of_part(l_i, eps, SPLIT: tl.constexpr):
+    """The same factor; for a part of the keys the sum, which the first part adds eps to."""
+    if SPLIT:
+        found = l_i + tl.where(tl.program_id(1) == 0, eps, 0.0)
+    else:
+        found = inverse_of(l_i, eps, SPLIT)
+    return found
+
+
+@triton.jit
+def own_sink(sink, SPLIT: tl.constexpr):
+    """The sink of a program; of several parts of the keys, only the first has one."""
+    if SPLIT:
+        sink = tl.where(tl.program_id(1) == 0, sink, float("-inf"))
+    return sink
+
+
+@triton.jit
+def share_of(begin, end, block):
+    """The bounds of the part of a loop that belongs to a program: whole blocks, about equally many for each."""
+    share = tl.cdiv(tl.cdiv(end - begin, block), tl.num_programs(1)) * block
+    first = begin + tl.program_id(1) * share
+    return first, tl.minimum(first + share, end)
 
 
 @triton.jit

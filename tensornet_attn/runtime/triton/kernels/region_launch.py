@@ -14,6 +14,7 @@ from tensornet_attn.runtime.masks import run_time_mask
 from tensornet_attn.runtime.operations import own_name
 from tensornet_attn.runtime.triton.configure import CONFIGS, configured, distinct, interpreted, padded, target_of
 from tensornet_attn.runtime.triton.kernels.region_need import Footprint, need_elsewhere, need_of_cores, spread
+from tensornet_attn.runtime.triton.kernels.region_parts import parts_of, processors_of
 from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
@@ -55,7 +56,9 @@ class Region:
     `whole` legs. `widths`: the legs of each width. `others`: the legs of a mask besides query and key. `noise`:
     operands that are drawn unless given. `relative`: the leg of relative positions, if any. `tables`: operands indexed
     by the distance of query and key, their last leg. `reads`: for each map the tiles of the result that depend on it
-    only. `sizes`: sizes of heads that no operand shows.
+    only; `normalized`: maps whose rows are divided by plain sums; `log`: the result is the log-sum-exp of the rows.
+    `band`: how many keys a query sees at most, less one, if masks limit it. `sizes`: sizes of heads that no operand
+    shows.
 
     By kernel: `loops`: the head that programs loop over; `live`: live tiles of queries x keys; `sums`: scalar
     accumulators; widths of the other `accumulators`, of `resident` operands, of operands `streamed` per block, and of
@@ -83,6 +86,9 @@ class Region:
     kernels: dict
     relative: str = ""
     tables: tuple[str, ...] = ()
+    normalized: tuple[int, ...] = ()
+    log: bool = False
+    band: int | None = None
 
     def legs_of_gradient(self, name: str) -> list[str]:
         """The legs of an operand's gradient as written by programs: a table has rows for each query."""
@@ -255,16 +261,29 @@ class Launch:
         size = min(config[name] for name in names)
         return dict.fromkeys(names, size) | {f"{self.region.relative}_block": 2 * size}
 
-    def launch(self, kind: str, side: str, **special) -> None:
-        """Launches a kernel with one program per block of a side."""
+    def parts(self, kind: str) -> int:
+        """Into how many parts a kernel of queries divides the keys, each for its own programs."""
+        query, key = self.region.sides
+        config, seen = self.config(kind), self.lengths[key]
+        if self.region.band is not None:
+            seen = min(seen, self.region.band + config[f"{query}_block"])
+        programs = self.blocks(kind, query) * self.count * math.prod(self.programs_of(kind).values())
+        return parts_of(programs, -(-seen // config[f"{key}_block"]), processors_of(self.like))
+
+    def launch(self, kind: str, side: str, parts: int = 1, **special) -> None:
+        """Launches a kernel with one program per block of a side, and for each of several parts of the keys."""
         blocks, programs = self.blocks(kind, side), self.programs_of(kind)
+        names = self.region.kernels[kind].arg_names
+        if "SPLIT" in names:
+            special |= {"SPLIT": parts > 1}
+            special |= {f"{name}_part": special[name].stride(0) for name in ("out", "lse") if f"{name}_part" in names}
         if leg := self.region.loops.get(kind):
             special |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
         count = blocks * self.count * math.prod(programs.values())
         if count:
             config = self.config(kind)
-            parts = 0 if not self.cores else 1 if config[f"{self.rows(kind)}_block"] >= 16 * config["num_warps"] else 2
-            self.region.kernels[kind][(count,)](**self.common, **special, blocks=blocks, PARTS=parts, **config)
+            sums = 0 if not self.cores else 1 if config[f"{self.rows(kind)}_block"] >= 16 * config["num_warps"] else 2
+            self.region.kernels[kind][(count, parts)](**self.common, **special, blocks=blocks, PARTS=sums, **config)
 
     def rows(self, kind: str) -> str:
         """The side of the rows of a kernel's tiles: keys if its programs have keys, except with relative positions."""

@@ -38,10 +38,11 @@ def need_of_cores(
     if rows < 16 * warps:
         often = copies(rows, own * more // rows, warps)
         tiles, many = often * tiles, footprint.resident > 2 * footprint.wide  # operands stay in registers
+        least = own * footprint.accumulators + (operands + streamed) // 2  # in registers beside any tiles
         operands *= often if many else 1
-        return (tiles + sums + (operands + streamed) // 2) * 16 // 35, staged
+        return max((tiles + sums + (operands + streamed) // 2) * 16 // 35, least * 3 // 4), staged
     if target < 90:
-        return (58 * tiles + 75 * sums + 15 * operands + 29 * streamed) // 100, staged
+        return (59 * tiles + 75 * sums + 15 * operands + 27 * streamed) // 100, staged
     return (580 * tiles + 675 * sums + 100 * operands) // 1000, (operands // stages + streamed) * size
 
 

@@ -5,8 +5,9 @@ from torch import Tensor
 
 from tensornet_attn.runtime.operations import one_by_one, operation
 from tensornet_attn.runtime.products import autocast_dtype
-from tensornet_attn.runtime.triton.kernels.linear import row_sums_gradient
+from tensornet_attn.runtime.triton.kernels.linear_chunks import row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS, Launch, Region, one_width, with_batch
+from tensornet_attn.runtime.triton.kernels.region_parts import join, join_rows
 
 
 def tiled(
@@ -53,15 +54,38 @@ def tiles_forward(
 ) -> list[Tensor]:
     """The result of a region, [batch..., legs], and per map row the log-sum-exp, or 1 / (sum + eps)."""
     run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
-    region, (query, _) = run.region, run.region.sides
+    region = run.region
     legs = region.result.split()
     with torch.cuda.device_of(run.like):
         out = run.room(legs, run.dtype)
         lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
-        if "statistics" in region.kernels:
-            run.launch("statistics", query, lse=lse)
-        run.launch("forward", query, out=out, lse=lse)
+        forward_of(run, out, lse)
         return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
+
+
+def forward_of(run: Launch, out: Tensor, lse: Tensor) -> None:
+    """`tiles_forward` for a launch. If there are few programs, several share the keys of a block of queries."""
+    region, query, rows = run.region, run.region.sides[0], lse
+    if "statistics" in region.kernels:
+        if (parts := run.parts("statistics")) > 1:
+            rows = lse.new_empty(parts, *lse.shape)
+        run.launch("statistics", query, parts, lse=rows)
+        join_rows(lse, rows, region.normalized)
+    if (parts := run.parts("forward")) == 1:
+        run.launch("forward", query, out=out, lse=lse)
+        return
+    values = lse.new_empty(parts, *out.shape)
+    if "statistics" in region.kernels or not region.reads:
+        run.launch("forward", query, parts, out=values, lse=lse)
+        out.copy_(values.sum(0))
+        return
+    rows = lse.new_empty(parts, *lse.shape)
+    run.launch("forward", query, parts, out=values, lse=rows)
+    if region.log:
+        join_rows(lse, rows, ())
+        join_rows(out, values, ())
+    else:
+        join(out, lse, values, rows, region.reads, region.normalized)
 
 
 @tiles_forward.register_fake

@@ -10,7 +10,7 @@ from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.scan import delta_gradients_shapes, delta_operands, delta_rule
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
-from tensornet_attn.runtime.triton.kernels.linear import Chunked, chunk_sums, read_chunks, row_sums_gradient
+from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunk_sums, read_chunks, row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.scan_kernels import chunk_solutions, delta_gradients_end, delta_states
 from tensornet_attn.runtime.triton.kernels.tiles import (
     batch_and_heads,
@@ -21,7 +21,7 @@ from tensornet_attn.runtime.triton.kernels.tiles import (
     tile_type,
 )
 
-DEEPEST = 128  # maximum width of keys whose states a program holds
+DEEPEST = 256  # maximum width of keys whose states a program holds
 DELTA = (
     (64, 64, 4, 3),
     (64, 64, 4, 2),
@@ -133,6 +133,7 @@ def delta_chunked(k: Tensor, features: int, width: int) -> Chunked:
 
     def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
         staged = size * CHUNK * (3 * deep + 2 * BLOCK)
+        staged += size * BLOCK * deep if deep > 128 else 0  # such states do not stay in registers
         if size < 4:  # as measured by compiling for sm_80 and sm_90
             return (CHUNK * (CHUNK + BLOCK + deep) + 2 * BLOCK * deep) * 2 // 3, staged
         return (CHUNK * (CHUNK + BLOCK + 2 * deep) + BLOCK * deep) * held_for(size), staged

@@ -1,0 +1,158 @@
+"""Launches of the kernels of linear attention in chunks, whose states are stored in memory."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
+from tensornet_attn.runtime.triton.kernels.linear_kernels import linear_reads, linear_sums, row_products, sums_before
+from tensornet_attn.runtime.triton.kernels.tiles import precision_of, sums_of, tile_type
+
+SPAN = 16  # chunks that one program sums if the sums between them are not needed
+LINEAR = (
+    (64, 64, 4, 3),
+    (64, 64, 4, 2),
+    (64, 64, 8, 2),
+    (64, 64, 4, 1),
+    (32, 32, 4, 1),
+    (32, 32, 8, 1),
+    (16, 16, 4, 1),
+)
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """The launch options of one call: positions per chunk, maximum block of a width, and others."""
+
+    causal: bool
+    chunk: int
+    block: int
+    launch: tuple
+
+    def widths(self, features: int, width: int) -> dict:
+        """The launch arguments of a kernel over these widths."""
+        blocks = {"FEATURES": min(self.block, padded(features)), "WIDTH": min(self.block, padded(width))}
+        return {"CHUNK": self.chunk, **blocks, **dict(self.launch)}
+
+
+def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool) -> Chunked:
+    """The launch options for operands like x, of these widths and lengths."""
+    most = max(padded(features), padded(width))
+    size = 4 if x.dtype == torch.float16 else x.element_size()  # multiplied as float32 with sums
+    candidates = [
+        {"CHUNK": min(chunk, padded(rows)), "BLOCK": min(block, most), "num_warps": warps, "num_stages": stages}
+        for chunk, block, warps, stages in LINEAR
+    ]
+
+    def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
+        numbers = CHUNK * (2 * CHUNK + 3 * BLOCK) + BLOCK * BLOCK  # scores count twice where they are split
+        numbers = numbers * 3 // 4 if size < 4 else numbers * held_for(size)  # as measured by compiling
+        return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * BLOCK * BLOCK
+
+    sizes = (most, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
+    config = dict(configured("linear", sizes, distinct(candidates), need))
+    return Chunked(causal, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()))
+
+
+def chunk_sums(
+    k: Tensor,
+    v: Tensor | None,
+    how: Chunked,
+    scale: Tensor | None = None,
+    weight: Tensor | None = None,
+    first: int = 0,
+    most: int | None = None,
+    later: bool = False,
+    total: bool = False,
+    factor: Tensor | None = None,
+) -> tuple[Tensor | None, Tensor | None]:
+    """The sums of scale k v^T before each chunk, or after it if `later`: [b h, chunks, d, e]; with `total` also of
+    weight k. Earlier sums are multiplied by the `factor` [b h, chunks] of each chunk.
+
+    Without v, only the sums of weight k. Not causal: the sum of all rows, as one chunk. Row i of k is at position
+    `first` + i of `most`, by default of its length.
+    """
+    batch, heads, length, features = k.shape
+    width, span = 1 if v is None else v.shape[-1], 1 if how.causal else SPAN
+    config = how.widths(features, width)
+    places = length if most is None or not how.causal else most
+    parts = max(1, -(-places // (how.chunk * span)))
+    sums = None if v is None else k.new_empty(batch * heads, parts, features, width, dtype=sums_of(k))
+    totals = k.new_empty(batch * heads, parts, features, dtype=sums_of(k)) if total else None
+    values = k if v is None else v
+    if batch * heads * features * width:
+        linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
+            k, values, scale, weight, sums, totals, *k.stride()[:3], *values.stride()[:3],
+            heads, length, first if how.causal else 0, features, width, parts,
+            span=span, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
+        )  # fmt: skip
+    made = (None if x is None else before(x, how, later, factor) for x in (sums, totals))
+    return next(made), next(made)
+
+
+def before(sums: Tensor, how: Chunked, later: bool, factor: Tensor | None = None) -> Tensor:
+    """Exclusive sums over the parts [b h, parts, ...], in place; or the sum of all parts, as one."""
+    if not how.causal:
+        return sums.sum(1, keepdim=True)
+    if sums.numel():
+        lead, parts, size = sums.flatten(2).shape
+        block = min(1024, padded(size))
+        sums_before[(lead, -(-size // block))](
+            sums, factor, parts, size, REVERSE=later, DTYPE=tile_type(sums.dtype), BLOCK=block, num_warps=4
+        )
+    return sums
+
+
+def read_chunks(
+    left: Tensor,
+    right: Tensor,
+    values: Tensor,
+    sums: Tensor | None,
+    how: Chunked,
+    total: Tensor | None = None,
+    scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    later: bool = False,
+    eps: float | None = None,
+    dtype: torch.dtype | None = None,
+    powers: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+) -> tuple[Tensor, Tensor | None]:
+    """The values that `left` reads by `linear_reads`, in the dtype of `left` or another one.
+
+    With `eps`, they are divided by the row sums; the reciprocals are the second result. `powers`: the exponents of
+    scores that decay, of both sides and of each chunk.
+    """
+    batch, heads, length, features = left.shape
+    others, width = values.shape[-2:]
+    ahead = (length - others if later else others - length) if how.causal else 0  # position of the first query
+    left_first, right_first = (0, ahead) if later else (ahead, 0)
+    start, config = left_first // how.chunk, how.widths(features, width)
+    chunks = -(-(left_first + length) // how.chunk) - start
+    out = left.new_empty(batch, heads, length, width, dtype=dtype)
+    inverse = None if eps is None else left.new_empty(batch, heads, length, dtype=sums_of(left))
+    if out.numel():
+        strides = (0, 0, 0) if sums is None else (*sums.stride()[2:], sums.shape[1])
+        linear_reads[(batch * heads * chunks, -(-width // config["WIDTH"]))](
+            left, right, values, sums, total, scale, bias, *powers, out, inverse,
+            *left.stride()[:3], *right.stride()[:3], *values.stride()[:3], *strides,
+            heads, length, others, left_first, right_first, features, width, chunks, start,
+            CAUSAL=how.causal, PAIRS=how.causal, LATER=later, EPS=eps, DTYPE=tile_type(sums_of(left)),
+            PRECISION=precision_of(left, right, values), **config,
+        )  # fmt: skip
+    return out, inverse
+
+
+def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
+    """The gradient of the row sums that divide `out`, from that of `out`: -inverse <g, out>; without inverse <g, out>.
+
+    g and out [b, h, n, e] with contiguous e, out contiguous; inverse, if given, and the result [b, h, n].
+    """
+    batch, heads, length, width = out.shape
+    found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
+    if found.numel():
+        row_products[(batch * heads * -(-length // 64),)](
+            g, out, inverse, found, *g.stride()[:3], heads, length, width,
+            DTYPE=tile_type(found.dtype), ROWS=64, WIDTH=min(64, padded(width)), num_warps=4,
+        )  # fmt: skip
+    return found

@@ -1,0 +1,101 @@
+"""Several programs share the keys of a block of queries: into how many parts, and how their results are joined.
+
+Each part has the result of its own keys and the statistics of its rows. A softmax weights the results by
+exp(log-sum-exp of the part - log-sum-exp of all); everything else is a sum over the parts.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tensornet_attn.runtime.triton.configure import padded
+from tensornet_attn.runtime.triton.kernels.region_inside import exp_of, load_1d, load_2d, store_1d, store_2d
+from tensornet_attn.runtime.triton.kernels.tiles import tile_type
+
+PROCESSORS = 108  # of a GPU that is not present: an A100
+START = 2  # blocks of keys that take as long as the begin and the end of a program
+JOINING = 8  # blocks of keys that take as long as joining the parts
+ROWS = 16  # rows that a program joins
+
+
+def parts_of(programs: int, blocks: int, processors: int) -> int:
+    """The number of parts at which the longest program and the joining take the least time, in blocks of keys.
+
+    `programs`: without parts; `blocks`: blocks of keys that each of them visits.
+    """
+    if not 0 < programs < processors:
+        return 1
+    least = blocks + START, 1
+    for parts in range(2, min(blocks, 4 * processors // programs) + 1):
+        rounds = -(-programs * parts // processors)
+        least = min(least, (rounds * (-(-blocks // parts) + START) + JOINING, parts))
+    return least[1]
+
+
+def processors_of(x: Tensor) -> int:
+    """The multiprocessors of the GPU that holds x."""
+    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else PROCESSORS
+
+
+@triton.jit
+def join_parts(
+    out, lse, values, rows, parts, count, width, step, VALUES: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    SUMS: tl.constexpr,
+):  # fmt: skip
+    """Joins [parts, count] log-sums of exponentials and, with VALUES, [parts, count, width] results of a softmax."""
+    i, d = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE)
+    m_i, l_i = tl.full((BLOCK,), float("-inf"), SUMS), tl.zeros((BLOCK,), SUMS)
+    acc = tl.zeros((BLOCK, WIDE), SUMS)
+    for _part in range(parts):
+        row = load_1d(rows, i, 1, count)
+        new = tl.maximum(m_i, row)
+        shift = tl.where(new == float("-inf"), 0.0, new)
+        alpha, share = exp_of(m_i - shift), exp_of(row - shift)
+        l_i = l_i * alpha + share
+        if VALUES:
+            acc = acc * alpha[:, None] + share[:, None] * load_2d(values, i, width, count, d, 1, width)
+            values += step
+        m_i = new
+        rows += count
+    some = l_i > 0
+    whole = tl.where(some, l_i, 1.0)
+    store_1d(lse, i, 1, count, tl.where(some, m_i, 0.0) + tl.log(whole))
+    if VALUES:
+        store_2d(out, i, width, count, d, 1, width, acc / whole[:, None])
+
+
+def join_rows(lse: Tensor, rows: Tensor, normalized: tuple[int, ...]) -> None:
+    """Writes the statistics of the rows of all maps, [pairs, maps, n], from those of the parts."""
+    if rows.ndim == lse.ndim:  # one part, which is the same tensor
+        return
+    if len(normalized) < lse.shape[1]:
+        _joined(lse, lse, rows, rows, False)
+    for i in normalized:
+        whole = rows[:, :, i].sum(0)
+        lse[:, i] = torch.where(whole == 0, 0, 1 / torch.where(whole == 0, 1, whole))
+
+
+def join(out: Tensor, lse: Tensor, values: Tensor, rows: Tensor, reads: list, normalized: tuple[int, ...]) -> None:
+    """Writes the result, [pairs, tiles, n, width], and the statistics of its rows. `reads`: the tiles of each map."""
+    maps = [next(i for i, own in enumerate(reads) if tile in own) for tile in range(out.shape[1])]
+    if not normalized and maps == [*range(len(reads))]:
+        _joined(out, lse, values, rows, True)
+        return
+    join_rows(lse, rows, normalized)
+    apart = torch.stack([rows.select(2, i) for i in maps], 2)
+    if normalized:
+        whole = torch.stack([lse.select(1, i) for i in maps], 1)
+        out.copy_(values.sum(0) * (whole.unsqueeze(-1) if out.ndim > 3 else whole))
+    else:
+        _joined(out, torch.empty_like(apart[0]), values, apart, True)
+
+
+def _joined(out: Tensor, lse: Tensor, values: Tensor, rows: Tensor, has_values: bool) -> None:
+    """Launches `join_parts` for tensors of which the first dimension of `values` and `rows` is that of the parts."""
+    if count := lse.numel():
+        width = out.numel() // count if has_values else 1
+        join_parts[(-(-count // ROWS),)](
+            out, lse, values, rows, len(rows), count, width, count * width, VALUES=has_values, BLOCK=ROWS,
+            WIDE=padded(width), SUMS=tile_type(rows.dtype),
+        )  # fmt: skip
