@@ -14,7 +14,9 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
+from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
+from tensornet_attn.ops.map import arguments, row
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -26,9 +28,52 @@ def emit_linear(writer: Writer, step: Step) -> None:
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
     call = "decay_attention" if parts.decaying else "linear_attention"
-    text = writer.call(call, f"[{terms}]", v, *_options(writer, parts))
+    text = writer.call(call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts))
     text += columns([*map(writer.size, parts.result)])
     writer.named(step.name, text, (*parts.heads, query, *parts.result))
+
+
+def maps_inside(writer: Writer, step: Step) -> bool:
+    """Whether kernels compute a map themselves, a tile at a time: it is the one factor of a side of all its readers."""
+    box, readers = step.box, writer.readers[step.name]
+    if box is None or box.kind != "map" or arguments(box) or step.name in writer.graph.results or not readers:
+        return False
+    return all(_takes_maps(writer, reader) and _only_side(recurrence_of(reader), step.name) for reader, _ in readers)
+
+
+def _takes_maps(writer: Writer, reader: Step) -> bool:
+    """Whether a reader is a kernel that computes tiles in some calls: one term, no decay, not causal."""
+    if reader.kernel is None or reader.kernel.kind != "linear" or "linear_attention" in writer.instead:
+        return False
+    parts = recurrence_of(reader)
+    return not (parts.decaying or parts.alone or parts.causal(writer.graph)) and len(parts.terms) == 1
+
+
+def _only_side(parts: Recurrence, name: str) -> bool:
+    """Whether the kernel reads a step only as the query side or the key side of its term, as it is."""
+    (term,) = parts.terms
+    others = (*term.core, *(() if parts.value is None else (parts.value,)))
+    return not term.core and term.coefficient == ONE and all(use.name != name for use in others)
+
+
+def _unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
+    """The value of a use and the map that the kernel applies to it; `None` if there is none."""
+    if use.name in writer.values:
+        return writer.value(use), "None"
+    step = writer.graph.step[use.name]
+    assert step.box is not None
+    of, own = step.box.operand("of"), row(step.box)
+    value = writer.value(of).renamed(of.legs, step.legs).renamed(step.legs, use.legs)
+    text = own.torch.format(x="x", atom="x") if own.torch else writer.call(own.name, "x")
+    return value, text.removesuffix("(x)") if text.endswith("(x)") and text.count("(") == 1 else f"lambda x: {text}"
+
+
+def _maps(writer: Writer, parts: Recurrence) -> list[str]:
+    """The argument with the maps of the query side and the key side, if the kernel applies them."""
+    if parts.decaying or len(parts.terms) > 1:
+        return []
+    sides = [_unmapped(writer, side[0])[1] if side else "None" for side in (parts.terms[0].query, parts.terms[0].key)]
+    return [f"maps=({', '.join(sides)})"] if sides != ["None", "None"] else []
 
 
 def emit_sums(writer: Writer, step: Step) -> None:
@@ -96,7 +141,7 @@ def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: st
         text, shape = ones, f"{sequence} 1"
         value = Value(text, (sequence, "1"), False)
     else:
-        text, shape = _matrix(writer.value(use), parts.heads, (sequence,), term.features)
+        text, shape = _matrix(_unmapped(writer, use)[0], parts.heads, (sequence,), term.features)
         if ones:
             text, shape = f"{text} * {ones}", shape.replace(" 1 ", f" {sequence} ")
         value = Value(text, (), True, PRODUCT if ones else ATOM)

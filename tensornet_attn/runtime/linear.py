@@ -9,6 +9,7 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import added, kept, masked_sum, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products
+from tensornet_attn.runtime.tiled_linear import tiled_linear, tiled_takes
 
 
 def linear_attention(
@@ -22,14 +23,22 @@ def linear_attention(
     normalize: bool = True,
     causal: bool = False,
     chunk: int = 64,
+    maps: tuple | None = None,
 ) -> Tensor:
     """Scores, divided by (row sum + eps) if `normalize`, times values: v [..., m, e] -> [..., n, e].
 
     The scores are the sum over `terms` (q, k) of q k^T, with q [..., n, d] and k [..., m, d]. In a term (q, k, core),
     with core [..., g, h], the features are g concatenated groups and the values h concatenated heads: the scores of
     head h are the sum over g of core[g, h] times those of group g. `batch` and `heads` count dimensions before the
-    sequence. With a `mask`, which may hide any pair, the scores are materialised.
+    sequence. With a `mask`, which may hide any pair, the scores are materialised. `maps`: functions to apply to the q
+    and the k of the only term, or None.
     """
+    if mask is None and not causal and len(terms) == 1 and len(terms[0]) == 2:
+        seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
+        if tiled_takes(seen, *terms[0], v):
+            return tiled_linear(((*(maps or (None, None)), eps if normalize else None),), seen, batch, *terms, v)
+    if maps is not None:
+        terms = [tuple(x if f is None else f(x) for f, x in zip(maps, terms[0], strict=True))]
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
     return added_reads(term_reads, seen_terms(terms, key_mask, heads), v, eps, normalize, causal, chunk)

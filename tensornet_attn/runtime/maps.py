@@ -51,6 +51,24 @@ def elu1_neg(x: Tensor) -> Tensor:
     return elu1(-x)
 
 
+def elu1_slope(y: Tensor, g: Tensor, out: Tensor) -> None:
+    """Writes the gradient of x from that of y = elu1(x); overwrites y."""
+    torch.mul(y.clamp_(max=1), g, out=out)
+
+
+def elu1_neg_slope(y: Tensor, g: Tensor, out: Tensor) -> None:
+    """The same for y = elu1_neg(x)."""
+    torch.mul(y.clamp_(max=1).neg_(), g, out=out)
+
+
+def tanh_slope(y: Tensor, g: Tensor, out: Tensor) -> None:
+    """The same for y = tanh(x)."""
+    torch.ops.aten.tanh_backward.grad_input(g, y, grad_input=out)
+
+
+SLOPES = {elu1: elu1_slope, elu1_neg: elu1_neg_slope, torch.tanh: tanh_slope, None: lambda y, g, out: out.copy_(g)}
+
+
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x, and 0 if x is 0, also in the gradient."""
     return torch.where(x == 0, 0, torch.where(x == 0, 1, x).reciprocal())
