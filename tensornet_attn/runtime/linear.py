@@ -33,15 +33,44 @@ def linear_attention(
     sequence. With a `mask`, which may hide any pair, the scores are materialised. `maps`: functions to apply to the q
     and the k of the only term, or None.
     """
-    if mask is None and not causal and len(terms) == 1 and len(terms[0]) == 2:
-        seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
-        if tiled_takes(seen, *terms[0], v):
-            return tiled_linear(((*(maps or (None, None)), eps if normalize else None),), seen, batch, *terms, v)
+    if not causal and len(terms) == 1 and len(terms[0]) == 2:
+        kernel = (*terms[0], *(maps or (None, None)), eps if normalize else None)
+        found = in_tiles([kernel], v, mask, key_mask, batch, heads)
+        if found is not None:
+            return found
     if maps is not None:
         terms = [tuple(x if f is None else f(x) for f, x in zip(maps, terms[0], strict=True))]
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
     return added_reads(term_reads, seen_terms(terms, key_mask, heads), v, eps, normalize, causal, chunk)
+
+
+def linear_attentions(
+    kernels: list[tuple],
+    v: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    heads: int = 0,
+) -> Tensor:
+    """The sum of `linear_attention` by kernels (q, k, map of q, map of k, eps), where eps None means not normalized."""
+    found = in_tiles(kernels, v, mask, key_mask, batch, heads)
+    if found is not None:
+        return found
+    given = (mask, key_mask, batch, heads)
+    parts = [linear_attention([(q, k)], v, *given, eps or 0.0, eps is not None, maps=m) for q, k, *m, eps in kernels]
+    return total_of(parts)
+
+
+def in_tiles(
+    kernels: list[tuple], v: Tensor, mask: Tensor | None, key_mask: Tensor | None, batch: int, heads: int
+) -> Tensor | None:
+    """`linear_attentions` by `tiled_linear`; None if that does not take the operands."""
+    seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
+    sides = [side for kernel in kernels for side in kernel[:2]]
+    if mask is not None or not tiled_takes(seen, *sides, v):
+        return None
+    return tiled_linear(kernels, seen, batch, v)
 
 
 def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:

@@ -30,18 +30,21 @@ def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
     return torch._C._functorch.peek_interpreter_stack() is None and torch.autograd.forward_ad._current_level < 0
 
 
-def tiled_linear(kernels: tuple, seen: Tensor | None, batch: int, sides: list[Tensor], v: Tensor) -> Tensor:
-    """The sum over kernels of what they read; `sides`: q [..., n, d] and k [..., m, d] of each; v [..., m, e].
+def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor) -> Tensor:
+    """The sum over kernels (q [..., n, d], k [..., m, d], map of q, map of k, eps) of what they read of v [..., m, e].
 
     `seen`: the visible keys, [..., m, 1]. `batch`: the number of dimensions before the heads.
     """
     lead = v.shape[:-2]
     seen = None if seen is None else in_four(seen.expand(*lead, *seen.shape[-2:]), batch)
+    queries, keys = ({id(side): side for side in some} for some in list(zip(*kernels, strict=True))[:2])
+    sides, of_q, of_k = [*queries.values(), *keys.values()], [*queries], [*keys]
+    plan = tuple((of_q.index(id(q)), len(of_q) + of_k.index(id(k)), *rest) for q, k, *rest in kernels)
     given = [in_four(x, batch) for x in (*sides, v)]
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        found = TiledLinear.apply(kernels, seen, *given)
+        found = TiledLinear.apply(plan, seen, *given)
     else:
-        found, _ = tiled_forward(kernels, seen, given)
+        found, _ = tiled_forward(plan, seen, given)
     return found.view(*lead, *found.shape[-2:])
 
 
@@ -58,7 +61,7 @@ class TiledLinear(torch.autograd.Function):
     def forward(ctx, kernels, seen, *given):
         """Saves the operands; and of each kernel the state of a head and the reciprocals of row sums."""
         found, kept = tiled_forward(kernels, seen, given)
-        ctx.kernels = kernels
+        ctx.kernels, ctx.count = kernels, len(given)
         ctx.save_for_backward(seen, *given, *kept)
         return found
 
@@ -66,8 +69,7 @@ class TiledLinear(torch.autograd.Function):
     def backward(ctx, g):
         """The gradients of the operands; plain operations if they are differentiated in turn."""
         seen, *rest = ctx.saved_tensors
-        count = 2 * len(ctx.kernels) + 1
-        given, kept, wanted = rest[:count], rest[count:], ctx.needs_input_grad[2:]
+        given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
             asked = [x for x, need in zip(given, wanted, strict=True) if need]
             found = iter(torch.autograd.grad(plain_reads(ctx.kernels, seen, given), asked, g, create_graph=True))
@@ -76,46 +78,47 @@ class TiledLinear(torch.autograd.Function):
 
 
 def plain_reads(kernels: tuple, seen: Tensor | None, given: list[Tensor]) -> Tensor:
-    """The same by operations that have all derivatives."""
+    """The same by operations that have all derivatives. A kernel: places of q and k, their maps, eps."""
     *sides, v = given
     total = 0
-    for (query, key, eps), q, k in zip(kernels, sides[::2], sides[1::2], strict=True):
-        q, k = query(q), key(k)
-        k = k if seen is None else torch.where(seen, k, 0)
-        found = q @ (k.mT @ v)
-        total = total + (found if eps is None else found * shares(q @ k.sum(-2)[..., None], eps))
+    for at_q, at_k, query, key, eps in kernels:
+        q, k = features(query, sides[at_q]), features(key, sides[at_k], seen)
+        read = q @ (k.mT @ v)
+        total = total + (read if eps is None else read * shares(q @ k.sum(-2)[..., None], eps))
     return total
 
 
 def shares(rows: Tensor, eps: float) -> Tensor:
     """1 / (row sums + eps); 0 if that is infinite, also in the gradient."""
-    return (rows + eps if eps else rows).reciprocal().nan_to_num(math.nan, 0, 0)
+    rows = rows + eps if eps else rows
+    if not torch.is_grad_enabled():
+        return rows.reciprocal().nan_to_num(math.nan, 0, 0)
+    nothing = rows.detach().reciprocal().isinf()
+    return torch.where(nothing, float("inf"), rows).reciprocal()
 
 
 def tiled_forward(kernels: tuple, seen: Tensor | None, given) -> tuple[Tensor, list[Tensor]]:
     """The result, with the heads of a row side by side, and of each kernel S, z and 1 / (phi(q) z + eps)."""
     *sides, v = given
-    (batch, heads, _, e), n = v.shape, sides[0].shape[2]
+    (batch, heads, _, e), n = v.shape, sides[kernels[0][0]].shape[2]
     out = v.new_empty(batch, n, heads, e).transpose(1, 2)
-    states = [v.new_zeros(batch, heads, k.shape[3], e) for k in sides[1::2]]
-    totals = [v.new_zeros(batch, heads, 1, k.shape[3]) for k in sides[1::2]]
+    widths = [sides[at_k].shape[3] for _, at_k, *_ in kernels]
+    states = [v.new_zeros(batch, heads, width, e) for width in widths]
+    totals = [v.new_zeros(batch, heads, 1, width) for width in widths]
     rows = [v.new_empty(batch, heads, n, 1) for _ in kernels]
-    tiles = Tiles(v)
-    for i, (_, key, eps) in enumerate(kernels):
-        for k, own, keep, S, z in tiles((sides[2 * i + 1], v, seen), (states[i], totals[i])):
+    for (own, keep), ks, Ss, zs in tiles_of(v, ([v, seen], sides_of(kernels, sides, 1)), (states, totals)):
+        for (_, _, _, key, eps), k, S, z in zip(kernels, ks, Ss, zs, strict=True):
             phi = features(key, k, keep)
             S.baddbmm_(phi.mT, own)
             if eps is not None:
                 z.add_(phi.sum(-2, keepdim=True))
-    tiles = Tiles(out)
-    every = zip(sides[::2], rows, states, totals, strict=True)
-    every = [tiles((out, q, row), whole) for q, row, *whole in every]
-    for parts in zip(*every, strict=True):
-        for i, ((query, _, eps), (total, q, row, S, z)) in enumerate(zip(kernels, parts, strict=True)):
-            phi = features(query, q)
-            read, share = torch.bmm(phi, S), 1
+    by_rows = [*sides_of(kernels, sides, 0), *rows]
+    for (total,), parts, Ss, zs in tiles_of(out, ([out], by_rows), (states, totals)):
+        for i, (_, _, query, _, eps) in enumerate(kernels):
+            phi = features(query, parts[i])
+            read, share = torch.bmm(phi, Ss[i]), 1
             if eps is not None:
-                share = row.copy_(shares(phi.mul_(z).sum(-1, keepdim=True), eps))
+                share = parts[len(kernels) + i].copy_(shares(phi.mul_(zs[i]).sum(-1, keepdim=True), eps))
             torch.mul(read, share, out=total) if i == 0 else total.add_(read.mul_(share))
     return out, [*states, *totals, *rows]
 
@@ -126,13 +129,15 @@ def tiled_backward(kernels: tuple, seen: Tensor | None, g: Tensor, given, kept, 
     states, totals, rows = (kept[i : i + len(kernels)] for i in range(0, len(kept), len(kernels)))
     found = [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in given]
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
-    tiles, wide = Tiles(g), None
-    for i, (query, _, eps) in enumerate(kernels):
-        of_rows = (g, sides[2 * i], found[2 * i], rows[i])
-        for own, q, d_q, share, S, z, d_S in tiles(of_rows, (states[i], totals[i], d_states[i])):
+    by_rows = [*sides_of(kernels, sides, 0), *sides_of(kernels, found, 0), *rows]
+    count = len(kernels)
+    for (g_own,), parts, Ss, zs, d_Ss in tiles_of(g, ([g], by_rows), (states, totals, d_states)):
+        for i, (at, _, query, _, eps) in enumerate(kernels):
+            q, d_q, share, S, d_S, own = parts[i], parts[count + i], parts[2 * count + i], Ss[i], d_Ss[i], g_own
+            more = any(kernel[0] == at for kernel in kernels[:i])
             phi, slope = learned(query, q)
             if eps is None:
-                slope(torch.bmm(own, S.mT), d_q)
+                slope(torch.bmm(own, S.mT), d_q, more)
                 d_S[..., :-1].baddbmm_(phi.mT, own)
                 continue
             wide = own.new_empty(*own.shape[:-1], own.shape[-1] + 1)
@@ -140,43 +145,48 @@ def tiled_backward(kernels: tuple, seen: Tensor | None, g: Tensor, given, kept, 
             d_phi = torch.bmm(own, S.mT)
             torch.mul((phi * d_phi).sum(-1, keepdim=True), share, out=row)
             d_S.baddbmm_(phi.mT, wide)
-            slope(d_phi.addcmul_(row, z, value=-1), d_q)
-    tiles = Tiles(v)
-    every = zip(sides[1::2], found[1:-1:2], d_states, strict=True)
-    every = [tiles((v, found[-1], seen, k, d_k), (d_S,)) for k, d_k, d_S in every]
-    for parts in zip(*every, strict=True):
-        for i, ((_, key, eps), (own, d_v, keep, k, d_k, d_S)) in enumerate(zip(kernels, parts, strict=True)):
-            (phi, slope), d_z, d_S = learned(key, k, keep), d_S[..., -1:].mT, d_S[..., :-1]
+            slope(d_phi.addcmul_(row, zs[i], value=-1), d_q, more)
+    by_rows = [*sides_of(kernels, sides, 1), *sides_of(kernels, found, 1)]
+    for (own, d_v, keep), parts, d_Ss in tiles_of(v, ([v, found[-1], seen], by_rows), (d_states,)):
+        for i, (_, at, _, key, eps) in enumerate(kernels):
+            more = any(kernel[1] == at for kernel in kernels[:i])
+            (phi, slope), d_z, d_S = learned(key, parts[i], keep), d_Ss[i][..., -1:].mT, d_Ss[i][..., :-1]
             read = torch.bmm(phi, d_S)
             d_v.add_(read) if i else d_v.copy_(read)
             d_phi = torch.bmm(own, d_S.mT)
-            slope(d_phi if eps is None else d_phi.sub_(d_z), d_k)
+            slope(d_phi if eps is None else d_phi.sub_(d_z), parts[count + i], more)
     return [x if need else None for x, need in zip(found, wanted, strict=True)]
 
 
-class Tiles:
-    """The tiles of tensors [batch, heads, rows, columns] with as many rows as x."""
+def sides_of(kernels: tuple, sides, which: int) -> list[Tensor]:
+    """The queries (0) or keys (1) of all kernels."""
+    return [sides[kernel[which]] for kernel in kernels]
 
-    def __init__(self, x: Tensor):
-        self.batch, heads, rows, width = x.shape
-        size = TILE * torch.get_num_threads() // width
-        self.block = min(rows, max(LEAST, size // heads))
-        self.heads = max(1, min(heads, size // self.block))
-        self.groups, self.blocks = -(-heads // self.heads), -(-rows // self.block)
 
-    def __call__(self, rows: tuple, wholes: tuple = ()) -> list[tuple]:
-        """For each tile the parts [heads, rows, columns] of `rows`, and those of `wholes` for all rows."""
-        parts = [self.of(x, self.block) for x in rows] + [self.of(x, 0) for x in wholes]
-        return list(zip(*parts, strict=True))
+def tiles_of(x: Tensor, by_rows: tuple, wholes: tuple):
+    """For each tile of x [batch, heads, rows, columns] the parts [heads, rows, columns] of lists of tensors.
 
-    def of(self, x: Tensor | None, block: int) -> list[Tensor | None]:
-        """The parts of one tensor."""
-        if x is None:
-            return [None] * (self.batch * self.groups * self.blocks)
-        groups = [group for element in x.unbind() for group in element.split(self.heads)]
-        if not block:
-            return [group for group in groups for _ in range(self.blocks)]
+    `by_rows`: lists of tensors with these rows; `wholes`: lists of tensors that a tile has for all rows.
+    """
+    _, heads, rows, width = x.shape
+    size = TILE * torch.get_num_threads() // width
+    block = min(rows, max(LEAST, size // heads))
+    own = max(1, min(heads, size // block))
+    blocks, every = -(-rows // block), len(x) * -(-heads // own) * -(-rows // block)
+
+    def parts(some: list[Tensor | None], split: bool):
+        found = [[None] * every if one is None else parts_of(one, own, block if split else 0, blocks) for one in some]
+        return zip(*found, strict=True)
+
+    return zip(*(parts(some, True) for some in by_rows), *(parts(some, False) for some in wholes), strict=True)
+
+
+def parts_of(x: Tensor, heads: int, block: int, blocks: int) -> list[Tensor]:
+    """The parts of one tensor, tile by tile."""
+    groups = [group for element in x.unbind() for group in element.split(heads)]
+    if block:
         return [part for group in groups for part in group.split(block, 1)]
+    return [group for group in groups for _ in range(blocks)]
 
 
 def features(function, x: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -186,12 +196,25 @@ def features(function, x: Tensor, keep: Tensor | None = None) -> Tensor:
 
 
 def learned(function, x: Tensor, keep: Tensor | None = None):
-    """The features of a tile, and a function that writes the gradient of x, for that of the features."""
-    slope = SLOPES.get(function)
-    if slope is not None:
+    """The features of a tile, and a function that writes the gradient of x for that of the features, or adds it."""
+    known = SLOPES.get(function)
+    if known is not None:
         phi = features(function, x, keep)
-        return phi, lambda g, out: slope(phi, g if keep is None else torch.where(keep, g, 0), out)
+
+        def slope(g: Tensor, out: Tensor, more: bool) -> None:
+            g = g if keep is None else torch.where(keep, g, 0)
+            own = torch.empty_like(g) if more else out
+            known(phi, g, own)
+            if more:
+                out.add_(own)
+
+        return phi, slope
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        phi = features(function, x, keep)
-    return phi.detach(), lambda g, out: out.copy_(torch.autograd.grad(phi, x, g)[0])
+        found = features(function, x, keep)
+
+    def pulled(g: Tensor, out: Tensor, more: bool) -> None:
+        (own,) = torch.autograd.grad(found, x, g)
+        out.add_(own) if more else out.copy_(own)
+
+    return found.detach(), pulled
