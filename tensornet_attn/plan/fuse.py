@@ -121,7 +121,9 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, op, width, sizes)
     queries = _side(plain, made, made.query, sizes)
     fused += moved * (keys / max(1, sizes[str(made.query)]) + queries / max(1, sizes[str(made.key)]))
-    what = f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
+    what = (
+        f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
+    )
     but = f"with {what}, a query and a key would take"
     return Cost(fused, dense, lambda flops, digits: f"{human(round(flops), digits)} FLOPs", but)
 
