@@ -59,7 +59,8 @@ def test_a_sum_of_maps_is_one_call() -> None:
         "    k = K.transpose(-3, -2)  # ... h m d",
         "    v = V.transpose(-3, -2)  # ... h m d",
         "    A_V = linear_attentions(",
-        "        [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1",
+        "        [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0)], v, mask, key_mask,"
+        " max(x.ndim, memory.ndim) - 2, 1",
     ]
     assert "phiQ" not in "\n".join(lines)
 
