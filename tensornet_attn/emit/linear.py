@@ -64,7 +64,8 @@ def summed_with(writer: Writer, step: Step) -> bool:
         if one is None or not _takes_maps(writer, one) or len(writer.readers[one.name]) != 1:
             return False
         parts = recurrence_of(one)
-        if parts.terms[0].core or term.factors[0].legs != one.legs or one.name in writer.graph.results:
+        same = term.factors[0].legs == one.legs and {*one.legs} == {*step.legs}
+        if parts.terms[0].core or not same or one.name in writer.graph.results:
             return False
         found.add((one.legs, parts.value, parts.heads, parts.result, parts.box.legs))
     return len(found) == 1

@@ -12,18 +12,24 @@ from torch import Tensor
 # Additions and divisions are computed in at least float32, as in torch's own functions.
 
 
-PART = 1 << 17  # elements per thread of a part, which stays in the L2 cache
+MAP_PART = 1 << 17  # elements per thread of a part, which stays in the L2 cache
 
 
-def in_parts(*given: Tensor) -> bool:
+def transformed(x: Tensor) -> bool:
+    """Whether a transform of torch.func, or a gradient of many at once, sees x as a batch."""
+    return "Batched" in repr(torch._C._dispatch_keys(x)) or torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def by_parts(*given: Tensor) -> bool:
     """Whether to compute part by part: large, contiguous, on a CPU; allocating whole temporaries is as slow as exp."""
-    large = all(x.is_contiguous() and x.device.type == "cpu" for x in given) and given[0].numel() >= 2 * PART
-    return large and torch._C._functorch.peek_interpreter_stack() is None
+    if given[0].numel() < 2 * MAP_PART or any(map(transformed, given)):
+        return False
+    return all(x.is_contiguous() and x.device.type == "cpu" for x in given)
 
 
-def parts_of(*given: Tensor):
+def flat_parts(*given: Tensor):
     """The parts of contiguous tensors, side by side."""
-    size = PART * torch.get_num_threads()
+    size = MAP_PART * torch.get_num_threads()
     return zip(*(x.view(-1).split(size) for x in given), strict=True)
 
 
@@ -42,10 +48,10 @@ class Elu1(torch.autograd.Function):
     @staticmethod
     def forward(x):
         """Computes the value."""
-        if not in_parts(x):
+        if not by_parts(x):
             return x.clamp(max=0).exp_().add_(x.relu())
         found = torch.empty_like(x)
-        for part, own in parts_of(x, found):
+        for part, own in flat_parts(x, found):
             torch.clamp(part, max=0, out=own).exp_().add_(part.relu())
         return found
 
@@ -59,10 +65,10 @@ class Elu1(torch.autograd.Function):
     def backward(ctx, g):
         """The gradient of x."""
         (y,) = ctx.saved_tensors
-        if torch.is_grad_enabled() or not in_parts(y, g):
+        if torch.is_grad_enabled() or not by_parts(y, g):
             return y.clamp(max=1) * g
         found = torch.empty_like(y)
-        for part, gradient, own in parts_of(y, g, found):
+        for part, gradient, own in flat_parts(y, g, found):
             torch.clamp(part, max=1, out=own).mul_(gradient)
         return found
 

@@ -11,10 +11,10 @@ import math
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import SLOPES
+from tensornet_attn.runtime.maps import SLOPES, transformed
 
-TILE = 1 << 17  # elements of a tile per thread: the tensors of a tile fit into the L2 cache
-LEAST = 64  # rows of a tile, if there are as many: products of few rows are slow
+LINEAR_TILE = 1 << 17  # elements of a tile per thread: the tensors of a tile fit into the L2 cache
+LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
 
 
 def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
@@ -36,11 +36,11 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     `seen`: the visible keys, [..., m, 1]. `batch`: the number of dimensions before the heads.
     """
     lead = v.shape[:-2]
-    seen = None if seen is None else in_four(seen.expand(*lead, *seen.shape[-2:]), batch)
+    seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), batch)
     queries, keys = ({id(side): side for side in some} for some in list(zip(*kernels, strict=True))[:2])
     sides, of_q, of_k = [*queries.values(), *keys.values()], [*queries], [*keys]
     plan = tuple((of_q.index(id(q)), len(of_q) + of_k.index(id(k)), *rest) for q, k, *rest in kernels)
-    given = [in_four(x, batch) for x in (*sides, v)]
+    given = [heads_apart(x, batch) for x in (*sides, v)]
     if torch.is_grad_enabled() and any(x.requires_grad for x in given):
         found = TiledLinear.apply(plan, seen, *given)
     else:
@@ -48,7 +48,7 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     return found.view(*lead, *found.shape[-2:])
 
 
-def in_four(x: Tensor, batch: int) -> Tensor:
+def heads_apart(x: Tensor, batch: int) -> Tensor:
     """[batch..., heads..., rows, columns] as [batch, heads, rows, columns]."""
     lead = x.shape[:-2]
     return x.reshape(math.prod(lead[:batch]), math.prod(lead[batch:]), *x.shape[-2:])
@@ -67,28 +67,31 @@ class TiledLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g):
-        """The gradients of the operands; plain operations if they are differentiated in turn."""
+        """The gradients of the operands; plain operations if they are differentiated in turn, or batched."""
         seen, *rest = ctx.saved_tensors
         given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[2:]
-        if torch.is_grad_enabled():
+        again = torch.is_grad_enabled()
+        if again or transformed(g):
             asked = [x for x, need in zip(given, wanted, strict=True) if need]
-            found = iter(torch.autograd.grad(plain_reads(ctx.kernels, seen, given), asked, g, create_graph=True))
+            with torch.enable_grad():
+                out = untiled_reads(ctx.kernels, seen, given)
+            found = iter(torch.autograd.grad(out, asked, g, create_graph=again))
             return None, None, *(next(found) if need else None for need in wanted)
         return None, None, *tiled_backward(ctx.kernels, seen, g, given, kept, wanted)
 
 
-def plain_reads(kernels: tuple, seen: Tensor | None, given: list[Tensor]) -> Tensor:
+def untiled_reads(kernels: tuple, seen: Tensor | None, given: list[Tensor]) -> Tensor:
     """The same by operations that have all derivatives. A kernel: places of q and k, their maps, eps."""
     *sides, v = given
     total = 0
     for at_q, at_k, query, key, eps in kernels:
-        q, k = features(query, sides[at_q]), features(key, sides[at_k], seen)
+        q, k = tile_features(query, sides[at_q]), tile_features(key, sides[at_k], seen)
         read = q @ (k.mT @ v)
-        total = total + (read if eps is None else read * shares(q @ k.sum(-2)[..., None], eps))
+        total = total + (read if eps is None else read * row_shares(q @ k.sum(-2)[..., None], eps))
     return total
 
 
-def shares(rows: Tensor, eps: float) -> Tensor:
+def row_shares(rows: Tensor, eps: float) -> Tensor:
     """1 / (row sums + eps); 0 if that is infinite, also in the gradient."""
     rows = rows + eps if eps else rows
     if not torch.is_grad_enabled():
@@ -106,19 +109,19 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, given) -> tuple[Tensor, l
     states = [v.new_zeros(batch, heads, width, e) for width in widths]
     totals = [v.new_zeros(batch, heads, 1, width) for width in widths]
     rows = [v.new_empty(batch, heads, n, 1) for _ in kernels]
-    for (own, keep), ks, Ss, zs in tiles_of(v, ([v, seen], sides_of(kernels, sides, 1)), (states, totals)):
+    for (own, keep), ks, Ss, zs in linear_tiles(v, ([v, seen], kernel_sides(kernels, sides, 1)), (states, totals)):
         for (_, _, _, key, eps), k, S, z in zip(kernels, ks, Ss, zs, strict=True):
-            phi = features(key, k, keep)
+            phi = tile_features(key, k, keep)
             S.baddbmm_(phi.mT, own)
             if eps is not None:
                 z.add_(phi.sum(-2, keepdim=True))
-    by_rows = [*sides_of(kernels, sides, 0), *rows]
-    for (total,), parts, Ss, zs in tiles_of(out, ([out], by_rows), (states, totals)):
+    by_rows = [*kernel_sides(kernels, sides, 0), *rows]
+    for (total,), parts, Ss, zs in linear_tiles(out, ([out], by_rows), (states, totals)):
         for i, (_, _, query, _, eps) in enumerate(kernels):
-            phi = features(query, parts[i])
+            phi = tile_features(query, parts[i])
             read, share = torch.bmm(phi, Ss[i]), 1
             if eps is not None:
-                share = parts[len(kernels) + i].copy_(shares(phi.mul_(zs[i]).sum(-1, keepdim=True), eps))
+                share = parts[len(kernels) + i].copy_(row_shares(phi.mul_(zs[i]).sum(-1, keepdim=True), eps))
             torch.mul(read, share, out=total) if i == 0 else total.add_(read.mul_(share))
     return out, [*states, *totals, *rows]
 
@@ -129,13 +132,13 @@ def tiled_backward(kernels: tuple, seen: Tensor | None, g: Tensor, given, kept, 
     states, totals, rows = (kept[i : i + len(kernels)] for i in range(0, len(kept), len(kernels)))
     found = [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in given]
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
-    by_rows = [*sides_of(kernels, sides, 0), *sides_of(kernels, found, 0), *rows]
+    by_rows = [*kernel_sides(kernels, sides, 0), *kernel_sides(kernels, found, 0), *rows]
     count = len(kernels)
-    for (g_own,), parts, Ss, zs, d_Ss in tiles_of(g, ([g], by_rows), (states, totals, d_states)):
+    for (g_own,), parts, Ss, zs, d_Ss in linear_tiles(g, ([g], by_rows), (states, totals, d_states)):
         for i, (at, _, query, _, eps) in enumerate(kernels):
             q, d_q, share, S, d_S, own = parts[i], parts[count + i], parts[2 * count + i], Ss[i], d_Ss[i], g_own
             more = any(kernel[0] == at for kernel in kernels[:i])
-            phi, slope = learned(query, q)
+            phi, slope = tile_slope(query, q)
             if eps is None:
                 slope(torch.bmm(own, S.mT), d_q, more)
                 d_S[..., :-1].baddbmm_(phi.mT, own)
@@ -146,11 +149,11 @@ def tiled_backward(kernels: tuple, seen: Tensor | None, g: Tensor, given, kept, 
             torch.mul((phi * d_phi).sum(-1, keepdim=True), share, out=row)
             d_S.baddbmm_(phi.mT, wide)
             slope(d_phi.addcmul_(row, zs[i], value=-1), d_q, more)
-    by_rows = [*sides_of(kernels, sides, 1), *sides_of(kernels, found, 1)]
-    for (own, d_v, keep), parts, d_Ss in tiles_of(v, ([v, found[-1], seen], by_rows), (d_states,)):
+    by_rows = [*kernel_sides(kernels, sides, 1), *kernel_sides(kernels, found, 1)]
+    for (own, d_v, keep), parts, d_Ss in linear_tiles(v, ([v, found[-1], seen], by_rows), (d_states,)):
         for i, (_, at, _, key, eps) in enumerate(kernels):
             more = any(kernel[1] == at for kernel in kernels[:i])
-            (phi, slope), d_z, d_S = learned(key, parts[i], keep), d_Ss[i][..., -1:].mT, d_Ss[i][..., :-1]
+            (phi, slope), d_z, d_S = tile_slope(key, parts[i], keep), d_Ss[i][..., -1:].mT, d_Ss[i][..., :-1]
             read = torch.bmm(phi, d_S)
             d_v.add_(read) if i else d_v.copy_(read)
             d_phi = torch.bmm(own, d_S.mT)
@@ -158,30 +161,30 @@ def tiled_backward(kernels: tuple, seen: Tensor | None, g: Tensor, given, kept, 
     return [x if need else None for x, need in zip(found, wanted, strict=True)]
 
 
-def sides_of(kernels: tuple, sides, which: int) -> list[Tensor]:
+def kernel_sides(kernels: tuple, sides, which: int) -> list[Tensor]:
     """The queries (0) or keys (1) of all kernels."""
     return [sides[kernel[which]] for kernel in kernels]
 
 
-def tiles_of(x: Tensor, by_rows: tuple, wholes: tuple):
+def linear_tiles(x: Tensor, by_rows: tuple, wholes: tuple):
     """For each tile of x [batch, heads, rows, columns] the parts [heads, rows, columns] of lists of tensors.
 
     `by_rows`: lists of tensors with these rows; `wholes`: lists of tensors that a tile has for all rows.
     """
     _, heads, rows, width = x.shape
-    size = TILE * torch.get_num_threads() // width
-    block = min(rows, max(LEAST, size // heads))
+    size = LINEAR_TILE * torch.get_num_threads() // width
+    block = min(rows, max(LINEAR_ROWS, size // heads))
     own = max(1, min(heads, size // block))
     blocks, every = -(-rows // block), len(x) * -(-heads // own) * -(-rows // block)
 
     def parts(some: list[Tensor | None], split: bool):
-        found = [[None] * every if one is None else parts_of(one, own, block if split else 0, blocks) for one in some]
+        found = [[None] * every if one is None else tile_parts(one, own, block if split else 0, blocks) for one in some]
         return zip(*found, strict=True)
 
     return zip(*(parts(some, True) for some in by_rows), *(parts(some, False) for some in wholes), strict=True)
 
 
-def parts_of(x: Tensor, heads: int, block: int, blocks: int) -> list[Tensor]:
+def tile_parts(x: Tensor, heads: int, block: int, blocks: int) -> list[Tensor]:
     """The parts of one tensor, tile by tile."""
     groups = [group for element in x.unbind() for group in element.split(heads)]
     if block:
@@ -189,17 +192,17 @@ def parts_of(x: Tensor, heads: int, block: int, blocks: int) -> list[Tensor]:
     return [group for group in groups for _ in range(blocks)]
 
 
-def features(function, x: Tensor, keep: Tensor | None = None) -> Tensor:
+def tile_features(function, x: Tensor, keep: Tensor | None = None) -> Tensor:
     """The features of a tile, 0 where hidden; a tensor of their own."""
     phi = x.clone() if function is None else function(x)
     return phi if keep is None else torch.where(keep, phi, 0)
 
 
-def learned(function, x: Tensor, keep: Tensor | None = None):
+def tile_slope(function, x: Tensor, keep: Tensor | None = None):
     """The features of a tile, and a function that writes the gradient of x for that of the features, or adds it."""
     known = SLOPES.get(function)
     if known is not None:
-        phi = features(function, x, keep)
+        phi = tile_features(function, x, keep)
 
         def slope(g: Tensor, out: Tensor, more: bool) -> None:
             g = g if keep is None else torch.where(keep, g, 0)
@@ -211,7 +214,7 @@ def learned(function, x: Tensor, keep: Tensor | None = None):
         return phi, slope
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        found = features(function, x, keep)
+        found = tile_features(function, x, keep)
 
     def pulled(g: Tensor, out: Tensor, more: bool) -> None:
         (own,) = torch.autograd.grad(found, x, g)

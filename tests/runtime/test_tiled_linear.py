@@ -20,8 +20,8 @@ SHAPES = [(2, 3, 7, 5, 4, 3), (1, 1, 1, 1, 1, 1), (2, 2, 130, 131, 3, 5), (1, 5,
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiled_linear, "TILE", 64)
-    monkeypatch.setattr(tiled_linear, "LEAST", 2)
+    monkeypatch.setattr(tiled_linear, "LINEAR_TILE", 64)
+    monkeypatch.setattr(tiled_linear, "LINEAR_ROWS", 2)
 
 
 def drawn(batch: int, h: int, n: int, m: int, d: int, e: int) -> list[Tensor]:
@@ -79,6 +79,14 @@ def test_second_derivatives() -> None:
     keep = torch.tensor([[True, False, True, True]])
     kernels = (ELU1, TANH)
     assert torch.autograd.gradgradcheck(lambda *x: called(kernels, *x, keep), given)
+
+
+def test_many_gradients_at_once() -> None:
+    given = [x.detach().requires_grad_() for x in drawn(1, 2, 3, 4, 2, 2)]
+    y, g = called([ELU1, TANH], *given), torch.randn(5, 1, 2, 3, 2, dtype=torch.float64)
+    found = torch.autograd.grad(y, given, g, is_grads_batched=True, retain_graph=True)
+    for i, one in enumerate(g):
+        torch.testing.assert_close([x[i] for x in found], [*torch.autograd.grad(y, given, one, retain_graph=True)])
 
 
 def test_only_wanted_gradients() -> None:
