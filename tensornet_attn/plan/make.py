@@ -17,9 +17,10 @@ from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementation import Context, Lowered
-from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, TORCH, TRITON_ALONE, Table
+from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, CPP, TORCH, TRITON_ALONE, Table
 from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
+from tensornet_attn.plan.price import price_of
 from tensornet_attn.plan.target import TRAINING, Target
 from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
@@ -37,11 +38,17 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
     if backend == "reference":
         plans = {AS_PRICED: _as_written(graph, target, sizes)}
     else:
-        table = TORCH if backend != "triton" else BESIDE_FUSED if fused else TRITON_ALONE
-        context = Context(sizes, target, backend, table.rows)
+        tables = {"triton": (BESIDE_FUSED if fused else TRITON_ALONE,), "cpp": CPP}.get(backend, (TORCH,))
         start, left_out = _simpler(graph, backend)
         ways = WAYS if target.demanding else WAYS[:1]
-        plans = {way.name: _planned(graph, start, table, context, way, left_out) for way in ways}
+        every = [
+            {
+                way.name: _planned(graph, start, table, Context(sizes, target, backend, table.rows), way, left_out)
+                for way in ways
+            }
+            for table in tables
+        ]
+        plans = min(every, key=lambda plans: price_of(plans[AS_PRICED].schedule, sizes, target).seconds)
     plan = chosen(plans, sizes) if target.demanding else plans[AS_PRICED]
     if target.strict:
         strictly(graph.name, plan.regions, backend)
