@@ -59,7 +59,7 @@ class Fused(OfBoxes[Scored]):
     def cost(self, form: Scored, context: Context) -> Cost | None:
         assert not isinstance(form.op, str)
         width, value = _widths(form.op, form.made, context.sizes)
-        return _of_rewritten(form, context) if form.trace or width > value else None
+        return _of_rewritten(form, context) if form.trace or width >= PADDED * value else None
 
     def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], Cost | None]:
         reasons, cost = super().judged(form, context)
@@ -175,6 +175,7 @@ def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None])
 
 
 # Passes of an element through memory, forward and backward, and the cost of work, as measured on one core.
+PADDED = 16  # keys so many times as wide as values: most of the fused call's work is on zeros, so it has a price
 FUSED_PASSES = 6  # a score in the fused call
 PASSES = 14.5  # a score of a softmax in blocks of queries
 TERM_PASSES = 16  # a score, for each term after the first
