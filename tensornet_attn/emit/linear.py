@@ -14,7 +14,9 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
+from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
+from tensornet_attn.ops.map import arguments, row
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -26,9 +28,95 @@ def emit_linear(writer: Writer, step: Step) -> None:
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
     call = "decay_attention" if parts.decaying else "linear_attention"
-    text = writer.call(call, f"[{terms}]", v, *_options(writer, parts))
+    text = writer.call(call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts))
     text += columns([*map(writer.size, parts.result)])
     writer.named(step.name, text, (*parts.heads, query, *parts.result))
+
+
+def emit_total(writer: Writer, step: Step) -> None:
+    """Emits a sum of kernels, see `summed_with`, as one call that reads queries, keys and values once."""
+    kernels = [writer.graph.step[use.name] for use in step.op.uses]
+    every, query, key = [recurrence_of(one) for one in kernels], str(writer.graph.query), str(writer.graph.key)
+    boxes, value = ", ".join(parts.box.name for parts in every), every[0].value
+    assert value is not None
+    writer.line(f"# the sum of {boxes} times {value.name}: sums over {key} first; no {query} by {key} tensor is formed")
+    sides = [_term(writer, parts, parts.terms[0])[1:-1] for parts in every]
+    v = _line(writer, "v", _matrix(writer.value(value), every[0].heads, (key,), every[0].result))
+    terms = [
+        f"({side}, {', '.join(_sides_maps(writer, parts))}, {_eps(writer, parts)})"
+        for side, parts in zip(sides, every, strict=True)
+    ]
+    text = writer.call("linear_attentions", f"[{', '.join(terms)}]", v, *_masks(writer, every[0]))
+    writer.named(
+        step.name, text + columns([*map(writer.size, every[0].result)]), (*every[0].heads, query, *every[0].result)
+    )
+
+
+def summed_with(writer: Writer, step: Step) -> bool:
+    """Whether a step is a sum of kernels of the same values, which nothing else reads."""
+    if step.contraction is None or len(step.contraction.terms) < 2:
+        return False
+    found = set()
+    for term in step.contraction.terms:
+        one = (
+            writer.graph.step.get(term.factors[0].name) if len(term.factors) == 1 and term.coefficient == ONE else None
+        )
+        if one is None or not _takes_maps(writer, one) or len(writer.readers[one.name]) != 1:
+            return False
+        parts = recurrence_of(one)
+        same = term.factors[0].legs == one.legs and {*one.legs} == {*step.legs}
+        if parts.terms[0].core or not same or one.name in writer.graph.results:
+            return False
+        found.add((one.legs, parts.value, parts.heads, parts.result, parts.box.legs))
+    return len(found) == 1
+
+
+def maps_inside(writer: Writer, step: Step) -> bool:
+    """Whether kernels compute a map themselves, a tile at a time: it is the one factor of a side of all its readers."""
+    box, readers = step.box, writer.readers[step.name]
+    if box is None or box.kind != "map" or arguments(box) or step.name in writer.graph.results or not readers:
+        return False
+    return all(_takes_maps(writer, reader) and _only_side(recurrence_of(reader), step.name) for reader, _ in readers)
+
+
+def _takes_maps(writer: Writer, reader: Step) -> bool:
+    """Whether a reader is a kernel that computes tiles in some calls: one term, no decay, not causal."""
+    if reader.kernel is None or reader.kernel.kind != "linear" or "linear_attention" in writer.instead:
+        return False
+    parts = recurrence_of(reader)
+    return not (parts.decaying or parts.alone or parts.causal(writer.graph)) and len(parts.terms) == 1
+
+
+def _only_side(parts: Recurrence, name: str) -> bool:
+    """Whether the kernel reads a step only as the query side or the key side of its term, as it is."""
+    (term,) = parts.terms
+    others = (*term.core, *(() if parts.value is None else (parts.value,)))
+    return not term.core and term.coefficient == ONE and all(use.name != name for use in others)
+
+
+def _unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
+    """The value of a use and the map that the kernel applies to it; `None` if there is none."""
+    if use.name in writer.values:
+        return writer.value(use), "None"
+    step = writer.graph.step[use.name]
+    assert step.box is not None
+    of, own = step.box.operand("of"), row(step.box)
+    value = writer.value(of).renamed(of.legs, step.legs).renamed(step.legs, use.legs)
+    text = own.torch.format(x="x", atom="x") if own.torch else writer.call(own.name, "x")
+    return value, text.removesuffix("(x)") if text.endswith("(x)") and text.count("(") == 1 else f"lambda x: {text}"
+
+
+def _maps(writer: Writer, parts: Recurrence) -> list[str]:
+    """The argument with the maps of the query side and the key side, if the kernel applies them."""
+    if parts.decaying or len(parts.terms) > 1:
+        return []
+    sides = _sides_maps(writer, parts)
+    return [f"maps=({', '.join(sides)})"] if sides != ["None", "None"] else []
+
+
+def _sides_maps(writer: Writer, parts: Recurrence) -> list[str]:
+    """The maps of the query side and the key side of the only term."""
+    return [_unmapped(writer, side[0])[1] if side else "None" for side in (parts.terms[0].query, parts.terms[0].key)]
 
 
 def emit_sums(writer: Writer, step: Step) -> None:
@@ -96,7 +184,7 @@ def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: st
         text, shape = ones, f"{sequence} 1"
         value = Value(text, (sequence, "1"), False)
     else:
-        text, shape = _matrix(writer.value(use), parts.heads, (sequence,), term.features)
+        text, shape = _matrix(_unmapped(writer, use)[0], parts.heads, (sequence,), term.features)
         if ones:
             text, shape = f"{text} * {ones}", shape.replace(" 1 ", f" {sequence} ")
         value = Value(text, (), True, PRODUCT if ones else ATOM)
@@ -123,17 +211,28 @@ def _line(writer: Writer, name: str, made: tuple[str, str]) -> str:
     """The name of a value, on a line of its own if it has none."""
     if made[0].isidentifier():
         return made[0]
+    before = f" = {made[0]}  # {made[1]}"
+    known = next((line for line in writer.groups[-1] if line.endswith(before)), "")
+    if known:
+        return known.removesuffix(before)
     local = writer.names.fresh(name)
-    writer.line(f"{local} = {made[0]}  # {made[1]}")
+    writer.line(f"{local}{before}")
     return local
 
 
 def _options(writer: Writer, parts: Recurrence) -> list[str]:
     """The further arguments of the call."""
-    eps = writer.number(parts.weighting.eps) if isinstance(parts.weighting, Normalize) else "0"
-    options = [*_masks(writer, parts), *([f"eps={eps}"] if eps not in ("0", "0.0") else [])]
+    eps = _eps(writer, parts)
+    options = [*_masks(writer, parts), *([f"eps={eps}"] if eps not in ("0", "0.0", "None") else [])]
     options += ["normalize=False"] if isinstance(parts.weighting, Masked) else ["softmax=True"] if parts.alone else []
     return [*options, *([f"causal=True, chunk={chunk_of(writer.graph, parts)}"] if parts.causal(writer.graph) else [])]
+
+
+def _eps(writer: Writer, parts: Recurrence) -> str:
+    """What is added to row sums; None if rows are not divided by their sums."""
+    if isinstance(parts.weighting, Masked):
+        return "None"
+    return writer.number(parts.weighting.eps) if isinstance(parts.weighting, Normalize) else "0"
 
 
 def _masks(writer: Writer, parts: Recurrence) -> list[str]:

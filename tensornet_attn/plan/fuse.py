@@ -57,7 +57,9 @@ class Fused(OfBoxes[Scored]):
         return (form.op,) if isinstance(form.op, str) else ()
 
     def cost(self, form: Scored, context: Context) -> Cost | None:
-        return _of_rewritten(form, context) if form.trace else None
+        assert not isinstance(form.op, str)
+        width, value = _widths(form.op, form.made, context.sizes)
+        return _of_rewritten(form, context) if form.trace or width >= PADDED * value else None
 
     def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], Cost | None]:
         reasons, cost = super().judged(form, context)
@@ -111,8 +113,7 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     op, plain, made, sizes, device = form.op, form.graph, form.made, context.sizes, context.device
     assert not isinstance(op, str)
     scores = _numbers(made, sizes, {*op.scores} - {made.query, made.key})
-    width = _numbers(made, sizes, {*op.query.legs} - {*op.scores})
-    value = _numbers(made, sizes, {*op.value.legs} - {*op.scores})
+    width, value = _widths(op, made, sizes)
     moved = 4 * device.rate / (device.bandwidth or device.rate)
     fused = scores * (2 * 3.5 * 2 * max(width, value) + FUSED_PASSES * moved)
     macs, passes = _of_a_pair(plain, attentions(plain)[form.box].of.name, sizes, device)
@@ -120,8 +121,17 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, op, width, sizes)
     queries = _side(plain, made, made.query, sizes)
     fused += moved * (keys / max(1, sizes[str(made.query)]) + queries / max(1, sizes[str(made.key)]))
-    but = f"with its scores as one product of width {width}, a query and a key would take"
+    what = (
+        f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
+    )
+    but = f"with {what}, a query and a key would take"
     return Cost(fused, dense, lambda flops, digits: f"{human(round(flops), digits)} FLOPs", but)
+
+
+def _widths(op: FusedAttention, made: Graph, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """The widths of a query and of a value; the fused call pads the narrower one with zeros."""
+    query, value = ({*use.legs} - {*op.scores} for use in (op.query, op.value))
+    return _numbers(made, sizes, query), _numbers(made, sizes, value)
 
 
 def _side(plain: Graph, made: Graph, own: str | None, sizes: Mapping[str, int]) -> float:
@@ -165,6 +175,7 @@ def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None])
 
 
 # Passes of an element through memory, forward and backward, and the cost of work, as measured on one core.
+PADDED = 16  # keys so many times as wide as values: most of the fused call's work is on zeros, so it has a price
 FUSED_PASSES = 6  # a score in the fused call
 PASSES = 14.5  # a score of a softmax in blocks of queries
 TERM_PASSES = 16  # a score, for each term after the first

@@ -9,6 +9,7 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import SMALL, added, kept, masked_sum, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products
+from tensornet_attn.runtime.tiled_linear import tiled_linear, tiled_takes
 
 
 def linear_attention(
@@ -22,17 +23,54 @@ def linear_attention(
     normalize: bool = True,
     causal: bool = False,
     chunk: int = 64,
+    maps: tuple | None = None,
 ) -> Tensor:
     """Scores, divided by (row sum + eps) if `normalize`, times values: v [..., m, e] -> [..., n, e].
 
     The scores are the sum over `terms` (q, k) of q k^T, with q [..., n, d] and k [..., m, d]. In a term (q, k, core),
     with core [..., g, h], the features are g concatenated groups and the values h concatenated heads: the scores of
     head h are the sum over g of core[g, h] times those of group g. `batch` and `heads` count dimensions before the
-    sequence. With a `mask`, which may hide any pair, the scores are materialised.
+    sequence. With a `mask`, which may hide any pair, the scores are materialised. `maps`: functions to apply to the q
+    and the k of the only term, or None.
     """
+    if not causal and len(terms) == 1 and len(terms[0]) == 2:
+        kernel = (*terms[0], *(maps or (None, None)), eps if normalize else None)
+        found = in_tiles([kernel], v, mask, key_mask, batch, heads)
+        if found is not None:
+            return found
+    if maps is not None:
+        terms = [tuple(x if f is None else f(x) for f, x in zip(maps, terms[0], strict=True))]
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
     return added_reads(term_reads, seen_terms(terms, key_mask, heads), v, eps, normalize, causal, chunk)
+
+
+def linear_attentions(
+    kernels: list[tuple],
+    v: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    heads: int = 0,
+) -> Tensor:
+    """The sum of `linear_attention` by kernels (q, k, map of q, map of k, eps), where eps None means not normalized."""
+    found = in_tiles(kernels, v, mask, key_mask, batch, heads)
+    if found is not None:
+        return found
+    given = (mask, key_mask, batch, heads)
+    parts = [linear_attention([(q, k)], v, *given, eps or 0.0, eps is not None, maps=m) for q, k, *m, eps in kernels]
+    return total_of(parts)
+
+
+def in_tiles(
+    kernels: list[tuple], v: Tensor, mask: Tensor | None, key_mask: Tensor | None, batch: int, heads: int
+) -> Tensor | None:
+    """`linear_attentions` by `tiled_linear`; None if that does not take the operands."""
+    seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
+    sides = [side for kernel in kernels for side in kernel[:2]]
+    if mask is not None or not tiled_takes(seen, *sides, v):
+        return None
+    return tiled_linear(kernels, seen, batch, v)
 
 
 def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:

@@ -14,6 +14,27 @@ SMALL = 1 << 16  # numbers whose calls take longer than what is computed with th
 # Additions and divisions are computed in at least float32, as in torch's own functions.
 
 
+MAP_PART = 1 << 17  # elements per thread of a part, which stays in the L2 cache
+
+
+def transformed(x: Tensor) -> bool:
+    """Whether a transform of torch.func, or a gradient of many at once, sees x as a batch."""
+    return "Batched" in repr(torch._C._dispatch_keys(x)) or torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def by_parts(*given: Tensor) -> bool:
+    """Whether to compute part by part: large, contiguous, on a CPU; allocating whole temporaries is as slow as exp."""
+    if given[0].numel() < 2 * MAP_PART or any(map(transformed, given)):
+        return False
+    return all(x.is_contiguous() and x.device.type == "cpu" for x in given)
+
+
+def flat_parts(*given: Tensor):
+    """The parts of contiguous tensors, side by side."""
+    size = MAP_PART * torch.get_num_threads()
+    return zip(*(x.view(-1).split(size) for x in given), strict=True)
+
+
 def elu1(x: Tensor) -> Tensor:
     """elu(x) + 1 without cancellation: exp(x) below zero, x + 1 above."""
     if torch.compiler.is_compiling() or x.numel() <= SMALL:
@@ -29,7 +50,12 @@ class Elu1(torch.autograd.Function):
     @staticmethod
     def forward(x):
         """Computes the value."""
-        return x.clamp(max=0).exp_().add_(x.relu())
+        if not by_parts(x):
+            return x.clamp(max=0).exp_().add_(x.relu())
+        found = torch.empty_like(x)
+        for part, own in flat_parts(x, found):
+            torch.clamp(part, max=0, out=own).exp_().add_(part.relu())
+        return found
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -40,7 +66,13 @@ class Elu1(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         """The gradient of x."""
-        return ctx.saved_tensors[0].clamp(max=1) * g
+        (y,) = ctx.saved_tensors
+        if torch.is_grad_enabled() or not by_parts(y, g):
+            return y.clamp(max=1) * g
+        found = torch.empty_like(y)
+        for part, gradient, own in flat_parts(y, g, found):
+            torch.clamp(part, max=1, out=own).mul_(gradient)
+        return found
 
     @staticmethod
     def jvp(ctx, tangent):
@@ -51,6 +83,24 @@ class Elu1(torch.autograd.Function):
 def elu1_neg(x: Tensor) -> Tensor:
     """elu(-x) + 1."""
     return elu1(-x)
+
+
+def elu1_slope(y: Tensor, g: Tensor, out: Tensor) -> None:
+    """Writes the gradient of x from that of y = elu1(x); overwrites y."""
+    torch.mul(y.clamp_(max=1), g, out=out)
+
+
+def elu1_neg_slope(y: Tensor, g: Tensor, out: Tensor) -> None:
+    """The same for y = elu1_neg(x)."""
+    torch.mul(y.clamp_(max=1).neg_(), g, out=out)
+
+
+def tanh_slope(y: Tensor, g: Tensor, out: Tensor) -> None:
+    """The same for y = tanh(x)."""
+    torch.ops.aten.tanh_backward.grad_input(g, y, grad_input=out)
+
+
+SLOPES = {elu1: elu1_slope, elu1_neg: elu1_neg_slope, torch.tanh: tanh_slope, None: lambda y, g, out: out.copy_(g)}
 
 
 def reciprocal(x: Tensor) -> Tensor:

@@ -9,12 +9,14 @@ from .test_source import forward_of
 
 
 def test_linear_reads_as_one_would_write_it() -> None:
-    assert forward_of(ta.emit_source("linear")).splitlines()[-7:] == [
+    assert forward_of(ta.emit_source("linear")).splitlines()[-9:] == [
         "    # A and A V: sums over m first; no n by m tensor is formed",
-        "    q = phiQ.transpose(-3, -2)  # ... h n d",
-        "    k = phiK.transpose(-3, -2)  # ... h m d",
+        "    q = Q.transpose(-3, -2)  # ... h n d",
+        "    k = K.transpose(-3, -2)  # ... h m d",
         "    v = V.transpose(-3, -2)  # ... h m d",
-        "    o = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d",
+        "    o = linear_attention(",
+        "        [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)",
+        "    )  # ... h n d",
         "",
         "    return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f",
     ]
@@ -46,3 +48,22 @@ def test_a_mask_that_names_heads_follows_their_order() -> None:
 def test_eps_and_keep_are_told() -> None:
     assert ", eps=0.5)" in ta.emit_source(LINEAR["scaled, with eps"])
     assert ", normalize=False)" in ta.emit_source(LINEAR["kept"])
+
+
+def test_a_sum_of_maps_is_one_call() -> None:
+    lines = forward_of(ta.emit_source("linear2")).splitlines()
+    (place,) = [i for i, line in enumerate(lines) if "linear_attentions(" in line]
+    assert lines[place - 4 : place + 2] == [
+        "    # the sum of far1, far2 times V: sums over m first; no n by m tensor is formed",
+        "    q = Q.transpose(-3, -2)  # ... h n d",
+        "    k = K.transpose(-3, -2)  # ... h m d",
+        "    v = V.transpose(-3, -2)  # ... h m d",
+        "    A_V = linear_attentions(",
+        "        [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0)], v, mask, key_mask,"
+        " max(x.ndim, memory.ndim) - 2, 1",
+    ]
+    assert "phiQ" not in "\n".join(lines)
+
+
+def test_a_map_that_others_read_stays() -> None:
+    assert "phiQ = elu1(" in forward_of(ta.emit_source("linear", causal=True))

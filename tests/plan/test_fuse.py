@@ -265,3 +265,11 @@ def test_wide_scores_are_priced_as_measured(name: str) -> None:
     legs = {"f": 1024, "h": "head 8", **own["legs"]}
     told = ta.compile({"tensornet": 1, "name": "wide", "extends": "mhsa", **own, "legs": legs}).explain()
     assert (FUSED in told) == fused
+
+
+def test_values_much_narrower_than_keys_have_a_price() -> None:
+    plan = make_plan(build(ta.load("thsa", legs={"f": 256, "r": 64, "s": 512})))
+    assert plan.region_of("K") == "K"
+    text = plan.explain()
+    assert "K: absorbed weights: with 'Wk' on the query side and 'memory' as keys" in text
+    assert "not fused attention: with values padded to the width 256 of keys, a query and a key would take" in text

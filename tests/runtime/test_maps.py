@@ -125,3 +125,15 @@ def test_gradients_of_compiled_code_in_any_layout(name: str) -> None:
 
         found, wanted = (torch.autograd.grad(run(x), x) for run in (traced(call), call))
         torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-7)
+
+
+def test_large_tensors_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, other = (torch.randn(3, 7, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    wanted = elu1(x)
+    gradient = torch.autograd.grad(wanted, x, other)
+    monkeypatch.setattr(maps, "MAP_PART", 16)
+    torch.testing.assert_close(elu1(x), wanted, rtol=0, atol=0)
+    torch.testing.assert_close(torch.autograd.grad(elu1(x), x, other), gradient)
+    turned = x.transpose(0, 2)  # in one part
+    torch.testing.assert_close(elu1(turned), wanted.transpose(0, 2), rtol=0, atol=0)
+    assert torch.autograd.gradgradcheck(elu1, x)

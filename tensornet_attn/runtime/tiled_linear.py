@@ -1,0 +1,223 @@
+"""Linear attention on a CPU, one tile of positions at a time: features, products and row sums stay in the cache.
+
+    S, z = sum over the keys of phi(k)^T [v, 1];    out = phi(q) S / (phi(q) z + eps), summed over kernels
+
+A kernel is (map of the query, map of the key, eps); with eps None, rows are not divided by their sums. The backward
+computes the features again, from what they are maps of.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.runtime.maps import SLOPES, transformed
+
+LINEAR_TILE = 1 << 17  # elements of a tile per thread: the tensors of a tile fit into the L2 cache
+LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
+
+
+def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
+    """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, not traced or transformed."""
+    first = given[0]
+    wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+    if torch.compiler.is_compiling() or first.device.type != "cpu" or not wide:
+        return False
+    if any(x.dtype != first.dtype or x.shape[:-2] != first.shape[:-2] or 0 in x.shape for x in given):
+        return False
+    if seen is not None and torch.broadcast_shapes(seen.shape[:-2], first.shape[:-2]) != first.shape[:-2]:
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None and torch.autograd.forward_ad._current_level < 0
+
+
+def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor) -> Tensor:
+    """The sum over kernels (q [..., n, d], k [..., m, d], map of q, map of k, eps) of what they read of v [..., m, e].
+
+    `seen`: the visible keys, [..., m, 1]. `batch`: the number of dimensions before the heads.
+    """
+    lead = v.shape[:-2]
+    seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), batch)
+    queries, keys = ({id(side): side for side in some} for some in list(zip(*kernels, strict=True))[:2])
+    sides, of_q, of_k = [*queries.values(), *keys.values()], [*queries], [*keys]
+    plan = tuple((of_q.index(id(q)), len(of_q) + of_k.index(id(k)), *rest) for q, k, *rest in kernels)
+    given = [heads_apart(x, batch) for x in (*sides, v)]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+        found = TiledLinear.apply(plan, seen, *given)
+    else:
+        found, _ = tiled_forward(plan, seen, given)
+    return found.view(*lead, *found.shape[-2:])
+
+
+def heads_apart(x: Tensor, batch: int) -> Tensor:
+    """[batch..., heads..., rows, columns] as [batch, heads, rows, columns]."""
+    lead = x.shape[:-2]
+    return x.reshape(math.prod(lead[:batch]), math.prod(lead[batch:]), *x.shape[-2:])
+
+
+class TiledLinear(torch.autograd.Function):
+    """`tiled_forward` with a backward that computes features again."""
+
+    @staticmethod
+    def forward(ctx, kernels, seen, *given):
+        """Saves the operands; and of each kernel the state of a head and the reciprocals of row sums."""
+        found, kept = tiled_forward(kernels, seen, given)
+        ctx.kernels, ctx.count = kernels, len(given)
+        ctx.save_for_backward(seen, *given, *kept)
+        return found
+
+    @staticmethod
+    def backward(ctx, g):
+        """The gradients of the operands; plain operations if they are differentiated in turn, or batched."""
+        seen, *rest = ctx.saved_tensors
+        given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[2:]
+        again = torch.is_grad_enabled()
+        if again or transformed(g):
+            asked = [x for x, need in zip(given, wanted, strict=True) if need]
+            with torch.enable_grad():
+                out = untiled_reads(ctx.kernels, seen, given)
+            found = iter(torch.autograd.grad(out, asked, g, create_graph=again))
+            return None, None, *(next(found) if need else None for need in wanted)
+        return None, None, *tiled_backward(ctx.kernels, seen, g, given, kept, wanted)
+
+
+def untiled_reads(kernels: tuple, seen: Tensor | None, given: list[Tensor]) -> Tensor:
+    """The same by operations that have all derivatives. A kernel: places of q and k, their maps, eps."""
+    *sides, v = given
+    total = 0
+    for at_q, at_k, query, key, eps in kernels:
+        q, k = tile_features(query, sides[at_q]), tile_features(key, sides[at_k], seen)
+        read = q @ (k.mT @ v)
+        total = total + (read if eps is None else read * row_shares(q @ k.sum(-2)[..., None], eps))
+    return total
+
+
+def row_shares(rows: Tensor, eps: float) -> Tensor:
+    """1 / (row sums + eps); 0 if that is infinite, also in the gradient."""
+    rows = rows + eps if eps else rows
+    if not torch.is_grad_enabled():
+        return rows.reciprocal().nan_to_num(math.nan, 0, 0)
+    nothing = rows.detach().reciprocal().isinf()
+    return torch.where(nothing, float("inf"), rows).reciprocal()
+
+
+def tiled_forward(kernels: tuple, seen: Tensor | None, given) -> tuple[Tensor, list[Tensor]]:
+    """The result, with the heads of a row side by side, and of each kernel S, z and 1 / (phi(q) z + eps)."""
+    *sides, v = given
+    (batch, heads, _, e), n = v.shape, sides[kernels[0][0]].shape[2]
+    out = v.new_empty(batch, n, heads, e).transpose(1, 2)
+    widths = [sides[at_k].shape[3] for _, at_k, *_ in kernels]
+    states = [v.new_zeros(batch, heads, width, e) for width in widths]
+    totals = [v.new_zeros(batch, heads, 1, width) for width in widths]
+    rows = [v.new_empty(batch, heads, n, 1) for _ in kernels]
+    for (own, keep), ks, Ss, zs in linear_tiles(v, ([v, seen], kernel_sides(kernels, sides, 1)), (states, totals)):
+        for (_, _, _, key, eps), k, S, z in zip(kernels, ks, Ss, zs, strict=True):
+            phi = tile_features(key, k, keep)
+            S.baddbmm_(phi.mT, own)
+            if eps is not None:
+                z.add_(phi.sum(-2, keepdim=True))
+    by_rows = [*kernel_sides(kernels, sides, 0), *rows]
+    for (total,), parts, Ss, zs in linear_tiles(out, ([out], by_rows), (states, totals)):
+        for i, (_, _, query, _, eps) in enumerate(kernels):
+            phi = tile_features(query, parts[i])
+            read, share = torch.bmm(phi, Ss[i]), 1
+            if eps is not None:
+                share = parts[len(kernels) + i].copy_(row_shares(phi.mul_(zs[i]).sum(-1, keepdim=True), eps))
+            torch.mul(read, share, out=total) if i == 0 else total.add_(read.mul_(share))
+    return out, [*states, *totals, *rows]
+
+
+def tiled_backward(kernels: tuple, seen: Tensor | None, g: Tensor, given, kept, wanted) -> list[Tensor | None]:
+    """The gradients of the `wanted` operands."""
+    *sides, v = given
+    states, totals, rows = (kept[i : i + len(kernels)] for i in range(0, len(kept), len(kernels)))
+    found = [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in given]
+    d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
+    by_rows = [*kernel_sides(kernels, sides, 0), *kernel_sides(kernels, found, 0), *rows]
+    count = len(kernels)
+    for (g_own,), parts, Ss, zs, d_Ss in linear_tiles(g, ([g], by_rows), (states, totals, d_states)):
+        for i, (at, _, query, _, eps) in enumerate(kernels):
+            q, d_q, share, S, d_S, own = parts[i], parts[count + i], parts[2 * count + i], Ss[i], d_Ss[i], g_own
+            more = any(kernel[0] == at for kernel in kernels[:i])
+            phi, slope = tile_slope(query, q)
+            if eps is None:
+                slope(torch.bmm(own, S.mT), d_q, more)
+                d_S[..., :-1].baddbmm_(phi.mT, own)
+                continue
+            wide = own.new_empty(*own.shape[:-1], own.shape[-1] + 1)
+            own, row = torch.mul(own, share, out=wide[..., :-1]), wide[..., -1:]
+            d_phi = torch.bmm(own, S.mT)
+            torch.mul((phi * d_phi).sum(-1, keepdim=True), share, out=row)
+            d_S.baddbmm_(phi.mT, wide)
+            slope(d_phi.addcmul_(row, zs[i], value=-1), d_q, more)
+    by_rows = [*kernel_sides(kernels, sides, 1), *kernel_sides(kernels, found, 1)]
+    for (own, d_v, keep), parts, d_Ss in linear_tiles(v, ([v, found[-1], seen], by_rows), (d_states,)):
+        for i, (_, at, _, key, eps) in enumerate(kernels):
+            more = any(kernel[1] == at for kernel in kernels[:i])
+            (phi, slope), d_z, d_S = tile_slope(key, parts[i], keep), d_Ss[i][..., -1:].mT, d_Ss[i][..., :-1]
+            read = torch.bmm(phi, d_S)
+            d_v.add_(read) if i else d_v.copy_(read)
+            d_phi = torch.bmm(own, d_S.mT)
+            slope(d_phi if eps is None else d_phi.sub_(d_z), parts[count + i], more)
+    return [x if need else None for x, need in zip(found, wanted, strict=True)]
+
+
+def kernel_sides(kernels: tuple, sides, which: int) -> list[Tensor]:
+    """The queries (0) or keys (1) of all kernels."""
+    return [sides[kernel[which]] for kernel in kernels]
+
+
+def linear_tiles(x: Tensor, by_rows: tuple, wholes: tuple):
+    """For each tile of x [batch, heads, rows, columns] the parts [heads, rows, columns] of lists of tensors.
+
+    `by_rows`: lists of tensors with these rows; `wholes`: lists of tensors that a tile has for all rows.
+    """
+    _, heads, rows, width = x.shape
+    size = LINEAR_TILE * torch.get_num_threads() // width
+    block = min(rows, max(LINEAR_ROWS, size // heads))
+    own = max(1, min(heads, size // block))
+    blocks, every = -(-rows // block), len(x) * -(-heads // own) * -(-rows // block)
+
+    def parts(some: list[Tensor | None], split: bool):
+        found = [[None] * every if one is None else tile_parts(one, own, block if split else 0, blocks) for one in some]
+        return zip(*found, strict=True)
+
+    return zip(*(parts(some, True) for some in by_rows), *(parts(some, False) for some in wholes), strict=True)
+
+
+def tile_parts(x: Tensor, heads: int, block: int, blocks: int) -> list[Tensor]:
+    """The parts of one tensor, tile by tile."""
+    groups = [group for element in x.unbind() for group in element.split(heads)]
+    if block:
+        return [part for group in groups for part in group.split(block, 1)]
+    return [group for group in groups for _ in range(blocks)]
+
+
+def tile_features(function, x: Tensor, keep: Tensor | None = None) -> Tensor:
+    """The features of a tile, 0 where hidden; a tensor of their own."""
+    phi = x.clone() if function is None else function(x)
+    return phi if keep is None else torch.where(keep, phi, 0)
+
+
+def tile_slope(function, x: Tensor, keep: Tensor | None = None):
+    """The features of a tile, and a function that writes the gradient of x for that of the features, or adds it."""
+    known = SLOPES.get(function)
+    if known is not None:
+        phi = tile_features(function, x, keep)
+
+        def slope(g: Tensor, out: Tensor, more: bool) -> None:
+            g = g if keep is None else torch.where(keep, g, 0)
+            own = torch.empty_like(g) if more else out
+            known(phi, g, own)
+            if more:
+                out.add_(own)
+
+        return phi, slope
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        found = tile_features(function, x, keep)
+
+    def pulled(g: Tensor, out: Tensor, more: bool) -> None:
+        (own,) = torch.autograd.grad(found, x, g)
+        out.add_(own) if more else out.copy_(own)
+
+    return found.detach(), pulled
