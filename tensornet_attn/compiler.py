@@ -423,6 +423,15 @@ def _planned(
     return replace(plan_of(graph, "torch", target), instead=Lowering("triton", reasons))
 
 
+def module_of(
+    design: Design, plan: Plan, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> CompiledDesign:
+    """The module of a plan that the caller has made."""
+    from tensornet_attn.nn.module import CompiledDesign
+
+    return CompiledDesign(design, plan, _realise, device, dtype)
+
+
 def _realise(design: Design, plan: Plan) -> Made:
     """The source of a plan and the function that runs it."""
     from tensornet_attn.nn.made import Made

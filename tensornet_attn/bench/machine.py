@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from math import inf
-from pathlib import Path
 
 import torch
 
 from tensornet_attn.bench.measure import Call, Sample, by_clock, is_gpu, sample_of
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.shapes import Measured, Shape, rate_at
+from tensornet_attn.cost.products import Measured, Shape, rate_at
+from tensornet_attn.cost.rates import processor
 from tensornet_attn.cost.sizes import dtype_bytes
 from tensornet_attn.nn.rates import copy_rate, exponential_rate, product_rates
 from tensornet_attn.version import __version__
@@ -35,13 +35,8 @@ def machine(device: str) -> dict[str, object]:
         triton: str | None = metadata.version("triton")
     except metadata.PackageNotFoundError:
         triton = None
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]  # on Linux
     return {
-        "cpu": names[0] if names else platform.processor() or platform.machine(),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if is_gpu(device) else "cpu",

@@ -22,8 +22,9 @@ from math import prod
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import FORWARD, Case
 from tensornet_attn.bench.machine import Rates
+from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.shapes import Shape, exponentials, shapes
+from tensornet_attn.cost.shapes import exponentials, shapes
 from tensornet_attn.cost.sizes import dtype_bytes, sizes_at
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph import Graph

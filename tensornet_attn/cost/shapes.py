@@ -11,67 +11,17 @@ A product of two tensors is `batch` products of matrices, [rows, summed] times [
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, log, log2, prod
+from dataclasses import replace
+from math import prod
 
 from tensornet_attn.cost.band import BUDGET, LEAST, Block, keys_met
 from tensornet_attn.cost.kernels import WORK, inside
+from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph.model import Step
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.ops import OPS
-
-NEAREST = 3  # measured shapes between which a rate is interpolated
-WIDEST = 1024  # a side from which the rate no longer changes
-
-
-@dataclass(frozen=True)
-class Shape:
-    """`batch` products of matrices, [rows, summed] times [summed, columns]."""
-
-    batch: int
-    rows: int
-    columns: int
-    summed: int
-
-    @property
-    def macs(self) -> int:
-        return self.batch * self.rows * self.columns * self.summed
-
-    @property
-    def place(self) -> tuple[float, ...]:
-        """Logarithms of what the rate depends on: the sides, of the transposed product too, and one or many."""
-        small, large = sorted((self.rows, self.columns))
-        sides = (log2(min(max(side, 1), WIDEST)) for side in (small, large, self.summed))
-        return (2.0 * (self.batch > 1), *sides)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The measured FLOPs per second of products of a shape."""
-
-    shape: Shape
-    flops: float
-
-
-def rate_at(shape: Shape, measured: Sequence[Measured]) -> float:
-    """FLOPs per second, interpolated between the most similar measured shapes: a mean of logarithms by distance.
-
-    >>> square, narrow = Measured(Shape(1, 512, 512, 512), 8e10), Measured(Shape(1, 512, 512, 8), 2e10)
-    >>> rate_at(Shape(1, 512, 512, 512), [square, narrow]), f"{rate_at(Shape(1, 512, 512, 64), [square, narrow]):.2g}"
-    (80000000000.0, '4e+10')
-    """
-    place, found = shape.place, list[tuple[float, float]]()
-    for one in measured:
-        away = sum((a - b) ** 2 for a, b in zip(place, one.shape.place, strict=True))
-        if away == 0:
-            return one.flops
-        found.append((away, one.flops))
-    nearest = sorted(found)[:NEAREST]
-    weights = [1 / away for away, _ in nearest]
-    logarithm = sum(w * log(flops) for w, (_, flops) in zip(weights, nearest, strict=True)) / sum(weights)
-    return exp(logarithm)
 
 
 def shapes(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], float]]:
@@ -90,7 +40,7 @@ def shapes(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], float
         made = (Shape(heads, query, keys, width), Shape(heads, query, value, keys))
         return [(shape, legs, float(shape.macs)) for shape in made]
     if isinstance(step.form, Block):
-        return _inside(scene, step, step.form)
+        return _inside(scene, step)
     if step.contraction is not None:
         return _product(scene, step)
     found = []
@@ -119,8 +69,16 @@ def _product(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], flo
     return [(shape, tuple({*left.legs, *right.legs}), float(shape.macs))]
 
 
-def _inside(scene: Scene, step: Step, form: Block) -> list[tuple[Shape, tuple[str, ...], float]]:
-    """The products of one block of queries."""
+def _inside(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], float]]:
+    """The products of one block of queries, and their multiply-adds in all blocks."""
+    block, parts = block_of(scene, step)
+    return [(shape, legs, often * macs) for part, often in parts for shape, legs, macs in shapes(block, part)]
+
+
+def block_of(scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]:
+    """One block of a kernel of blocks of queries: its scene, and the steps inside with the number of times they run."""
+    form = step.form
+    assert isinstance(form, Block)
     inner, parts = inside(scene, step)
     query, key = str(scene.graph.query), str(scene.graph.key)
     met = keys_met(scene, step)
@@ -132,11 +90,8 @@ def _inside(scene: Scene, step: Step, form: Block) -> list[tuple[Shape, tuple[st
     rows = max(1, min(scene.sizes[query], rows))
     calls = scene.sizes[query] / rows
     block = replace(inner, sizes={**inner.sizes, query: rows, key: keys})
-    found = []
-    for part in parts:
-        often = calls if query in {leg for use in part.op.uses for leg in use.legs} | {*part.legs} else 1
-        found += [(shape, legs, often * macs) for shape, legs, macs in shapes(block, part)]
-    return found
+    rowwise = [query in {leg for use in part.op.uses for leg in use.legs} | {*part.legs} for part in parts]
+    return block, [(part, calls if own else 1.0) for part, own in zip(parts, rowwise, strict=True)]
 
 
 def _of_roles(scene: Scene, legs: Sequence[str], batch: int) -> Shape:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
-from tensornet_attn.cost.shapes import Measured, Shape
+from tensornet_attn.cost.products import Measured, Shape
 
 Best = Callable[[Callable[[], object]], float]
 ONE, MANY = 1, 16
@@ -43,7 +44,11 @@ def product_rates(best: Best, device: str, dtype: torch.dtype) -> tuple[Measured
         lead = () if shape.batch == 1 else (shape.batch,)
         left = torch.ones(*lead, shape.rows, shape.summed, device=device, dtype=dtype)
         right = torch.ones(*lead, shape.summed, shape.columns, device=device, dtype=dtype)
-        found.append(Measured(shape, 2 * shape.macs / best(lambda a=left, b=right: a @ b)))  # type: ignore[misc]
+        ways = [(left, right)]
+        if shape.columns < shape.rows:  # heads before positions, or after them
+            ways.append((right.mT.contiguous(), left.mT.contiguous()))
+        shortest = min(best(partial(torch.matmul, *way)) for way in ways)
+        found.append(Measured(shape, 2 * shape.macs / shortest))
     return tuple(found)
 
 

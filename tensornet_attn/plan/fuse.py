@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.sizes import human
+from tensornet_attn.cost.seconds import seconds_of
 from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
 from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
 from tensornet_attn.ir.arithmetic import times
+from tensornet_attn.plan.blocks import groups_of
+from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes
-from tensornet_attn.plan.order import order
+from tensornet_attn.plan.order import split_best
+from tensornet_attn.plan.price import scene_of
 from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.rewrite.duplicate import STATE_APART
 from tensornet_attn.rewrite.engine import Trace, everywhere, rewritten
@@ -101,78 +103,38 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
 
 
 def _of_rewritten(form: Scored, context: Context) -> Cost:
-    """The cost of rewritten scores in fused attention, and that of the original scores in blocks of queries.
+    """The seconds of rewritten scores in fused attention, and those of the original scores in blocks of queries.
 
-    FLOPs per query-key pair, forward and backward, including the product with the values; memory passes count as FLOPs.
-    The fused call computes every head's scores at full width, and again in the backward. Blocks of queries mix heads on
-    the scores, are recomputed, and move each score through memory. Queries that the rewriting computes, and keys or
-    values that are expanded to heads they lack, are moved too; this cost is divided by the other sequence's length.
+    Both are of all steps that the other graph lacks, in the best order of products, at the measured rates of the device
+    or, if it has none, of the shipped table, whose ratios of implementations then count.
     """
-    op, plain, made, sizes, device = form.op, form.graph, form.made, context.sizes, context.device
-    assert not isinstance(op, str)
-    scores = _numbers(made, sizes, {*op.scores} - {made.query, made.key})
-    width = _numbers(made, sizes, {*op.query.legs} - {*op.scores})
-    value = _numbers(made, sizes, {*op.value.legs} - {*op.scores})
-    moved = 4 * device.rate / (device.bandwidth or device.rate)
-    fused = scores * (2 * 3.5 * 2 * max(width, value) + FUSED_PASSES * moved)
-    macs, passes = _of_a_pair(plain, attentions(plain)[form.box].of.name, sizes, device)
-    dense = WORK * 3 * 2 * (macs + scores * value) + (passes + scores * PASSES) * moved
-    keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, op, width, sizes)
-    queries = _side(plain, made, made.query, sizes)
-    fused += moved * (keys / max(1, sizes[str(made.query)]) + queries / max(1, sizes[str(made.key)]))
-    but = f"with its scores as one product of width {width}, a query and a key would take"
-    return Cost(fused, dense, lambda flops, digits: f"{human(round(flops), digits)} FLOPs", but)
-
-
-def _side(plain: Graph, made: Graph, own: str | None, sizes: Mapping[str, int]) -> float:
-    """Elements per position that the rewriting computes, times their passes through memory."""
-    pair = {made.query, made.key}
-    anew = [step for step in made.steps if step.name not in plain.step and {*step.legs} & pair == {own}]
-    return NEW_PASSES * sum(_numbers(made, sizes, {*step.legs} - {own}) for step in anew)
-
-
-def _spread(made: Graph, op: FusedAttention, width: int, sizes: Mapping[str, int]) -> int:
-    """Elements per position of the expanded keys and values."""
-    uses = (op.key, op.value)
-    shared = {*op.scores} - {made.query, made.key} & {leg for use in uses for leg in use.legs}
-    if all(shared & {*use.legs} in (set(), shared) for use in uses):
-        return 0
-    return len(uses) * width * _numbers(made, sizes, shared)
-
-
-def _of_a_pair(graph: Graph, name: str, sizes: Mapping[str, int], device: Device) -> tuple[float, float]:
-    """The cost of the original scores per query-key pair: MACs in the best order, and elements times memory passes."""
-    scores, pair = graph.step[name], {graph.query, graph.key}
-    before = {use.name for use in scores.op.uses if use.name in graph.step and pair <= {*use.legs}}
-    found = [_of_a_pair(graph, one, sizes, device) for one in sorted(before)]
-    macs, passes = sum(own[0] for own in found), sum(own[1] for own in found)
-    if scores.contraction is None:
-        read = sum(_numbers(graph, sizes, {*use.legs} - pair) for use in scores.op.uses if pair <= {*use.legs})
-        return macs, passes + BOX_PASSES * read
-    factors = [[use.legs for use in term.factors] for term in scores.contraction.terms]
-    met = {leg for own in factors for legs in own for leg in legs}
-    known = {leg: _numbers(graph, sizes, {leg}) for leg in {*met, *scores.legs}}
-    flops = sum(order(own, scores.legs, known, device).flops for own in factors if len(own) > 1)
-    more = TERM_PASSES * (len(factors) - 1) + MIX_PASSES * sum(len(own) > 2 for own in factors)
-    return (
-        macs + flops / 2 / (known[str(graph.query)] * known[str(graph.key)]),
-        passes + more * _numbers(graph, sizes, {*scores.legs} - pair),
+    device, sizes = context.device, context.sizes
+    fused, plain = (
+        split_best(graph, sizes, device, device.width)[0] for graph in (fuse(form.made, form.box), form.graph)
     )
+    own = _seconds(fused, [step for step in fused.steps if step not in plain.steps], context)
+    without = [step for step in plain.steps if step not in fused.steps]
+    names = {step.name for step in without}
+    groups = [group for group in groups_of(plain, sizes) if group.steps & names and group.reason is None]
+    inside = {name for group in groups for name in (*group.steps, *group.spread)}
+    blocks = [step for group in groups for step in group.kernels]
+    other = _seconds(plain, [*blocks, *(step for step in without if step.name not in inside)], context)
+    width = _numbers(form.made, sizes, _width(form.op))
+    return Cost(own, other, duration, f"with its scores as one product of width {width}, they would take")
+
+
+def _width(op: FusedAttention | str) -> set[str]:
+    assert not isinstance(op, str)
+    return {*op.query.legs} - {*op.scores}
+
+
+def _seconds(graph: Graph, steps: Iterable[Step], context: Context) -> float:
+    scene, target = scene_of(graph, context.sizes, context.target), context.target
+    return sum(seconds_of(scene, step, context.device.rates, target.backward) for step in steps)
 
 
 def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None]) -> int:
     return prod(sizes.get(leg) or graph.leg[leg].size or 1 for leg in legs if leg)
-
-
-# Passes of an element through memory, forward and backward, and the cost of work, as measured on one core.
-FUSED_PASSES = 6  # a score in the fused call
-PASSES = 14.5  # a score of a softmax in blocks of queries
-TERM_PASSES = 16  # a score, for each term after the first
-MIX_PASSES = 4  # a score of a product of more than two factors
-BOX_PASSES = 8  # an operand of a box before the softmax
-WORK = 1.8  # FLOPs relative to the fused call's: recomputation, and smaller products
-NEW_PASSES = 10  # an element of a query or key that the rewriting computes
-SPREAD_PASSES = 11  # an element of a key or value that is expanded to heads it lacks
 
 
 def softmaxes(graph: Graph) -> list[str]:

@@ -5,7 +5,8 @@
     backward with recomputation          three times the FLOPs, twice the bytes
     fused attention                      queries and keys, or values, are padded with zeros to one width
 
-Steps within a block of queries move no data, because a block is sized to stay in a cache.
+Steps within a block of queries move no data, because a block is sized to stay in a cache. If the device has a table of
+measured rates, `cost/seconds.py` prices each step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.memory import moved, peak
 from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.seconds import module_seconds, seconds_of
 from tensornet_attn.cost.work import elementwise, macs
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
@@ -39,7 +41,9 @@ class Price:
 def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> Price:
     """The price of a schedule; `sizes`: the legs that are known at run time only."""
     found = peak(scene_of(split_products(schedule), sizes, target), target.backward, scratch)
-    return Price(target.device.seconds(time_of(schedule, sizes, target)), target.bytes * found.numbers, found.step)
+    seconds = target.device.seconds(time_of(schedule, sizes, target))
+    seconds += module_seconds(target.device.rates, target.backward) if target.device.measured else 0.0
+    return Price(seconds, target.bytes * found.numbers, found.step)
 
 
 def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
@@ -79,6 +83,8 @@ def _block(scene: Scene, step: Step, block: Block) -> int:
 
 def time_of_step(scene: Scene, step: Step, target: Target) -> int:
     """The time of a step, in the device's units."""
+    if target.device.measured:
+        return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
     more, numbers = _widened(scene, step) if step.attention else (0, 0)
     work = 2 * (macs(scene, step) + more) + elementwise(scene, step)
     moves = target.device.width * (moved(scene, step) + numbers)
@@ -101,6 +107,8 @@ def _widened(scene: Scene, step: Step) -> tuple[int, int]:
 def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:
     """The time of a kernel that is not yet in the graph: its work, the elements read and written."""
     assert step.kernel is not None
+    if target.device.measured:
+        return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
     work = sum(2 * macs(scene, part) + elementwise(scene, part) for part in step.kernel.body)
     moves = target.device.width * (
         scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.op.uses))

@@ -8,7 +8,7 @@ import tensornet_attn as ta
 from tensornet_attn.bench.case import FORWARD, TRAINING, Case
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.model import Model, model_of
-from tensornet_attn.cost.shapes import Measured, Shape
+from tensornet_attn.cost.products import Measured, Shape
 
 RATES = Rates("float32", 1e6, 1e6, 512, 1 << 20)
 PROJECTIONS = 4 * 6 * 8 * 8  # multiply-adds of one sequence: four of 6 positions, 8 by 8

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import tensornet_attn as ta
+from tensornet_attn.cost.products import Measured, Shape, rate_at
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.shapes import Measured, Shape, exponentials, rate_at, shapes
+from tensornet_attn.cost.shapes import exponentials, shapes
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.cost.work import macs
 from tensornet_attn.graph import build
