@@ -11,6 +11,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from functools import cache
 from importlib import metadata, resources
 from itertools import pairwise
@@ -167,6 +168,7 @@ def from_dict(found: Mapping[str, Any]) -> Table:
     if found["format"] != FORMAT:
         raise ValueError("format")
     machine = Machine(**found["machine"])
+    date.fromisoformat(found["measured"])
     texts = (machine.processor, machine.torch, found["measured"], found["command"])
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("text")

@@ -29,7 +29,7 @@ from tensornet_attn.plan.ways import BLOCKS, DENSE
 from tensornet_attn.spec import Design
 
 SECONDS = 20.0  # of the whole measurement
-SHARE = 0.006  # of this time, for each rate
+SHARE = 0.004  # of this time, for each rate
 LEAST = 2  # minimum number of samples
 SAMPLE = 0.002  # minimum seconds of a sample
 CYCLE = 2**23  # bytes: more than the inner caches hold
@@ -44,9 +44,12 @@ PROBES = (
     ("mhsa", DENSE),
     ("mhsa", BLOCKS),
     ("llama", ""),
-    ("alibi", ""),
+    ("mistral", ""),
+    ("mgk", ""),
     ("talking_heads", ""),
+    ("hard_fish", ""),
     ("gfish", ""),
+    ("hard_fish", DENSE),
     ("mgk", BLOCKS),
     ("linear", ""),
     ("linear", DENSE),
