@@ -55,7 +55,7 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     call = table.call[learned]
     if isinstance(step.form, Block):
         block, parts = block_of(scene, step)
-        pair, seen = {scene.graph.query, scene.graph.key}, _seen(scene, step)
+        pair, seen = {scene.graph.query, scene.graph.key}, _seen(scene, step, block)
         for part, often in parts:
             often *= seen if pair <= {*part.legs} or any(pair <= {*use.legs} for use in part.op.uses) else 1
             for again in (False, True) if learned else (False,):  # a backward computes a block again
@@ -90,16 +90,18 @@ def kind_of(step: Step) -> str:
 
 
 def _masked(scene: Scene, op: FusedAttention) -> str:
-    if {*op.masks} - {CAUSAL} or op.sink or op.beside:
+    causal = scene.graph.causal or bool(op.masks)
+    if {*op.masks} - {CAUSAL} or op.sink or (causal and op.beside):
         return "masked attention"
-    return "causal attention" if scene.graph.causal or op.masks else "attention"
+    return "causal attention" if causal else "attention"
 
 
-def _seen(scene: Scene, step: Step) -> float:
-    """The share of keys that the blocks of a causal kernel read."""
+def _seen(scene: Scene, step: Step, block: Scene) -> float:
+    """The share of keys that the blocks of a causal kernel read: each reads the keys up to its last query."""
     bounded = keys_met(scene, step) is None and reach_in(body_graph(scene.graph, step))[1] == 0
-    n, m = scene.sizes[str(scene.graph.query)], scene.sizes[str(scene.graph.key)]
-    return 0.5 if bounded and n == m else 1.0
+    query, key = str(scene.graph.query), str(scene.graph.key)
+    n, m = scene.sizes[query], scene.sizes[key]
+    return (m + block.sizes[query]) / (2 * m) if bounded and n == m else 1.0
 
 
 def _is_product(step: Step) -> bool:

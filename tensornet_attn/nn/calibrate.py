@@ -38,6 +38,7 @@ EXPONENTIALS = 2**17  # elements, which stay in a cache
 PASSES = (2**12, 2**16, 2**20, 2**22, 2**24, 2**25, 2**26)  # bytes of a result
 WIDTHS = (8, 16, 32, 64, 128, 256)  # of a head
 CHAIN = 64  # operations
+EXPERTS, LINEAR = "grouped experts forced", "linear attention forced"
 # Designs whose plans use the implementations, and the way to plan them: empty for the default.
 PROBES = (
     ("mhsa", ""),
@@ -54,17 +55,17 @@ PROBES = (
     ("linear", ""),
     ("linear", DENSE),
     ("retnet", ""),
-    ("based", "linear attention forced"),
+    ("based", LINEAR),
     ("band", ""),
-    ("epa", ""),
-    ("moa", ""),
+    ("epa", EXPERTS),
+    ("moa", EXPERTS),
     ("fast_weight1", ""),
     ("fox", ""),
     ("hard_glfish", ""),
     ("hgrn", ""),
 )
 LENGTHS, PAIRED, LEGS = (256, 1024), 512, {"f": 256}
-RIDGE, FACTORS = 0.1, (0.05, 50.0)  # of efficiencies
+RIDGE, FACTORS = 0.2, (0.05, 50.0)  # of efficiencies
 MODULE_CALL = 1e-4  # seconds of a call of a module, before its efficiency
 Clock = Callable[[], float]
 

@@ -1,23 +1,41 @@
-"""Measuring this machine: two rates, each from its best run."""
+"""Measuring this machine: the best of several samples of a clock, and efficiencies from measured designs."""
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
+import torch
 
+from tensornet_attn.cost.rates import from_dict
 from tensornet_attn.nn import calibrate
+from tensornet_attn.nn.calibrate import Timing
 
 
-def test_the_best_run_counts_and_there_are_two_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    product = [0.0, 1.0, 4.0, 4.0, 6.0, 7.0]  # when it begins; begin and end of two runs, of 3 and of 2 s; when it ends
-    copy = [0.0, 0.0, 0.5, 1.0, 3.0, 4.0]
-    clock = iter([*product, *copy])
-    monkeypatch.setattr(calibrate, "perf_counter", lambda: next(clock))
-    found = calibrate.calibrate(0.5)
-    assert (found.name, found.rate, found.bandwidth) == ("this", 2**30, 2**28)
-    assert next(clock, None) is None
+def test_the_shortest_sample_counts() -> None:
+    warm, slow, fast = [0.0, 9.0, 9.0], [9.0, 12.0, 12.5], [14.0, 15.0, 16.0]  # a sample of 3 s, then one of 1 s
+    clock = iter([*warm, *slow, *fast])
+    assert Timing(4.0, lambda: next(clock)).best(lambda: None) == 1.0
 
 
-def test_a_real_measurement_is_plausible() -> None:
-    found = calibrate.calibrate(0.0)
-    assert 10**8 < found.rate < 10**14
-    assert 10**8 < (found.bandwidth or 0) < 10**13
+def test_samples_end_with_the_time_of_a_rate() -> None:
+    ticks = count(0.0, 0.5)
+    calls = []
+    found = Timing(2.0, lambda: next(ticks)).best(lambda: calls.append(1))
+    assert found == 0.5
+    assert 4 <= len(calls) <= 8
+
+
+def test_every_kind_of_part_gets_an_efficiency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that says that all calls take equally long, a table can be made and read again."""
+    monkeypatch.setattr(calibrate, "LENGTHS", (8,))
+    monkeypatch.setattr(calibrate, "LEGS", {"f": 16})
+    ticks = count(0.0, 0.001)
+    table = calibrate.calibrate(0.0, lambda: next(ticks), (("mhsa", ""), ("linear", "dense")))
+    assert from_dict(table.as_dict()) == table
+    assert table.machine.threads == torch.get_num_threads()
+    kinds = {one.kind: one for one in table.efficiency}
+    assert {"module", "product", "call", "attention", "elementwise", "normalize"} <= kinds.keys()
+    for one in kinds.values():
+        assert 0.05 <= one.forward <= 50
+        assert 0.05 <= one.training <= 50
