@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tensornet_attn.cost.band import Block, keys_met, reach_in
+from tensornet_attn.cost.experts import Experts
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.products import Shape, rate_at
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
@@ -28,8 +29,10 @@ from tensornet_attn.ops import OPS
 WIDTH = 4  # bytes of an element: tables are in float32
 GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are read and written
 CALLS = 30  # operations of a kernel that computes more than one product
+CALLS_OF_EXPERT = 4
 MODULE = "module"
-CAUSAL = Function("causal")
+CAUSAL, CAUSAL_ATTENTION = Function("causal"), "causal attention"
+SKIPPED = 512  # keys in a block of fused attention on a CPU
 Parts = Counter[str]
 
 
@@ -63,7 +66,8 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
                     found["blockwise" if kind in ("product", "call") else kind] += often * own
         return found
     if step.attention is not None:
-        found[_masked(scene, step.attention)] = _attention(scene, step, step.attention, table, learned)
+        kind = _masked(scene, step.attention)
+        found[kind] = _attention(scene, step, step.attention, table, learned, kind)
     elif step.contraction is not None and scene.view(step):
         pass
     elif _is_product(step):
@@ -76,7 +80,7 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         kind = kind_of(step)
         found[kind] = times * (products + passed) + exps
         if products:
-            found[f"{kind} calls"] = CALLS * call
+            found[f"{kind} calls"] = _calls(scene, step) * call
     found["call"] += call
     return found
 
@@ -89,11 +93,19 @@ def kind_of(step: Step) -> str:
     return step.box.kind if own and step.box is not None else ELEMENTWISE
 
 
+def _calls(scene: Scene, step: Step) -> int:
+    """The operations on few elements of a kernel; grouped experts have some for each expert."""
+    form = step.form
+    if not isinstance(form, Experts):
+        return CALLS
+    return CALLS + CALLS_OF_EXPERT * sum(scene.size((one.expert, *one.heads)) for one in form.products)
+
+
 def _masked(scene: Scene, op: FusedAttention) -> str:
     causal = scene.graph.causal or bool(op.masks)
     if {*op.masks} - {CAUSAL} or op.sink or (causal and op.beside):
         return "masked attention"
-    return "causal attention" if causal else "attention"
+    return CAUSAL_ATTENTION if causal else "attention"
 
 
 def _seen(scene: Scene, step: Step, block: Scene) -> float:
@@ -131,7 +143,7 @@ def gradients(shape: Shape) -> tuple[Shape, Shape]:
     return left, Shape(shape.batch, shape.summed, shape.columns, shape.rows)
 
 
-def _attention(scene: Scene, step: Step, op: FusedAttention, table: Table, learned: bool) -> float:
+def _attention(scene: Scene, step: Step, op: FusedAttention, table: Table, learned: bool, kind: str) -> float:
     """Pairs of queries and keys at the wider of both widths, and copies of keys and values for heads they lack."""
     batch = scene.batch if step.name in scene.batched else 1
     width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
@@ -141,4 +153,7 @@ def _attention(scene: Scene, step: Step, op: FusedAttention, table: Table, learn
     copied = WIDTH * sum(scene.elements(use) * times for use, times in lacking if times > 1)
     copies = 2 * copied / table.pass_rate(copied) if copied else 0.0
     pairs = batch * scene.size(op.scores)
+    if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
+        keys = scene.sizes[op.leg]
+        pairs = pairs * min(1.0, (keys + SKIPPED) / (2 * keys))
     return pairs * table.of_pair(width, learned) + ((1 + GRADIENTS) if learned else 1) * copies

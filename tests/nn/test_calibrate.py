@@ -13,7 +13,8 @@ from tensornet_attn.nn.calibrate import Timing
 
 
 def test_the_shortest_sample_counts() -> None:
-    warm, slow, fast = [0.0, 9.0, 9.0], [9.0, 12.0, 12.5], [14.0, 15.0, 16.0]  # a sample of 3 s, then one of 1 s
+    # the first call, which takes 9 s; a sample of 3 s; one of 1 s; the end of the 4 s for a rate
+    warm, slow, fast = [0.0, 9.0, 9.0], [9.0, 12.0], [12.0, 12.5, 13.5, 14.0]
     clock = iter([*warm, *slow, *fast])
     assert Timing(4.0, lambda: next(clock)).best(lambda: None) == 1.0
 
