@@ -5,20 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.seconds import seconds_of
 from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
 from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
 from tensornet_attn.ir.arithmetic import times
-from tensornet_attn.plan.blocks import groups_of
 from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes
-from tensornet_attn.plan.order import split_best
-from tensornet_attn.plan.price import scene_of
+from tensornet_attn.plan.price import seconds_apart
 from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.rewrite.duplicate import STATE_APART
 from tensornet_attn.rewrite.engine import Trace, everywhere, rewritten
@@ -105,36 +101,13 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
 def _of_rewritten(form: Scored, context: Context) -> Cost:
     """The seconds of rewritten scores in fused attention, and those of the original scores in blocks of queries.
 
-    Both are of all steps that the other graph lacks, in the best order of products, at the measured rates of the device
-    or, if it has none, of the shipped table, whose ratios of implementations then count.
+    The original scores mix heads on the scores, and are recomputed; rewritten scores of every head have the full width.
     """
-    device, sizes = context.device, context.sizes
-    fused, plain = (
-        split_best(graph, sizes, device, device.width)[0] for graph in (fuse(form.made, form.box), form.graph)
-    )
-    own = _seconds(fused, [step for step in fused.steps if step not in plain.steps], context)
-    without = [step for step in plain.steps if step not in fused.steps]
-    names = {step.name for step in without}
-    groups = [group for group in groups_of(plain, sizes) if group.steps & names and group.reason is None]
-    inside = {name for group in groups for name in (*group.steps, *group.spread)}
-    blocks = [step for group in groups for step in group.kernels]
-    other = _seconds(plain, [*blocks, *(step for step in without if step.name not in inside)], context)
-    width = _numbers(form.made, sizes, _width(form.op))
-    return Cost(own, other, duration, f"with its scores as one product of width {width}, they would take")
-
-
-def _width(op: FusedAttention | str) -> set[str]:
+    op = form.op
     assert not isinstance(op, str)
-    return {*op.query.legs} - {*op.scores}
-
-
-def _seconds(graph: Graph, steps: Iterable[Step], context: Context) -> float:
-    scene, target = scene_of(graph, context.sizes, context.target), context.target
-    return sum(seconds_of(scene, step, context.device.rates, target.backward) for step in steps)
-
-
-def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None]) -> int:
-    return prod(sizes.get(leg) or graph.leg[leg].size or 1 for leg in legs if leg)
+    own, other = seconds_apart(fuse(form.made, form.box), form.graph, context.sizes, context.target)
+    width = prod(form.made.leg[leg].size or context.sizes[leg] for leg in {*op.query.legs} - {*op.scores})
+    return Cost(own, other, duration, f"with its scores as one product of width {width}, they would take")
 
 
 def softmaxes(graph: Graph) -> list[str]:

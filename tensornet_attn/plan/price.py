@@ -22,7 +22,8 @@ from tensornet_attn.cost.work import elementwise, macs
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.graph.recurrence import erases
-from tensornet_attn.plan.blocks import rows_of
+from tensornet_attn.plan.blocks import groups_of, rows_of
+from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.target import Target
 
 KEEPS, AGAIN = (3, 3), (4, 3)  # FLOPs and bytes of forward and backward, as multiples of the forward's
@@ -115,6 +116,26 @@ def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:
     )
     flops, bytes_ = AGAIN if target.backward and step.name in scene.learned else (1, 1)
     return target.device.time(flops * work, bytes_ * moves)
+
+
+def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> tuple[float, float]:
+    """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
+
+    They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
+    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks.
+    """
+    one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
+    return _without(one, two, sizes, target), _without(two, one, sizes, target)
+
+
+def _without(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> float:
+    """The seconds of the steps of a primitive graph that the other one lacks."""
+    scene, steps = scene_of(graph, sizes, target), [step for step in graph.steps if step not in other.steps]
+    names = {step.name for step in steps}
+    groups = [group for group in groups_of(graph, sizes) if group.steps & names and group.reason is None]
+    inside = {name for group in groups for name in (*group.steps, *group.spread)}
+    counted = [step for group in groups for step in group.kernels] + [one for one in steps if one.name not in inside]
+    return sum(seconds_of(scene, step, target.device.rates, target.backward) for step in counted)
 
 
 def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> Scene:
