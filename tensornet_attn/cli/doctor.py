@@ -46,7 +46,7 @@ def doctor(
         from tensornet_attn.cost.rates import remember
 
         try:
-            from tensornet_attn.nn.calibrate import calibrate as measured
+            from tensornet_attn.bench.calibrate import calibrate as measured
         except (ImportError, OSError) as error:
             raise MissingPartError(f"torch cannot be imported: {str(error).splitlines()[0]}") from None
         remember(measured(), None if output is None else Path(output))

@@ -40,8 +40,12 @@ class Machine:
 
 @dataclass(frozen=True)
 class Pair:
-    """Seconds of fused attention for a query and a key of one head of this width: forward, and with backward."""
+    """Seconds of fused attention for one pair of a query and a key of a head of this width: forward, and with backward.
 
+    `queries`: their number; SDPA takes larger blocks of more queries.
+    """
+
+    queries: int
     width: int
     forward: float
     training: float
@@ -86,12 +90,15 @@ class Table:
         """Bytes per second of an elementwise operation whose result has `size` bytes."""
         return between(size, self.passes)
 
-    def of_pair(self, width: int, backward: bool) -> float:
-        """Seconds of fused attention for a query and a key of a head of this width; beyond the widest, by the width."""
-        widest = max(one.width for one in self.attention)
-        return max(1.0, width / widest) * between(
-            width, [(one.width, one.training if backward else one.forward) for one in self.attention]
-        )
+    def of_pair(self, queries: int, width: int, backward: bool) -> float:
+        """Seconds of fused attention for a query and a key of a head, from the most similar number of queries.
+
+        Beyond the widest measured head, they grow with the width.
+        """
+        nearest = min({one.queries for one in self.attention}, key=lambda own: (abs(log(own / max(1, queries))), own))
+        rows = [one for one in self.attention if one.queries == nearest]
+        wide = max(1.0, width / max(one.width for one in rows))
+        return wide * between(width, [(one.width, one.training if backward else one.forward) for one in rows])
 
     def efficiency_of(self, kind: str, backward: bool) -> float:
         """The factor of a kind of part; if it was not measured, that of elementwise operations."""
@@ -183,7 +190,7 @@ def from_dict(found: Mapping[str, Any]) -> Table:
         _both(found["call"]),
         _both(found["module"]),
         tuple(
-            Pair(_count(one["width"]), _positive(one["forward"]), _positive(one["training"]))
+            Pair(_count(one["queries"]), _count(one["width"]), _positive(one["forward"]), _positive(one["training"]))
             for one in found["attention"]
         ),
         tuple(

@@ -29,7 +29,7 @@ from tensornet_attn.ops import OPS
 WIDTH = 4  # bytes of an element: tables are in float32
 GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are read and written
 CALLS = 30  # operations of a kernel that computes more than one product
-CALLS_OF_EXPERT = 4
+CALLS_OF_EXPERT = 12
 MODULE = "module"
 CAUSAL, CAUSAL_ATTENTION = Function("causal"), "causal attention"
 SKIPPED = 512  # keys in a block of fused attention on a CPU
@@ -64,6 +64,8 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
             for again in (False, True) if learned else (False,):  # a backward computes a block again
                 for kind, own in parts_of(block, part, table, again).items():
                     found["blockwise" if kind in ("product", "call") else kind] += often * own
+        blocks = max((often for _, often in parts), default=1.0)
+        found["blockwise calls"] += CALLS * call * blocks
         return found
     if step.attention is not None:
         kind = _masked(scene, step.attention)
@@ -153,7 +155,8 @@ def _attention(scene: Scene, step: Step, op: FusedAttention, table: Table, learn
     copied = WIDTH * sum(scene.elements(use) * times for use, times in lacking if times > 1)
     copies = 2 * copied / table.pass_rate(copied) if copied else 0.0
     pairs = batch * scene.size(op.scores)
+    queries = scene.size({*op.scores} & {str(scene.graph.query)})
     if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
         keys = scene.sizes[op.leg]
         pairs = pairs * min(1.0, (keys + SKIPPED) / (2 * keys))
-    return pairs * table.of_pair(width, learned) + ((1 + GRADIENTS) if learned else 1) * copies
+    return pairs * table.of_pair(queries, width, learned) + ((1 + GRADIENTS) if learned else 1) * copies

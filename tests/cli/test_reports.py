@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import tensornet_attn as ta
+from tensornet_attn.bench import calibrate
 from tensornet_attn.cli.output import print_table
 from tensornet_attn.cost.rates import machine, read, shipped
-from tensornet_attn.nn import calibrate
 from tensornet_attn.spec import library
 
 

@@ -7,9 +7,9 @@ from itertools import count
 import pytest
 import torch
 
+from tensornet_attn.bench import calibrate
+from tensornet_attn.bench.calibrate import Timing
 from tensornet_attn.cost.rates import from_dict
-from tensornet_attn.nn import calibrate
-from tensornet_attn.nn.calibrate import Timing
 
 
 def test_the_shortest_sample_counts() -> None:

@@ -29,7 +29,7 @@ from tensornet_attn.plan.ways import BLOCKS, DENSE
 from tensornet_attn.spec import Design
 
 SECONDS = 20.0  # of the whole measurement
-SHARE = 0.004  # of this time, for each rate
+SHARE = 0.003  # of this time, for each rate
 LEAST = 2  # minimum number of samples
 SAMPLE = 0.002  # minimum seconds of a sample
 CYCLE = 2**23  # bytes: more than the inner caches hold
@@ -64,7 +64,8 @@ PROBES = (
     ("hard_glfish", ""),
     ("hgrn", ""),
 )
-LENGTHS, PAIRED, LEGS = (256, 1024), 512, {"f": 256}
+LENGTHS, LEGS = (256, 1024), {"f": 256}
+PAIRED, HEADS = (256, 1024), 8
 RIDGE, FACTORS = 0.2, (0.05, 50.0)  # of efficiencies
 MODULE_CALL = 1e-4  # seconds of a call of a module, before its efficiency
 Clock = Callable[[], float]
@@ -114,7 +115,7 @@ def primitives(timing: Timing) -> Table:
         exponential_rate(best, "cpu", kind, EXPONENTIALS),
         _call(best),
         (MODULE_CALL, MODULE_CALL),
-        tuple(_pair(best, width) for width in WIDTHS),
+        tuple(_pair(best, n, width) for n in PAIRED for width in WIDTHS),
         (),
     )
 
@@ -140,14 +141,14 @@ def _call(best: Callable[[Callable[[], object]], float]) -> tuple[float, float]:
     return forward / CHAIN, best(lambda: torch.autograd.grad(chain(), x, torch.ones(4))) / CHAIN
 
 
-def _pair(best: Callable[[Callable[[], object]], float], width: int) -> Pair:
-    """Fused attention of 8 heads of a width."""
-    q, k, v = (torch.randn(1, 8, PAIRED, width, requires_grad=True) for _ in range(3))
-    start = torch.randn(1, 8, PAIRED, width)
+def _pair(best: Callable[[Callable[[], object]], float], n: int, width: int) -> Pair:
+    """Fused attention of heads of a width over n positions."""
+    q, k, v = (torch.randn(1, HEADS, n, width, requires_grad=True) for _ in range(3))
+    start = torch.randn(1, HEADS, n, width)
     forward = best(torch.no_grad()(lambda: F.scaled_dot_product_attention(q, k, v)))
     training = best(lambda: torch.autograd.grad(F.scaled_dot_product_attention(q, k, v), (q, k, v), start))
-    pairs = 8 * PAIRED**2
-    return Pair(width, forward / pairs, training / pairs)
+    pairs = HEADS * n * n
+    return Pair(n, width, forward / pairs, training / pairs)
 
 
 def _fitted(table: Table, timing: Timing, probes: Sequence[tuple[str, str]]) -> Table:
