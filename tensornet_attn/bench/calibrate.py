@@ -66,7 +66,7 @@ PROBES = (
 )
 LENGTHS, LEGS = (256, 1024), {"f": 256}
 PAIRED, HEADS = (256, 1024), 8
-RIDGE, FACTORS = 0.2, (0.05, 50.0)  # of efficiencies
+RIDGE, FACTORS = 0.3, (0.2, 20.0)  # of efficiencies
 MODULE_CALL = 1e-4  # seconds of a call of a module, before its efficiency
 Clock = Callable[[], float]
 

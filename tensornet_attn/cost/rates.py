@@ -220,8 +220,9 @@ def _positive(value: object) -> float:
 
 
 def _both(value: object) -> tuple[float, float]:
-    forward, training = value  # type: ignore[misc]
-    return _positive(forward), _positive(training)
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("not two numbers")
+    return _positive(value[0]), _positive(value[1])
 
 
 def machine(threads: int) -> Machine:

@@ -15,7 +15,7 @@ from tensornet_attn.cost.products import Measured, Shape
 Best = Callable[[Callable[[], object]], float]
 ONE, MANY = 1, 16
 # Rows, columns and summed of a product: as large as possible; narrow; in the width of a head; with a long sum, as the
-# gradient of a weight; queries times keys, weights times values; within a chunk.
+# gradient of a weight; queries times keys, weights times values, also of width 1; within a chunk.
 SHAPES = (
     (ONE, 512, 512, 512),
     (ONE, 512, 64, 512),
@@ -29,6 +29,8 @@ SHAPES = (
     (MANY, 512, 512, 8),
     (MANY, 512, 64, 512),
     (MANY, 512, 8, 512),
+    (MANY, 512, 512, 1),
+    (MANY, 512, 1, 512),
     (MANY, 64, 64, 64),
     (MANY, 64, 64, 512),
     (MANY, 16, 16, 16),

@@ -107,7 +107,7 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     assert not isinstance(op, str)
     own, other = seconds_apart(fuse(form.made, form.box), form.graph, context.sizes, context.target)
     width = prod(form.made.leg[leg].size or context.sizes[leg] for leg in {*op.query.legs} - {*op.scores})
-    return Cost(own, other, duration, f"with its scores as one product of width {width}, they would take")
+    return Cost(own, other, duration, f"with its scores as one product of width {width}, attention would take")
 
 
 def softmaxes(graph: Graph) -> list[str]:
