@@ -1,4 +1,4 @@
-"""Measures the table of rates of this machine's CPU, in about 20 seconds: see `cost/rates.py`.
+"""Measures the table of rates of this machine's CPU, in about half a minute: see `cost/rates.py`.
 
 First what every computation is made of. Then, for each implementation, the time of designs that use it, over the
 predicted time: designs at other sizes, and other designs, are predicted from these.
@@ -6,7 +6,6 @@ predicted time: designs at other sizes, and other designs, are predicted from th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
@@ -189,9 +188,10 @@ class Probe:
 
     def share(self, table: Table, timing: Timing) -> dict[str, float]:
         """The predicted seconds of each kind of part, over the measured time of the call."""
-        parts = Counter({MODULE: table.module[self.backward]})
+        parts = {MODULE: table.module[self.backward]}
         for step in self.scene.graph.steps:
-            parts.update(parts_of(self.scene, step, table, self.backward))
+            for kind, own in parts_of(self.scene, step, table, self.backward).items():
+                parts[kind] = parts.get(kind, 0.0) + own
         measured = timing.best(self.call())
         return {kind: own / measured for kind, own in parts.items()}
 

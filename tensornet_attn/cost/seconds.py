@@ -13,7 +13,7 @@ Each part is multiplied by its measured efficiency, the number of times that it 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 
 from tensornet_attn.cost.band import Block, keys_met, reach_in
 from tensornet_attn.cost.experts import Experts
@@ -33,7 +33,7 @@ CALLS_OF_EXPERT = 12
 MODULE = "module"
 CAUSAL, CAUSAL_ATTENTION = Function("causal"), "causal attention"
 SKIPPED = 512  # keys in a block of fused attention on a CPU
-Parts = Counter[str]
+Parts = dict[str, float]
 
 
 def seconds_of(scene: Scene, step: Step, table: Table, backward: bool) -> float:
@@ -43,7 +43,7 @@ def seconds_of(scene: Scene, step: Step, table: Table, backward: bool) -> float:
 
 def module_seconds(table: Table, backward: bool) -> float:
     """The predicted seconds of a call of a module besides its steps."""
-    return efficient(Counter({MODULE: table.module[backward]}), table, backward)
+    return efficient({MODULE: table.module[backward]}, table, backward)
 
 
 def efficient(parts: Parts, table: Table, backward: bool) -> float:
@@ -53,7 +53,7 @@ def efficient(parts: Parts, table: Table, backward: bool) -> float:
 
 def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     """The seconds of a step at the rates of the table, by kind of part."""
-    found: Parts = Counter()
+    found: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
     call = table.call[learned]
     if isinstance(step.form, Block):
@@ -154,9 +154,9 @@ def _attention(scene: Scene, step: Step, op: FusedAttention, table: Table, learn
     lacking = [(use, scene.size(leg for leg in heads if leg not in use.legs)) for use in (op.key, op.value)]
     copied = WIDTH * sum(scene.elements(use) * times for use, times in lacking if times > 1)
     copies = 2 * copied / table.pass_rate(copied) if copied else 0.0
-    pairs = batch * scene.size(op.scores)
+    pairs = float(batch * scene.size(op.scores))
     queries = scene.size({*op.scores} & {str(scene.graph.query)})
     if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
         keys = scene.sizes[op.leg]
-        pairs = pairs * min(1.0, (keys + SKIPPED) / (2 * keys))
+        pairs *= min(1.0, (keys + SKIPPED) / (2 * keys))
     return pairs * table.of_pair(queries, width, learned) + ((1 + GRADIENTS) if learned else 1) * copies

@@ -110,8 +110,9 @@ class Implementation(ABC, Generic[Form]):
         """Why a form is not computed this way (unsupported, or too expensive); empty if it is. And the cost."""
         reasons = self.unsupported(form, context)
         cost = None if reasons else self.cost(form, context)
-        pays = cost is None or cost.pays or self.name in context.forced
-        return (reasons if pays else (f"{cost.but} {cost}",)), cost
+        if cost is None or cost.pays or self.name in context.forced:
+            return reasons, cost
+        return (f"{cost.but} {cost}",), cost
 
     @abstractmethod
     def lowered(self, graph: Graph, context: Context) -> Lowered:

@@ -52,8 +52,8 @@ def candidates(
     `only`: names of the ways to plan.
     """
     table = TORCH if backend != "triton" else TRITON_ALONE
-    names = [one.name for one in (*table.rewritings, *table.rows)]
-    ways = [way for way in alternatives((*names, ABSORBED)) if only is None or way.name in only]
+    names = (*(one.name for one in table.rewritings), *(one.name for one in table.rows), ABSORBED)
+    ways = [way for way in alternatives(names) if only is None or way.name in only]
     plans = _in_ways(graph, backend, target, False, ways)
     once = {plan.schedule.to_text(): name for name, plan in reversed(plans.items())}
     return {name: plan for name, plan in plans.items() if name in once.values()}

@@ -14,7 +14,7 @@ from tensornet_attn.cost.rates import from_dict
 
 def test_the_shortest_sample_counts() -> None:
     # the first call, which takes 9 s; a sample of 3 s; one of 1 s; the end of the 4 s for a rate
-    warm, slow, fast = [0.0, 9.0, 9.0], [9.0, 12.0], [12.0, 12.5, 13.5, 14.0]
+    warm, slow, fast = [0.0, 9.0, 9.0], [9.0, 12.0], [12.0, 13.0, 14.0]
     clock = iter([*warm, *slow, *fast])
     assert Timing(4.0, lambda: next(clock)).best(lambda: None) == 1.0
 
