@@ -100,7 +100,7 @@ class Regret:
     cases: Sequence[tuple[Case, str]]
     path: Path | None = None
     say: Callable[[str], None] = lambda text: None
-    memory: float = 2.0 * 2**30
+    memory: float = 2.0**31
     clock: Clock | None = None
 
     def decisions(self) -> Iterator[Decision]:

@@ -106,15 +106,14 @@ def bench(
     measures all GPU targets; with --decoding, a step with a cache.
     """
     if regret:
-        given = [name for name in NOT_OF_REGRET if _given(context, name)]
-        if given:
-            names = ", ".join(f"--{name}" for name in given)
-            raise typer.BadParameter(f"--regret measures plans of the torch backend; leave out {names}.")
+        others = ", ".join(f"--{name}" for name in NOT_OF_REGRET if _given(context, name))
+        if others:
+            raise typer.BadParameter(f"--regret measures plans of the torch backend; leave out {others}.")
         from tensornet_attn.cli.regret import measure
 
-        loaded = [load(name, legs, settings) for name in spelled_out(designs or ["*"])]
+        every = [load(name, legs, settings) for name in spelled_out(designs or ["*"])]
         wanted = lengths(n) if _given(context, "n") else []
-        measure(loaded, wanted, batch, causal, seed, costs, threads, memory, output, as_json, _say)
+        measure(every, wanted, batch, causal, seed, costs, threads, memory, output, as_json, _say)
         return
     on_gpu = device.partition(":")[0] == "cuda"
     aimed = targets or rehearse or (on_gpu and not designs and not decoding)

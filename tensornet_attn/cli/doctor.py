@@ -117,7 +117,7 @@ def _threads() -> int | None:
         import torch
     except (ImportError, OSError):
         return None
-    return torch.get_num_threads()
+    return int(torch.get_num_threads())
 
 
 def _table(table: Table) -> str:

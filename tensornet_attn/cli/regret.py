@@ -10,6 +10,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.spec import Design
 
 LENGTHS = (256, 1024, 4096)
+MEMORY = 2.0  # GiB that a candidate may need
 
 
 def measure(
@@ -59,8 +60,8 @@ def measure(
     for case, _ in cases:
         case.check()
     path = None if output is None else Path(output)
-    limit = {} if memory is None else {"memory": memory * 2**30}
-    found = list(Regret(cases, path, say, **limit).decisions())
+    limit = (MEMORY if memory is None else memory) * 2**30
+    found = list(Regret(cases, path, say, limit).decisions())
     if as_json:
         print_json({"decisions": [one.as_dict() for one in found], "summary": summary(found)})
     else:
