@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         match_parameters,
         reference,
         rewrites,
+        warm,
     )
     from tensornet_attn.convert.export import export_to
     from tensornet_attn.convert.interface import register_attention
@@ -101,7 +102,7 @@ __all__ = [
     "plot_experts", "plot_induction", "plot_maps", "plot_max_maps", "plot_ranks", "plot_spectra",
     "principal_components", "read_checkpoint", "reference", "register_attention", "repeated_inputs", "repeated_tokens",
     "report", "report_data", "restore", "rewrites", "run_sections", "save", "search", "singular_values",
-    "special_cases", "text_inputs", "train",
+    "special_cases", "text_inputs", "train", "warm",
 ]  # fmt: skip
 _PLACES = {
     "analyse.core": "effective_heads",
@@ -114,7 +115,7 @@ _PLACES = {
     "checkpoint": "Checkpoint read_checkpoint restore save",
     "compare.report": "compare",
     "compiler": "Design check compile cost draw emit_source explain hash_of kernels list_designs load match_parameters "
-    "reference rewrites",
+    "reference rewrites warm",
     "convert.export": "export_to",
     "convert.interface": "register_attention",
     "convert.loading": "load_converted",

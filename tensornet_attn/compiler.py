@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ctypes import CDLL
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from tensornet_attn.runtime.triton.survey import Used
 
 Overrides = Mapping[str, int | float | str]
-BACKENDS = ("auto", "reference", "torch", "inductor", "triton")
+BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
 BOTH = "triton beside fused attention"  # the backend of the plan in which Triton computes what torch cannot fuse
 _plans: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
 _sources: Cache[Emitted] = Cache(most=256)
@@ -249,7 +250,38 @@ def plan_for(
     design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]
 ) -> Plan:
     """The plan that `explain` describes; `plan.as_dict()` returns it as data. Raises the errors of `explain`."""
-    return plan_of(build(_design(design), causal), backend, target_from(**current(wanted)))
+    graph, target = build(_design(design), causal), target_from(**current(wanted))
+    if backend == "auto" and (ready := _ready(graph, target, "float32")):
+        return ready
+    if backend == "cpp" and (reason := _no_compiler()):
+        return replace(plan_of(graph, "torch", target), instead=Lowering(backend, (reason,)))
+    return plan_of(graph, backend, target)
+
+
+def _no_compiler() -> str:
+    from tensornet_attn.runtime.cpp import reason_against_cpp
+
+    return reason_against_cpp()
+
+
+def warm(
+    design: Source, causal: bool | None = None, dtype: str = "float32", **wanted: Unpack[TargetOptions]
+) -> list[Path]:
+    """Compiles the C++ kernels of a design into the cache, where `backend="auto"` finds them, and returns their files.
+
+    An empty list: the plan has none. `dtype`: float32 or float64; `wanted`: options as in `compile`. Raises
+    DesignError, and InputError with the compiler's first error.
+    """
+    from tensornet_attn.emit.native import texts
+    from tensornet_attn.runtime.cpp import CPP_REALS, cpp_compiled, cpp_stored
+
+    if dtype not in CPP_REALS:
+        raise InputError(f"there are no C++ kernels for dtype '{dtype}'; {nearest(dtype, CPP_REALS)}")
+    plan = plan_of(build(_design(design), causal), "cpp", target_from(**current(wanted)))
+    try:
+        return [cpp_stored(text, dtype) or cpp_compiled(text, dtype) for text in texts(plan.schedule)]
+    except OSError as error:
+        raise InputError(f"{plan.graph.name}: C++ kernels cannot be compiled: {error}") from None
 
 
 def rewrites(design: Source, causal: bool | None = None) -> str:
@@ -299,10 +331,11 @@ def compile(
 ) -> CompiledDesign:
     """Compiles a design into an nn.Module, which is correct for all lengths, including those it is not optimised for.
 
-    `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of the same source), triton
-    (kernels for all regions with both queries and keys; needs a GPU or triton's interpreter), or auto. auto is torch,
-    and on a GPU the plan with the least predicted time; a module that is moved to a GPU is planned again. If triton
-    cannot run, a warning gives the reason and the module uses torch.
+    `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of the same source), cpp (C++
+    kernels for regions with both queries and keys, on a CPU; compiled now, seconds each, and cached), triton (kernels
+    for all such regions; needs a GPU or triton's interpreter), or auto. auto is torch; on a CPU cpp, if `warm` or an
+    earlier call has compiled its kernels; on a GPU the plan with the least predicted time. A module that is moved to a
+    GPU is planned again. If triton or cpp cannot run, a warning gives the reason and the module uses torch.
     `causal` overrides the design's `causal`. `device`, `dtype`: of the module's parameters.
     `tune`: measures each configuration of the Triton kernels on the GPU and uses the fastest.
     `workload`: training, prefill (no backward) or decoding (one query, many keys); `n`, `m`, `batch`: sizes to optimise
@@ -397,9 +430,9 @@ def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> P
 def _planned(
     graph: Graph, backend: str, wanted: TargetOptions, device: torch.device | str | None, dtype: torch.dtype | None
 ) -> Plan:
-    """The plan of a graph on a backend and a device. If Triton cannot run, the plan is that of torch.
+    """The plan of a graph on a backend and a device. If Triton or C++ cannot run, the plan is that of torch.
 
-    Raises InputError if the target is strict and Triton cannot run.
+    Raises InputError if the target is strict and the backend cannot run.
     """
     from tensornet_attn.runtime.triton.target import costs_for, on_gpu, reasons_against
 
@@ -411,16 +444,57 @@ def _planned(
             lambda: _plans.get((graph.to_text(), BOTH, target), lambda: make_plan(graph, "triton", target, fused=True)),
             lambda: plan_of(graph, "triton", target),
         )
-    reasons = tuple(reasons_against(dtype)) if backend == "triton" else ()
+    if backend == "auto":
+        ready = None if on_gpu(device) else _ready(graph, target, _dtype_name(dtype))
+        return ready or plan_of(graph, "torch", target)
+    reasons: tuple[str, ...] = ()
+    if backend == "triton":
+        reasons = tuple(reasons_against(dtype))
+    elif backend == "cpp":
+        reasons = _against_cpp(plan_of(graph, backend, target), _dtype_name(dtype), on_gpu(device))
     if not reasons:
         return plan_of(graph, backend, target)
     if target.strict:
-        raise InputError(f"{graph.name}: strict, but backend 'triton' cannot run: {'; '.join(reasons)}.")
+        raise InputError(f"{graph.name}: strict, but backend '{backend}' cannot run: {'; '.join(reasons)}.")
     warn(
-        f"{graph.name}: backend 'triton' cannot run: {'; '.join(reasons)}. Using 'torch' instead.",
+        f"{graph.name}: backend '{backend}' cannot run: {'; '.join(reasons)}. Using 'torch' instead.",
         stacklevel=caller(),
     )
-    return replace(plan_of(graph, "torch", target), instead=Lowering("triton", reasons))
+    return replace(plan_of(graph, "torch", target), instead=Lowering(backend, reasons))
+
+
+def _dtype_name(dtype: torch.dtype | None) -> str:
+    import torch
+
+    return str(dtype or torch.get_default_dtype()).removeprefix("torch.")
+
+
+def _against_cpp(plan: Plan, dtype: str, gpu: bool) -> tuple[str, ...]:
+    """Why the C++ of a plan cannot run; empty after it has been compiled."""
+    from tensornet_attn.emit.native import texts
+    from tensornet_attn.runtime.cpp import CPP_REALS, cpp_loaded, reason_against_cpp
+
+    if gpu:
+        return ("it computes on a CPU",)
+    if dtype not in CPP_REALS:
+        return (f"it computes in {' and '.join(CPP_REALS)}, not in {dtype}",)
+    if reason := reason_against_cpp():
+        return (reason,)
+    made = [cpp_loaded(text, dtype) for text in texts(plan.schedule)]
+    return tuple(dict.fromkeys(one or "compiling has failed before" for one in made if not isinstance(one, CDLL)))
+
+
+def _ready(graph: Graph, target: Target, dtype: str) -> Plan | None:
+    """The plan with C++ kernels, if it has some and all of them are in the cache; nothing is compiled."""
+    from tensornet_attn.runtime.cpp import CPP_REALS, cpp_folder, cpp_stored
+
+    if dtype not in CPP_REALS or not cpp_folder().is_dir():
+        return None
+    from tensornet_attn.emit.native import texts
+
+    plan = plan_of(graph, "cpp", target)
+    found = texts(plan.schedule)
+    return plan if found and all(cpp_stored(text, dtype) for text in found) else None
 
 
 def module_of(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import socket
+import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -16,6 +18,10 @@ from hypothesis import HealthCheck, settings
 
 # Two workers on two cores: threads of torch's own would only get in each other's way. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# C++ kernels of this machine change what `auto` plans: each run has a cache of its own, shared by its workers.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tensornet-attn-tests-")
 
 # Of the slow tests of kernels, `make test` runs another slice each day; all workers run that of the day it began.
 SLICES, LONG_SLICES = 180, {"test_region_sizes.py": 720, "test_numbers.py": 720}  # some of whose tests take a minute
@@ -60,6 +66,12 @@ def parts_of(item: pytest.Item) -> int:
 def pytest_collection() -> None:
     """Of the objects that collecting makes, few are garbage: no search for it while they become more."""
     gc.disable()
+
+
+def pytest_unconfigure() -> None:
+    """Removes the cache of this run, where it ends last."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 @pytest.hookimpl(trylast=True)

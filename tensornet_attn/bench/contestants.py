@@ -23,7 +23,7 @@ from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.plan.target import target_from
 
-OURS = ("auto", "torch", "inductor", "triton")
+OURS = ("auto", "torch", "inductor", "cpp", "triton")
 ALMOST_FREE = Device("almost free arithmetic", rate=10**18, bandwidth=10**9)
 HEADS = 8  # of 'softmax' if the design has no leg h, and of 'dense'
 WIDE = 8  # the head width of 'dense' is a multiple of it, because SDPA pads other widths

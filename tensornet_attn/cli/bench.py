@@ -57,7 +57,7 @@ def bench(
         ),
     ] = "eager,compile,sdpa",
     backend: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Backends of our modules: auto, torch, inductor, triton.")
+        str, typer.Option(metavar="NAME,...", help="Backends of our modules: auto, torch, inductor, cpp, triton.")
     ] = "torch",
     output: Annotated[Text, typer.Option("-o", "--output", metavar="FILE", help="Write the results as JSON.")] = None,
     plot: Annotated[Text, option("Plot the results as svg, png or pdf.", "FILE")] = None,

@@ -144,7 +144,7 @@ def _format(output: str, form: str | None, known: Sequence[str], unnamed: str = 
 def compile_design(
     design: DesignName,
     output: Output = "-",
-    backend: Annotated[str, typer.Option(help="torch, triton or auto.")] = "auto",
+    backend: Annotated[str, typer.Option(help="torch, cpp, triton or auto.")] = "auto",
     causal: Causal = None,
     workload: options.Workload = "training",
     bucket: options.Bucket = None,
@@ -170,6 +170,32 @@ def compile_design(
     sizes = TargetOptions(n=n, m=m, batch=batch, memory=memory, linear_memory=linear_memory)
     wanted = TargetOptions(workload=options.workload_of(workload, bucket), device_costs=device) | sizes
     write(output, compiler.emit_source(options.load(design, legs, settings), causal, backend, package, **wanted))
+
+
+def warm(
+    designs: Annotated[
+        list[str],
+        typer.Argument(metavar="DESIGN...", help="Shipped names or YAML files.", autocompletion=options.shipped),
+    ],
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    causal: Causal = None,
+    n: options.Queries = None,
+    m: options.Keys = None,
+    batch: options.Batch = 1,
+    legs: Legs = None,
+    settings: Settings = None,
+) -> None:
+    """Compile the C++ kernels of designs for this CPU.
+
+    Afterwards `compile` with backend auto uses them. Each takes seconds, and stays in the cache.
+    """
+    from tensornet_attn import compiler
+    from tensornet_attn.plan.target import TargetOptions
+
+    for name in designs:
+        design = options.load(name, legs, settings)
+        paths = compiler.warm(design, causal, dtype, **TargetOptions(n=n, m=m, batch=batch))
+        print(f"{design.name}: {', '.join(map(str, paths)) or 'no region needs C++ kernels; torch computes all of it'}")
 
 
 def explain(

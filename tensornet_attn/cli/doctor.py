@@ -150,6 +150,7 @@ def _optional() -> dict[str, str]:
         drawing = f"ready, with {'dot' if dot else 'pygraphviz'}"
     needed = extra("train", "for train, evaluate and sample")
     return {
+        "C++ kernels": _cpp(),
         "triton": version("triton", "'pip install triton' on Linux; for GPU kernels"),
         "svg and png": drawing,
         "dot": _dot(dot) if dot else "not on the PATH",
@@ -159,6 +160,15 @@ def _optional() -> dict[str, str]:
         "sacrebleu": version("sacrebleu", extra("bleu", "for BLEU of translations")),
         "matplotlib": version("matplotlib", extra("plot", "for plots and the report of analyse")),
     }
+
+
+def _cpp() -> str:
+    """The compiler of C++ kernels, and how many are in the cache."""
+    from tensornet_attn.runtime.cpp import cpp_compiler, cpp_folder, reason_against_cpp
+
+    if reason := reason_against_cpp():
+        return f"not compiled: {reason}; 'blockwise' functions of torch compute instead"
+    return f"ready, with {cpp_compiler()}; {len([*cpp_folder().glob('*.so')])} in {cpp_folder()}"
 
 
 def _dot(path: str) -> str:

@@ -78,7 +78,7 @@ Causal = Annotated[bool | None, option("Override `causal` of the design.")]
 TaskOptions = Annotated[Pairs, typer.Option("--options", metavar="NAME=VALUE,...", help="Options of the task.")]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Output file; - is stdout.")]
-Backend = Annotated[str, typer.Option(help="reference, torch, inductor, triton or auto.")]
+Backend = Annotated[str, typer.Option(help="reference, torch, inductor, cpp, triton or auto.")]
 Workload = Annotated[str, typer.Option(help="Workload that the plan is optimised for: training, prefill or decoding.")]
 Bucket = Annotated[str | None, typer.Option("--bucket", hidden=True, help="The old name of --workload.")]
 Costs = Annotated[

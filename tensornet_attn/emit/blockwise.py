@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from textwrap import wrap
 
@@ -31,13 +31,14 @@ _INDENT = "    "
 
 @dataclass(frozen=True)
 class Operand:
-    """An argument of the function of a block: its name and legs inside, and its expression outside."""
+    """An argument of the function of a block: name and legs inside, expression outside, and its use."""
 
     name: str
     legs: Legs
     text: str
     optional: bool = False
     batched: bool = True
+    use: Use | None = None
 
     @property
     def own(self) -> int | None:
@@ -52,8 +53,11 @@ class Operand:
         return self.legs.index(leg) - len(self.legs) if leg is not None and leg in self.legs else 0
 
 
-def emit_blockwise(writer: Writer, step: Step) -> None:
-    """Emits the call; the functions of a block, forward and backward, are added beside the class."""
+def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand], Legs], str] | None = None) -> None:
+    """Emits the call; the functions of a block, forward and backward, are added beside the class.
+
+    `cpp`: registers C++ for the same function, operands and result, and returns its name.
+    """
     op = step.kernel
     assert op is not None
     reach = reach_in(body_graph(writer.graph, step))
@@ -70,8 +74,12 @@ def emit_blockwise(writer: Writer, step: Step) -> None:
         inner.functions | back.functions | {f"{forward}\n\n\n{_gradient(tile, back, operands, gradients)}"}
     )
     writer.needs_math |= inner.needs_math | back.needs_math
-    writer.about(f"{', '.join(op.steps)}: blockwise, recomputed in the backward")
-    writer.named(step.name, writer.call("blockwise", *_arguments(writer, inner, operands, tile, block)), result)
+    arguments = _arguments(writer, inner, operands, tile, block)
+    if cpp is not None:
+        arguments.append(f"cpp={cpp(tile, operands, result)}")
+    how = "blockwise" if cpp is None else "C++ kernels"
+    writer.about(f"{', '.join(op.steps)}: {how}, recomputed in the backward")
+    writer.named(step.name, writer.call("blockwise", *arguments), result)
 
 
 def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:
@@ -192,10 +200,10 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
         if tensor.role in ("input", "weight"):
             legs = _layout(inner.graph, tensor)
             text, batched = writer.value(use).arranged(legs).text, tensor.role == "input"
-            found.append(Operand(local, legs, text, batched=batched))
+            found.append(Operand(local, legs, text, batched=batched, use=use))
             inner.values[tensor.name] = Value(local, legs, batched)
         elif tensor.role == "noise":
-            later.append(Operand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True))
+            later.append(Operand(local, use.legs, f'None if noise is None else noise.get("{use.name}")', True, use=use))
     if not found:  # tensors created inside need a template for dtype and device
         inner.spare = inner.names.own("like")
         found.append(Operand(inner.spare, (), writer.like.text, batched=False))

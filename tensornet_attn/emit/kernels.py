@@ -9,6 +9,7 @@ from tensornet_attn.emit.blockwise import emit_blockwise
 from tensornet_attn.emit.experts import emit_experts
 from tensornet_attn.emit.join import emit_join
 from tensornet_attn.emit.linear import emit_linear, emit_sums
+from tensornet_attn.emit.native import emit_native
 from tensornet_attn.emit.states import emit_states
 from tensornet_attn.emit.triton.call import emit_tiles
 from tensornet_attn.emit.writer import Writer
@@ -21,6 +22,7 @@ KERNELS: dict[str, Callable[[Writer, Step], None]] = {
     "linear": emit_linear,
     "sums": emit_sums,
     "blockwise": emit_blockwise,
+    "native": emit_native,
     "states": emit_states,
     "tiles": emit_tiles,
 }

@@ -30,6 +30,19 @@ from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
 _INDENT = "    "
+# Modules of the standard library that runtime functions with C++ use.
+MODULES = (
+    "ctypes",
+    "functools",
+    "hashlib",
+    "importlib.util",
+    "os",
+    "pathlib",
+    "shutil",
+    "subprocess",
+    "tempfile",
+    "warnings",
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +109,8 @@ def _leg_text(kind: str, size: int | None, maximum: int | None, reach: int | Non
 def _imports(text: str, needs_math: bool) -> str:
     lines = ["import math\n"] if needs_math or re.search(r"\bmath\.", text) else []
     lines += ["from dataclasses import dataclass\n"] if "@dataclass" in text else []
+    used = [name for name in MODULES if re.search(rf"\b{re.escape(name)}\.", text)]
+    lines += ["\n".join(f"import {name}" for name in used) + "\n"] if used else []
     lines += ["import torch"]
     lines += ["import torch.nn.functional as F"] if re.search(r"\bF\.", text) else []
     lines += ["import triton\nimport triton.language as tl"] if re.search(r"\btl\.", text) else []

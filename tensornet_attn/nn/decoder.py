@@ -146,8 +146,9 @@ class Decoder:
 
     def _planned(self, stage: Stage, make: Callable[[Plan], Made], whole: Plan, workload: str) -> _Planned:
         target = replace(whole.target, workload=workload, n=None, m=None, memory=None)
-        made_by = partial(make_plan, stage.graph, whole.backend, target)
-        plan = _plans.get((stage.graph.to_text(), whole.backend, target), made_by)
+        backend = "torch" if whole.backend == "cpp" else whole.backend  # nothing is compiled while a call waits
+        made_by = partial(make_plan, stage.graph, backend, target)
+        plan = _plans.get((stage.graph.to_text(), backend, target), made_by)
         graph = stage.graph
         inputs = tuple(
             _Input(one.how, one.value, one.axis, len(legs), one.hides, graph.key in legs)

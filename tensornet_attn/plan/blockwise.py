@@ -25,7 +25,7 @@ class Blockwise(Implementation[Group]):
     name, kind, opaque = "blocks of queries", "blockwise", True
 
     def unsupported(self, form: Group, context: Context) -> tuple[str, ...]:
-        reason = form.reason or (None if context.always else _too_small(form, context))
+        reason = form.reason or (None if context.always else too_small(form, context))
         return () if reason is None else (reason,)
 
     def cost(self, form: Group, context: Context) -> Cost | None:
@@ -64,7 +64,7 @@ class Blockwise(Implementation[Group]):
 BLOCKWISE = Blockwise()
 
 
-def _too_small(group: Group, context: Context) -> str | None:
+def too_small(group: Group, context: Context) -> str | None:
     """Why blocks do not pay off: they save no more elements than their operands have. None if they do."""
     known = {leg.name: leg.size or context.sizes[leg.name] for leg in group.graph.legs}
     inside = dict.fromkeys(part for body in group.bodies for part in body[:-1])

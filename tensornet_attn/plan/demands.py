@@ -50,16 +50,18 @@ def backend_of(step: Step, asked: str) -> str:
     own = BY_KIND.get(step.kernel.kind) if step.kernel else None
     if asked == "triton":
         return "triton" if erases(step) or (own is not None and own.on_triton(step.form)) else "torch"
+    if asked == "cpp":
+        return "cpp" if own is not None and own.kind == "native" else "torch"
     return "torch" if asked == "inductor" and own is not None and own.opaque else asked
 
 
 def strictly(name: str, regions: Iterable[Region], asked: str) -> None:
     """Raises InputError if a region runs on another backend than the requested one.
 
-    With Triton, plain products and boxes stay on torch, because Triton has kernels for everything else.
+    With Triton or C++, plain products and boxes stay on torch: these have kernels for everything else.
     """
     for region in regions:
-        if region.backend != asked and not (asked == "triton" and region.plain):
+        if region.backend != asked and not (asked in ("triton", "cpp") and region.plain):
             raise InputError(
                 f"{name}: strict, but region '{region.name}' runs on '{region.backend}' instead of '{asked}': "
                 f"{region.chosen}. Use backend '{region.backend}', or omit strict."

@@ -17,9 +17,10 @@ from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementation import Context, Lowered
-from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, TORCH, TRITON_ALONE, Table
+from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, CPP, TORCH, TRITON_ALONE, Table
 from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
+from tensornet_attn.plan.price import price_of
 from tensornet_attn.plan.target import TRAINING, Target
 from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, alternatives, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
@@ -37,7 +38,10 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
     if backend == "reference":
         plans = {AS_PRICED: _as_written(graph, target, sizes)}
     else:
-        plans = _in_ways(graph, backend, target, fused, WAYS if target.demanding else WAYS[:1])
+        tables = {"triton": (BESIDE_FUSED if fused else TRITON_ALONE,), "cpp": CPP}.get(backend, (TORCH,))
+        ways = WAYS if target.demanding else WAYS[:1]
+        every = [_in_ways(graph, backend, target, table, ways) for table in tables]
+        plans = min(every, key=lambda plans: price_of(plans[AS_PRICED].schedule, sizes, target).seconds)
     plan = chosen(plans, sizes) if target.demanding else plans[AS_PRICED]
     if target.strict:
         strictly(graph.name, plan.regions, backend)
@@ -54,13 +58,12 @@ def candidates(
     table = TORCH if backend != "triton" else TRITON_ALONE
     names = (*(one.name for one in table.rewritings), *(one.name for one in table.rows), ABSORBED)
     ways = [way for way in alternatives(names) if only is None or way.name in only]
-    plans = _in_ways(graph, backend, target, False, ways)
+    plans = _in_ways(graph, backend, target, table, ways)
     once = {plan.schedule.to_text(): name for name, plan in reversed(plans.items())}
     return {name: plan for name, plan in plans.items() if name in once.values()}
 
 
-def _in_ways(graph: Graph, backend: str, target: Target, fused: bool, ways: Iterable[Way]) -> dict[str, Plan]:
-    table = TORCH if backend != "triton" else BESIDE_FUSED if fused else TRITON_ALONE
+def _in_ways(graph: Graph, backend: str, target: Target, table: Table, ways: Iterable[Way]) -> dict[str, Plan]:
     context = Context(target.sizes(graph), target, backend, table.rows)
     start, left_out = _simpler(graph, backend)
     return {way.name: _planned(graph, start, table, context, way, left_out) for way in ways}

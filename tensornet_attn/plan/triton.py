@@ -28,30 +28,71 @@ class Tiles(Implementation[Group]):
 
     name, kind, opaque = "Triton kernels", "tiles", True
 
+    def fit(self, graph: Graph, step: Step) -> Program:
+        """The program of a kernel. Raises Unfit."""
+        program = tile_program(graph, step)
+        gradients(program)
+        return program
+
+    def as_kernel(self, step: Step) -> Step:
+        """A kernel of blocks of queries as one of this kind."""
+        assert step.kernel is not None
+        assert isinstance(step.form, Block)
+        return replace(step, op=replace(step.kernel, kind=self.kind, form=replace(step.form, tiled=True)))
+
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         sizes = context.sizes
         orders = [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         orders.append(split_products(graph, partial(_weights_first, graph), sizes))
         chosen, refused, made, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
-        best = min(orders, key=lambda split: _work(split, sizes))
+        best = min(orders, key=lambda split: self.work(split, sizes))
         for group in groups_of(best, sizes):
-            against = {step.name: reason for step in group.kernels if (reason := _reason(group, step))}
-            none = len(against) == len(group.kernels)
-            for step in group.kernels:
+            (reasons, _), kernels = self.judged(group, context), group.kernels
+            found = {step.name: reasons[0] if reasons else self.reason(group, step) for step in kernels}
+            against = {name: reason for name, reason in found.items() if reason}
+            none = len(against) == len(kernels)
+            for step in kernels:
                 if reason := against.get(step.name):
                     named = (*(group.steps if none else ()), step.name)
                     refused |= {name: (reason,) for name in named if _own(best, name, group.steps)}
             if none:
                 continue
             removed |= group.steps | group.spread
-            made |= {step.name: step if step.name in against else _as_tiles(step) for step in group.kernels}
+            made |= {step.name: step if step.name in against else self.as_kernel(step) for step in group.kernels}
             chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
             fine = [step for step in group.kernels if step.name not in against]
-            chosen |= {step.name: _describe(tile_program(best, step)) for step in fine}
+            chosen |= {step.name: self.describe(self.fit(best, step)) for step in fine}
         return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, removed))), chosen, refused)
 
     def on_triton(self, form: object) -> bool:
         return True
+
+    def reason(self, group: Group, step: Step) -> str | None:
+        """Why a kernel of a group cannot be of this kind; None if it can."""
+        if group.reason:
+            return group.reason
+        try:
+            self.fit(group.graph, step)
+        except Unfit as error:
+            return str(error)
+        return None
+
+    def work(self, graph: Graph, sizes: Mapping[str, int]) -> float:
+        """MACs per query-key pair over all programs; infinite if a group has no tile program."""
+        total = 0.0
+        for group in groups_of(graph, sizes):
+            for step in group.kernels:
+                try:
+                    program = self.fit(graph, step)
+                except Unfit:
+                    return float("inf")
+                total += _programs(graph, program) * sum(_macs(graph, program, node) for node in _forward(program))
+        return total
+
+    def describe(self, program: Program) -> str:
+        beside = " x ".join(f"{tiles} {leg}" for leg, tiles in program.heads.items() if tiles > 1)
+        tiles = f", {beside} tiles per program" if beside else ""
+        return f"{self.name}{tiles}: no tensor of {program.query} x {program.key} elements"
 
 
 TRITON = Tiles()
@@ -80,36 +121,6 @@ def _own(graph: Graph, name: str, group: Container[str]) -> bool:
     return name not in group or not graph.step[name].nested
 
 
-def _as_tiles(step: Step) -> Step:
-    assert step.kernel is not None
-    assert isinstance(step.form, Block)
-    return replace(step, op=replace(step.kernel, kind=TRITON.kind, form=replace(step.form, tiled=True)))
-
-
-def _reason(group: Group, step: Step) -> str | None:
-    """Why a kernel of a group cannot be a tile program; None if it can."""
-    if group.reason:
-        return group.reason
-    try:
-        gradients(tile_program(group.graph, step))
-    except Unfit as error:
-        return str(error)
-    return None
-
-
-def _work(graph: Graph, sizes: Mapping[str, int]) -> float:
-    """MACs per query-key pair over all programs; infinite if a group has no tile program."""
-    total = 0.0
-    for group in groups_of(graph, sizes):
-        for step in group.kernels:
-            try:
-                program = tile_program(graph, step)
-            except Unfit:
-                return float("inf")
-            total += _programs(graph, program) * sum(_macs(graph, program, node) for node in _forward(program))
-    return total
-
-
 def _forward(program: Program) -> list[Node]:
     return [node for node in below([program.exit.maps]) if node.axes == (program.query, program.key)]
 
@@ -124,9 +135,3 @@ def _macs(graph: Graph, program: Program, node: Node) -> int:
 def _programs(graph: Graph, program: Program) -> int:
     """The number of programs per block: one for each combination of heads that are not tiled inside a program."""
     return prod((graph.leg[leg].size or 1) // tiles for leg, tiles in program.heads.items())
-
-
-def _describe(program: Program) -> str:
-    beside = " x ".join(f"{tiles} {leg}" for leg, tiles in program.heads.items() if tiles > 1)
-    tiles = f", {beside} tiles per program" if beside else ""
-    return f"Triton kernels{tiles}: no tensor of {program.query} x {program.key} elements"

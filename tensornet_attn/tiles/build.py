@@ -11,7 +11,7 @@ from tensornet_attn.ir.arithmetic import ONE, Arith, Number, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.conditions import MaskConditions, conditions_of
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
-from tensornet_attn.tiles.legs import RESERVED, made_inside, relative, sides_of
+from tensornet_attn.tiles.legs import MOST, RESERVED, made_inside, relative, sides_of
 from tensornet_attn.tiles.model import (
     ROWS,
     At,
@@ -28,10 +28,10 @@ from tensornet_attn.tiles.model import (
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 
-def tile_program(graph: Graph, step: Step) -> Program:
+def tile_program(graph: Graph, step: Step, most: int = MOST) -> Program:
     """The program of a kernel's body. Raises Unfit with the reason if there is none."""
     op = with_hiding(graph, step)
-    heads, whole, widths = sides_of(graph, op)
+    heads, whole, widths = sides_of(graph, op, most)
     places = relative(graph, op)
     order = (str(graph.query), str(graph.key), *places, *widths)
     return Builder(graph, step, op, heads, whole, widths, places, Nodes(order, RESERVED)).program()

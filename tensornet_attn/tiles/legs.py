@@ -46,14 +46,16 @@ def made_inside(graph: Graph, use: Use) -> bool:
     return tensor.role == "noise" or (formula and use.legs == tensor.legs)
 
 
-def sides_of(graph: Graph, op: Kernel) -> tuple[dict[str, int], frozenset[str], dict[str, tuple[str, ...]]]:
+def sides_of(
+    graph: Graph, op: Kernel, most: int = MOST
+) -> tuple[dict[str, int], frozenset[str], dict[str, tuple[str, ...]]]:
     """(tiles per program of each leg, the legs with all tiles in a program, the legs of each width side).
 
     Legs that occur together in one tensor and separately in another become tiles. Raises Unfit.
     """
     separate = frozenset[str]()
     while True:
-        heads, whole = _heads(graph, op, separate)
+        heads, whole = _heads(graph, op, separate, most)
         widths = _widths(graph, op, heads)
         long = {str(graph.query), str(graph.key), *relative(graph, op)}
         if taken := RESERVED & {*long, *("_".join(legs) for legs in widths.values())}:
@@ -79,7 +81,7 @@ def tables(graph: Graph, op: Kernel) -> dict[str, str]:
     return {box.uses[0].name: str(box.leg) for box in shifts if not unbounded(graph, str(box.leg))}
 
 
-def _heads(graph: Graph, op: Kernel, separate: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
+def _heads(graph: Graph, op: Kernel, separate: frozenset[str], most: int) -> tuple[dict[str, int], frozenset[str]]:
     """(tiles per program of each leg of values of queries x keys, the legs with all tiles in a program)."""
     wide = [*_wide(graph, op), tuple(sorted(separate))]
     legs = dict.fromkeys(leg for own in wide for leg in own)
@@ -87,7 +89,7 @@ def _heads(graph: Graph, op: Kernel, separate: frozenset[str]) -> tuple[dict[str
     wide.pop()
     tiles = {leg: _size(graph, leg) if leg in whole else 1 for leg in legs}
     drawn = any(use.name in graph.tensor and graph.tensor[use.name].role == "noise" for use in _uses(op))
-    room, shared = DRAWN if drawn else MOST, [step.legs for step in op.body if _scores(graph, step, legs)]
+    room, shared = max(most, DRAWN) if drawn else most, [step.legs for step in op.body if _scores(graph, step, legs)]
     for leg in legs:
         if leg not in whole and any(leg not in own for own in shared):
             tiles[leg] = max(u for u in range(1, room + 1) if _size(graph, leg) % u == 0)

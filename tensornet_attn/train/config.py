@@ -93,7 +93,7 @@ class Run(BaseModel):
     clip: Amount = Field(1.0, description="the maximum norm of the gradient; 0 for no clipping")
     seed: int = Field(0, ge=0, lt=2**63, description="the seed of initial values, samples, dropout and noise")
     precision: Annotated[Precision, BeforeValidator(_word)] = Field("32", description="32, bf16 or bf16-true")
-    backend: str = Field("auto", description="the compiler's backend: auto, torch, inductor, triton or reference")
+    backend: str = Field("auto", description="the compiler's backend: auto, torch, inductor, cpp, triton or reference")
     compile: bool = Field(False, description="whether torch.compile compiles the model")
     eval_every: Count = Field(250, description="the number of steps between validations")
     eval_samples: Count = Field(1000, description="the maximum number of validation samples")

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice, permutations
 
 from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
-from tensornet_attn.emit.triton.loops import Key, Loop, Loops, Statement, placed
 from tensornet_attn.emit.triton.nodes import inlined
 from tensornet_attn.emit.triton.online import highest, online_map
+from tensornet_attn.tiles.loops import Key, Loop, Loops, Statement, placed
 from tensornet_attn.tiles.model import ROWS, Node, along_width, below
 
 MADE = 9  # integer tiles that are live while random numbers are generated

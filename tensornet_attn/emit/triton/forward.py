@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, INSIDE, KernelText
-from tensornet_attn.emit.triton.loops import Carried
 from tensornet_attn.emit.triton.nodes import row_at, shape, tile_at
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.tiles.derive import one_map
+from tensornet_attn.tiles.loops import Carried
 from tensornet_attn.tiles.model import Node
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tensornet_attn.emit.triton.loops import Carried, Key, Loop, Statement, shared
 from tensornet_attn.emit.triton.nodes import Scope, arguments, flat
+from tensornet_attn.tiles.loops import Carried, Key, Loop, Statement, shared
 from tensornet_attn.tiles.model import Node, Program, scale_of
 
 BEFORE, INSIDE, AFTER, FIRST, LAST = range(5)

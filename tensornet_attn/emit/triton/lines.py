@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from tensornet_attn.emit.triton.bounds import Bounds, edge
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
-from tensornet_attn.emit.triton.loops import Loop, Statement
 from tensornet_attn.emit.triton.nodes import flat, shape
 from tensornet_attn.emit.wrap import wrapped
+from tensornet_attn.tiles.loops import Loop, Statement
 from tensornet_attn.tiles.model import Node
 
 _INDENT = "    "

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from math import isinf
 
 from tensornet_attn.emit.names import Names
-from tensornet_attn.emit.triton.loops import Carried
 from tensornet_attn.ops import MAPS
+from tensornet_attn.tiles.loops import Carried
 from tensornet_attn.tiles.model import At, Axes, Node, Program, scale_of
 
 ENDS = ("next", "own", "sum", "total")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
-from tensornet_attn.emit.triton.loops import Statement
 from tensornet_attn.emit.triton.nodes import scores_of
+from tensornet_attn.tiles.loops import Statement
 from tensornet_attn.tiles.model import Node
 
 

@@ -1,0 +1,74 @@
+"""Emits kernel 'native': the C++ of a region beside the functions of a block that compute the same."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tensornet_attn.emit.blockwise import Operand, emit_blockwise
+from tensornet_attn.emit.triton.call import operand_legs
+from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.plan.blocks import leaf
+from tensornet_attn.rewrite.hidden import hiding
+from tensornet_attn.tiles.cpp.source import Region, region_of, source
+
+_INDENT = "    "
+
+
+def texts(schedule: Graph) -> list[str]:
+    """The C++ of the kernels of a schedule."""
+    graph = hiding(schedule)
+    native = [step for step in graph.steps if step.kernel is not None and step.kernel.kind == "native"]
+    return [source(region_of(graph, step)).strip() for step in native]
+
+
+def emit_native(writer: Writer, step: Step) -> None:
+    """Emits the call of `blockwise`; the C++ is registered beside the class."""
+    made = region_of(writer.graph, step)
+
+    def registered(tile: str, operands: list[Operand], result: Legs) -> str:
+        name = writer.names.fresh(f"{writer.local[step.name]}_cpp")
+        writer.functions |= {_registration(writer.graph, made, name, operands, result)}
+        return name
+
+    emit_blockwise(writer, step, registered)
+
+
+def _registration(graph: Graph, made: Region, name: str, operands: list[Operand], result: Legs) -> str:
+    program = made.program
+    places = {operand.name: place for place, operand in enumerate(operands)}
+    by_use = {operand.use: place for place, operand in enumerate(operands) if operand.use is not None}
+    lengths = {program.query: "n", program.key: "m", **dict.fromkeys(program.relative, "n + m - 1")}
+
+    def size(leg: str) -> str | int:
+        return lengths.get(leg) or graph.leg[leg].size or 1
+
+    found = []
+    for operand in program.operands:
+        use = leaf(graph, operand.use)
+        place = by_use[use]
+        own = dict(zip(operand.use.legs, use.legs, strict=True))
+        legs = operand_legs(program, operand)
+        order = tuple(operands[place].legs.index(own[leg]) for leg in legs)
+        sides = tuple(len(program.widths.get(axis, (axis,))) for axis in operand.axes)
+        shared = any(leg not in operand.heads for leg in made.programs)
+        found.append((place, order, tuple(map(size, legs)), len(operand.heads), sides, shared))
+    inside = [leg for leg in program.legs if leg in program.heads and leg not in made.programs]
+    heads = [*(leg for leg in made.programs), *inside]
+    after = [leg for leg in program.legs if leg not in heads and leg != program.query]
+    legs = [leg for leg in (*heads, program.query, *after) if leg in program.legs]
+    order = tuple(legs.index(leg) for leg in result)
+    before = tuple(size(leg) for leg in heads if leg in program.legs)
+    masks = places.get("mask"), places.get("key_mask"), len(program.others)
+    parts = [
+        f"operands=({', '.join(map(repr, found))},)",
+        f"masks={masks}",
+        f"result=({before}, {tuple(map(size, after))}, {order})",
+        f"programs={prod(graph.leg[leg].size or 1 for leg in made.programs)}",
+        f"maps={made.maps}",
+        f"gradients={tuple(dict.fromkeys(made.gradients))}",
+        f'text=r"""\n{source(made).strip()}\n"""',
+    ]
+    lines = [f'f"{{__name__}}.{name}",', *(f"{part}," for part in parts)]
+    return f"{name} = cpp_region(\n" + "\n".join(_INDENT + line for line in lines) + "\n)"

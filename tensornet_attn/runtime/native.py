@@ -1,0 +1,233 @@
+"""C++ kernels of regions of queries x keys, which `blockwise` calls for float32 and float64 tensors on a CPU."""
+
+import ctypes
+import math
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.runtime.cpp import cpp_library
+from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
+from tensornet_attn.runtime.operations import own_name
+
+CPP_REGIONS: dict = {}  # name: CppRegion
+
+
+class CppRegion:
+    """The C++ of a region, and how it reads the operands of `blockwise`.
+
+    `operands`: for each operand of the C++ its place among those of `blockwise`, the order of its legs (heads, then
+    sides), their sizes in this order ("n", "m", or "n + m - 1" if known in a call only), the number of heads, of legs
+    of each side, and whether programs share it. `masks`: places of mask and key mask, None if there is none, and the
+    number of other legs of the mask. `result`: sizes before and after the query leg, and the order of legs for the
+    caller. `programs`: their number for a block of one batch element; `maps`: the number of statistics of a row;
+    `gradients`: the operands, by place among these, that have one.
+    """
+
+    def __init__(self, text, operands, masks, result, programs, maps, gradients):
+        self.text, self.operands, self.masks, self.result = text.strip(), operands, masks, result
+        self.programs, self.maps, self.gradients = programs, maps, gradients
+
+
+def cpp_region(name: str, **parts) -> str:
+    """Registers a region and returns the name that `blockwise` takes."""
+    name = own_name(name, CPP_REGIONS)
+    CPP_REGIONS[name] = CppRegion(**parts)
+    return name
+
+
+def runs_cpp(name: str, operands: list[Tensor | None], call: tuple) -> bool:
+    """Whether the C++ computes a call: CPU tensors of one dtype and full size, no autocast, no transform of torch.func.
+
+    Gradients of masks and of given noise are left to the functions of blocks.
+    """
+    region, (_, n, m, batch, *_, cast) = CPP_REGIONS[name], call
+    floats = [x for x in operands if x is not None and x.dtype != torch.bool]
+    kind = str(floats[0].dtype).removeprefix("torch.")
+    if cast is not None or 0 in (n, m, *batch) or any(str(x.dtype) != f"torch.{kind}" for x in floats):
+        return False
+    if kind not in ("float32", "float64") or any(x.device.type != "cpu" for x in floats):
+        return False
+    lengths = {"n": n, "m": m, "n + m - 1": n + m - 1}
+    own = {region.operands[number][0] for number in region.gradients}
+    for place, order, sizes, *_ in region.operands:
+        x = operands[place]
+        if x is not None and (x.requires_grad and place not in own):
+            return False
+        for leg, size in zip(order, sizes, strict=True):
+            if x is not None and x.shape[leg - len(order)] != lengths.get(size, size):
+                return False
+    mask = None if region.masks[0] is None else operands[region.masks[0]]
+    if mask is not None and mask.requires_grad:
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in operands)
+    dual = torch.autograd.forward_ad._current_level >= 0
+    return plain and not dual and not torch._C._are_functorch_transforms_active() and _library(region, kind) is not None
+
+
+def _library(region: CppRegion, dtype: str):
+    return cpp_library(region.text, dtype)
+
+
+def in_rows(x: Tensor, sides: int) -> bool:
+    """Whether the entries of the last side are neighbours, and rows do not overlap."""
+    close = sides == 0 or x.shape[-1] == 1 or x.stride(-1) == 1
+    return close and (sides < 2 or x.shape[-2] == 1 or x.stride(-2) >= max(1, x.shape[-1]))
+
+
+def own_batch(name: str, operands: list[Tensor | None], call: tuple) -> list[int]:
+    """The batch dimensions of a result: those of its operands, and all of them if it draws noise."""
+    region, batch = CPP_REGIONS[name], call[3]
+    at, at_keys, _ = region.masks
+    found = []
+    for place, order, *_ in region.operands:
+        x = operands[place]
+        found.append(batch if x is None else x.shape[: x.ndim - len(order)])
+    if at is not None and operands[at] is not None and operands[at].ndim > 2:
+        found.append(operands[at].shape[: len(batch)])
+    if at_keys is not None and operands[at_keys] is not None:
+        found.append(operands[at_keys].shape[:-1])
+    return list(torch.broadcast_shapes(*found))
+
+
+class CppCall:
+    """The arguments of a call: pointers to operands, and the steps between their entries along each dimension."""
+
+    def __init__(self, name: str, operands: list[Tensor | None], call: tuple):
+        _, self.n, self.m, _, _, self.training, *_ = call
+        self.region, self.given, self.batch = CPP_REGIONS[name], operands, own_batch(name, operands, call)
+        self.count = math.prod(self.batch)
+        self.dtype = next(x.dtype for x in operands if x is not None and x.dtype != torch.bool)
+        self.tensors: list[Tensor | None] = []
+        self.steps: list[int] = []
+        for own in self.region.operands:
+            self.take(*self.arranged(*own))
+        self.take_masks(*self.region.masks)
+
+    def take(self, x: Tensor | None, steps: list[int]) -> None:
+        self.tensors.append(x)
+        self.steps += steps
+
+    def arranged(self, place, order, _, heads, sides, *rest) -> tuple[Tensor | None, list[int]]:
+        """An operand as the C++ reads it, [batch,] heads, sides, and its steps."""
+        x = self.given[place]
+        if x is None:
+            return None, [0] * (1 + heads + len(sides))
+        lead = x.ndim - len(order)
+        x = x.permute([*range(lead), *(lead + i for i in order)])
+        for side, legs in enumerate(sides):
+            x = x.flatten(lead + heads + side, lead + heads + side + legs - 1) if legs > 1 else x
+        x = x if in_rows(x, len(sides)) else x.contiguous()
+        if lead and len(self.batch) > 1:
+            x, lead = x.expand(*self.batch, *x.shape[lead:]).flatten(0, len(self.batch) - 1), 1
+        steps = list(x.stride())
+        if len(sides) > 1 and x.shape[-2] == 1:
+            steps[-2] = x.shape[-1]  # BLAS refuses less, even of one row
+        return x, steps if lead and x.shape[0] > 1 else [0, *steps[min(1, lead) :]]
+
+    def take_masks(self, at: int | None, at_keys: int | None, others: int) -> None:
+        """The masks of the call: visibility and bias [batch, others, n, m] with the same steps, and keys [batch, m]."""
+        found = visible_and_bias(None if at is None else self.given[at])
+        steps = [0] * (2 + others)
+        for x in found:
+            if x is not None:
+                x = run_time_mask(x, len(self.batch), others)
+                x = x.expand(*x.shape[:-2], self.n, self.m)
+                x = x if found[1] is None and x.stride(-1) == 1 else x.contiguous()
+                if x.ndim == 2 or not self.batch:
+                    x = x[(*[None] * (3 + others - x.ndim),)]
+                elif len(self.batch) > 1:
+                    x = x.expand(*self.batch, *x.shape[len(self.batch) :]).flatten(0, len(self.batch) - 1)
+                steps = [0 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)][:-1]
+                x = x.view(torch.uint8) if x.dtype == torch.bool else x.to(self.dtype)
+            self.tensors.append(x)
+        keys = None if at_keys is None else self.given[at_keys]
+        if keys is not None:
+            keys = keys.expand(*self.batch, self.m).reshape(self.count, self.m).contiguous().view(torch.uint8)
+        self.steps += steps
+        self.take(keys, [0 if keys is None else self.m])
+
+    def run(self, name: str, more: list[Tensor], steps: list[int], seed: Tensor | None) -> None:
+        function = getattr(_library(self.region, str(self.dtype).removeprefix("torch.")), f"region_{name}")
+        pointers, steps = [*self.tensors, *more], [*self.steps, *steps]
+        function(
+            (ctypes.c_long * 3)(self.n, self.m, self.count),
+            (ctypes.c_void_p * len(pointers))(*(None if x is None else x.data_ptr() for x in pointers)),
+            (ctypes.c_long * len(steps))(*steps),
+            torch.get_num_threads(),
+            ctypes.c_ulong(0 if seed is None else seed.item()),
+            ctypes.c_bool(self.training),
+        )
+
+    def gradients(self, out: Tensor, rows: Tensor, gradient: Tensor, seed: Tensor | None) -> dict[int, Tensor]:
+        """The gradients by place among the operands of `blockwise`."""
+        threads, made, steps = torch.get_num_threads(), list[Tensor](), list[int]()
+        for number in self.region.gradients:
+            _, _, sizes, heads, sides, shared = self.region.operands[number]
+            x = self.tensors[number]
+            batched = x.ndim > heads + len(sides) and (x.shape[0] > 1 or self.count == 1)
+            few = self.count * self.region.programs < threads and "n" not in sizes
+            copies = threads if shared or few or not batched else 1  # workers add to a copy each
+            made.append(torch.zeros((copies, *x.shape), dtype=self.dtype))
+            own = made[-1].stride()[1:]
+            lead = x.ndim - heads - len(sides)
+            steps += [made[-1].stride(0) if copies > 1 else 0, *([*own] if batched else [0, *own[lead:]])]
+        self.run("backward", [out, rows, gradient.contiguous(), *made], steps, seed)
+        found = {}
+        for number, copies in zip(self.region.gradients, made, strict=True):
+            place, order, *_ = self.region.operands[number]
+            found[place] = self.restored(copies.sum(0) if copies.shape[0] > 1 else copies[0], self.given[place], order)
+        return found
+
+    def restored(self, made: Tensor, x: Tensor, order: tuple[int, ...]) -> Tensor:
+        """A gradient in the shape of its operand."""
+        lead = x.ndim - len(order)
+        batch = self.batch if lead and len(self.batch) > 1 else list(x.shape[:lead])
+        made = made.reshape([*batch, *(x.shape[lead + i] for i in order)])
+        made = made.permute([*range(len(batch)), *(len(batch) + order.index(i) for i in range(len(order)))])
+        return made.sum_to_size(x.shape)
+
+
+def cpp_forward(name: str, operands: list[Tensor | None], call: tuple, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The result in the order of the C++, and the statistics of its rows."""
+    out, rows = cpp_shapes(name, operands, call)
+    CppCall(name, operands, call).run("forward", [out, rows], [], seed)
+    return out, rows
+
+
+def cpp_shapes(name: str, operands: list[Tensor | None], call: tuple) -> tuple[Tensor, Tensor]:
+    """Empty tensors like those of `cpp_forward`."""
+    like = next(x for x in operands if x is not None and x.dtype != torch.bool)
+    region, n, batch = CPP_REGIONS[name], call[1], own_batch(name, operands, call)
+    before, after, _ = region.result
+    rows = (math.prod(batch) * region.programs, region.maps, n)
+    return like.new_empty((*batch, *before, n, *after)), like.new_empty(rows)
+
+
+def cpp_gradients(
+    name: str,
+    operands: list[Tensor | None],
+    call: tuple,
+    out: Tensor,
+    rows: Tensor,
+    gradient: Tensor,
+    seed: Tensor | None,
+) -> dict[int, Tensor]:
+    """The gradients by place among the operands of `blockwise`; `out`, `gradient`: in the order of the C++."""
+    return CppCall(name, operands, call).gradients(out, rows, gradient, seed)
+
+
+def for_caller(name: str, out: Tensor) -> Tensor:
+    """The result with its legs in the order of the functions of blocks."""
+    order = CPP_REGIONS[name].result[2]
+    lead = out.ndim - len(order)
+    return out.permute([*range(lead), *(lead + i for i in order)])
+
+
+def for_cpp(name: str, gradient: Tensor) -> Tensor:
+    """The gradient of `for_caller`'s result in the order of the C++."""
+    order = CPP_REGIONS[name].result[2]
+    lead = gradient.ndim - len(order)
+    return gradient.permute([*range(lead), *(lead + order.index(i) for i in range(len(order)))])

@@ -1,0 +1,158 @@
+"""The forward of a region: one pass if every tile of the result reads one map, otherwise statistics before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
+from tensornet_attn.tiles.cpp.passes import Row
+from tensornet_attn.tiles.cpp.places import Where
+from tensornet_attn.tiles.cpp.region import Printed, RegionText
+from tensornet_attn.tiles.cpp.totals import Target, add
+from tensornet_attn.tiles.derive import one_map
+from tensornet_attn.tiles.model import Node
+
+
+def forward(region: RegionText) -> str:
+    """The function that computes the result `out`, and the statistics of its rows, `lse`."""
+    program = region.program
+    region.turned = {}
+    statistics = region.open(True)
+    passes, after = [], list[str]()
+    one = one_map(program)
+    if program.exit.log:
+        assert one is not None
+        wanted(statistics, program.maps)
+        passes.append(region.print(statistics))
+        after = log_of_rows(region, one)
+    elif one is not None:
+        online(region, statistics, one)
+        passes.append(region.print(statistics))
+        after = divided(region, one)
+    else:
+        wanted(statistics, program.maps)
+        passes += twice(region, statistics)
+    first, *more = passes
+    buffers = [f"real* {name} = arena.take({max(region.maps, 1)} * QUERIES);" for name in ("m_i", "l_i", "alpha")]
+    if statistics.stored:
+        buffers.append(f"real* most_then = arena.take({region.maps} * QUERIES * key_blocks);")
+    lines = [
+        *region.opening([], ["out", "lse"]),
+        "const long tasks = groups * blocks;",
+        "#pragma omp parallel num_threads(threads)",
+        "{",
+        "  Arena arena;",
+        *indented([*buffers, *(line for one_pass in passes for line in one_pass.buffers), *region.turned_buffers()]),
+        "  #pragma omp for schedule(dynamic)",
+        "  for (long task = 0; task < tasks; ++task) {",
+        "    const long pair = task / blocks, first = (blocks - 1 - task % blocks) * QUERIES;",
+        "    const long rows = tl::minimum(QUERIES, query_end - first);",
+        *indented(
+            indented([*region.bases(), *region.turn(), *zeros(region), *begin(region), *first.loop, *rows_of(region)])
+        ),
+        *indented(indented([*(line for one_pass in more for line in one_pass.loop), *after])),
+        "  }",
+        "}",
+    ]
+    return region.function("forward", lines)
+
+
+def read(region: RegionText) -> Node:
+    """What a block of keys adds to the tiles of the result."""
+    nodes, axes, exit_ = region.program.nodes, region.program.axes, region.program.exit
+    maps, values = exit_.maps, exit_.values
+    found = nodes.total(maps, axes, "read") if values is None else nodes.product(maps, values, axes, "read")
+    for variable in exit_.summed:
+        found = nodes.over(found, variable, "add", "read")
+    return found
+
+
+def result(region: RegionText) -> Target:
+    """The tile of the result."""
+    axes, index, places = region.program.axes, region.program.exit.index, region.places
+    return Target(lambda env: places.result_at("out", index, axes, env), f"{axes[1]}_size" if len(axes) > 1 else "1")
+
+
+def wanted(text: Lines, maps: tuple[Node, ...]) -> None:
+    """Makes a pass compute maps that it does not read."""
+    for node in maps:
+        text.ends.append(Row(node.heads, (node,), list))
+
+
+def online(region: RegionText, text: Lines, one: Node) -> None:
+    """Adds maps times values before the division by row sums; what was added is rescaled as the largest scores grow."""
+    target = result(region)
+    if one.op == "normalize":
+        add(text, read(region), target)
+    else:
+        rows = f"alpha + {text.stat_at(one.data, {})} * QUERIES"
+        add(text, read(region), replace(target, factors=rows, alpha=(text.alpha(one),)))
+    wanted(text, tuple(node for node in region.program.maps if node is not one))
+
+
+def divided(region: RegionText, one: Node) -> list[str]:
+    """Divides the result by the sums of the rows."""
+    target, places = result(region), region.places
+    sums = f"l_i + {places.stat_at(one.data, {})} * QUERIES"
+    eps = f", {places.number(one.data[2])}" if one.op == "normalize" else ""
+    index = [variable for variable in region.program.exit.index if variable]
+    return nested(index, region.program.nodes.sizes, [f"divide({target.at({})}, {sums}, rows, {target.ld}{eps});"])
+
+
+def twice(region: RegionText, statistics: Lines) -> tuple[Printed, Printed]:
+    """A pass for the statistics of rows and one that reads the maps, which the first has stored."""
+    nodes, later = region.program.nodes, region.open(False)
+    for node in region.program_maps():
+        number, index = node.data[:2]
+        factor = nodes.node("factor" if node.op == "softmax" else "statistic", (), node.axes[:1], "", (number, index))
+        powers = nodes.node("powers", (), node.axes, node.name, (number, index))
+        later.instead[node] = nodes.mul(factor, powers)
+    add(later, read(region), result(region))
+    statistics.stored = {*region.program.maps}
+    first = region.print(statistics)
+    for node in region.program.maps:
+        powers = nodes.node("powers", (), node.axes, node.name, node.data[:2])
+        later.given[powers] = statistics.name[node]
+    return first, region.print(later)
+
+
+def zeros(region: RegionText) -> list[str]:
+    program = region.program
+    tiles, width = program.tiles(program.exit.index), "".join(f" * {axis}_size" for axis in program.axes[1:])
+    at = f"out + ((pair * {tiles} + at) * query_end + first){width}"
+    return [f"for (long at = 0; at < {tiles}; ++at) fill({at}, rows{width}, 0);"]
+
+
+def begin(region: RegionText) -> list[str]:
+    """The statistics before the first key: nothing, or a sink."""
+    program, places = region.program, region.places
+    lines = [f"fill(m_i, {region.maps} * QUERIES, -INFINITY); fill(l_i, {region.maps} * QUERIES, 0);"]
+    text = region.open(True)
+    for node in program.maps:
+        for sink in node.args[2:]:
+            value = text.value(sink, {}, Where({program.query: "i"}, {program.query: "first"}))
+            at = f"{places.stat_at(node.data, {})} * QUERIES + i"
+            body = [f"for (long i = 0; i < rows; ++i) begin_with({value}, m_i[{at}], l_i[{at}]);"]
+            lines += nested(node.heads, program.nodes.sizes, body)
+    return lines
+
+
+def rows_of(region: RegionText) -> list[str]:
+    """Stores the statistics of rows."""
+    lines, program = [], region.program
+    for number, node in enumerate(program.maps):
+        at, many = program.first_of(number), program.tiles(node.heads)
+        value = "log_of_sum(m_i[at * QUERIES + i], l_i[at * QUERIES + i])"
+        if node.op == "normalize":
+            value = f"inverse_of(l_i[at * QUERIES + i], {region.places.number(node.data[2])})"
+        loops = f"for (long at = {at}; at < {at + many}; ++at) for (long i = 0; i < rows; ++i)"
+        lines.append(f"{loops} lse[(pair * {region.maps} + at) * query_end + first + i] = {value};")
+    return lines
+
+
+def log_of_rows(region: RegionText, one: Node) -> list[str]:
+    """The result, where it is the logarithm of the sums of rows."""
+    places, index = region.places, region.program.exit.index
+    rows = f"{places.stat_at(one.data, {})} * QUERIES + i"
+    body = f"for (long i = 0; i < rows; ++i) ({result(region).at({})})[i] = log_of_row(m_i[{rows}], l_i[{rows}]);"
+    return nested([variable for variable in index if variable], region.program.nodes.sizes, [body])

@@ -1,0 +1,276 @@
+// Types, random numbers, products and row operations of the C++ kernels of regions; the printer fills in names in @.
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <omp.h>
+#include <type_traits>
+#include <vector>
+#include <initializer_list>
+
+#ifndef REAL
+#define REAL @REAL@
+#define GEMM @GEMM@
+#endif
+using real = REAL;
+constexpr long QUERIES = @QUERIES@, KEYS = @KEYS@, TILE = QUERIES * KEYS, SPAN = QUERIES + KEYS, WIDE = QUERIES * SPAN;
+template <int mode> using Mode = std::integral_constant<int, mode>;
+
+extern "C" void GEMM(const char*, const char*, const int*, const int*, const int*, const real*, const real*,
+                       const int*, const real*, const int*, const real*, real*, const int*);
+
+namespace tl {
+template <class A, class B> inline auto maximum(A a, B b) { using C = decltype(a + b); return C(a) > C(b) ? C(a) : C(b); }
+template <class A, class B> inline auto minimum(A a, B b) { using C = decltype(a + b); return C(a) < C(b) ? C(a) : C(b); }
+template <class A, class B> inline auto where(bool c, A a, B b) { using C = decltype(a + b); return c ? C(a) : C(b); }
+inline real abs(real x) { return std::fabs(x); }
+inline real sqrt(real x) { return std::sqrt(x); }
+inline real log(real x) { return std::log(x); }
+inline real sin(real x) { return std::sin(x); }
+inline real cos(real x) { return std::cos(x); }
+}
+
+struct Arena {
+  std::vector<void*> taken;
+  unsigned char seen[@MASKS@ * KEYS];
+  real rows[@ROWS@][KEYS];
+  real* row(int place) { return rows[place]; }
+  real* take(long count) {
+    void* found = std::aligned_alloc(64, ((count * sizeof(real) + 63) / 64 + 1) * 64);
+    taken.push_back(found);
+    return (real*)found;
+  }
+  ~Arena() { for (void* one : taken) std::free(one); }
+};
+
+// exp, with 0 instead of subnormal numbers, which processors are slow with.
+inline float exp_of(float x) {
+  const bool low = x < -87.3f;
+  x = low ? -87.3f : (x > 88.7f ? 88.7f : x);
+  const float t = x * 1.44269504088896341f, r = std::nearbyint(t), f = t - r;
+  float p = 1.535336188319500e-4f;
+  p = p * f + 1.339887440266574e-3f;
+  p = p * f + 9.618437357674640e-3f;
+  p = p * f + 5.550332471162809e-2f;
+  p = p * f + 2.402264791363012e-1f;
+  p = p * f + 6.931472028550421e-1f;
+  p = p * f + 1.f;
+  union { int i; float f; } power;
+  power.i = ((int)r + 127) << 23;
+  return low ? 0.f : p * power.f;
+}
+inline double exp_of(double x) { return std::exp(x); }
+template <class A> inline auto log_add(A a, A b) {
+  const A most = tl::maximum(a, b);
+  return most == -INFINITY ? most : most + std::log(exp_of(a - most) + exp_of(b - most));
+}
+template <class... A> inline real log_sum(A... x) {
+  real most = -INFINITY;
+  ((most = most > x ? most : x), ...);
+  return most == -INFINITY ? most : most + std::log((exp_of(real(x) - most) + ...));
+}
+inline real power_of(real x, real p) {
+  if (p == 0) return x * 0 + 1;
+  if (p == 1) return x;
+  if (p == 2) return x * x;
+  if (p == 3) return x * x * x;
+  return std::pow(x, p);
+}
+template <class A> inline const A* row_of(const A* mask, long at) { return mask ? mask + at : nullptr; }
+template <int mode> inline real biased(real x, const real* bias, long j) {
+  if constexpr (mode == 2) return bias ? x + bias[j] : x;
+  else return x;
+}
+template <int mode> inline bool seen(bool inside, const unsigned char* row, long j) {
+  if constexpr (mode == 2) return inside & (row[j] != 0);
+  else return inside;
+}
+inline const unsigned char* see(Arena& arena, const unsigned char* mask, const unsigned char* keys_seen, long keys, int place) {
+  if (!keys_seen && mask) return mask;
+  if (!mask && keys_seen) return keys_seen;
+  unsigned char* row = arena.seen + place * KEYS;
+  if (!mask) std::memset(row, 1, keys);
+  else for (long j = 0; j < keys; ++j) row[j] = mask[j] & keys_seen[j];
+  return row;
+}
+template <int mode, class A, class B> inline real where_seen(bool seen, A x, B other) {
+  if constexpr (mode == 0) return x;
+  else return seen ? real(x) : real(other);
+}
+
+struct Random { unsigned x[4]; };
+inline Random philox(unsigned a, unsigned b, unsigned c, unsigned d, unsigned long seed) {
+  unsigned k = (unsigned)seed, l = (unsigned)(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const unsigned long p = 0xD2511F53ul * a, q = 0xCD9E8D57ul * c;
+    const unsigned next_a = (unsigned)(q >> 32) ^ b ^ k, next_c = (unsigned)(p >> 32) ^ d ^ l;
+    b = (unsigned)q; d = (unsigned)p; a = next_a; c = next_c;
+    k += 0x9E3779B9u; l += 0xBB67AE85u;
+  }
+  return {{a, b, c, d}};
+}
+inline const real* keep_row(real* to, long keys, real probability, unsigned long seed, long lead, int stream, long query, long start) {
+  const long part = (keys + 3) / 4;
+  const real scale = probability < 1 ? 1 / (1 - probability) : 0;
+  const unsigned least = (unsigned)(probability * 4294967295.0);
+  real own[4][(KEYS + 3) / 4];
+  #pragma omp simd
+  for (long t = 0; t < part; ++t) {
+    const Random drawn = philox((unsigned)(start + t), (unsigned)query, (unsigned)lead, (unsigned)stream, seed);
+    for (int q = 0; q < 4; ++q) own[q][t] = drawn.x[q] >= least ? scale : real(0);
+  }
+  for (int q = 0; q < 4; ++q) for (long t = 0; t < part && q * part + t < keys; ++t) to[q * part + t] = own[q][t];
+  return to;
+}
+inline real dropped(real x, const real* row, long j) { return row ? (row[j] != 0 ? x * row[j] : real(0)) : x; }
+inline void noise(real* to, long keys, const real* given, bool drawn, real std, unsigned long seed, long lead, int stream, long query, long start) {
+  if (given) { std::memcpy(to, given, keys * sizeof(real)); return; }
+  if (!drawn) { for (long j = 0; j < keys; ++j) to[j] = 0; return; }
+  const long part = (keys + 3) / 4;
+  float own[4][(KEYS + 3) / 4];
+  #pragma omp simd
+  for (long t = 0; t < part; ++t) {
+    const Random r = philox((unsigned)(start + t), (unsigned)query, (unsigned)lead, (unsigned)stream, seed);
+    const float scale = 2.3283064e-10f;
+    const float u = ((float)(r.x[0] >> 8) + 0.5f) * 5.9604645e-8f, v = ((float)(r.x[2] >> 8) + 0.5f) * 5.9604645e-8f;
+    const float a = std::sqrt(-2 * std::log(u)), b = std::sqrt(-2 * std::log(v));
+    const float s = 6.2831853f * scale * (float)r.x[1], z = 6.2831853f * scale * (float)r.x[3];
+    own[0][t] = a * std::cos(s); own[1][t] = a * std::sin(s); own[2][t] = b * std::cos(z); own[3][t] = b * std::sin(z);
+  }
+  for (int q = 0; q < 4; ++q) for (long t = 0; t < part && q * part + t < keys; ++t) to[q * part + t] = std * own[q][t];
+}
+
+// Products. Those whose columns fill vectors are computed here, in registers; BLAS, which packs its operands, computes
+// the others.
+#if defined(__AVX512F__)
+constexpr int VECTOR = 64, HELD = 8;
+#elif defined(__AVX__)
+constexpr int VECTOR = 32, HELD = 4;
+#else
+constexpr int VECTOR = 16, HELD = 4;
+#endif
+typedef real vec __attribute__((vector_size(VECTOR), aligned(sizeof(real)), may_alias));
+constexpr long W = VECTOR / sizeof(real);
+template <bool turned, int rows, int vecs>
+inline void held(long k, const real* __restrict a, long lda, const real* __restrict b, long ldb, bool adds,
+                 real* __restrict to, long ld, real alpha) {
+  vec sum[rows][vecs];
+  #pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r)
+    #pragma GCC unroll 2
+    for (int c = 0; c < vecs; ++c) sum[r][c] = vec{};
+  for (long t = 0; t < k; ++t) {
+    vec own[vecs];
+    #pragma GCC unroll 2
+    for (int c = 0; c < vecs; ++c) own[c] = *(const vec*)(b + t * ldb + c * W);
+    #pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+      const real x = turned ? a[t * lda + r] : a[r * lda + t];
+      #pragma GCC unroll 2
+      for (int c = 0; c < vecs; ++c) sum[r][c] += x * own[c];
+    }
+  }
+  #pragma GCC unroll 8
+  for (int r = 0; r < rows; ++r)
+    #pragma GCC unroll 2
+    for (int c = 0; c < vecs; ++c) {
+      vec* at = (vec*)(to + r * ld + c * W);
+      *at = adds ? *at + alpha * sum[r][c] : alpha * sum[r][c];
+    }
+}
+template <bool turned, int vecs>
+inline void columns(long x, long k, const real* a, long lda, const real* b, long ldb, bool adds, real* to, long ld,
+                    real alpha) {
+  long r = 0;
+  const long step = turned ? 1 : lda;
+  for (; r + HELD <= x; r += HELD) held<turned, HELD, vecs>(k, a + r * step, lda, b, ldb, adds, to + r * ld, ld, alpha);
+  for (; r + 4 <= x; r += 4) held<turned, 4, vecs>(k, a + r * step, lda, b, ldb, adds, to + r * ld, ld, alpha);
+  for (; r < x; ++r) held<turned, 1, vecs>(k, a + r * step, lda, b, ldb, adds, to + r * ld, ld, alpha);
+}
+template <bool turned>
+inline void product(long x, long y, long k, const real* a, long lda, const real* b, long ldb, bool adds, real* to,
+                    long ld, real alpha) {
+  long c = 0;
+  for (; c + 2 * W <= y; c += 2 * W) columns<turned, 2>(x, k, a, lda, b + c, ldb, adds, to + c, ld, alpha);
+  for (; c < y; c += W) columns<turned, 1>(x, k, a, lda, b + c, ldb, adds, to + c, ld, alpha);
+}
+inline void multiply(bool turn_a, bool turn_b, int x, int y, int k, const real* a, int lda, const real* b, int ldb,
+                     bool adds, real* to, int ld, real alpha = 1) {
+  if (!turn_b && y % W == 0) {
+    if (turn_a) product<true>(x, y, k, a, lda, b, ldb, adds, to, ld, alpha);
+    else product<false>(x, y, k, a, lda, b, ldb, adds, to, ld, alpha);
+    return;
+  }
+  const real beta = adds;
+  GEMM(turn_b ? "T" : "N", turn_a ? "T" : "N", &y, &x, &k, &alpha, b, &ldb, a, &lda, &beta, to, &ld);
+}
+// Into a tile, whose rows have room for whole vectors, from columns that were turned before; few rows are not worth it.
+constexpr long TURNED = 32;
+inline long room(long length) { return (length + W - 1) / W * W + W; }
+inline void multiply_turned(bool turned, bool turn_a, int x, int y, int k, const real* a, int lda, const real* b, int ldb,
+                            const real* columns, long room, real* to, int ld, real alpha) {
+  if (turned) multiply(turn_a, false, x, (y + W - 1) / W * W, k, a, lda, columns, room, false, to, ld, alpha);
+  else multiply(turn_a, true, x, y, k, a, lda, b, ldb, false, to, ld, alpha);
+}
+inline void turn(real* to, const real* from, long step, long length, long width) {
+  const long all = room(length);
+  for (long first = 0; first < all; first += 2 * W) {
+    const long last = first + 2 * W < length ? first + 2 * W : length, end = first + 2 * W < all ? first + 2 * W : all;
+    for (long c = 0; c < width; ++c) {
+      for (long j = first; j < last; ++j) to[c * all + j] = from[j * step + c];
+      for (long j = last > first ? last : first; j < end; ++j) to[c * all + j] = 0;
+    }
+  }
+}
+
+inline void fill(real* to, long count, real value) { for (long i = 0; i < count; ++i) to[i] = value; }
+// The largest score of a row so far becomes `next`; returns what is subtracted from its scores.
+inline real raised(real next, real& most, real& sum, real& alpha) {
+  alpha = next == most ? real(1) : most == -INFINITY ? real(0) : exp_of(most - next);
+  most = next;
+  sum *= alpha;
+  return next == -INFINITY ? real(0) : next;
+}
+inline void rescale(real* to, const real* alpha, long rows, int width) {
+  for (long i = 0; i < rows; ++i) if (alpha[i] != 1) for (int c = 0; c < width; ++c) to[i * width + c] *= alpha[i];
+}
+inline void divide(real* to, const real* sum, long rows, int width) {
+  for (long i = 0; i < rows; ++i) {
+    const real one = sum[i] > 0 ? 1 / sum[i] : real(1);
+    for (int c = 0; c < width; ++c) to[i * width + c] *= one;
+  }
+}
+inline real inverse_of(real sum, real eps) { return sum + eps != 0 ? 1 / (sum + eps) : real(0); }
+inline void divide(real* to, const real* sum, long rows, int width, real eps) {
+  for (long i = 0; i < rows; ++i) {
+    const real one = inverse_of(sum[i], eps);
+    for (int c = 0; c < width; ++c) to[i * width + c] *= one;
+  }
+}
+inline void begin_with(real sink, real& most, real& sum) { most = sink; sum = sink == -INFINITY ? 0 : 1; }
+inline real log_of_row(real most, real sum) { return sum > 0 ? most + std::log(sum) : real(0); }
+inline real factor(real most, real log_sum) { return most == -INFINITY ? real(0) : exp_of(most - log_sum); }
+inline real log_of_sum(real most, real sum) { return sum > 0 ? most + std::log(sum) : real(INFINITY); }
+inline void add_products(real* to, const real* a, const real* b, long rows, int width) {
+  for (long i = 0; i < rows; ++i) {
+    real part = 0;
+    for (int c = 0; c < width; ++c) part += a[i * width + c] * b[i * width + c];
+    to[i] += part;
+  }
+}
+// Entries of a table at the distances first, first - 1, ... of the keys of a row; those beyond `reach` are its ends.
+inline const real* entries(real* to, long keys, const real* table, long reach, long first) {
+  const long far = tl::maximum(0L, tl::minimum(keys, first - reach)), near = tl::maximum(far, tl::minimum(keys, first + reach));
+  for (long j = 0; j < far; ++j) to[j] = table[2 * reach];
+  for (long j = far; j < near; ++j) to[j] = table[first - j + reach];
+  for (long j = near; j < keys; ++j) to[j] = table[0];
+  return to;
+}
+inline void add_entries(real* table, const real* x, long keys, long reach, long first) {
+  const long far = tl::maximum(0L, tl::minimum(keys, first - reach)), near = tl::maximum(far, tl::minimum(keys, first + reach));
+  real before = 0, after = 0;
+  for (long j = 0; j < far; ++j) before += x[j];
+  for (long j = far; j < near; ++j) table[first - j + reach] += x[j];
+  for (long j = near; j < keys; ++j) after += x[j];
+  table[2 * reach] += before;
+  table[0] += after;
+}

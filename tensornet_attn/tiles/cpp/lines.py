@@ -1,0 +1,236 @@
+"""The lines of a pass: calls of BLAS, loops over rows, and loops over index variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.tiles.cpp.passes import Pass, fresh, is_rows
+from tensornet_attn.tiles.cpp.places import Env, Where
+from tensornet_attn.tiles.loops import Loop, Statement
+from tensornet_attn.tiles.model import Node, Unfit
+
+START = {"add": "0", "max": "-INFINITY", "lse": "-INFINITY"}
+MORE = {"add": "to[j] += {x};", "max": "to[j] = tl::maximum(to[j], {x});", "lse": "to[j] = log_add(to[j], {x});"}
+
+
+@dataclass
+class Lines(Pass):
+    """Prints a pass."""
+
+    sides: dict[str, str] = field(default_factory=dict)  # buffers of a side x width, for products: their width
+    pending: list[str] = field(default_factory=list)  # lines that fill them
+    turned: dict[int, Node] = field(default_factory=dict)  # operands whose transpose products read, by number
+
+    def block(self) -> list[str]:
+        """The lines for a block of keys."""
+        return self.lines(self.build(), {})
+
+    def lines(self, items: Iterable[Loop | Statement], env: Env) -> list[str]:
+        """The lines of some items; what is of rows side by side shares one loop over them."""
+        found: list[str] = []
+        together: list[Loop | Statement] = []
+
+        def flush() -> None:
+            if together:
+                found.extend(["for (long i = 0; i < rows; ++i) {", *indented(self.row_lines(together, env)), "}"])
+                together.clear()
+
+        for item in items:
+            if is_rows(item):
+                together.append(item)
+                continue
+            flush()
+            if isinstance(item, Loop):
+                found += self.zeros(item, False)
+                found += [self.head(item.variable), *indented(self.lines(item.items, env)), "}"]
+            else:
+                found += self.statement(item, env)
+        flush()
+        return found
+
+    def row_lines(self, items: Iterable[Loop | Statement], env: Env) -> list[str]:
+        found: list[str] = []
+        for item in items:
+            if isinstance(item, Loop):
+                found += self.zeros(item, True)
+                found += [self.head(item.variable), *indented(self.row_lines(item.items, env)), "}"]
+            else:
+                found += self.statement(item, env)
+        return found
+
+    def head(self, variable: str) -> str:
+        return over_values(variable, self.program.nodes.sizes)
+
+    def zeros(self, loop: Loop, rows: bool) -> list[str]:
+        """Before a loop over a variable: what is added up over it begins at zero, or the least number."""
+        found = []
+        for one in loop.statements():
+            if one.over == loop.variable:
+                (node,) = one.makes
+                at, size = (
+                    (self.row(node, {}), self.count(node.axes[1])) if rows else (self.tile(node, {}), self.unit(node))
+                )
+                found += nested(one.inner, self.program.nodes.sizes, [f"fill({at}, {size}, {START[one.how]});"])
+        return found
+
+    def statement(self, one: Statement, env: Env) -> list[str]:
+        if not one.makes:
+            return one.lines()
+        node = one.makes[0]
+        if node.op == "dot":
+            return self.product(node, env, self.tile(node, env), self.columns(node), "false")
+        if node.op in ("softmax", "normalize"):
+            return self.online(node, env)
+        target = self.row(node, env)
+        if one.over:
+            return self.loop([self.other(node.args[0])], [env], [MORE[one.how]], target)
+        if node.op == "noise":
+            return self.noise(node, env)
+        if node.op == "unshift":
+            return [
+                f"fill({target}, span, 0);",
+                *self.loop([node.args[0]], [env], ["to[i + keys - 1 - j] = {x};"], target),
+            ]
+        self.kept.discard(node)
+        lines = self.loop([node], [env], ["to[j] = {x};"], target)
+        self.kept.add(node)
+        return lines
+
+    def loop(
+        self,
+        nodes: Sequence[Node],
+        envs: Sequence[Env],
+        forms: Sequence[str],
+        target: str = "",
+        sums: Sequence[str] = (),
+        max_of: str = "",
+    ) -> list[str]:
+        """A loop over the keys of a row, with a form for each entry {x}; `sums`, `max_of`: what it reduces."""
+        hoisted: dict[str, str] = {}
+        lines: list[str] = []
+
+        def hoist(text: str, kind: str) -> str:
+            if text not in hoisted:
+                hoisted[text] = f"v{len(hoisted)}"
+                lines.append(f"{kind}{hoisted[text]} = {text};")
+            return hoisted[text]
+
+        every = zip(nodes, envs, forms, strict=True)
+        body = " ".join(form.format(x=self.value(node, env, self.entry, hoist)) for node, env, form in every)
+        head = [f"real* to = {target};"] if target else []
+        reduction = f" reduction(+:{', '.join(sums)})" if sums else f" reduction(max:{max_of})" if max_of else ""
+        count = self.count(nodes[0].axes[1]) if len(nodes[0].axes) == 2 else "keys"
+        loop = f"for (long j = 0; j < {count}; ++j) {{ {body} }}"
+        return ["{", *indented([*lines, *head, f"#pragma omp simd{reduction}", loop]), "}"]
+
+    def online(self, node: Node, env: Env) -> list[str]:
+        """A softmax that is not divided by the sum of its rows: these and the largest scores are found on the way."""
+        x, seen = node.args[:2]
+        tile = self.stat_at(node.data, env)
+        at, row = f"{tile} * QUERIES + i", self.row(node, env)
+        if node.op == "normalize":
+            kept = Node("keep", (x, seen), node.axes, node.name, (), node.heads)
+            summed = self.loop([kept], [env], ["part += (to[j] = {x});"], row, ["part"])
+            return ["{ real part = 0;", *summed, f"l_i[{at}] += part; }}"]
+        last = node.data[2]
+        most = self.program.nodes.over(x, last, "max", node.name)
+        scores = Node("keep", (most, seen), node.axes, node.name, (Number(-inf),), node.heads)
+        form = "to[j] = {x}; next = to[j] > next ? to[j] : next;"
+        lines = [f"real next = m_i[{at}], part = 0;", *self.loop([scores], [env], [form], row, max_of="next")]
+        lines.append(f"const real less = raised(next, m_i[{at}], l_i[{at}], alpha[{at}]);")
+        if last:  # a sum of powers for each value of the variable
+            less = Node("less", (), (self.program.query,))
+            power = Node("softened", (x, seen, less), node.axes, node.name, (), x.heads)
+            powers = self.program.nodes.over(power, last, "add", node.name)
+            lines += self.loop([powers], [env], ["part += (to[j] = {x});"], row, ["part"])
+        else:
+            lines += [f"real* to = {row};", "#pragma omp simd reduction(+:part)"]
+            lines += ["for (long j = 0; j < keys; ++j) part += (to[j] = exp_of(to[j] - less));"]
+        lines.append(f"l_i[{at}] += part;")
+        if node in self.stored:
+            lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{at}];")
+        return ["{", *indented(lines), "}"]
+
+    def noise(self, node: Node, env: Env) -> list[str]:
+        """The noise of a row: as it was given, drawn, or none."""
+        number, index, stream, std, always = node.data
+        target, name, operand = self.row(node, env), self.operands[number], self.program.operands[number]
+        row = self.address(Node("load", (), node.axes, data=(number, index)), env, where_row(self.entry, self.pair[1]))
+        given = f"{name} ? {row} : nullptr"
+        drawn = f"{'true' if always else 'training'}, {self.number(std)}, seed, {self.lead(operand.heads, index, env)}"
+        return [f"noise({target}, keys, {given}, {drawn}, {stream}, first + i, start);"]
+
+    # products
+
+    def product(self, node: Node, env: Env, to: str, ld: str, adds: str, alpha: str = "1") -> list[str]:
+        """The call for a product."""
+        (axis,), (a, b) = node.data, map(self.other, node.args)
+        (pa, la), (pb, lb) = self.matrix(a, env), self.matrix(b, env)
+        x, y = node.axes
+        if x not in a.axes:
+            (a, pa, la), (b, pb, lb) = (b, pb, lb), (a, pa, la)
+        ta, tb = (str(turned).lower() for turned in (a.axes[0] == axis, b.axes[1] == axis))
+        sizes = ", ".join(map(self.count, (x, y, axis)))
+        before, self.pending = self.pending, []
+        if b.op == "load" and y in self.long_sides and tb == "true" and adds == "false":
+            number, index = b.data[:2]
+            self.turned[number] = b
+            first = f"{self.flat(index, env)} * {axis}_size * {self.room(y)} + {self.entry.origin[y]}"
+            columns = f"turned{number} + {first}, {self.room(y)}"
+            both = f"{pa}, {la}, {pb}, {lb}, {columns}"
+            return [*before, f"multiply_turned(turns, {ta}, {sizes}, {both}, {to}, {ld}, {alpha});"]
+        return [*before, f"multiply({ta}, {tb}, {sizes}, {pa}, {la}, {pb}, {lb}, {adds}, {to}, {ld}, {alpha});"]
+
+    @property
+    def long_sides(self) -> tuple[str, ...]:
+        return (self.pair[1], *self.program.relative)
+
+    def room(self, side: str) -> str:
+        """The length of a row of a transposed operand."""
+        return "key_room" if side == self.pair[1] else "place_room"
+
+    def matrix(self, node: Node, env: Env) -> tuple[str, str]:
+        """(address, leading dimension) of an argument of a product."""
+        if node in self.kept:
+            return self.tile(node, env), self.columns(node)
+        if node.op == "load":
+            return self.address(node, env, Where({}, self.entry.origin)), self.rows_step(node)
+        if node.op == "gradient":
+            return self.result_at("gradient", node.data[0], node.axes, env), f"{node.axes[1]}_size"
+        if len(node.axes) == 2 and node.axes[1] in self.program.widths:
+            return self.made_side(node, env)
+        raise Unfit(f"a product reads a '{node.op}' of {' '.join(node.axes)}")
+
+    def made_side(self, node: Node, env: Env) -> tuple[str, str]:
+        """A tile of rows or keys x width, made for one product: that is little beside the product."""
+        (side, width), name = node.axes, fresh(node, self.names)
+        self.sides[name] = width
+        where = Where({side: "r", width: "c"}, self.entry.origin)
+        value = self.value(node, env, where)
+        loop = f"for (long r = 0; r < {self.count(side)}; ++r) for (long c = 0; c < {width}_size; ++c)"
+        self.pending.append(f"{loop} {name}[r * {width}_size + c] = {value};")
+        return name, f"{width}_size"
+
+
+def where_row(where: Where, key: str) -> Where:
+    """The first entry of a row."""
+    return Where({axis: index for axis, index in where.index.items() if axis != key}, where.origin)
+
+
+def nested(variables: Iterable[str], sizes: Mapping[str, int], body: list[str]) -> list[str]:
+    """Lines in loops over index variables."""
+    for variable in reversed([*variables]):
+        body = [over_values(variable, sizes), *indented(body), "}"]
+    return body
+
+
+def over_values(variable: str, sizes: Mapping[str, int]) -> str:
+    """The head of a loop over an index variable."""
+    return f"for (int at_{variable} = 0; at_{variable} < {sizes[variable]}; ++at_{variable}) {{"
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    return [line if line.startswith("#") else f"  {line}" for line in lines]

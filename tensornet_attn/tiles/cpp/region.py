@@ -1,0 +1,254 @@
+"""What the forward and the backward of a region have in common: its operands, its programs and its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import reduce
+from math import inf, prod
+
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
+from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
+from tensornet_attn.tiles.cpp.passes import Buffer
+from tensornet_attn.tiles.cpp.places import Places, Where
+from tensornet_attn.tiles.model import ROWS, Node, Program, Unfit, below, vanishes
+
+
+@dataclass
+class Printed:
+    """The lines of a pass: the loop over blocks of keys, and what it keeps."""
+
+    text: Lines
+    loop: list[str]
+
+    @property
+    def buffers(self) -> Iterable[str]:
+        """Room for tiles, for rows, and for stored tiles of all blocks."""
+        for name, one in self.text.buffers.items():
+            if one.stored:
+                yield f"real* {name}_all = arena.take({one.count} * {one.size} * key_blocks);"
+            else:
+                yield f"real* {name} = arena.take({one.count} * {one.size});"
+        for name, width in self.text.sides.items():
+            yield f"real* {name} = arena.take(SPAN * {width}_size);"
+
+
+@dataclass
+class RegionText:
+    """A region as it is printed. `tiles`: how many tiles a block holds at once; `drawn`: rows that helpers fill."""
+
+    graph: Graph
+    program: Program
+    name: str
+    operands: tuple[str, ...] = field(init=False)
+    places: Places = field(init=False)
+    tiles: int = 0
+    drawn: int = 1
+    looks: int = 1
+    turned: dict[int, Node] = field(default_factory=dict)  # operands that the function being printed transposes
+    taken: set[str] = field(default_factory=set)  # names of buffers
+
+    def __post_init__(self) -> None:
+        names = (operand.use.name.replace(".", "_") for operand in self.program.operands)
+        self.operands = tuple(f"in{number}_{name}" for number, name in enumerate(names))
+        self.places = Places(self.graph, self.program, self.operands)
+        if any(self.program.heads[leg] > 1 for leg in self.places.programs):
+            raise Unfit("some tiles of a leg")
+
+    def size(self, leg: str) -> int:
+        return self.places.leg_size(leg)
+
+    @property
+    def programs(self) -> list[str]:
+        """The legs of which each program has one tile."""
+        return self.places.programs
+
+    @property
+    def maps(self) -> int:
+        """The statistics of a row."""
+        return self.places.maps
+
+    @property
+    def random(self) -> bool:
+        return any(node.op in ("noise", "drop") for node in self.program.nodes.made.values())
+
+    # passes
+
+    def open(self, online: bool) -> Lines:
+        """A pass; `online`: over maps before the division by the sums of their rows, which are otherwise known."""
+        found = Lines(self.graph, self.program, self.operands)
+        if not online:
+            for node in self.program_maps():
+                found.instead[node] = self.program.divided(node)
+        return found
+
+    def program_maps(self) -> list[Node]:
+        """The maps, read with whichever index variables."""
+        return [node for node in self.program.nodes.made.values() if node.op in ROWS]
+
+    def print(self, text: Lines) -> Printed:
+        """The loop over the blocks of keys of a pass."""
+        text.names |= self.taken
+        lines = text.block()
+        self.taken |= {*text.buffers, *text.sides}
+        self.count(text.buffers.values())
+        self.drawn, self.looks = max(self.drawn, text.drops), max(self.looks, len(text.looks))
+        self.turned |= text.turned
+        given = {name: (self.program.tiles(node.heads), text.unit(node)) for node, name in text.given.items()}
+        kept = given | {name: (one.count, one.size) for name, one in text.buffers.items() if one.stored}
+        stored = [f"real* {n} = {n}_all + start / KEYS * ({count} * {size});" for n, (count, size) in kept.items()]
+        return Printed(text, self.over_keys([*stored, *lines]))
+
+    def count(self, buffers: Iterable[Buffer]) -> None:
+        tiles = sum(one.count * {"TILE": 1, "WIDE": 2}.get(one.size, 0) for one in buffers)
+        self.tiles = max(self.tiles, tiles)
+
+    def over_keys(self, lines: list[str]) -> list[str]:
+        """Lines for each block of keys that some mask shows, in a variant that masks hide nothing of."""
+        program, areas = self.program, self.areas()
+        near, far = distances(areas) or (1, 0)
+        shift = "(first + key_end - query_end)"
+        begin = f"tl::maximum(0L, {shift} - {int(far)}) / KEYS * KEYS" if far < inf else "0"
+        end = f"tl::minimum(key_end, {shift} + rows + {int(-near)})" if near > -inf else "key_end"
+        others = [] if all(area.by_distance for area in areas) else [meets(area) for area in areas]
+        found = [
+            f"for (long start = {begin}; start < {end}; start += KEYS) {{",
+            "  const long keys = tl::minimum(KEYS, key_end - start);",
+            *([f"  if (!({' || '.join(others)})) continue;"] if others else []),
+        ]
+        if program.relative:
+            found.append("  const long span = rows + keys - 1, place = first - start - keys + key_end;")
+        if program.masks:
+            found.append(
+                "  const unsigned char* key_seen = key_mask ? key_mask + batch * key_mask_step[0] + start : nullptr;"
+            )
+        found += ["  auto visit = [&](auto mode) {", "    constexpr int MODE = decltype(mode)::value;"]
+        found += [*indented(indented(lines)), "  };"]
+        edge = f"if ({' || '.join(self.edges())}) visit(Mode<1>{{}}); else " if self.edges() else ""
+        masked = "if (masked) visit(Mode<2>{}); else " if program.masks else ""
+        return [*found, f"  {masked}{edge}visit(Mode<0>{{}});", "}"]
+
+    def areas(self) -> Areas:
+        """The areas outside which no part of the result reads anything."""
+        if not vanishes(self.program.exit.maps) or not self.program.masks:
+            return EVERYWHERE
+        return reduce(union, (look.areas for look in self.program.masks), ())
+
+    def edges(self) -> list[str]:
+        """Where a mask may hide a pair of a block."""
+        shift, looks = "(first + key_end - query_end - start)", self.program.masks
+        lefts = [look.left for look in looks if look.left is not None]
+        rights = [look.right for look in looks if look.right is not None]
+        found = [f"{shift} + rows - 1 > {min(lefts)}"] if lefts else []
+        found += [f"{shift} - (keys - 1) < {-min(rights)}"] if rights else []
+        return found + [meets(area) for area in dict.fromkeys(area for look in looks for area in look.hidden)]
+
+    # functions
+
+    def opening(self, read: list[str], made: list[str]) -> list[str]:
+        """The first lines of a function: lengths, operands, masks, and what it reads and makes besides."""
+        lines = ["const long query_end = size[0], key_end = size[1], batches = size[2];"]
+        lines += ["const long place_end = query_end + key_end - 1;"] if self.program.relative else []
+        lines += [f"const long {leg}_programs = {self.places.programs_of(leg)};" for leg in self.programs]
+        for axis, legs in self.program.widths.items():
+            lines.append(f"constexpr int {axis}_size = {prod(self.size(leg) for leg in legs)};")
+        place = 0
+        for number, (name, operand) in enumerate(zip(self.operands, self.program.operands, strict=True)):
+            steps = f"const long* {name}_step = step + {place};"
+            lines.append(f"const real* {name} = (const real*)pointer[{number}]; {steps}")
+            place += 1 + len(operand.heads) + len(operand.axes)
+        many = len(self.operands)
+        lines += [
+            f"const long* mask_step = step + {place};",
+            f"const long* key_mask_step = step + {place + 2 + len(self.program.others)};",
+            f"const unsigned char* mask_seen = (const unsigned char*)pointer[{many}];",
+            f"const real* mask_bias = (const real*)pointer[{many + 1}];",
+            f"const unsigned char* key_mask = (const unsigned char*)pointer[{many + 2}];",
+            "const bool masked = mask_seen || mask_bias || key_mask;",
+        ]
+        for number, name in enumerate([*read, *made], many + 3):
+            const = "" if name in made else "const "
+            lines.append(f"{const}real* {name} = ({const}real*)pointer[{number}];")
+        lines.append(
+            "const long blocks = (query_end + QUERIES - 1) / QUERIES, key_blocks = (key_end + KEYS - 1) / KEYS;"
+        )
+        lines.append("const long key_room = room(key_end);")
+        lines += ["const long place_room = room(place_end);"] if self.program.relative else []
+        lines.append("const bool turns = query_end >= TURNED;")
+        lines.append(f"const long groups = batches{''.join(f' * {leg}_programs' for leg in self.programs)};")
+        return lines
+
+    @property
+    def steps(self) -> int:
+        """How many steps operands and masks have."""
+        own = sum(1 + len(operand.heads) + len(operand.axes) for operand in self.program.operands)
+        return own + 3 + len(self.program.others)
+
+    def turned_buffers(self) -> list[str]:
+        """Room for the transposes of operands that have keys or relative positions as rows."""
+        found = ["long turned_pair = -1;"]
+        for number, node in self.turned.items():
+            count, room = self.program.tiles(node.data[1]), self.room_of(node)
+            found.append(f"real* turned{number} = arena.take({count} * {node.axes[1]}_size * {room});")
+        return found
+
+    def room_of(self, node: Node) -> str:
+        return "key_room" if node.axes[0] == self.program.key else "place_room"
+
+    def turn(self) -> list[str]:
+        """Transposes operands once for the blocks of a program."""
+        found = []
+        for number, node in self.turned.items():
+            width, index = f"{node.axes[1]}_size", [variable for variable in node.data[1] if variable]
+            at = f"turned{number} + {self.places.flat(index, {})} * {width} * {self.room_of(node)}"
+            length = "key_end" if node.axes[0] == self.program.key else "place_end"
+            origin = self.places.address(node, {}, Where({}, {}))
+            line = f"turn({at}, {origin}, {self.places.rows_step(node)}, {length}, {width});"
+            found += nested(index, self.program.nodes.sizes, [line])
+        if not found:
+            return []
+        return ["if (turns && turned_pair != pair) {", "  turned_pair = pair;", *indented(found), "}"]
+
+    def bases(self) -> list[str]:
+        """Where the operands of a program begin."""
+        legs = self.programs[::-1]
+        lines = ["long rest = pair;"]
+        lines += [f"const long {leg}_at = rest % {leg}_programs; rest /= {leg}_programs;" for leg in legs]
+        lines.append("const long batch = rest;")
+        return lines + [f"const real* {name}_base = {self.places.base(i)};" for i, name in enumerate(self.operands)]
+
+    def function(self, kind: str, lines: list[str]) -> str:
+        arguments = (
+            "const long* size, void* const* pointer, const long* step, int threads, unsigned long seed, bool training"
+        )
+        return "\n".join([f'extern "C" void {self.name}_{kind}({arguments}) {{', *indented(lines), "}"])
+
+
+def meets(area: Area) -> str:
+    """Whether a block of queries and keys meets an area."""
+    (near, far), (low, high) = area.distance, area.key
+    query, shift = "(first + key_end - query_end)", "(first + key_end - query_end - start)"
+    found = [f"{shift} + rows - 1 >= {int(near)}"] if near > -inf else []
+    found += [f"{shift} - (keys - 1) <= {int(far)}"] if far < inf else []
+    found += [f"{query} + rows - 1 >= {int(area.query[0])}"] if area.query[0] > -inf else []
+    found += [f"{query} <= {int(area.query[1])}"] if area.query[1] < inf else []
+    found += [f"start + keys - 1 >= {int(low)}"] if low > 0 else []
+    found += [f"start <= {int(high)}"] if high < inf else []
+    return f"({' && '.join(found) or 'true'})"
+
+
+def stored_between(first: Lines, later: Lines) -> set[Node]:
+    """The nodes that both passes need and what only the later one makes reads: their tiles are stored."""
+    before = {node for node in first.needed() if node.axes in (first.pair, first.wide)}
+    needed = later.needed()
+    common = before & {*needed}
+    read = {later.other(node) for one in later.ends for node in one.reads}
+    read |= {later.other(arg) for node in needed if node not in common for arg in node.args}
+    return {node for node in common & read if not free(node)}
+
+
+def free(node: Node) -> bool:
+    """Whether a tile is made again sooner than it is read from memory."""
+    reads = [one for one in below([node]) if len(one.axes) == 2]
+    return all(one.op in ("load", "distance", "number", "spread", "visible", "both", "either", "bias") for one in reads)

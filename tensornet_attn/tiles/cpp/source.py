@@ -1,0 +1,60 @@
+"""The C++ of a region: a function for the forward and one for the backward of a tile program, behind a header."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.tiles.build import tile_program
+from tensornet_attn.tiles.cpp.backward import backward
+from tensornet_attn.tiles.cpp.factors import with_factors_outside
+from tensornet_attn.tiles.cpp.forward import forward
+from tensornet_attn.tiles.cpp.region import RegionText
+from tensornet_attn.tiles.derive import gradients
+
+CACHE = 1024 * 1024  # bytes that the tiles of a block may take: the second cache of a core
+BLOCKS = ((64, 256), (32, 256), (32, 128), (32, 64), (16, 64))  # queries x keys
+TILES = 64  # of a leg in one program
+HEADER = (Path(__file__).parent / "header.h").read_text(encoding="utf-8")
+PRODUCTS = {"float": "sgemm_", "double": "dgemm_"}  # of the BLAS that torch has
+
+
+@dataclass
+class Region(RegionText):
+    """The text of a region. `gradients`: the number of the operand of each gradient that the backward makes."""
+
+    gradients: list[int] = field(default_factory=list)
+    text: str = ""
+    block: tuple[int, int] = BLOCKS[0]
+
+    def __post_init__(self) -> None:
+        self.program = with_factors_outside(self.program)
+        super().__post_init__()
+        made = gradients(self.program)
+        self.gradients = [*dict.fromkeys(leaf.data[0] for leaf, _ in made.leaves if leaf.op in ("load", "entry"))]
+        self.text = f"{forward(self)}\n{backward(self, made)}\n"
+        fits = ((n, m) for n, m in BLOCKS if self.tiles * n * m * 4 <= CACHE)
+        self.block = next(fits, BLOCKS[-1])
+
+
+def source(region: Region, kind: str = "float") -> str:
+    """The whole text for a type of numbers; the macros REAL and GEMM, if they are defined, choose another."""
+    queries, keys = region.block
+    own = {
+        "REAL": kind,
+        "GEMM": PRODUCTS[kind],
+        "QUERIES": queries,
+        "KEYS": keys,
+        "MASKS": region.looks,
+        "ROWS": region.drawn,
+    }
+    text = HEADER
+    for name, value in own.items():
+        text = text.replace(f"@{name}@", str(value))
+    return text + region.text
+
+
+def region_of(graph: Graph, step: Step) -> Region:
+    """The C++ of a kernel of blocks of queries. Raises Unfit."""
+    return Region(graph, tile_program(graph, step, TILES), "region")

@@ -1,0 +1,127 @@
+"""Sums over blocks: what a block adds to a result, to a gradient, or to the statistics of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from tensornet_attn.tiles.cpp.lines import Lines
+from tensornet_attn.tiles.cpp.passes import Row, SumRow
+from tensornet_attn.tiles.cpp.places import Env, Where
+from tensornet_attn.tiles.cpp.values import SHIFT
+from tensornet_attn.tiles.loops import Statement
+from tensornet_attn.tiles.model import Node, Unfit
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a sum is kept, for values of variables: a tile of rows x columns `ld` apart, a row, or a number.
+
+    `alpha`: what rows are multiplied by before each addition, at `factors`. `by`: factors of what is added.
+    """
+
+    at: Callable[[Env], str]
+    ld: str = "1"
+    factors: str = ""
+    alpha: tuple[Node, ...] = ()
+    by: tuple[Node, ...] = ()
+
+    def before(self, row: bool) -> list[str]:
+        """The line that multiplies all rows, or row i."""
+        if not self.alpha:
+            return []
+        if row:
+            return [f"rescale({self.at({})} + i * {self.ld}, {self.factors} + i, 1, {self.ld});"]
+        return [f"rescale({self.at({})}, {self.factors}, rows, {self.ld});"]
+
+
+def add(text: Lines, part: Node, target: Target) -> None:
+    """Adds a part of each block to a sum."""
+    both = (text.pair, text.wide)
+    part = without_sums(text.other(part))
+    if part.axes not in both and part.op == "add":
+        for arg in part.args:
+            add(text, arg, target)
+    elif part.axes not in both and part.op == "mul" and any(not arg.axes for arg in part.args):
+        number, rest = part.args if not part.args[0].axes else part.args[::-1]
+        add(text, rest, replace(target, by=(*target.by, number)))
+    elif part.op == "dot" and part.axes not in both:
+        add_product(text, part, target)
+    else:
+        inner = part
+        while inner.op in ("sum", "over") and inner.axes not in both:
+            (inner,) = map(text.other, inner.args)
+        if target.by or inner.axes not in both:
+            raise Unfit(f"a sum of a '{inner.op}' of {' '.join(inner.axes) or 'one number'}")
+        add_row(text, without_sums(inner), part.axes, target)
+
+
+def without_sums(part: Node) -> Node:
+    """What is added up over variables, which a sum does itself."""
+    while part.op == "over" and part.data[1] == "add":
+        (part,) = part.args
+    return part
+
+
+def variables(text: Lines, nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The variables of some nodes, in the order of the program."""
+    own = {variable for node in nodes for variable in node.heads}
+    return tuple(variable for variable in text.program.nodes.sizes if variable in own)
+
+
+def add_product(text: Lines, part: Node, target: Target) -> None:
+    """Adds a product, by BLAS."""
+    args = tuple(map(text.other, part.args))
+
+    def lines() -> list[str]:
+        where = Where({}, text.entry.origin)
+        by = " * ".join(text.value(node, {}, where) for node in target.by) or "1"
+        return [*target.before(False), *text.product(part, {}, target.at({}), target.ld, "true", by)]
+
+    heads = variables(text, (part, *target.alpha, *target.by))
+    text.ends.append(Statement(heads, (*args, *target.alpha), lines))
+
+
+def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> None:
+    """Adds a tile of queries x keys, summed over its other sides, row by row."""
+    query, key = text.pair
+    along = bool(axes) and axes in ((key,), text.program.relative)
+
+    def lines() -> list[str]:
+        if along:
+            return text.loop([inner], [{}], ["to[j] += {x};"], target.at({}))
+        many = text.program.nodes.sizes[one.unrolled] if one.unrolled else 1
+        envs: list[Env] = [{one.unrolled: str(value)} for value in range(many)]
+        names = [f"part{value}" for value in range(many)]
+        summed = text.loop([inner] * many, envs, [f"{name} += {{x}};" for name in names], sums=names)
+        places = (f"({target.at(env)})[i]" if axes == (query,) else f"*({target.at(env)})" for env in envs)
+        adds = [f"{place} += {name};" for place, name in zip(places, names, strict=True)]
+        return [*target.before(True), f"{{ real {' = 0, '.join(names)} = 0;", *summed, *adds, "}"]
+
+    one = SumRow(variables(text, (inner, *target.alpha)), (inner, *target.alpha), lines)
+    one.of = None if along or target.alpha else inner
+    text.ends.append(one)
+
+
+def add_pairs(text: Lines, leaf: Node, d: Node, to: str) -> None:
+    """Adds the gradient of a leaf of queries x keys; `to`: the operand's gradient, from the block's first key on."""
+    d = without_sums(text.other(d))
+    heads = variables(text, (leaf, d))
+    text.ends.append(Row(heads, (d,), lambda: text.loop([d], [{}], ["to[j] += {x};"], to)))
+
+
+def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:
+    """Adds the gradient of a table's entries at distances; `to`: the table, or the row of it of each query."""
+    d = without_sums(text.other(d))
+    reach = leaf.data[2]
+    rows = f" + i * {2 * reach + 1}" if len(text.program.operands[leaf.data[0]].axes) > 1 else ""
+
+    def lines() -> list[str]:
+        text.drops += 1
+        row = f"arena.row({text.drops - 1})"
+        return [
+            *text.loop([d], [{}], ["to[j] = {x};"], row),
+            f"add_entries({to}{rows}, {row}, keys, {reach}, {SHIFT});",
+        ]
+
+    text.ends.append(Row(variables(text, (d,)), (d,), lines))

@@ -1,0 +1,187 @@
+"""C++ kernels in modules: results, the calls that they take, derivatives, torch.compile, `auto` and `warm`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import tensornet_attn as ta
+from tensornet_attn.cli.app import app
+from tensornet_attn.errors import InputError
+from tensornet_attn.runtime import blockwise, cpp
+
+F64 = torch.float64
+LEGS = {"f": 32, "h": 8, "g": 4, "d": 32}
+pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
+
+
+def layer(backend: str = "cpp", dtype: torch.dtype = F64, **options: Any) -> nn.Module:
+    """Compiled in the cache of the whole run: once for each dtype."""
+    return ta.compile(ta.load("hard_fish", legs=LEGS), backend, dtype=dtype, **options)
+
+
+def inputs(*batch: int, n: int = 70, m: int | None = None) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    return [torch.randn(*batch, size, 32, generator=draw, dtype=F64) for size in ([n] if m is None else [n, m])]
+
+
+@pytest.fixture
+def calls() -> Iterator[list[str]]:
+    """The names of regions whose C++ runs."""
+    found: list[str] = []
+    run = blockwise.cpp_forward
+
+    def counted(name: str, *given: Any) -> Any:
+        found.append(name)
+        return run(name, *given)
+
+    with patch.object(blockwise, "cpp_forward", counted):
+        yield found
+
+
+def pair() -> tuple[nn.Module, nn.Module]:
+    made, plain = layer(), layer("reference")
+    plain.load_state_dict(made.state_dict())
+    return made, plain
+
+
+def agree(made: nn.Module, plain: nn.Module, given: list[Tensor], **options: Any) -> None:
+    found = []
+    for module in (made, plain):
+        leaves = [*(x.detach().requires_grad_() for x in given), *module.parameters()]
+        y = module(*leaves[: len(given)], **options)
+        weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)
+        found.append([y, *torch.autograd.grad((y * weight).sum(), leaves, materialize_grads=True)])
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
+def masks(*batch: int, n: int, m: int) -> dict[str, Any]:
+    draw = torch.Generator().manual_seed(1)
+    keep = torch.rand(*batch, n, m, generator=draw) < 0.6
+    keep[..., 3, :] = False  # a query that sees nothing
+    return {"mask": keep, "key_mask": torch.rand(*batch, m, generator=draw) < 0.7}
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("n", [1, 33, 150])
+def test_results_are_those_of_the_reference(calls: list[str], batch: tuple[int, ...], n: int) -> None:
+    made, plain = pair()
+    agree(made, plain, inputs(*batch, n=n))
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("form", ["mask", "key_mask", "both", "float", "no batch"])
+def test_masks_of_the_call(calls: list[str], batch: tuple[int, ...], form: str) -> None:
+    (made, plain), given = pair(), masks(*batch, n=70, m=70)
+    given = {name: x for name, x in given.items() if form in (name, "both")}
+    if form in ("float", "no batch"):
+        keep = masks(*(batch if form == "float" else ()), n=70, m=70)["mask"]
+        given = {"mask": torch.where(keep, torch.linspace(-1, 1, 70, dtype=F64), -torch.inf)}
+    agree(made, plain, inputs(*batch), **given)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_workers_share_the_gradients(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        agree(*pair(), inputs(1, n=200))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_calls_that_the_functions_of_blocks_compute(calls: list[str]) -> None:
+    made, (x,) = layer(), inputs(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        made(x)
+    bias = torch.zeros(70, 70, dtype=F64, requires_grad=True)
+    torch.autograd.grad(made(x, mask=bias).sum(), bias)
+    torch.testing.assert_close(torch.func.vmap(made)(x[None])[0], layer_like(made)(x))
+    assert made(x[:, :0]).shape == (2, 0, 32)
+    made.to(torch.bfloat16)(x.to(torch.bfloat16))
+    assert not calls
+
+
+def layer_like(made: nn.Module) -> nn.Module:
+    plain = layer("reference")
+    plain.load_state_dict(made.state_dict())
+    return plain
+
+
+def test_second_derivatives(calls: list[str]) -> None:
+    (x,) = inputs(n=20)
+    x.requires_grad_()
+    found = []
+    for module in pair():
+        (first,) = torch.autograd.grad(module(x).pow(2).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.pow(2).sum(), [x, *module.parameters()]))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
+    assert len(calls) == 1
+
+
+@pytest.mark.rotated
+def test_torch_compile_sees_one_operation() -> None:
+    made, plain = pair()
+    agree(
+        torch.compile(made, fullgraph=True, backend="aot_eager", dynamic=True), plain, inputs(2), **masks(2, n=70, m=70)
+    )
+
+
+def test_float32(calls: list[str]) -> None:
+    made, (x,) = layer(dtype=torch.float32), inputs(2)
+    plain = layer("reference")
+    plain.load_state_dict(made.state_dict())
+    torch.testing.assert_close(made(x.float()).double(), plain(x), rtol=1e-4, atol=1e-5)
+    assert len(calls) == 1
+
+
+def test_auto_takes_what_warm_has_compiled(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    design, before = ta.load("hard_fish", legs=LEGS), cpp.cpp_folder()
+    ta.warm(design)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    early = ta.compile(design)
+    assert early.plan.backend == "torch"
+    assert "backend torch" in ta.explain(design)
+    (tmp_path / "tensornet-attn").mkdir()
+    (tmp_path / "tensornet-attn" / "cpp").symlink_to(before)
+    assert ta.compile(design).plan.backend == "cpp"
+    assert "C++ kernels" in ta.explain(design)
+    assert early.plan.backend == "torch"
+    assert ta.compile("mhsa").plan.backend == "torch"
+
+
+def test_warm_says_what_it_made() -> None:
+    legs = ",".join(f"{leg}={size}" for leg, size in LEGS.items())
+    done = CliRunner().invoke(app, ["warm", "hard_fish", "--legs", legs])
+    assert done.exit_code == 0, done.output
+    assert f"hard_fish: {cpp.cpp_folder()}" in done.output
+    assert "torch computes all of it" in CliRunner().invoke(app, ["warm", "mhsa"]).output
+    with pytest.raises(InputError, match="dtype 'float16'"):
+        ta.warm("hard_fish", dtype="float16")
+
+
+def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpp, "cpp_compiler", lambda: None)
+    with pytest.warns(UserWarning, match="backend 'cpp' cannot run: there is no C"):
+        made = layer()
+    assert made.plan.backend == "torch"
+    assert "not cpp: there is no C++ compiler" in made.explain()
+    assert "not cpp: there is no C++ compiler" in ta.explain("hard_fish", "cpp")
+    with pytest.raises(InputError, match="strict, but backend 'cpp'"):
+        layer(strict=True)
+
+
+@pytest.mark.parametrize(("dtype", "reason"), [(torch.bfloat16, "not in bfloat16"), (torch.float16, "not in float16")])
+def test_other_dtypes_are_left_to_torch(dtype: torch.dtype, reason: str) -> None:
+    with pytest.warns(UserWarning, match=reason):
+        assert layer(dtype=dtype).plan.backend == "torch"
