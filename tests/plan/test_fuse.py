@@ -193,7 +193,8 @@ def test_query_key_and_value_on_head_legs_of_their_own(query: str, key: str, val
         },
         "output": "y",
     }
-    module, oracle = (ta.compile(design, backend, causal, dtype=torch.float64) for backend in ("torch", "reference"))
+    options = {"dtype": torch.float64, "n": 64}  # so short that blocks of queries do not pay off
+    module, oracle = (ta.compile(design, backend, causal, **options) for backend in ("torch", "reference"))
     module.load_state_dict(oracle.state_dict())
     assert "attend(" in module.source
     for shape in ((2, 7, 6), (7, 6), (0, 7, 6)):
