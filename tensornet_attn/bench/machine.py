@@ -6,22 +6,27 @@ import gc
 import os
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from math import inf
-from pathlib import Path
 
 import torch
 
 from tensornet_attn.bench.measure import Call, Sample, by_clock, is_gpu, sample_of
 from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.products import Measured, Shape, rate_at
+from tensornet_attn.cost.rates import processor
 from tensornet_attn.cost.sizes import dtype_bytes
+from tensornet_attn.nn.rates import copy_rate, exponential_rate, product_rates
 from tensornet_attn.version import __version__
 
 PART = 0.5  # share of a GPU's memory for tensors over pairs of positions
 LEAST = 3  # minimum number of samples of a rate
 SIZES = {"cuda": (8192, 1 << 30), "cpu": (512, 1 << 24)}  # side of the matrices, bytes to copy
 SECONDS = {"cuda": 0.5, "cpu": 0.1}  # measuring time of each rate
+BRIEF = 0.3  # share of this time for each of many rates
+EXPONENTIALS = {"cuda": 1 << 26, "cpu": 1 << 17}
 
 
 def machine(device: str) -> dict[str, object]:
@@ -30,13 +35,8 @@ def machine(device: str) -> dict[str, object]:
         triton: str | None = metadata.version("triton")
     except metadata.PackageNotFoundError:
         triton = None
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]  # on Linux
     return {
-        "cpu": names[0] if names else platform.processor() or platform.machine(),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if is_gpu(device) else "cpu",
@@ -91,21 +91,33 @@ def select(device: str) -> None:
 
 @dataclass(frozen=True)
 class Rates:
-    """FLOP/s of a product of two `side` x `side` matrices, and bytes per second that a copy reads and writes."""
+    """FLOP/s of a product of two `side` x `side` matrices, and bytes per second that a copy reads and writes.
+
+    `products`: FLOP/s by shape. `exponentials`: per second, 0 if not measured.
+    """
 
     dtype: str
     flops: float
     bandwidth: float
     side: int
     copied: int
+    products: tuple[Measured, ...] = ()
+    exponentials: float = 0.0
 
-    def floor(self, flops: float, moved: float) -> float:
-        """The minimum seconds for these operations and bytes.
+    def floor(self, flops: float, moved: float, work: Sequence[tuple[Shape, float]] = (), exps: float = 0.0) -> float:
+        """The minimum seconds: the longer of arithmetic and of moving bytes, which can happen at the same time.
+
+        Arithmetic is the sum of products at the rate of their shape and of exponentials. `work`: FLOPs by shape;
+        the rest of `flops` counts at the rate of square matrices.
 
         >>> Rates("bfloat16", 1e12, 1e10, 8192, 2**30).floor(5e9, 2e8)
         0.02
         """
-        return max(flops / self.flops, moved / self.bandwidth)
+        shaped = [(rate_at(shape, self.products), own) for shape, own in work] if self.products else []
+        plain = max(0.0, flops - sum(own for _, own in shaped))
+        arithmetic = sum(own / min(rate, self.flops) for rate, own in shaped) + plain / self.flops
+        arithmetic += exps / self.exponentials if self.exponentials else 0.0
+        return max(arithmetic, moved / self.bandwidth)
 
     @property
     def device(self) -> Device:
@@ -120,12 +132,15 @@ def measured_rates(device: str, dtype: str) -> Rates:
     kind: torch.dtype = getattr(torch, dtype)
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(side, side, generator=generator).to(device, kind) for _ in range(2))
-    source = torch.ones(copied // 4, device=device)
-    target = torch.empty_like(source)
     sample = sample_of(device) or by_clock(time.perf_counter)
     product = shortest(lambda: torch.mm(a, b), sample, seconds)
-    copy = shortest(lambda: target.copy_(source), sample, seconds)
-    return Rates(dtype, 2 * side**3 / product, 2 * copied / copy, side, copied)
+    copy = copy_rate(lambda call: shortest(call, sample, seconds), device, copied)
+
+    def best(call: Call) -> float:
+        return shortest(call, sample, seconds * BRIEF)
+
+    exponentials = exponential_rate(best, device, kind, EXPONENTIALS[where])
+    return Rates(dtype, 2 * side**3 / product, copy, side, copied, product_rates(best, device, kind), exponentials)
 
 
 def shortest(call: Call, sample: Sample, seconds: float) -> float:

@@ -3,9 +3,11 @@
 operations   2 per multiply-add of the plan; three times as many with a backward, because each product has two
              gradients. Recomputation in kernels, elementwise operations and pairs of positions that causal attention
              hides are not counted
+exponentials of softmaxes and of maps that take as long, in the forward
 bytes        inputs, weights and output once; with a backward, inputs and weights are read again, the gradient of the
              output is read, and the gradients of inputs and weights are written
-floor        the longer of operations at the rate of a matrix product and bytes at the rate of a copy
+floor        the longer of arithmetic and moving bytes: operations at the rate of products of their shape, plus
+             exponentials at their rate; bytes at the rate of a copy
 
 The module also predicts the memory of tensors over pairs of positions.
 """
@@ -14,15 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import FORWARD, Case
 from tensornet_attn.bench.machine import Rates
+from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.shapes import exponentials, shapes
 from tensornet_attn.cost.sizes import dtype_bytes, sizes_at
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph import Graph
+from tensornet_attn.graph.model import Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.target import target_from
 
@@ -32,41 +38,67 @@ AT_ONCE = 3  # copies alive during a step: operand, masked operand, result
 
 @dataclass(frozen=True)
 class Model:
-    """FLOPs, bytes, and their minimum seconds at the measured rates (None if rates were not measured)."""
+    """FLOPs, bytes, exponentials, and their minimum seconds at the measured rates (None if rates were not measured)."""
 
     flops: int
     bytes: int
     floor: float | None = None
+    exponentials: int = 0
 
 
 def model_of(case: Case, kind: str, backend: str, rates: Rates | None) -> Model:
     """The model of a pass in the plan of our backend."""
     plan = compiler.plan_of(case.graph, backend, target_from(**case.wanted(kind)))
     flops, moved = flops_of(plan.schedule, case, kind), bytes_of(case, kind)
-    return Model(flops, moved, rates and rates.floor(flops, moved))
+    work, exps = work_of(plan.schedule, case, kind)
+    return Model(flops, moved, rates and rates.floor(flops, moved, work, exps), exps)
+
+
+def scene_of(schedule: Graph, case: Case) -> Scene:
+    graph = split_products(schedule)
+    return Scene(graph, sizes_at(graph, case.lengths), case.batch)
 
 
 def flops_of(schedule: Graph, case: Case, kind: str) -> int:
     """The FLOPs of the products of a schedule, over the whole batch."""
-    graph = split_products(schedule)
-    scene = Scene(graph, sizes_at(graph, case.lengths), case.batch)
-    total = 0
-    for step in graph.steps:
-        times = 3 if kind != FORWARD and step.name in scene.learned else 1
+    scene, total = scene_of(schedule, case), 0
+    for step in scene.graph.steps:
         batch = scene.batch if step.name in scene.batched else 1
-        total += (
-            2 * times * batch * sum(count * visible_size(scene, legs) for legs, count in products(scene, step).items())
-        )
+        pairs = sum(count * visible_size(scene, legs) for legs, count in products(scene, step).items())
+        total += 2 * _times(scene, step, kind) * batch * pairs
     return total
+
+
+def work_of(schedule: Graph, case: Case, kind: str) -> tuple[list[tuple[Shape, float]], int]:
+    """The FLOPs of a schedule by shape, and its exponentials, over the whole batch."""
+    scene, found, exps = scene_of(schedule, case), list[tuple[Shape, float]](), 0
+    for step in scene.graph.steps:
+        own = shapes(scene, step)
+        found += [
+            (shape, 2 * _times(scene, step, kind) * macs * float(visible_share(scene, legs)))
+            for shape, legs, macs in own
+        ]
+        exps += sum(int(count * visible_share(scene, legs)) for legs, count in exponentials(scene, step))
+    return found, exps
+
+
+def _times(scene: Scene, step: Step, kind: str) -> int:
+    return 3 if kind != FORWARD and step.name in scene.learned else 1
 
 
 def visible_size(scene: Scene, legs: Iterable[str]) -> int:
     """The size of a product over these legs, without the pairs that causal attention hides."""
-    graph, size = scene.graph, scene.size(legs)
+    shown, size = visible_share(scene, legs), scene.size(legs)
+    return int(size * shown)
+
+
+def visible_share(scene: Scene, legs: Iterable[str]) -> Fraction:
+    """The share of pairs that causal attention shows, if these legs are of pairs; otherwise 1."""
+    graph = scene.graph
     if not (graph.causal and {graph.query, graph.key} <= {*legs}):
-        return size
-    n = scene.sizes[graph.query]  # the number of keys is the same, because a case has one length
-    return size // (n * n) * (n * (n + 1) // 2)
+        return Fraction(1)
+    n = scene.sizes[str(graph.query)]  # the number of keys is the same, because a case has one length
+    return Fraction(n + 1, 2 * n)
 
 
 def bytes_of(case: Case, kind: str) -> int:

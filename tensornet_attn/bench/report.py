@@ -10,9 +10,11 @@ from tensornet_attn.bench.targets import Outcome, Target
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.report.words import aligned, in_bytes
 
-HEAD = ("", "median", "quartiles", "ratio", "quartiles", "peak", "error")
+HEAD = ("", "median", "quartiles", "floor", "of floor", "ratio", "quartiles", "peak", "error")
 UNITS = (
     "median and quartiles of one call; ratio: time over that of {ours}, from medians, with quartiles over rounds;\n"
+    "floor: the longer of arithmetic (products at the measured rate of their shape, plus exponentials) and moving bytes"
+    "\n(inputs, weights, output, gradients), for our plan; of floor: floor over median;\n"
     "peak: memory beyond inputs and weights; error: root mean square, relative to the reference."
 )
 STEP_UNITS = (
@@ -40,12 +42,13 @@ def block(result: Result) -> str:
 
     >>> from tensornet_attn.bench.results import Entry, Result, Spread
     >>> spread = Spread(0.012, 0.011, 0.0131)
-    >>> entries = [Entry("torch", seconds=spread, peak_bytes=2_000_000, error=3e-7), Entry("flex", "skipped", "why.")]
+    >>> entries = [Entry("torch", seconds=spread, peak_bytes=2_000_000, error=3e-7, floor=9e-3)]
+    >>> entries += [Entry("flex", "skipped", "why.")]
     >>> fixed = ("mhsa", "forward", 512, 4, "float32", "cpu", False, {"f": 256, "n": 512}, {}, "torch", entries)
     >>> print(block(Result(*fixed)))
     mhsa, f 256, n 512, batch 4, float32, cpu: forward
-             median   quartiles        ratio  quartiles  peak     error
-      torch  12.0 ms  11.0 to 13.1 ms                    2.00 MB  3e-07
+             median   quartiles        floor    of floor  ratio  quartiles  peak     error
+      torch  12.0 ms  11.0 to 13.1 ms  9.00 ms  75%                         2.00 MB  3e-07
       flex   skipped: why.
     """
     sizes = [f"{name} {value}" for name, value in {**result.legs, **result.settings}.items()]
@@ -53,9 +56,8 @@ def block(result: Result) -> str:
     lines = aligned([HEAD, *(row(entry, result.n) for entry in result.entries)])
     model = result.model
     if model is not None and model.floor is not None:
-        took = "" if result.share is None else f"; {result.ours} achieves {result.share:.0%} of it"
-        figures = f"{human(model.flops)} operations, {in_bytes(model.bytes)}"
-        lines.append(f"lower bound {figures}: {seconds(model.floor)}{took}")
+        figures = f"{human(model.flops)} operations, {human(model.exponentials)} exponentials, {in_bytes(model.bytes)}"
+        lines.append(f"floor {seconds(model.floor)}: {figures}")
     return "\n".join([f"{', '.join(facts)}: {result.kind}", *(f"  {line}" for line in lines)])
 
 
@@ -95,7 +97,7 @@ def step_row(result: Result, first: Result, others: Sequence[str]) -> list[str]:
 
 
 def row(entry: Entry, n: int) -> list[str]:
-    """The cells: name, median, quartiles, ratio, its quartiles, peak, error; or name, status and reason."""
+    """The cells: name, median, quartiles, floor, share of it, ratio, its quartiles, peak, error; or status, reason."""
     if not entry.measured or entry.seconds is None or entry.peak_bytes is None:
         return [entry.name, f"{entry.status}: {entry.reason}"]
     unit, factor = ("ms", 1e3) if entry.seconds.median < 1 else ("s", 1.0)
@@ -105,7 +107,18 @@ def row(entry: Entry, n: int) -> list[str]:
         ratios = [f"{entry.ratio.median:.2f}", f"{entry.ratio.low:.2f} to {entry.ratio.high:.2f}"]
     error = "" if entry.error is None else f"{entry.error:.0e}"
     last = "; ".join([error, *filter(None, (_shorter(entry, n), entry.note))])
-    return [entry.name, f"{median} {unit}", f"{low} to {high} {unit}", *ratios, in_bytes(entry.peak_bytes), last]
+    floors = ["", ""]
+    if entry.floor is not None and entry.of_floor is not None:
+        floors = [seconds(entry.floor), f"{entry.of_floor:.0%}"]
+    return [
+        entry.name,
+        f"{median} {unit}",
+        f"{low} to {high} {unit}",
+        *floors,
+        *ratios,
+        in_bytes(entry.peak_bytes),
+        last,
+    ]
 
 
 def _shorter(entry: Entry, n: int) -> str:

@@ -52,7 +52,8 @@ class Entry:
     """One contestant. `status`: measured, skipped (unsupported), failed (an exception) or wrong (incorrect results).
 
     `seconds`: time of one call, from `rounds` samples of `calls` calls. `ratio`: its time over ours. `peak_bytes`:
-    memory beyond inputs and weights. `error`: relative error to the reference, at length `checked_n`.
+    memory beyond inputs and weights. `error`: relative error to the reference, at length `checked_n`. `floor`: the
+    minimum seconds of our plan for what it computes, see `model`; None if rates were not measured.
     """
 
     name: str
@@ -66,6 +67,15 @@ class Entry:
     peak_bytes: int | None = None
     error: float | None = None
     checked_n: int | None = None
+    floor: float | None = None
+
+    @property
+    def of_floor(self) -> float | None:
+        """The share of the floor that it reaches: the floor over its median time."""
+        return None if self.floor is None or self.seconds is None else self.floor / self.seconds.median
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"of_floor": self.of_floor}
 
     @property
     def measured(self) -> bool:
@@ -104,7 +114,7 @@ class Result:
         return fields | {
             "pass": self.kind,
             "model": self.model and asdict(self.model) | {"share": self.share},
-            "contestants": [asdict(entry) for entry in self.entries],
+            "contestants": [entry.as_dict() for entry in self.entries],
         }
 
 

@@ -89,12 +89,19 @@ class Bench:
         result.model = model_of(case, kind, result.ours, self.rates)
         for name in self.options.names:
             entry, found = self.checked(name, case, kind)
+            entry.floor = self.floor(result, case, found, kind)
             result.entries.append(entry)
             if found is not None:
                 ready[name] = found
         self.say(f"{case.design.name}, n {case.n}, {kind}: timing {', '.join(ready)} ...")
         self.time(result, ready, kind)
         return result
+
+    def floor(self, result: Result, case: Case, found: Contestant | None, kind: str) -> float | None:
+        """The floor of a contestant: that of the result, unless it computes another function."""
+        if found is None or found.case.design is case.design:
+            return result.model and result.model.floor
+        return model_of(found.case, kind, result.ours, self.rates).floor
 
     def checked(self, name: str, case: Case, kind: str) -> tuple[Entry, Contestant | None]:
         """The entry of a contestant, and the contestant if its results are correct. The entry has the reason if not."""
@@ -193,17 +200,18 @@ class Setting:
     def ready(self, options: Options, always: bool) -> tuple[Run, Options, Setting]:
         """Starts a run. Returns it with its options, and this setting with `planned`.
 
-        Rates are measured if `always`, on a GPU, or if `costs` is `measured`. Raises InputError for an unknown device.
+        Plans are for the measured rates if `always`, on a GPU, or if `costs` is `measured`. Raises InputError for an
+        unknown device.
         """
         select(self.device)
         limit = memory_limit(self.device, MEMORY) if self.memory is None else self.memory
         options = replace(options, repeats=self.repeats, seconds=self.seconds, memory=limit)
         wanted = always or is_gpu(self.device) or self.costs == MEASURED
-        rates = [measured_rates(self.device, self.dtype)] if wanted else []
-        planned = rates[0].device if rates else None
+        rates = [] if DECODING in options.passes else [measured_rates(self.device, self.dtype)]  # steps have no floor
+        planned = rates[0].device if wanted else None
         if self.costs not in (None, MEASURED):
             planned = device_named(str(self.costs))
-        own = {"seed": self.seed, "costs": self.costs or (MEASURED if rates else None), "tune": self.tune}
+        own = {"seed": self.seed, "costs": self.costs or (MEASURED if wanted else None), "tune": self.tune}
         run = Run("", machine(self.device), asdict(options) | own, load=[load()], rates=rates)
         return run, options, replace(self, planned=planned)
 

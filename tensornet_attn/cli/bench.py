@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 OF_CASES = ("against", "legs", "settings", "causal")
 OF_CALLS = ("against", "causal", "plot", "targets", "rehearse", "costs", "tune")  # not for --decoding
+NOT_OF_REGRET = (*OF_CALLS[:1], "backend", "dtype", "device", "plot", "targets", "rehearse", "tune", "decoding")
 OF_LENGTHS = ("n", "backend", "batch", "dtype")
 GPU_BACKENDS, GPU_DTYPE = ("auto", "triton", "torch"), "bfloat16"  # on a CPU: torch first, in float32
 
@@ -92,6 +93,10 @@ def bench(
         bool,
         flag("--decoding", "Measure a decoding step after --n positions, against handwritten steps."),
     ] = False,
+    regret: Annotated[
+        bool,
+        flag("--regret", "Compare predicted with measured times, and each choice of the planner with its candidates."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure designs against handwritten PyTorch.
@@ -100,6 +105,16 @@ def bench(
     interleaved in one process, after a comparison of each with the reference. With --device cuda and no design, bench
     measures all GPU targets; with --decoding, a step with a cache.
     """
+    if regret:
+        others = ", ".join(f"--{name}" for name in NOT_OF_REGRET if _given(context, name))
+        if others:
+            raise typer.BadParameter(f"--regret measures plans of the torch backend; leave out {others}.")
+        from tensornet_attn.cli.regret import measure
+
+        every = [load(name, legs, settings) for name in spelled_out(designs or ["*"])]
+        wanted = lengths(n) if _given(context, "n") else []
+        measure(every, wanted, batch, causal, seed, costs, threads, memory, output, as_json, _say)
+        return
     on_gpu = device.partition(":")[0] == "cuda"
     aimed = targets or rehearse or (on_gpu and not designs and not decoding)
     gpu = rehearse or on_gpu

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tensornet_attn.cli.options import Json, flag
+import typer
+
+from tensornet_attn.cli.options import Json, Text, flag
 from tensornet_attn.cli.output import print_json
 from tensornet_attn.errors import InputError, MissingPartError
+
+if TYPE_CHECKING:
+    from tensornet_attn.cost.rates import Table
 
 REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graphviz", "typer", "rich")
 
 
 def doctor(
     as_json: Json = False,
-    calibrate: Annotated[bool, flag("--calibrate", "Measure this CPU, for '--device this' of other commands.")] = False,
+    calibrate: Annotated[
+        bool, flag("--calibrate", "Measure this CPU (half a minute), for '--device this' of other commands.")
+    ] = False,
+    output: Annotated[
+        Text, typer.Option("-o", "--output", metavar="FILE", help="With --calibrate: write the table to this file.")
+    ] = None,
     kernels: Annotated[
         bool, flag("--kernels", "Compile the handwritten Triton kernels and list the resources they use.")
     ] = False,
@@ -29,14 +40,16 @@ def doctor(
 
         print(tables({family: survey(family) for family in FAMILIES}))
         return
+    if output is not None and not calibrate:
+        raise typer.BadParameter("-o names the file of a new table; add --calibrate.", param_hint="'-o'")
     if calibrate:
-        from tensornet_attn.cost.devices import remember
+        from tensornet_attn.cost.rates import remember
 
         try:
-            from tensornet_attn.nn.calibrate import calibrate as measured
+            from tensornet_attn.bench.calibrate import calibrate as measured
         except (ImportError, OSError) as error:
             raise MissingPartError(f"torch cannot be imported: {str(error).splitlines()[0]}") from None
-        remember(measured())
+        remember(measured(), None if output is None else Path(output))
     report = examine()
     if as_json:
         print_json(report)
@@ -54,10 +67,9 @@ def examine() -> dict[str, dict[str, str]]:
 
     from tensornet_attn.version import __version__
 
-    devices = _devices() | {"rates": _rates()}
     own = {"tensornet-attn": __version__, "python": platform.python_version(), "platform": platform.platform()}
     packages = {name: _version(name) or "missing: reinstall tensornet-attn" for name in REQUIRED}
-    return {"versions": own | packages, "devices": devices, "optional parts": _optional()}
+    return {"versions": own | packages, "devices": _devices(), "rates": _rates(), "optional parts": _optional()}
 
 
 def _version(name: str) -> str | None:
@@ -85,16 +97,43 @@ def _devices() -> dict[str, str]:
     return found
 
 
-def _rates() -> str:
-    """The measured rates of this machine, which price plans for `--device this`."""
-    from tensornet_attn.cost.devices import THIS, device_named
-    from tensornet_attn.cost.sizes import human
+def _rates() -> dict[str, str]:
+    """The tables of measured rates: of this machine, for `--device this`, and the shipped one, for `--device cpu`."""
+    from tensornet_attn.cost.rates import calibration_file, of_this_machine, shipped
 
     try:
-        this = device_named(THIS)
+        this = of_this_machine()
     except InputError as error:
-        return str(error)
-    return f"{human(this.rate)}FLOPs and {human(this.bandwidth or 0)}B per second, measured"
+        return {"this": str(error), "cpu": _table(shipped())}
+    found = {"this": _table(this), "file": str(calibration_file())}
+    threads = _threads()
+    if threads not in (None, this.machine.threads):
+        found["threads"] = f"measured with {this.machine.threads}, torch has {threads} now: times will differ"
+    return found | {"cpu": _table(shipped())}
+
+
+def _threads() -> int | None:
+    try:
+        import torch
+    except (ImportError, OSError):
+        return None
+    return int(torch.get_num_threads())
+
+
+def _table(table: Table) -> str:
+    """The main rates of a table, its machine and its age."""
+    from datetime import date
+
+    from tensornet_attn.cost.sizes import human
+
+    days = (date.today() - date.fromisoformat(table.measured)).days
+    own = table.machine
+    where = f"{own.threads} thread{'s' * (own.threads != 1)} of {own.processor}, torch {own.torch}"
+    return (
+        f"{human(int(table.rate))}FLOPs, {human(int(table.exponentials))}exponentials and "
+        f"{human(int(table.bandwidth))}B per second, {where}; "
+        f"measured {days} day{'s' * (days != 1)} ago by '{table.command}'"
+    )
 
 
 def _optional() -> dict[str, str]:

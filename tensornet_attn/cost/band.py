@@ -17,7 +17,9 @@ from tensornet_attn.graph.visibility import visible_areas
 from tensornet_attn.ir.areas import Areas, distances, reach_and_prefix
 from tensornet_attn.ops import OPS
 
-BLOCKS = (32, 256)  # minimum and maximum number of queries in a block
+BLOCKS = (32, 256)  # minimum and maximum number of queries in a block within a band
+BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU; 2 to 8 MB are similar
+LEAST = 16  # minimum rows of a block
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,9 @@ class MapOperation(Operation):
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         return row(box).operations * scene.elements(box.operand("of"))
 
+    def exponentials(self, box: Box) -> int:
+        return int(row(box).exponential)
+
     def saved(self, box: Box) -> tuple[str, ...]:
         return (row(box).saves,)
 

@@ -48,6 +48,11 @@ class Map:
     level: int = ATOM  # the operator precedence of its PyTorch text
     operations: int = 1  # for each element
 
+    @property
+    def exponential(self) -> bool:
+        """Whether it takes about as long as an exponential."""
+        return any(word in self.triton for word in ("exp_of", "power_of", "tl.log", "tl.erf", "tl.sin", "tl.cos"))
+
 
 _CUBIC = "1.5957691216057308 * ({x} + 0.044715 * {x} * {x} * {x})"  # 2 sqrt(2 / pi) (x + 0.044715 x ** 3)
 _EXP20 = "exp_of(tl.minimum({x}, 20.0))"

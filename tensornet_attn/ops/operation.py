@@ -55,6 +55,7 @@ class Operation(ABC):
 
     # Work and memory
     per_element: ClassVar[int] = 0  # elementwise operations for each element of the operand
+    exponential: ClassVar[int] = 0  # exponentials for each element of the operand
     saves: tuple[str, ...] = ()  # saved for backward: operands by role, `result`, `row` (one number a row), `chosen`
     gradient: ClassVar[str] = ""  # runtime function of the first saved tensor and the gradient; empty: autograd
     row_gradients: ClassVar[Mapping[str, str]] = {}  # gradient functions of operands with one number a row, by role
@@ -125,6 +126,10 @@ class Operation(ABC):
         acts = sum(name in numbers and scene.number(numbers[name]) != at for name, at in (("scale", 1), ("dropout", 0)))
         each = self.per_element + bool(scene.graph.masks(step)) + acts
         return each * scene.elements(box.operand("of"))
+
+    def exponentials(self, box: Box) -> int:
+        """Exponentials, or functions that take as long, for each element of the operand."""
+        return self.exponential
 
     def saved(self, box: Box) -> tuple[str, ...]:
         """The tensors saved for the backward of this box, in the form of `saves`."""

@@ -82,6 +82,7 @@ class LogSumExpOperation(Reduction):
     log_of_sum = True
     keeps_zeros = False
     per_element = 4  # max, subtract, exp, sum
+    exponential = 1
     saves = ("of", "result")
 
     def of(self, value: Tensor, keep: Tensor, axis: int) -> Tensor:

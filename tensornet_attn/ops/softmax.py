@@ -38,6 +38,7 @@ class SoftmaxOperation(Operation):
     masked = runs_along = zero_where_hidden = True
     keeps_zeros = False
     per_element = 5  # max, subtract, exp, sum, divide
+    exponential = 1
     saves = ("result",)
     gradient = "softmax_gradient"
     row_gradients: ClassVar[Mapping[str, str]] = {"sink": "sink_gradient"}

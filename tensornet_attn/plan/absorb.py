@@ -72,6 +72,8 @@ def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Grap
     made, chosen = graph, dict[str, str]()
     while moves := [Move(fired, after, cost(after)) for fired, after in _moves(made)]:
         fine = [move for move in moves if move.cost.less(cost(made))]
+        if ABSORBED in context.forced and not chosen:
+            fine = fine or moves
         if not fine:
             return Lowered(fusable(graph, made), chosen, _refusals(made, moves, cost(made), context))
         best = min(fine, key=lambda move: move.cost.time)

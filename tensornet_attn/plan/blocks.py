@@ -10,15 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.band import Block
+from tensornet_attn.cost.band import BUDGET, LEAST, Block
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import product
 from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
-
-BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU; 2 to 8 MB are similar
-LEAST = 16  # minimum rows of a block
 
 
 @dataclass(frozen=True)

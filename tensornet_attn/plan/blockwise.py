@@ -16,6 +16,7 @@ from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.price import scene_of, time_in_blocks, time_of_step
 
 WORTH = 1.25  # accepted slowdown for storing no tensor of queries x keys
+LITTLE = 2**26  # bytes of these tensors that a device with measured rates stores if that is faster
 
 
 class Blockwise(Implementation[Group]):
@@ -35,8 +36,11 @@ class Blockwise(Implementation[Group]):
         parts = dict.fromkeys(part for body in form.bodies for part in body)
         kept = sum(time_of_step(scene, part, target) for part in parts)
         again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
+        pairs = {leg for leg in (form.graph.query, form.graph.key) if leg}
+        stored = sum(target.bytes * scene.elements(part) for part in parts if pairs <= {*part.legs})
+        worth = 1.0 if target.device.measured and stored <= LITTLE else WORTH
         but = "with recomputation in the backward, they would take"
-        return Cost(again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, WORTH)
+        return Cost(again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth)
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         split, _ = split_best(graph, context.sizes, context.device)

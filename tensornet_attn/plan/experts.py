@@ -18,7 +18,7 @@ from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.implementation import AtPlaces, Context, Cost, Lowered, kernel
 from tensornet_attn.plan.order import order
-from tensornet_attn.plan.price import scene_of, time_of_step
+from tensornet_attn.plan.price import scene_of, seconds_apart, time_of_step
 from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 
@@ -96,6 +96,11 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         last, hidden, device, sizes, k = form.product, form.hidden, context.device, _sizes(form, context), form.chosen
         assert isinstance(last, Product)
         assert not isinstance(hidden, str)
+        but = f"'{last.step.name}' for the chosen experts only would take"
+        worth = 1 - 1e-12  # strictly less, to pay for the sorting
+        if device.measured:
+            own, other = seconds_apart(self.lower(form, context).graph, form.graph, context.sizes, context.target)
+            return Cost(own, other, duration, but, worth)
         dense = ours = 0
         for step, product in (*hidden, (last.step, last)):
             if step.attention is not None:
@@ -107,8 +112,6 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             elif product is not None:
                 dense += order([use.legs for use in step.op.uses], step.legs, sizes, device, device.width).time
                 ours += chosen_time(product, k, sizes, device, context.backend == "triton")
-        but = f"'{last.step.name}' for the chosen experts only would take"
-        worth = 1 - 1e-12  # strictly less, to pay for the sorting
         return Cost(ours, dense, lambda time, digits: duration(device.seconds(int(time)), digits), but, worth)
 
     def lower(self, form: Gated, context: Context) -> Lowered:

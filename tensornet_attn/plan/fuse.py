@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.sizes import human
 from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
 from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
 from tensornet_attn.ir.arithmetic import times
+from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes
-from tensornet_attn.plan.order import order
+from tensornet_attn.plan.price import seconds_apart
 from tensornet_attn.rewrite.change import with_steps
 from tensornet_attn.rewrite.duplicate import STATE_APART
 from tensornet_attn.rewrite.engine import Trace, everywhere, rewritten
@@ -83,6 +82,7 @@ class Fused(OfBoxes[Scored]):
         return other if len(other.chosen) > len(plain.chosen) else plain
 
 
+PADDED = 16  # keys so many times as wide as values: most of the fused call's work is on zeros, so it has a price
 FUSED = Fused()
 
 
@@ -103,87 +103,25 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
 
 
 def _of_rewritten(form: Scored, context: Context) -> Cost:
-    """The cost of rewritten scores in fused attention, and that of the original scores in blocks of queries.
+    """The seconds of rewritten scores in fused attention, and those of the original scores in blocks of queries.
 
-    FLOPs per query-key pair, forward and backward, including the product with the values; memory passes count as FLOPs.
-    The fused call computes every head's scores at full width, and again in the backward. Blocks of queries mix heads on
-    the scores, are recomputed, and move each score through memory. Queries that the rewriting computes, and keys or
-    values that are expanded to heads they lack, are moved too; this cost is divided by the other sequence's length.
+    The original scores mix heads on the scores, and are recomputed; rewritten scores of every head have the full width.
     """
-    op, plain, made, sizes, device = form.op, form.graph, form.made, context.sizes, context.device
+    op = form.op
     assert not isinstance(op, str)
-    scores = _numbers(made, sizes, {*op.scores} - {made.query, made.key})
-    width, value = _widths(op, made, sizes)
-    moved = 4 * device.rate / (device.bandwidth or device.rate)
-    fused = scores * (2 * 3.5 * 2 * max(width, value) + FUSED_PASSES * moved)
-    macs, passes = _of_a_pair(plain, attentions(plain)[form.box].of.name, sizes, device)
-    dense = WORK * 3 * 2 * (macs + scores * value) + (passes + scores * PASSES) * moved
-    keys = _side(plain, made, made.key, sizes) + SPREAD_PASSES * _spread(made, op, width, sizes)
-    queries = _side(plain, made, made.query, sizes)
-    fused += moved * (keys / max(1, sizes[str(made.query)]) + queries / max(1, sizes[str(made.key)]))
+    own, other = seconds_apart(fuse(form.made, form.box), form.graph, context.sizes, context.target)
+    width, _ = _widths(op, form.made, context.sizes)
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )
-    but = f"with {what}, a query and a key would take"
-    return Cost(fused, dense, lambda flops, digits: f"{human(round(flops), digits)} FLOPs", but)
+    return Cost(own, other, duration, f"with {what}, attention would take")
 
 
 def _widths(op: FusedAttention, made: Graph, sizes: Mapping[str, int]) -> tuple[int, int]:
     """The widths of a query and of a value; the fused call pads the narrower one with zeros."""
     query, value = ({*use.legs} - {*op.scores} for use in (op.query, op.value))
-    return _numbers(made, sizes, query), _numbers(made, sizes, value)
-
-
-def _side(plain: Graph, made: Graph, own: str | None, sizes: Mapping[str, int]) -> float:
-    """Elements per position that the rewriting computes, times their passes through memory."""
-    pair = {made.query, made.key}
-    anew = [step for step in made.steps if step.name not in plain.step and {*step.legs} & pair == {own}]
-    return NEW_PASSES * sum(_numbers(made, sizes, {*step.legs} - {own}) for step in anew)
-
-
-def _spread(made: Graph, op: FusedAttention, width: int, sizes: Mapping[str, int]) -> int:
-    """Elements per position of the expanded keys and values."""
-    uses = (op.key, op.value)
-    shared = {*op.scores} - {made.query, made.key} & {leg for use in uses for leg in use.legs}
-    if all(shared & {*use.legs} in (set(), shared) for use in uses):
-        return 0
-    return len(uses) * width * _numbers(made, sizes, shared)
-
-
-def _of_a_pair(graph: Graph, name: str, sizes: Mapping[str, int], device: Device) -> tuple[float, float]:
-    """The cost of the original scores per query-key pair: MACs in the best order, and elements times memory passes."""
-    scores, pair = graph.step[name], {graph.query, graph.key}
-    before = {use.name for use in scores.op.uses if use.name in graph.step and pair <= {*use.legs}}
-    found = [_of_a_pair(graph, one, sizes, device) for one in sorted(before)]
-    macs, passes = sum(own[0] for own in found), sum(own[1] for own in found)
-    if scores.contraction is None:
-        read = sum(_numbers(graph, sizes, {*use.legs} - pair) for use in scores.op.uses if pair <= {*use.legs})
-        return macs, passes + BOX_PASSES * read
-    factors = [[use.legs for use in term.factors] for term in scores.contraction.terms]
-    met = {leg for own in factors for legs in own for leg in legs}
-    known = {leg: _numbers(graph, sizes, {leg}) for leg in {*met, *scores.legs}}
-    flops = sum(order(own, scores.legs, known, device).flops for own in factors if len(own) > 1)
-    more = TERM_PASSES * (len(factors) - 1) + MIX_PASSES * sum(len(own) > 2 for own in factors)
-    return (
-        macs + flops / 2 / (known[str(graph.query)] * known[str(graph.key)]),
-        passes + more * _numbers(graph, sizes, {*scores.legs} - pair),
-    )
-
-
-def _numbers(graph: Graph, sizes: Mapping[str, int], legs: Iterable[str | None]) -> int:
-    return prod(sizes.get(leg) or graph.leg[leg].size or 1 for leg in legs if leg)
-
-
-# Passes of an element through memory, forward and backward, and the cost of work, as measured on one core.
-PADDED = 16  # keys so many times as wide as values: most of the fused call's work is on zeros, so it has a price
-FUSED_PASSES = 6  # a score in the fused call
-PASSES = 14.5  # a score of a softmax in blocks of queries
-TERM_PASSES = 16  # a score, for each term after the first
-MIX_PASSES = 4  # a score of a product of more than two factors
-BOX_PASSES = 8  # an operand of a box before the softmax
-WORK = 1.8  # FLOPs relative to the fused call's: recomputation, and smaller products
-NEW_PASSES = 10  # an element of a query or key that the rewriting computes
-SPREAD_PASSES = 11  # an element of a key or value that is expanded to heads it lacks
+    width, other = (prod(made.leg[leg].size or sizes[leg] for leg in legs) for legs in (query, value))
+    return width, other
 
 
 def softmaxes(graph: Graph) -> list[str]:

@@ -59,7 +59,8 @@ class Cost:
 class Context:
     """The input of a planning decision: `sizes` of all legs, target, backend, and the rows of the table.
 
-    `always`: blocks of queries are used even if they do not pay off.
+    `always`: blocks of queries are used even if they do not pay off. `forced`: names of implementations and rewritings
+    that are used wherever they are supported, even if they do not pay off.
     """
 
     sizes: Mapping[str, int]
@@ -67,6 +68,7 @@ class Context:
     backend: str
     rows: tuple[Implementation[Any], ...]
     always: bool = False
+    forced: tuple[str, ...] = ()
 
     @property
     def device(self) -> Device:
@@ -108,7 +110,9 @@ class Implementation(ABC, Generic[Form]):
         """Why a form is not computed this way (unsupported, or too expensive); empty if it is. And the cost."""
         reasons = self.unsupported(form, context)
         cost = None if reasons else self.cost(form, context)
-        return (reasons if cost is None or cost.pays else (f"{cost.but} {cost}",)), cost
+        if cost is None or cost.pays or self.name in context.forced:
+            return reasons, cost
+        return (f"{cost.but} {cost}",), cost
 
     @abstractmethod
     def lowered(self, graph: Graph, context: Context) -> Lowered:

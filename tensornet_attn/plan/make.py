@@ -6,7 +6,7 @@ the complete plan. The first implementation that accepts a form computes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn import limits
@@ -22,7 +22,7 @@ from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.price import price_of
 from tensornet_attn.plan.target import TRAINING, Target
-from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, chosen
+from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, alternatives, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
 from tensornet_attn.tiles.legs import quadratic
 
@@ -39,20 +39,34 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
         plans = {AS_PRICED: _as_written(graph, target, sizes)}
     else:
         tables = {"triton": (BESIDE_FUSED if fused else TRITON_ALONE,), "cpp": CPP}.get(backend, (TORCH,))
-        start, left_out = _simpler(graph, backend)
         ways = WAYS if target.demanding else WAYS[:1]
-        every = [
-            {
-                way.name: _planned(graph, start, table, Context(sizes, target, backend, table.rows), way, left_out)
-                for way in ways
-            }
-            for table in tables
-        ]
+        every = [_in_ways(graph, backend, target, table, ways) for table in tables]
         plans = min(every, key=lambda plans: price_of(plans[AS_PRICED].schedule, sizes, target).seconds)
     plan = chosen(plans, sizes) if target.demanding else plans[AS_PRICED]
     if target.strict:
         strictly(graph.name, plan.regions, backend)
     return plan
+
+
+def candidates(
+    graph: Graph, backend: str = "torch", target: Target = TRAINING, only: Container[str] | None = None
+) -> dict[str, Plan]:
+    """The plan of a graph and all plans that it was preferred to, each schedule once, by the first way to get it.
+
+    `only`: names of the ways to plan.
+    """
+    table = TORCH if backend != "triton" else TRITON_ALONE
+    names = (*(one.name for one in table.rewritings), *(one.name for one in table.rows), ABSORBED)
+    ways = [way for way in alternatives(names) if only is None or way.name in only]
+    plans = _in_ways(graph, backend, target, table, ways)
+    once = {plan.schedule.to_text(): name for name, plan in reversed(plans.items())}
+    return {name: plan for name, plan in plans.items() if name in once.values()}
+
+
+def _in_ways(graph: Graph, backend: str, target: Target, table: Table, ways: Iterable[Way]) -> dict[str, Plan]:
+    context = Context(target.sizes(graph), target, backend, table.rows)
+    start, left_out = _simpler(graph, backend)
+    return {way.name: _planned(graph, start, table, context, way, left_out) for way in ways}
 
 
 def _as_written(graph: Graph, target: Target, sizes: Mapping[str, int]) -> Plan:

@@ -5,7 +5,8 @@
     backward with recomputation          three times the FLOPs, twice the bytes
     fused attention                      queries and keys, or values, are padded with zeros to one width
 
-Steps within a block of queries move no data, because a block is sized to stay in a cache.
+Steps within a block of queries move no data, because a block is sized to stay in a cache. If the device has a table of
+measured rates, `cost/seconds.py` prices each step.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from dataclasses import dataclass
 from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.memory import moved, peak
 from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.seconds import module_seconds, seconds_of
 from tensornet_attn.cost.work import elementwise, macs
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.graph.recurrence import erases
-from tensornet_attn.plan.blocks import rows_of
+from tensornet_attn.plan.blocks import groups_of, rows_of
+from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.target import Target
 
 KEEPS, AGAIN = (3, 3), (4, 3)  # FLOPs and bytes of forward and backward, as multiples of the forward's
@@ -39,7 +42,9 @@ class Price:
 def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> Price:
     """The price of a schedule; `sizes`: the legs that are known at run time only."""
     found = peak(scene_of(split_products(schedule), sizes, target), target.backward, scratch)
-    return Price(target.device.seconds(time_of(schedule, sizes, target)), target.bytes * found.numbers, found.step)
+    seconds = target.device.seconds(time_of(schedule, sizes, target))
+    seconds += module_seconds(target.device.rates, target.backward) if target.device.measured else 0.0
+    return Price(seconds, target.bytes * found.numbers, found.step)
 
 
 def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
@@ -79,6 +84,8 @@ def _block(scene: Scene, step: Step, block: Block) -> int:
 
 def time_of_step(scene: Scene, step: Step, target: Target) -> int:
     """The time of a step, in the device's units."""
+    if target.device.measured:
+        return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
     more, numbers = _widened(scene, step) if step.attention else (0, 0)
     work = 2 * (macs(scene, step) + more) + elementwise(scene, step)
     moves = target.device.width * (moved(scene, step) + numbers)
@@ -101,12 +108,34 @@ def _widened(scene: Scene, step: Step) -> tuple[int, int]:
 def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:
     """The time of a kernel that is not yet in the graph: its work, the elements read and written."""
     assert step.kernel is not None
+    if target.device.measured:
+        return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
     work = sum(2 * macs(scene, part) + elementwise(scene, part) for part in step.kernel.body)
     moves = target.device.width * (
         scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.op.uses))
     )
     flops, bytes_ = AGAIN if target.backward and step.name in scene.learned else (1, 1)
     return target.device.time(flops * work, bytes_ * moves)
+
+
+def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> tuple[float, float]:
+    """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
+
+    They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
+    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks.
+    """
+    one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
+    return _without(one, two, sizes, target), _without(two, one, sizes, target)
+
+
+def _without(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> float:
+    """The seconds of the steps of a primitive graph that the other one lacks."""
+    scene, steps = scene_of(graph, sizes, target), [step for step in graph.steps if step not in other.steps]
+    names = {step.name for step in steps}
+    groups = [group for group in groups_of(graph, sizes) if group.steps & names and group.reason is None]
+    inside = {name for group in groups for name in (*group.steps, *group.spread)}
+    counted = [step for group in groups for step in group.kernels] + [one for one in steps if one.name not in inside]
+    return sum(seconds_of(scene, step, target.device.rates, target.backward) for step in counted)
 
 
 def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> Scene:

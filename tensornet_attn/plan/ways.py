@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tensornet_attn.errors import InputError
@@ -20,21 +20,26 @@ from tensornet_attn.plan.model import Offer, Plan
 from tensornet_attn.plan.normalized import NORMALIZED
 from tensornet_attn.plan.price import price_of
 
+DENSE, BLOCKS = "dense", "blocks of queries instead of fused attention"
 AS_PRICED = "the cheapest implementation of each region"
 
 
 @dataclass(frozen=True)
 class Way:
-    """Names of skipped rewritings and implementations. `always`: use blocks of queries even if they do not pay off."""
+    """Names of skipped rewritings and implementations. `always`: use blocks of queries even if they do not pay off.
+
+    `forced`: names of rewritings and implementations that are used even if they do not pay off.
+    """
 
     name: str
     without: tuple[str, ...] = ()
     always: bool = False
+    forced: tuple[str, ...] = ()
 
     def of(self, context: Context) -> Context:
         """The context for this way to plan."""
         rows = tuple(row for row in context.rows if row.name not in self.without)
-        return replace(context, rows=rows, always=self.always)
+        return replace(context, rows=rows, always=self.always, forced=self.forced)
 
 
 NOT_DENSE = [one.name for one in (NORMALIZED, FOR_EACH, DUPLICATES, DISTRIBUTION)]
@@ -42,11 +47,20 @@ NOT_DENSE += [one.name for one in (BAND, LINEAR, FUSED, BLOCKWISE)]
 WAYS = (
     Way(AS_PRICED),
     Way("blocks of queries wherever possible", always=True),
-    Way("blocks of queries instead of fused attention", (FUSED.name, FOR_EACH.name), always=True),
+    Way(BLOCKS, (FUSED.name, FOR_EACH.name), always=True),
     Way("blocks of queries instead of linear attention", (LINEAR.name, FOR_EACH.name, NORMALIZED.name), always=True),
-    Way("dense", (ABSORBED, *NOT_DENSE)),
+    Way(DENSE, (ABSORBED, *NOT_DENSE)),
     Way("keys and values as written", (ABSORBED,)),
 )
+
+
+def alternatives(names: Iterable[str]) -> tuple[Way, ...]:
+    """All ways to plan: those above, and without or with each rewriting or implementation of these names."""
+    names = tuple(names)
+    one = [Way(f"without {name}", (name,)) for name in names] + [
+        Way(f"{name} forced", forced=(name,)) for name in names
+    ]
+    return (*WAYS, *one)
 
 
 def chosen(plans: Mapping[str, Plan], sizes: Mapping[str, int]) -> Plan:

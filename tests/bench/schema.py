@@ -33,6 +33,8 @@ CONTESTANT = record(
     peak_bytes=or_null(COUNT),
     error=or_null(NUMBER),
     checked_n=or_null(COUNT),
+    floor=or_null(NUMBER),
+    of_floor=or_null(NUMBER),
 )
 RESULT = record(
     design=TEXT,
@@ -45,7 +47,7 @@ RESULT = record(
     settings={"type": "object", "additionalProperties": NUMBER},
     ours=TEXT,
     **{"pass": {"enum": ["forward", "forward+backward", "decoding"]}},
-    model=or_null(record(flops=COUNT, bytes=COUNT, floor=or_null(NUMBER), share=or_null(NUMBER))),
+    model=or_null(record(flops=COUNT, bytes=COUNT, floor=or_null(NUMBER), exponentials=COUNT, share=or_null(NUMBER))),
     contestants={"type": "array", "items": CONTESTANT},
 )
 CRITERION = record(
@@ -60,7 +62,11 @@ CRITERION = record(
     reason=TEXT,
     met=or_null({"type": "boolean"}),
 )
-RATES = record(dtype=TEXT, flops=NUMBER, bandwidth=NUMBER, side=COUNT, copied=COUNT)
+SHAPE = record(batch=COUNT, rows=COUNT, columns=COUNT, summed=COUNT)
+PRODUCTS = {"type": "array", "items": record(shape=SHAPE, flops=NUMBER)}
+RATES = record(
+    dtype=TEXT, flops=NUMBER, bandwidth=NUMBER, side=COUNT, copied=COUNT, products=PRODUCTS, exponentials=NUMBER
+)
 GPU = record(name=TEXT, capability=TEXT, memory=COUNT, processors=COUNT, cuda=TEXT)
 NAMES = {"type": "array", "items": TEXT}
 SCHEMA = record(

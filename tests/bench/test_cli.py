@@ -38,7 +38,7 @@ def test_results_table_and_picture(run, tmp_path: Path) -> None:
     ]
     lines = outcome.out.splitlines()
     assert lines[0] == "mhsa, n 6, m 6, f 8, h 2, d 4, batch 2, float32, cpu: forward"
-    assert lines[1].split() == ["median", "quartiles", "ratio", "quartiles", "peak", "error"]
+    assert lines[1].split() == ["median", "quartiles", "floor", "of", "floor", "ratio", "quartiles", "peak", "error"]
     assert [line.split()[0] for line in lines[2:7]] == ["torch", "reference", "eager", "sdpa", "softmax"]
     assert outcome.out.count("skipped: 'talking_heads' mixes scores before its softmax") == 4
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")

@@ -8,6 +8,7 @@ import tensornet_attn as ta
 from tensornet_attn.bench.case import FORWARD, TRAINING, Case
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.model import Model, model_of
+from tensornet_attn.cost.products import Measured, Shape
 
 RATES = Rates("float32", 1e6, 1e6, 512, 1 << 20)
 PROJECTIONS = 4 * 6 * 8 * 8  # multiply-adds of one sequence: four of 6 positions, 8 by 8
@@ -47,6 +48,13 @@ def test_the_floor_is_the_longer_of_both() -> None:
     assert found.floor == max(found.flops, found.bytes) / 1e6 == found.flops / 1e6
     slow = Rates("float32", 1e6, 1e3, 512, 1 << 20)
     assert model("mhsa", FORWARD, slow).floor == found.bytes / 1e3
+
+
+def test_products_count_at_the_rate_of_their_shape_and_exponentials_are_added() -> None:
+    narrow = (Measured(Shape(1, 512, 512, 512), 5e5),)
+    found = model("mhsa", FORWARD, Rates("float32", 1e6, 1e6, 512, 1 << 20, narrow, 1e3))
+    assert found.exponentials == 2 * 2 * 6 * 6
+    assert found.floor == pytest.approx(found.flops / 5e5 + found.exponentials / 1e3)
 
 
 def test_plans_are_made_for_the_machine_the_length_and_the_pass() -> None:

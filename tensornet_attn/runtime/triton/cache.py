@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from tensornet_attn.cost.devices import calibration_file
+from tensornet_attn.cost.rates import calibration_file
 from tensornet_attn.files import write_whole
 
 Choices = dict[str, dict[str, int]]  # kernel and sizes -> launch configuration

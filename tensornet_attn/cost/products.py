@@ -1,0 +1,58 @@
+"""Shapes of matrix products, and the rate of a shape by those that were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, log2
+
+NEAREST = 3  # measured shapes between which a rate is interpolated
+WIDEST = 1024  # a side from which the rate no longer changes
+
+
+@dataclass(frozen=True)
+class Shape:
+    """`batch` products of matrices, [rows, summed] times [summed, columns]."""
+
+    batch: int
+    rows: int
+    columns: int
+    summed: int
+
+    @property
+    def macs(self) -> int:
+        return self.batch * self.rows * self.columns * self.summed
+
+    @property
+    def place(self) -> tuple[float, ...]:
+        """Logarithms of what the rate depends on: the sides, of the transposed product too, and one or many."""
+        small, large = sorted((self.rows, self.columns))
+        sides = (log2(min(max(side, 1), WIDEST)) for side in (small, large, self.summed))
+        return (2.0 * (self.batch > 1), *sides)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measured FLOPs per second of products of a shape."""
+
+    shape: Shape
+    flops: float
+
+
+def rate_at(shape: Shape, measured: Sequence[Measured]) -> float:
+    """FLOPs per second, interpolated between the most similar measured shapes: a mean of logarithms by distance.
+
+    >>> square, narrow = Measured(Shape(1, 512, 512, 512), 8e10), Measured(Shape(1, 512, 512, 8), 2e10)
+    >>> rate_at(Shape(1, 512, 512, 512), [square, narrow]), f"{rate_at(Shape(1, 512, 512, 64), [square, narrow]):.2g}"
+    (80000000000.0, '4e+10')
+    """
+    place, found = shape.place, list[tuple[float, float]]()
+    for one in measured:
+        away = sum((a - b) ** 2 for a, b in zip(place, one.shape.place, strict=True))
+        if away == 0:
+            return one.flops
+        found.append((away, one.flops))
+    nearest = sorted(found)[:NEAREST]
+    weights = [1 / away for away, _ in nearest]
+    logarithm = sum(w * log(flops) for w, (_, flops) in zip(weights, nearest, strict=True)) / sum(weights)
+    return exp(logarithm)

@@ -1,0 +1,240 @@
+"""The measured rates of a machine, which price plans: a table in a file. One is shipped, one may be of this machine.
+
+`tensornet-attn doctor --calibrate` measures this machine; `tensornet-attn doctor --calibrate -o FILE` writes a table to
+ship. See `seconds` for how plans are priced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from functools import cache
+from importlib import metadata, resources
+from itertools import pairwise
+from math import exp, isfinite, log
+from pathlib import Path
+from typing import Any
+
+from tensornet_attn.cost.products import Measured, Shape
+from tensornet_attn.errors import InputError
+from tensornet_attn.files import write_whole
+
+FORMAT = 1
+ELEMENTWISE = "elementwise"
+CALIBRATE = "tensornet-attn doctor --calibrate"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a table is valid for. `threads`: of torch, while it was measured."""
+
+    processor: str
+    cores: int
+    threads: int
+    torch: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Seconds of fused attention for one pair of a query and a key of a head of this width: forward, and with backward.
+
+    `queries`: their number; SDPA takes larger blocks of more queries.
+    """
+
+    queries: int
+    width: int
+    forward: float
+    training: float
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """The measured time of an implementation over that of its products, exponentials and passes: of both passes."""
+
+    kind: str
+    forward: float
+    training: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rates of a machine in float32. `measured`: the day. `command`: the command that measured them.
+
+    `products`: FLOPs per second by shape. `passes`: bytes per second that an elementwise operation reads and writes, by
+    the bytes of its result. `bandwidth`: bytes per second of a copy beyond the caches. `exponentials`: per second.
+    `call`, `module`: seconds of an operation on few elements, and of a call of a module besides its operations.
+    """
+
+    machine: Machine
+    measured: str
+    command: str
+    products: tuple[Measured, ...]
+    passes: tuple[tuple[int, float], ...]
+    bandwidth: float
+    exponentials: float
+    call: tuple[float, float]
+    module: tuple[float, float]
+    attention: tuple[Pair, ...]
+    efficiency: tuple[Efficiency, ...]
+
+    @property
+    def rate(self) -> float:
+        """FLOPs per second of the fastest product."""
+        return max(one.flops for one in self.products)
+
+    def pass_rate(self, size: int) -> float:
+        """Bytes per second of an elementwise operation whose result has `size` bytes."""
+        return between(size, self.passes)
+
+    def of_pair(self, queries: int, width: int, backward: bool) -> float:
+        """Seconds of fused attention for a query and a key of a head, from the most similar number of queries.
+
+        Beyond the widest measured head, they grow with the width.
+        """
+        nearest = min({one.queries for one in self.attention}, key=lambda own: (abs(log(own / max(1, queries))), own))
+        rows = [one for one in self.attention if one.queries == nearest]
+        wide = max(1.0, width / max(one.width for one in rows))
+        return wide * between(width, [(one.width, one.training if backward else one.forward) for one in rows])
+
+    def efficiency_of(self, kind: str, backward: bool) -> float:
+        """The factor of a kind of part; if it was not measured, that of elementwise operations."""
+        known = {one.kind: one for one in self.efficiency}
+        found = known.get(kind) or known.get(ELEMENTWISE)
+        return 1.0 if found is None else found.training if backward else found.forward
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT} | asdict(self)
+
+
+def between(x: float, known: Sequence[tuple[float, float]]) -> float:
+    """The value at x, by linear interpolation of logarithms between known points; constant beyond the first and last.
+
+    >>> between(4, [(2, 10.0), (8, 1000.0)]), between(1, [(2, 10.0), (8, 1000.0)])
+    (100.0, 10.0)
+    """
+    points = sorted(known)
+    if x <= points[0][0]:
+        return points[0][1]
+    for (a, low), (b, high) in pairwise(points):
+        if x <= b:
+            share = (log(x) - log(a)) / (log(b) - log(a))
+            return round(exp(log(low) + share * (log(high) - log(low))), 15)
+    return points[-1][1]
+
+
+@cache
+def shipped() -> Table:
+    """The table of devices without their own; `machine` in the file says where it was measured."""
+    text = resources.files("tensornet_attn.cost").joinpath("rates.json").read_text(encoding="utf-8")
+    return from_dict(json.loads(text))
+
+
+def calibration_file() -> Path:
+    """The table of this machine: `tensornet-attn/rates.json` in XDG_CACHE_HOME or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tensornet-attn" / "rates.json"
+
+
+def remember(table: Table, path: Path | None = None) -> Path:
+    """Writes a table, atomically, by default as that of this machine. Returns the path."""
+    if path is None:
+        path = calibration_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, (json.dumps(table.as_dict(), indent=1) + "\n").encode())
+    return path
+
+
+def of_this_machine() -> Table:
+    """The table of this machine. Raises InputError if there is none, if it is damaged, or of another machine."""
+    path = calibration_file()
+    if not path.is_file():
+        raise InputError(f"this machine has not been measured; run '{CALIBRATE}', which takes about half a minute.")
+    table = read(path)
+    own, now = table.machine, machine(table.machine.threads)
+    for name in ("processor", "cores", "torch"):
+        before, here = getattr(own, name), getattr(now, name)
+        if before != here:
+            what = {"processor": "the processor", "cores": "the number of cores", "torch": "the version of torch"}[name]
+            raise InputError(f"{path}: {what} was {before}, and is {here} now; run '{CALIBRATE}' again.")
+    return table
+
+
+def read(path: Path) -> Table:
+    """The table in a file. Raises InputError if it is damaged."""
+    try:
+        return from_dict(json.loads(path.read_bytes()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{path} is damaged; run '{CALIBRATE}' again.") from None
+
+
+def from_dict(found: Mapping[str, Any]) -> Table:
+    """The table of its JSON form. Raises ValueError, KeyError or TypeError if the form is wrong."""
+    if found["format"] != FORMAT:
+        raise ValueError("format")
+    machine = Machine(**found["machine"])
+    date.fromisoformat(found["measured"])
+    texts = (machine.processor, machine.torch, found["measured"], found["command"])
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("text")
+    table = Table(
+        machine,
+        found["measured"],
+        found["command"],
+        tuple(Measured(_shape(one["shape"]), _positive(one["flops"])) for one in found["products"]),
+        tuple((_count(size), _positive(rate)) for size, rate in found["passes"]),
+        _positive(found["bandwidth"]),
+        _positive(found["exponentials"]),
+        _both(found["call"]),
+        _both(found["module"]),
+        tuple(
+            Pair(_count(one["queries"]), _count(one["width"]), _positive(one["forward"]), _positive(one["training"]))
+            for one in found["attention"]
+        ),
+        tuple(
+            Efficiency(str(one["kind"]), _positive(one["forward"]), _positive(one["training"]))
+            for one in found["efficiency"]
+        ),
+    )
+    if not (table.products and table.passes and table.attention):
+        raise ValueError("empty")
+    return table
+
+
+def _shape(found: Mapping[str, Any]) -> Shape:
+    return Shape(*(_count(found[name]) for name in ("batch", "rows", "columns", "summed")))
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 < value < 10**18:
+        raise ValueError("count")
+    return value
+
+
+def _positive(value: object) -> float:
+    if type(value) not in (int, float) or not isfinite(value) or not 0 < value < 1e18:  # type: ignore[arg-type,operator]
+        raise ValueError("number")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _both(value: object) -> tuple[float, float]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("not two numbers")
+    return _positive(value[0]), _positive(value[1])
+
+
+def machine(threads: int) -> Machine:
+    """This machine."""
+    return Machine(processor(), os.cpu_count() or 1, threads, metadata.version("torch"))
+
+
+def processor() -> str:
+    """The name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()  # on Linux
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

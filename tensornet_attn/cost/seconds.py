@@ -1,0 +1,162 @@
+"""The predicted seconds of a step at the measured rates of a table, in parts by what is measured together.
+
+    product                      multiply-adds at the rate of their shape, and the result written; with a backward, also
+                                 the product of each gradient
+    attention                    measured seconds of a query and a key of this width, times pairs of all heads
+    elementwise, other boxes     passes: bytes read and written; exponentials
+    blocks of queries            the steps inside for each block; with a backward, again, and their gradients
+    other kernels                their products, exponentials and one pass over operands and result; some calls
+    module                       a call of a module besides its operations
+
+Each part is multiplied by its measured efficiency, the number of times that it takes longer than at these rates.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tensornet_attn.cost.band import Block, keys_met, reach_in
+from tensornet_attn.cost.experts import Experts
+from tensornet_attn.cost.memory import moved
+from tensornet_attn.cost.products import Shape, rate_at
+from tensornet_attn.cost.rates import ELEMENTWISE, Table
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.shapes import block_of, exponentials, shapes
+from tensornet_attn.graph.model import Function, FusedAttention, Step, body_graph
+from tensornet_attn.graph.pairs import summed
+from tensornet_attn.ops import OPS
+
+WIDTH = 4  # bytes of an element: tables are in float32
+GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are read and written
+CALLS = 30  # operations of a kernel that computes more than one product
+CALLS_OF_EXPERT = 12
+MODULE = "module"
+CAUSAL, CAUSAL_ATTENTION = Function("causal"), "causal attention"
+SKIPPED = 512  # keys in a block of fused attention on a CPU
+Parts = dict[str, float]
+
+
+def seconds_of(scene: Scene, step: Step, table: Table, backward: bool) -> float:
+    """The predicted seconds of a primitive step or kernel. `backward`: with the backward, if it has gradients."""
+    return efficient(parts_of(scene, step, table, backward), table, backward)
+
+
+def module_seconds(table: Table, backward: bool) -> float:
+    """The predicted seconds of a call of a module besides its steps."""
+    return efficient({MODULE: table.module[backward]}, table, backward)
+
+
+def efficient(parts: Parts, table: Table, backward: bool) -> float:
+    """The sum of parts, each by its efficiency."""
+    return sum(table.efficiency_of(kind, backward) * own for kind, own in parts.items())
+
+
+def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
+    """The seconds of a step at the rates of the table, by kind of part."""
+    found: defaultdict[str, float] = defaultdict(float)
+    learned = backward and step.name in scene.learned
+    call = table.call[learned]
+    if isinstance(step.form, Block):
+        block, parts = block_of(scene, step)
+        pair, seen = {scene.graph.query, scene.graph.key}, _seen(scene, step, block)
+        for part, often in parts:
+            often *= seen if pair <= {*part.legs} or any(pair <= {*use.legs} for use in part.op.uses) else 1
+            for again in (False, True) if learned else (False,):  # a backward computes a block again
+                for kind, own in parts_of(block, part, table, again).items():
+                    found["blockwise" if kind in ("product", "call") else kind] += often * own
+        blocks = max((often for _, often in parts), default=1.0)
+        found["blockwise calls"] += CALLS * call * blocks
+        return found
+    if step.attention is not None:
+        kind = _masked(scene, step.attention)
+        found[kind] = _attention(scene, step, step.attention, table, learned, kind)
+    elif step.contraction is not None and scene.view(step):
+        pass
+    elif _is_product(step):
+        found["product"] = _product(scene, step, table, learned)
+    else:
+        times = (1 + GRADIENTS) if learned else 1
+        products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
+        passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
+        exps = sum(count for _, count in exponentials(scene, step)) / table.exponentials
+        kind = kind_of(step)
+        found[kind] = times * (products + passed) + exps
+        if products:
+            found[f"{kind} calls"] = _calls(scene, step) * call
+    found["call"] += call
+    return found
+
+
+def kind_of(step: Step) -> str:
+    """The part to which a step that is neither a product nor attention counts: elementwise if it mixes nothing."""
+    if step.kernel is not None:
+        return step.kernel.kind
+    own = step.box is not None and (OPS[step.box.kind].runs_along or OPS[step.box.kind].recurrent)
+    return step.box.kind if own and step.box is not None else ELEMENTWISE
+
+
+def _calls(scene: Scene, step: Step) -> int:
+    """The operations on few elements of a kernel; grouped experts have some for each expert."""
+    form = step.form
+    if not isinstance(form, Experts):
+        return CALLS
+    return CALLS + CALLS_OF_EXPERT * sum(scene.size((one.expert, *one.heads)) for one in form.products)
+
+
+def _masked(scene: Scene, op: FusedAttention) -> str:
+    causal = scene.graph.causal or bool(op.masks)
+    if {*op.masks} - {CAUSAL} or op.sink or (causal and op.beside):
+        return "masked attention"
+    return CAUSAL_ATTENTION if causal else "attention"
+
+
+def _seen(scene: Scene, step: Step, block: Scene) -> float:
+    """The share of keys that the blocks of a causal kernel read: each reads the keys up to its last query."""
+    bounded = keys_met(scene, step) is None and reach_in(body_graph(scene.graph, step))[1] == 0
+    query, key = str(scene.graph.query), str(scene.graph.key)
+    n, m = scene.sizes[query], scene.sizes[key]
+    return (m + block.sizes[query]) / (2 * m) if bounded and n == m else 1.0
+
+
+def _is_product(step: Step) -> bool:
+    op = step.contraction
+    return op is not None and len(op.uses) == 2 and len(op.terms) == 1 and bool(summed(step))
+
+
+def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
+    """A product of two tensors, and the products of their gradients."""
+    ((shape, _, _),) = shapes(scene, step)
+
+    def time(shape: Shape) -> float:
+        written = WIDTH * shape.batch * shape.rows * shape.columns
+        return 2 * shape.macs / rate_at(shape, table.products) + written / table.pass_rate(written)
+
+    wanted = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
+    return time(shape) + sum(sorted(map(time, gradients(shape)))[:wanted])
+
+
+def gradients(shape: Shape) -> tuple[Shape, Shape]:
+    """The products of the gradients of both factors.
+
+    >>> gradients(Shape(1, 4096, 64, 512))
+    (Shape(batch=1, rows=4096, columns=512, summed=64), Shape(batch=1, rows=512, columns=64, summed=4096))
+    """
+    left = Shape(shape.batch, shape.rows, shape.summed, shape.columns)
+    return left, Shape(shape.batch, shape.summed, shape.columns, shape.rows)
+
+
+def _attention(scene: Scene, step: Step, op: FusedAttention, table: Table, learned: bool, kind: str) -> float:
+    """Pairs of queries and keys at the wider of both widths, and copies of keys and values for heads they lack."""
+    batch = scene.batch if step.name in scene.batched else 1
+    width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
+    width = max(width, scene.size({*op.value.legs} - {*op.scores}))
+    heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg)]
+    lacking = [(use, scene.size(leg for leg in heads if leg not in use.legs)) for use in (op.key, op.value)]
+    copied = WIDTH * sum(scene.elements(use) * times for use, times in lacking if times > 1)
+    copies = 2 * copied / table.pass_rate(copied) if copied else 0.0
+    pairs = float(batch * scene.size(op.scores))
+    queries = scene.size({*op.scores} & {str(scene.graph.query)})
+    if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
+        keys = scene.sizes[op.leg]
+        pairs *= min(1.0, (keys + SKIPPED) / (2 * keys))
+    return pairs * table.of_pair(queries, width, learned) + ((1 + GRADIENTS) if learned else 1) * copies

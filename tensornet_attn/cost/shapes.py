@@ -1,0 +1,130 @@
+"""The matrix products of a step by shape, and its exponentials: what a machine does at measured rates.
+
+A product of two tensors is `batch` products of matrices, [rows, summed] times [summed, columns], rows >= columns:
+
+    product that sums a leg      batch: legs of both factors and the result; rows, columns: legs of one factor
+    fused attention              for each head, queries x keys of the width, and queries x width of the keys
+    blocks of queries            the products inside, for one block
+    other kernels, boxes         batch: heads; rows: positions; columns, summed: the larger and the smaller of the rest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from tensornet_attn.cost.band import BUDGET, LEAST, Block, keys_met
+from tensornet_attn.cost.kernels import WORK, inside
+from tensornet_attn.cost.products import Shape
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.work import products
+from tensornet_attn.graph.model import Step
+from tensornet_attn.graph.pairs import summed
+from tensornet_attn.ops import OPS
+
+
+def shapes(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], float]]:
+    """The products of a step: one call's shape, its legs, and the multiply-adds over all calls and the whole batch.
+
+    The legs say whether a product runs over pairs of positions, of which masks may hide some.
+    """
+    batch = scene.batch if step.name in scene.batched else 1
+    if step.attention is not None:
+        op = step.attention
+        heads = batch * scene.size({*op.scores} - {scene.graph.query, op.leg})
+        query, keys = scene.size({*op.scores} & {str(scene.graph.query)}), scene.size((op.leg,))
+        width = scene.size({*op.query.legs} & {*op.key.legs} - {*op.scores})
+        value = scene.size({*op.value.legs} - {*op.scores})
+        legs = tuple(op.scores)
+        made = (Shape(heads, query, keys, width), Shape(heads, query, value, keys))
+        return [(shape, legs, float(shape.macs)) for shape in made]
+    if isinstance(step.form, Block):
+        return _inside(scene, step)
+    if step.contraction is not None:
+        return _product(scene, step)
+    found = []
+    for legs, count in products(scene, step).items():
+        shape = _of_roles(scene, legs, batch)
+        found.append((shape, legs, float(count * batch * scene.size(legs))))
+    return found
+
+
+def _product(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], float]]:
+    """The product of a primitive contraction of two factors."""
+    op = step.contraction
+    assert op is not None
+    if len(op.uses) != 2 or len(op.terms) != 1 or not summed(step):
+        return []
+    (left, right), kept = op.uses, {*step.legs}
+    both = {*left.legs} & {*right.legs}
+    sides = [_size(scene, ({*use.legs} - both) & kept) for use in (left, right)]
+    batch, inner = _size(scene, both & kept), _size(scene, {*left.legs, *right.legs} - kept)
+    batched = [use.name in scene.batched for use in (left, right)]
+    if all(batched):
+        batch *= scene.batch
+    elif any(batched):
+        sides[batched.index(True)] *= scene.batch
+    shape = Shape(batch, max(sides), min(sides), inner)
+    return [(shape, tuple({*left.legs, *right.legs}), float(shape.macs))]
+
+
+def _inside(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], float]]:
+    """The products of one block of queries, and their multiply-adds in all blocks."""
+    block, parts = block_of(scene, step)
+    return [(shape, legs, often * macs) for part, often in parts for shape, legs, macs in shapes(block, part)]
+
+
+def block_of(scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]:
+    """One block of a kernel of blocks of queries: its scene, and the steps inside with the number of times they run."""
+    form = step.form
+    assert isinstance(form, Block)
+    inner, parts = inside(scene, step)
+    query, key = str(scene.graph.query), str(scene.graph.key)
+    met = keys_met(scene, step)
+    keys = scene.sizes[key] if met is None else met
+    pairs = [own.legs for own in form.inside if {query, key} <= {*own.legs}]
+    widest = max((_size(scene, {*legs} - {query, key}) for legs in pairs), default=1)
+    batch = scene.batch if step.name in scene.batched else 1
+    rows = max(LEAST, BUDGET // max(1, 4 * widest * keys * batch))
+    rows = max(1, min(scene.sizes[query], rows))
+    calls = scene.sizes[query] / rows
+    block = replace(inner, sizes={**inner.sizes, query: rows, key: keys})
+    rowwise = [query in {leg for use in part.op.uses for leg in use.legs} | {*part.legs} for part in parts]
+    return block, [(part, calls if own else 1.0) for part, own in zip(parts, rowwise, strict=True)]
+
+
+def _of_roles(scene: Scene, legs: Sequence[str], batch: int) -> Shape:
+    """A shape for a product of which only the legs are known."""
+    kinds = {leg.name: leg for leg in scene.graph.legs}
+    heads = batch * _size(scene, (leg for leg in legs if leg in kinds and kinds[leg].kind == "head"))
+    long = [leg for leg in legs if leg in kinds and kinds[leg].sequence]
+    rest = sorted(
+        scene.size((leg,)) for leg in legs if leg not in long and not (leg in kinds and kinds[leg].kind == "head")
+    )
+    rows = _size(scene, long)
+    if not rest:
+        return Shape(heads, rows, 1, 1)
+    return Shape(heads, rows, rest[-1], prod(rest[:-1]))
+
+
+def _size(scene: Scene, legs: Iterable[str]) -> int:
+    return scene.size(tuple(legs))
+
+
+def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
+    """The exponentials, and similar functions, of a step in the forward, by the legs of what they are taken of."""
+    batch = scene.batch if step.name in scene.batched else 1
+    if step.attention is not None:
+        return [(step.attention.scores, batch * scene.size(step.attention.scores))]
+    if step.kernel is not None:
+        inner, parts = inside(scene, step)
+        met, pair = keys_met(scene, step), {scene.graph.query, scene.graph.key}
+        few: Mapping[str, int] = inner.sizes if met is None else {**inner.sizes, str(scene.graph.key): met}
+        sums = step.kernel.kind in WORK and step.kernel.kind != "band"  # kernels that compute no pairs
+        own = (part for part in parts if not (sums and pair <= {*part.legs}))
+        return [one for part in own for one in exponentials(replace(inner, sizes=few), part)]
+    if step.box is None:
+        return []
+    each = OPS[step.box.kind].exponentials(step.box)
+    return [(of.legs, each * scene.elements(of)) for role, of in step.box.operands if each and role == "of"]

@@ -1,0 +1,82 @@
+"""Measures what any computation on this machine is made of: products by shape, copies, exponentials.
+
+`best` gives the shortest seconds of a call, because other load only adds time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from tensornet_attn.cost.products import Measured, Shape
+
+Best = Callable[[Callable[[], object]], float]
+ONE, MANY = 1, 16
+# Rows, columns and summed of a product: as large as possible; narrow; in the width of a head; with a long sum, as the
+# gradient of a weight; queries times keys, weights times values, also of width 1; within a chunk.
+SHAPES = (
+    (ONE, 512, 512, 512),
+    (ONE, 512, 64, 512),
+    (ONE, 512, 8, 512),
+    (ONE, 512, 512, 64),
+    (ONE, 512, 512, 8),
+    (ONE, 512, 8, 8),
+    (ONE, 64, 64, 512),
+    (ONE, 8, 8, 512),
+    (MANY, 512, 512, 64),
+    (MANY, 512, 512, 8),
+    (MANY, 512, 64, 512),
+    (MANY, 512, 8, 512),
+    (MANY, 512, 512, 1),
+    (MANY, 512, 1, 512),
+    (MANY, 64, 64, 64),
+    (MANY, 64, 64, 512),
+    (MANY, 16, 16, 16),
+)
+WORK = {"cpu": 2**24, "cuda": 2**33}  # multiply-adds of a call, so that its overhead does not count
+
+
+def product_rates(best: Best, device: str, dtype: torch.dtype) -> tuple[Measured, ...]:
+    """FLOPs per second of products of each shape. More work makes the longest side longer, or the batch larger."""
+    found = []
+    for sizes in SHAPES:
+        shape = filled(Shape(*sizes), WORK[torch.device(device).type])
+        lead = () if shape.batch == 1 else (shape.batch,)
+        left = torch.ones(*lead, shape.rows, shape.summed, device=device, dtype=dtype)
+        right = torch.ones(*lead, shape.summed, shape.columns, device=device, dtype=dtype)
+        ways = [(left, right)]
+        if shape.columns < shape.rows:  # heads before positions, or after them
+            ways.append((right.mT.contiguous(), left.mT.contiguous()))
+        shortest = min(best(partial(torch.matmul, *way)) for way in ways)
+        found.append(Measured(shape, 2 * shape.macs / shortest))
+    return tuple(found)
+
+
+def filled(shape: Shape, work: int) -> Shape:
+    """The shape with enough rows, summed entries or matrices for this many multiply-adds.
+
+    >>> filled(Shape(1, 512, 8, 8), 2**24), filled(Shape(1, 8, 8, 512), 2**24).summed, filled(Shape(16, 4, 4, 4), 2**20)
+    (Shape(batch=1, rows=262144, columns=8, summed=8), 262144, Shape(batch=16384, rows=4, columns=4, summed=4))
+    """
+    times = max(1, work // shape.macs)
+    if shape.batch > 1:
+        return Shape(shape.batch * times, shape.rows, shape.columns, shape.summed)
+    if shape.rows < shape.summed:
+        return Shape(1, shape.rows, shape.columns, shape.summed * times)
+    return Shape(1, shape.rows * times, shape.columns, shape.summed)
+
+
+def copy_rate(best: Best, device: str, size: int) -> float:
+    """Bytes per second that a copy of `size` bytes reads and writes."""
+    source = torch.ones(size // 4, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / best(lambda: target.copy_(source))
+
+
+def exponential_rate(best: Best, device: str, dtype: torch.dtype, elements: int) -> float:
+    """Exponentials per second, of a tensor that stays in a cache of a CPU."""
+    source = torch.zeros(elements, device=device, dtype=dtype)
+    target = torch.empty_like(source)
+    return elements / best(lambda: torch.exp(source, out=target))

@@ -1,0 +1,42 @@
+"""Measuring this machine: the best of several samples of a clock, and efficiencies from measured designs."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+import torch
+
+from tensornet_attn.bench import calibrate
+from tensornet_attn.bench.calibrate import Timing
+from tensornet_attn.cost.rates import from_dict
+
+
+def test_the_shortest_sample_counts() -> None:
+    # the first call, which takes 9 s; a sample of 3 s; one of 1 s; the end of the 4 s for a rate
+    warm, slow, fast = [0.0, 9.0, 9.0], [9.0, 12.0], [12.0, 13.0, 14.0]
+    clock = iter([*warm, *slow, *fast])
+    assert Timing(4.0, lambda: next(clock)).best(lambda: None) == 1.0
+
+
+def test_samples_end_with_the_time_of_a_rate() -> None:
+    ticks = count(0.0, 0.5)
+    calls = []
+    found = Timing(2.0, lambda: next(ticks)).best(lambda: calls.append(1))
+    assert found == 0.5
+    assert 4 <= len(calls) <= 8
+
+
+def test_every_kind_of_part_gets_an_efficiency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that says that all calls take equally long, a table can be made and read again."""
+    monkeypatch.setattr(calibrate, "LENGTHS", (8,))
+    monkeypatch.setattr(calibrate, "LEGS", {"f": 16})
+    ticks = count(0.0, 0.001)
+    table = calibrate.calibrate(0.0, lambda: next(ticks), (("mhsa", ""), ("linear", "dense")))
+    assert from_dict(table.as_dict()) == table
+    assert table.machine.threads == torch.get_num_threads()
+    kinds = {one.kind: one for one in table.efficiency}
+    assert {"module", "product", "call", "attention", "elementwise", "normalize"} <= kinds.keys()
+    for one in kinds.values():
+        assert 0.2 <= one.forward <= 20
+        assert 0.2 <= one.training <= 20

@@ -1,0 +1,129 @@
+"""Tables of measured rates: a file that is checked, the shipped one, and that of this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensornet_attn as ta
+from tensornet_attn.cost import rates
+from tensornet_attn.cost.devices import device_named, device_of
+from tensornet_attn.cost.rates import calibration_file, from_dict, machine, of_this_machine, remember, shipped
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def mine() -> rates.Table:
+    return replace(shipped(), machine=machine(1))
+
+
+def test_the_shipped_table_names_its_machine_and_its_command() -> None:
+    table = shipped()
+    assert table.command == "tensornet-attn doctor --calibrate"
+    assert table.machine.threads == 1
+    assert {"product", "attention", "causal attention", "masked attention", "blockwise", "linear", "band"} <= {
+        one.kind for one in table.efficiency
+    }
+    assert from_dict(json.loads(json.dumps(table.as_dict()))) == table
+    assert device_named("cpu").rates is table
+
+
+def test_a_table_of_this_machine_is_remembered(cache: Path) -> None:
+    assert remember(mine()) == calibration_file() == cache / "tensornet-attn" / "rates.json"
+    assert of_this_machine() == mine()
+    assert device_named("this") == device_of(mine())
+    assert [path.name for path in calibration_file().parent.iterdir()] == ["rates.json"]
+
+
+def test_without_the_variable_it_is_in_the_home(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(cache / "home"))
+    assert calibration_file() == cache / "home" / ".cache" / "tensornet-attn" / "rates.json"
+
+
+def test_not_measured() -> None:
+    with pytest.raises(ta.InputError) as error:
+        device_named("this")
+    assert str(error.value) == (
+        "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about half a minute."
+    )
+
+
+OTHERS = {
+    "processor": ("Other CPU", "the processor was Other CPU, and is "),
+    "cores": (1000, "the number of cores was 1000, and is "),
+    "torch": ("1.0", "the version of torch was 1.0, and is "),
+}
+
+
+@pytest.mark.parametrize("field", OTHERS)
+def test_a_table_of_another_machine_is_not_used(field: str) -> None:
+    value, words = OTHERS[field]
+    remember(replace(mine(), machine=replace(machine(1), **{field: value})))
+    with pytest.raises(ta.InputError) as error:
+        device_named("this")
+    assert str(error.value).startswith(f"{calibration_file()}: {words}")
+    assert str(error.value).endswith(" now; run 'tensornet-attn doctor --calibrate' again.")
+
+
+def without(*path: Any) -> Callable[[dict[str, Any]], object]:
+    def change(found: Any) -> object:
+        for name in path[:-1]:
+            found = found[name]
+        return found.pop(path[-1])
+
+    return change
+
+
+def setting(value: object, *path: Any) -> Callable[[dict[str, Any]], object]:
+    def change(found: Any) -> object:
+        for name in path[:-1]:
+            found = found[name]
+        found[path[-1]] = value
+        return found
+
+    return change
+
+
+CHANGES = {
+    "another format": setting(2, "format"),
+    "no products": setting([], "products"),
+    "no machine": without("machine"),
+    "a key of a machine too many": setting(1, "machine", "size"),
+    "a rate of zero": setting(0, "bandwidth"),
+    "a rate that is no number": setting("1", "exponentials"),
+    "an infinite rate": setting(float("inf"), "exponentials"),
+    "a negative efficiency": setting(-1.0, "efficiency", 0, "forward"),
+    "a shape without a side": without("products", 0, "shape", "rows"),
+    "a side that is a fraction": setting(1.5, "products", 0, "shape", "rows"),
+    "one call": setting([1e-6], "call"),
+    "no day": setting("today", "measured"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_damaged_file(name: str) -> None:
+    remember(mine())
+    found = json.loads(calibration_file().read_text())
+    CHANGES[name](found)
+    calibration_file().write_text(json.dumps(found))
+    with pytest.raises(ta.InputError) as error:
+        device_named("this")
+    assert str(error.value) == f"{calibration_file()} is damaged; run 'tensornet-attn doctor --calibrate' again."
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '"rate"', "\xff", "null"])
+def test_a_file_that_is_no_table(text: str) -> None:
+    remember(mine())
+    calibration_file().write_bytes(text.encode("latin-1"))
+    with pytest.raises(ta.InputError, match="is damaged"):
+        device_named("this")

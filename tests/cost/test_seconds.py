@@ -1,0 +1,82 @@
+"""Predicted seconds at the rates of a table in which every rate is a round number."""
+
+from __future__ import annotations
+
+import pytest
+
+import tensornet_attn as ta
+from tensornet_attn.cost.devices import device_of
+from tensornet_attn.cost.products import Measured, Shape
+from tensornet_attn.cost.rates import Efficiency, Machine, Pair, Table
+from tensornet_attn.cost.seconds import parts_of, seconds_of
+from tensornet_attn.graph import build
+from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.price import price_of, scene_of
+from tensornet_attn.plan.target import Target
+
+FLOPS, BYTES = 1e9, 1e12
+
+
+def table(*efficiency: Efficiency) -> Table:
+    return Table(
+        Machine("a processor", 1, 1, "2.0"),
+        "2026-01-01",
+        "by hand",
+        (Measured(Shape(1, 512, 512, 512), FLOPS),),
+        ((1024, BYTES),),
+        BYTES,
+        1e9,
+        (1e-12, 1e-12),
+        (1e-3, 2e-3),
+        (Pair(256, 64, 1e-6, 3e-6), Pair(1024, 64, 5e-7, 1.5e-6)),
+        efficiency,
+    )
+
+
+def parts(name: str, rates: Table, backward: bool = False, n: int = 256, **legs: int) -> dict[str, dict[str, float]]:
+    target = Target("training" if backward else "prefill", n=n)  # the plan does not depend on the table
+    graph = build(ta.load(name, legs=legs))
+    scene = scene_of(split_products(make_plan(graph, "torch", target).schedule), target.sizes(graph), target)
+    return {step.name: dict(parts_of(scene, step, rates, backward)) for step in scene.graph.steps}
+
+
+def test_a_projection_takes_its_multiply_adds_and_writes_its_result() -> None:
+    found = parts("mhsa", table(), f=64, h=4)
+    macs = 256 * 64 * 64
+    assert found["Q"]["product"] == pytest.approx(2 * macs / FLOPS + 4 * 256 * 64 / BYTES)
+    both = parts("mhsa", table(), backward=True, f=64, h=4)
+    assert both["Q"]["product"] == pytest.approx(3 * 2 * macs / FLOPS, rel=1e-3)
+
+
+def test_fused_attention_takes_its_pairs_at_the_most_similar_length() -> None:
+    for n, each in ((256, 1e-6), (1024, 5e-7)):
+        found = parts("mhsa", table(), n=n, f=256, h=4)
+        assert found["A.o"]["attention"] == pytest.approx(4 * n * n * each)
+        both = parts("mhsa", table(), backward=True, n=n, f=256, h=4)
+        assert both["A.o"]["attention"] == pytest.approx(3 * 4 * n * n * each)
+
+
+def test_an_efficiency_multiplies_its_part_and_others_count_as_elementwise() -> None:
+    slow = table(Efficiency("product", 2.0, 5.0), Efficiency("elementwise", 3.0, 3.0))
+    graph = build(ta.load("mhsa", legs={"f": 64, "h": 4}))
+    target = Target("prefill", device_of(slow), n=256)
+    scene = scene_of(split_products(graph), target.sizes(graph), target)
+    query, weights = scene.graph.step["Q"], scene.graph.step["A"]
+    own = parts_of(scene, query, slow, False)
+    assert seconds_of(scene, query, slow, False) == pytest.approx(2 * own["product"] + 3 * own["call"])
+    assert "softmax" in parts_of(scene, weights, slow, False)
+    assert slow.efficiency_of("softmax", False) == 3
+
+
+def test_a_plan_is_priced_in_seconds_and_has_the_time_of_a_module() -> None:
+    graph, target = build(ta.load("mhsa")), Target("prefill", device_of(table()), n=256)
+    price = price_of(make_plan(graph, "torch", target).schedule, target.sizes(graph), target)
+    assert price.seconds == pytest.approx(1e-3 + 8 * 256 * 256 * 1e-6 + 2 * 4 * 256 * 512 * 512 / FLOPS, rel=0.01)
+
+
+def test_blocks_of_queries_are_computed_again_in_the_backward() -> None:
+    forward = parts("talking_heads", table(), n=2048, f=64)
+    both = parts("talking_heads", table(), backward=True, n=2048, f=64)
+    (kernel,) = (name for name, own in forward.items() if "blockwise" in own)
+    assert both[kernel]["blockwise"] == pytest.approx(4 * forward[kernel]["blockwise"], rel=0.05)

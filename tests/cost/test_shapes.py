@@ -1,0 +1,58 @@
+"""The products of a step by shape, the rate of a shape that was not measured, and exponentials."""
+
+from __future__ import annotations
+
+import pytest
+
+import tensornet_attn as ta
+from tensornet_attn.cost.products import Measured, Shape, rate_at
+from tensornet_attn.cost.scene import Scene
+from tensornet_attn.cost.shapes import exponentials, shapes
+from tensornet_attn.cost.sizes import sizes_at
+from tensornet_attn.cost.work import macs
+from tensornet_attn.graph import build
+from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.spec import library
+
+RATES = [Measured(Shape(1, 512, 512, 512), 8e10), Measured(Shape(1, 512, 512, 8), 2e10)]
+SIZES = {"f": 32, "h": 4}
+
+
+def scene_of(name: str, backend: str = "torch", batch: int = 2, n: int = 64, **legs: int) -> Scene:
+    graph = build(ta.load(name, legs=legs))
+    graph = split_products(ta.compiler.plan_of(graph, backend).schedule)
+    return Scene(graph, sizes_at(graph, {leg.name: n for leg in graph.legs if leg.sequence}), batch)
+
+
+def test_a_projection_and_a_fused_attention() -> None:
+    scene = scene_of("mhsa", f=32, h=4)
+    (query,) = shapes(scene, scene.graph.step["Q"])
+    assert query[0] == Shape(1, 2 * 64, 32, 32)
+    attention = next(step for step in scene.graph.steps if step.attention is not None)
+    scores, values = (shape for shape, _, _ in shapes(scene, attention))
+    assert (scores, values) == (Shape(2 * 4, 64, 64, 8), Shape(2 * 4, 64, 8, 64))
+    assert exponentials(scene, attention) == [(("h", "n", "m"), 2 * 4 * 64 * 64)]
+
+
+def test_a_block_of_queries() -> None:
+    scene = scene_of("talking_heads", n=2048, batch=1)
+    (kernel,) = (step for step in scene.graph.steps if step.kernel is not None)
+    found = [shape for shape, legs, _ in shapes(scene, kernel) if "n" in legs]
+    assert found[0] == Shape(8, 2048, 64, 64)  # 64 queries at a time, 2,048 keys
+    assert sum(count for _, count in exponentials(scene, kernel)) == 8 * 2048 * 2048
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("name", library.names())
+def test_all_multiply_adds_have_a_shape(name: str) -> None:
+    scene = scene_of(name)
+    for step in scene.graph.steps:
+        counted = sum(macs for _, _, macs in shapes(scene, step))
+        assert counted == pytest.approx(macs(scene, step), rel=0.02), step.name
+
+
+def test_the_rate_of_a_measured_shape_of_its_transpose_and_of_one_between() -> None:
+    assert rate_at(Shape(1, 512, 512, 512), RATES) == 8e10
+    assert rate_at(Shape(1, 2048, 4096, 1024), RATES) == rate_at(Shape(1, 1024, 1024, 1024), RATES)
+    assert rate_at(Shape(1, 64, 32, 16), RATES) == rate_at(Shape(1, 32, 64, 16), RATES)
+    assert 2e10 < rate_at(Shape(1, 512, 512, 64), RATES) < 8e10
