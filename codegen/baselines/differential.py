@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.softmax import attend
@@ -65,8 +66,8 @@ class Differential(nn.Module):
         K1 = (memory @ self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m h d
         K2 = (memory @ self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
-        lambda1 = torch.exp(self.lq1 @ self.lk1)  # a scalar
-        lambda2 = torch.exp(self.lq2 @ self.lk2)  # a scalar
+        lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
+        lambda2 = exp(self.lq2 @ self.lk2)  # a scalar
         A_A2 = -lambda1 + lambda2 - 0.8  # a scalar
 
         # A1 and A1 V: one fused call; the scores are not materialised

@@ -45,13 +45,13 @@ class Linear(nn.Module):
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        phiQ = elu1(Q)  # ... n h d
-        phiK = elu1(K)  # ... m h d
 
         # A and A V: sums over m first; no n by m tensor is formed
-        q = phiQ.transpose(-3, -2)  # ... h n d
-        k = phiK.transpose(-3, -2)  # ... h m d
+        q = Q.transpose(-3, -2)  # ... h n d
+        k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        o = linear_attention(
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+        )  # ... h n d
 
         return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

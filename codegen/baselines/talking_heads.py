@@ -19,7 +19,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import mixed
+from tensornet_attn.runtime.products import joint_shape, mixed
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -62,7 +62,7 @@ class TalkingHeads(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), self.Pl, self.Pw, V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
             sizes=(self.Wq.shape[2],),
         )  # ... e n d
@@ -76,29 +76,29 @@ def y_1_rows(
 ) -> Tensor:
     """A.of.p1, A.of, A, U, y.p1 for a block of rows: Q [g n d], K [g m d], Pl [g h], Pw [h e], V [e m d] -> [e n d]."""
     (d,) = rows.sizes
-    A_scores_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    A_scores_1 = Q @ K.mT  # ... g n m
     Pl_k = d ** -0.5 * Pl  # g h
     A_scores = mixed(Pl_k.transpose(-2, -1), A_scores_1, 2)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     U = mixed(Pw.transpose(-2, -1), A, 2)  # ... e n m
-    return torch.einsum("...enm,...emd->...end", U, V)  # ... e n d
+    return U @ V  # ... e n d
 
 
 @block_gradient(y_1_rows)
 def y_1_rows_backward(rows, gradient, wanted, Q, K, Pl, Pw, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
-    A_scores_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    A_scores_1 = Q @ K.mT  # ... g n m
     Pl_k = d ** -0.5 * Pl  # g h
     A_scores = mixed(Pl_k.transpose(-2, -1), A_scores_1, 2)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
     U = mixed(Pw.transpose(-2, -1), A, 2)  # ... e n m
-    d_V = torch.einsum("...end,...enm->...emd", gradient, U) if "V" in wanted else None  # ... e m d
+    d_V = U.mT @ gradient if "V" in wanted else None  # ... e m d
     del U
-    d_U = torch.einsum("...end,...emd->...enm", gradient, V)  # ... e n m
+    d_U = gradient @ V.mT  # ... e n m
     d_Pw = torch.einsum("...ep,...hp->...he", d_U.flatten(-2), A.flatten(-2)) if "Pw" in wanted else None  # ... h e
     d_A = mixed(Pw, d_U, 2)  # ... h n m
     del d_U
@@ -111,7 +111,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, Pl, Pw, V, mask, key_mask):
     del A_scores_1
     d_A_scores_1 = mixed(Pl, d_A_scores, 2)  # ... g n m
     del d_A_scores
-    d_Q = d ** -0.5 * torch.einsum("...gnm,...gmd->...gnd", d_A_scores_1, K) if "Q" in wanted else None  # ... g n d
+    d_Q = d ** -0.5 * (d_A_scores_1 @ K) if "Q" in wanted else None  # ... g n d
     Q_k = d ** -0.5 * Q  # ... g n d
-    d_K = torch.einsum("...gnm,...gnd->...gmd", d_A_scores_1, Q_k) if "K" in wanted else None  # ... g m d
+    d_K = d_A_scores_1.mT @ Q_k if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_Pl, d_Pw, d_V, d_mask, None

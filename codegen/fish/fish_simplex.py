@@ -19,7 +19,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient, noise_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import mixed
+from tensornet_attn.runtime.products import joint_shape, mixed
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -79,7 +79,7 @@ class FishSimplex(nn.Module):
             ],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
             self.training,
             self.training,
@@ -105,11 +105,11 @@ def y_1_rows(
     d] -> [h n d]."""
     (h, d) = rows.sizes
     eps = noise_rows(eps, (*rows.batch, h, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)  # ... h n m
-    A_scores_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    A_scores_1 = Q @ K.mT  # ... g n m
     A_scores = d ** -0.5 * (mixed(P.transpose(-2, -1), A_scores_1, 2) + A_of_3[:, None, None] * eps)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
@@ -117,13 +117,13 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, A_of_3, V, eps, mask, key
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (h, d) = rows.sizes
     eps = noise_rows(eps, (*rows.batch, h, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)  # ... h n m
-    A_scores_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    A_scores_1 = Q @ K.mT  # ... g n m
     A_scores = d ** -0.5 * (mixed(P.transpose(-2, -1), A_scores_1, 2) + A_of_3[:, None, None] * eps)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
@@ -139,7 +139,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, A_of_3, V, eps, mask, key
     del eps
     d_A_scores_1 = mixed(P, d_A_scores, 2)  # ... g n m
     del d_A_scores
-    d_Q = d ** -0.5 * torch.einsum("...gnm,...gmd->...gnd", d_A_scores_1, K) if "Q" in wanted else None  # ... g n d
+    d_Q = d ** -0.5 * (d_A_scores_1 @ K) if "Q" in wanted else None  # ... g n d
     Q_k = d ** -0.5 * Q  # ... g n d
-    d_K = torch.einsum("...gnm,...gnd->...gmd", d_A_scores_1, Q_k) if "K" in wanted else None  # ... g m d
+    d_K = d_A_scores_1.mT @ Q_k if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_P, d_A_of_3, d_V, d_eps, d_mask, None

@@ -20,7 +20,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient, noise_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import mixed
+from tensornet_attn.runtime.products import joint_shape, mixed
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -86,7 +86,7 @@ class Gfish(nn.Module):
             ],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 32768),
             self.training,
             self.training,
@@ -114,7 +114,7 @@ def y_1_rows(
     m d], P [g k], L_of_of_3 [g k], W2 [h k], b2 [h], V [h m d] -> [h n d]."""
     (k, d) = rows.sizes
     eps = noise_rows(eps, (*rows.batch, k, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)  # ... k n m
-    L_of_of_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    L_of_of_1 = Q @ K.mT  # ... g n m
     L_of_of = (
         P[..., None, None] * L_of_of_1[..., None, :, :]
         + L_of_of_3[..., None, None] * eps[..., None, :, :, :]
@@ -124,7 +124,7 @@ def y_1_rows(
     A_scores = d ** -0.5 * (mixed(W2, L, 2) + b2[:, None, None])  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
@@ -132,7 +132,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, L_of_of_3, W2, b2, V, eps
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (k, d) = rows.sizes
     eps = noise_rows(eps, (*rows.batch, k, rows.at.shape[0], rows.m), 1, rows.training, rows, Q)  # ... k n m
-    L_of_of_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    L_of_of_1 = Q @ K.mT  # ... g n m
     L_of_of = (
         P[..., None, None] * L_of_of_1[..., None, :, :]
         + L_of_of_3[..., None, None] * eps[..., None, :, :, :]
@@ -144,8 +144,8 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, L_of_of_3, W2, b2, V, eps
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
@@ -170,6 +170,6 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, L_of_of_3, W2, b2, V, eps
     del eps
     d_L_of_of_1 = torch.einsum("...gknm,gk->...gnm", d_L_of_of, P)  # ... g n m
     del d_L_of_of
-    d_Q = torch.einsum("...gnm,...gmd->...gnd", d_L_of_of_1, K) if "Q" in wanted else None  # ... g n d
-    d_K = torch.einsum("...gnm,...gnd->...gmd", d_L_of_of_1, Q) if "K" in wanted else None  # ... g m d
+    d_Q = d_L_of_of_1 @ K if "Q" in wanted else None  # ... g n d
+    d_K = d_L_of_of_1.mT @ Q if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_P, d_L_of_of_3, d_W2, d_b2, d_V, d_eps, d_mask, None

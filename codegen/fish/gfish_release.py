@@ -20,7 +20,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import mixed
+from tensornet_attn.runtime.products import joint_shape, mixed
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -77,7 +77,7 @@ class GfishRelease(nn.Module):
             ],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
             sizes=(self.Wq.shape[2],),
         )  # ... h n d
@@ -101,28 +101,28 @@ def y_1_rows(
     """L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1 for a block of rows: Q [g n d], K [g m d], W1 [k g], b1 [k], W2
     [h k], b2 [h], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
-    L_of_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    L_of_1 = Q @ K.mT  # ... g n m
     W1_k = d ** -0.5 * W1  # k g
     L = F.relu(mixed(W1_k, L_of_1, 2) + b1[:, None, None])  # ... k n m
     A_scores = mixed(W2, L, 2) + b2[:, None, None]  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
 def y_1_rows_backward(rows, gradient, wanted, Q, K, W1, b1, W2, b2, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
-    L_of_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    L_of_1 = Q @ K.mT  # ... g n m
     W1_k = d ** -0.5 * W1  # k g
     L = F.relu(mixed(W1_k, L_of_1, 2) + b1[:, None, None])  # ... k n m
     A_scores = mixed(W2, L, 2) + b2[:, None, None]  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
@@ -141,7 +141,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, W1, b1, W2, b2, V, mask, key
     del L_of_1
     d_L_of_1 = mixed(W1.transpose(-2, -1), d_L_of, 2)  # ... g n m
     del d_L_of
-    d_Q = d ** -0.5 * torch.einsum("...gnm,...gmd->...gnd", d_L_of_1, K) if "Q" in wanted else None  # ... g n d
+    d_Q = d ** -0.5 * (d_L_of_1 @ K) if "Q" in wanted else None  # ... g n d
     Q_k = d ** -0.5 * Q  # ... g n d
-    d_K = torch.einsum("...gnm,...gnd->...gmd", d_L_of_1, Q_k) if "K" in wanted else None  # ... g m d
+    d_K = d_L_of_1.mT @ Q_k if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_W1, d_b1, d_W2, d_b2, d_V, d_mask, None

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import gaussian, xavier_
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
-from tensornet_attn.runtime.products import mixed
+from tensornet_attn.runtime.products import joint_shape, mixed
 
 
 class Glfish(nn.Module):
@@ -73,12 +73,7 @@ class Glfish(nn.Module):
         eps = gaussian(
             noise,
             "eps",
-            (
-                *torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),
-                self.P.shape[1],
-                self.Wq.shape[2],
-                self.Wv.shape[2],
-            ),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2], self.Wv.shape[2]),
             1,
             self.training,
             x,
@@ -86,7 +81,7 @@ class Glfish(nn.Module):
         epsz = gaussian(
             noise,
             "epsz",
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2]),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2]),
             1,
             self.training,
             x,

@@ -20,7 +20,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import mixed
+from tensornet_attn.runtime.products import joint_shape, mixed
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -62,8 +62,8 @@ class HardGfish(nn.Module):
         L_of_P_up = F.relu(self.P)  # g k
         L_of_P_down = F.relu(-self.P)  # g k
 
-        A_of_1 = torch.einsum("gk,hk->gh", L_of_P_up, self.W2)  # g h
-        A_of_3 = torch.einsum("gk,hk->gh", L_of_P_down, self.W2)  # g h
+        A_of_1 = L_of_P_up @ self.W2.transpose(-2, -1)  # g h
+        A_of_3 = L_of_P_down @ self.W2.transpose(-2, -1)  # g h
 
         # L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1: blockwise, recomputed in the
         # backward
@@ -72,7 +72,7 @@ class HardGfish(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), A_of_1, A_of_3, self.b2, V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
             sizes=(self.Wq.shape[2],),
         )  # ... h n d
@@ -95,7 +95,7 @@ def y_1_rows(
     """L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1 for a block of rows: Q [g n d], K [g m
     d], A_of_1 [g h], A_of_3 [g h], b2 [h], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
-    L_of_of = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    L_of_of = Q @ K.mT  # ... g n m
     L_of_up = F.relu(L_of_of)  # ... g n m
     L_of_down = F.relu(-L_of_of)  # ... g n m
     A_scores = d ** -0.5 * (
@@ -103,14 +103,14 @@ def y_1_rows(
     )  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
 def y_1_rows_backward(rows, gradient, wanted, Q, K, A_of_1, A_of_3, b2, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
-    L_of_of = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    L_of_of = Q @ K.mT  # ... g n m
     L_of_up = F.relu(L_of_of)  # ... g n m
     L_of_down = F.relu(-L_of_of)  # ... g n m
     del L_of_of
@@ -120,8 +120,8 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, A_of_1, A_of_3, b2, V, mask,
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
@@ -142,6 +142,6 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, A_of_1, A_of_3, b2, V, mask,
         + torch.ops.aten.threshold_backward(d_L_of_up, L_of_up, 0)
     )  # ... g n m
     del L_of_up, L_of_down, d_L_of_down, d_L_of_up
-    d_Q = torch.einsum("...gnm,...gmd->...gnd", d_L_of_of, K) if "Q" in wanted else None  # ... g n d
-    d_K = torch.einsum("...gnm,...gnd->...gmd", d_L_of_of, Q) if "K" in wanted else None  # ... g m d
+    d_Q = d_L_of_of @ K if "Q" in wanted else None  # ... g n d
+    d_K = d_L_of_of.mT @ Q if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_A_of_1, d_A_of_3, d_b2, d_V, d_mask, None

@@ -78,14 +78,17 @@ class HardGlfish(nn.Module):
         KVk_of_P_up = F.relu(self.P)  # g k
         KVk_of_P_down = F.relu(-self.P)  # g k
 
-        KVh_1 = torch.einsum("gk,hk->hg", KVk_of_P_up, self.W2)  # h g
-        KVh_3 = torch.einsum("gk,hk->hg", KVk_of_P_down, self.W2)  # h g
-        KVh_4 = torch.einsum("hg,...ndeg->...nhde", KVh_3, KVk_of_down)  # ... n h d e
-        KVh = mixed(KVh_1, KVk_of_up, 3).movedim(-1, -4) + KVh_4 + self.b2[:, None, None]  # ... n h d e
+        KVh_1 = self.W2 @ KVk_of_P_up.transpose(-2, -1)  # h g
+        KVh_3 = self.W2 @ KVk_of_P_down.transpose(-2, -1)  # h g
+        KVh = (
+            mixed(KVh_1, KVk_of_up, 3).movedim(-1, -4)
+            + (KVk_of_down @ KVh_3.transpose(-2, -1)).movedim(-1, -3)
+            + self.b2[:, None, None]
+        )  # ... n h d e
 
         mixture2 = softplus(self.W2)  # h k
         bias2 = softplus(self.b2)  # h
-        z_mix = torch.einsum("hk,gk->hg", mixture2, mixture)  # h g
+        z_mix = mixture2 @ mixture.transpose(-2, -1)  # h g
 
         # z: sums over m first, mixed over heads; no n by m tensor is formed
         q_2 = phiQ.transpose(-3, -2)  # ... h n d

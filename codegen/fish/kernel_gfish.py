@@ -63,7 +63,7 @@ class KernelGfish(nn.Module):
         phiK = elu1(K)  # ... m g d
         mixture2 = softplus(self.W2)  # h k
         bias2 = softplus(self.b2)  # h
-        A_c1 = torch.einsum("hk,gk->gh", mixture2, mixture)  # g h
+        A_c1 = mixture @ mixture2.transpose(-2, -1)  # g h
 
         # A and A V: sums over m first; no n by m tensor is formed
         q = phiQ.flatten(-2)  # ... n (g d)

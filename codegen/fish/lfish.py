@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import gaussian, xavier_
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.states import mixed_states_and_blockwise
 
 
@@ -59,12 +60,7 @@ class Lfish(nn.Module):
         eps = gaussian(
             noise,
             "eps",
-            (
-                *torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),
-                self.P.shape[1],
-                self.Wq.shape[2],
-                self.Wv.shape[2],
-            ),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2], self.Wv.shape[2]),
             1,
             self.training,
             x,
@@ -72,7 +68,7 @@ class Lfish(nn.Module):
         epsz = gaussian(
             noise,
             "epsz",
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2]),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2]),
             1,
             self.training,
             x,

@@ -54,8 +54,6 @@ class Fmm1(nn.Module):
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        phiQ1 = elu1(Q)  # ... n h d
-        phiK1 = elu1(K)  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
 
@@ -65,10 +63,12 @@ class Fmm1(nn.Module):
         )  # ... n h d
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
-        q = phiQ1.transpose(-3, -2)  # ... h n d
-        k = phiK1.transpose(-3, -2)  # ... h m d
+        q = Q.transpose(-3, -2)  # ... h n d
+        k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        o_2 = linear_attention(
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+        )  # ... h n d
 
         A_V = blend1[:, None] * o + blend2[:, None] * o_2.transpose(-3, -2)  # ... n h d
         return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

@@ -56,8 +56,6 @@ class Fmm1Rows(nn.Module):
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        phiQ1 = elu1(Q)  # ... n h d
-        phiK1 = elu1(K)  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
 
@@ -69,10 +67,12 @@ class Fmm1Rows(nn.Module):
         near_V = o  # ... n h d
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
-        q = phiQ1.transpose(-3, -2)  # ... h n d
-        k = phiK1.transpose(-3, -2)  # ... h m d
+        q = Q.transpose(-3, -2)  # ... h n d
+        k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        o_2 = linear_attention(
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+        )  # ... h n d
 
         far1_V = o_2.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V + blend2[:, None] * far1_V  # ... n h d
@@ -86,10 +86,12 @@ class Fmm1Rows(nn.Module):
         near_A_m = o_3  # ... n h
 
         # far1.copy and far1.copy A.m: sums over m first; no n by m tensor is formed
-        q_2 = phiQ1.transpose(-3, -2)  # ... h n d
-        k_2 = phiK1.transpose(-3, -2)  # ... h m d
+        q_2 = Q.transpose(-3, -2)  # ... h n d
+        k_2 = K.transpose(-3, -2)  # ... h m d
         v_3 = A_m[None, :][..., None]  # 1 m 1
-        o_4 = linear_attention([(q_2, k_2)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)[..., 0]  # ... h n
+        o_4 = linear_attention(
+            [(q_2, k_2)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+        )[..., 0]  # ... h n
 
         far1_A_m = o_4.transpose(-2, -1)  # ... n h
         A_rows = reciprocal(blend1 * near_A_m + blend2 * far1_A_m)  # ... n h

@@ -59,12 +59,8 @@ class Fmm2Rows(nn.Module):
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        phiQ1 = elu1(Q)  # ... n h d
-        phiK1 = elu1(K)  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
-        phiQ2 = elu1_neg(Q)  # ... n h d
-        phiK2 = elu1_neg(K)  # ... m h d
 
         # near and near V: in blocks, only keys near the band
         o = attend_band(
@@ -74,18 +70,22 @@ class Fmm2Rows(nn.Module):
         near_V = o  # ... n h d
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
-        q = phiQ1.transpose(-3, -2)  # ... h n d
-        k = phiK1.transpose(-3, -2)  # ... h m d
+        q = Q.transpose(-3, -2)  # ... h n d
+        k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        o_2 = linear_attention(
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+        )  # ... h n d
 
         far1_V = o_2.transpose(-3, -2)  # ... n h d
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
-        q_2 = phiQ2.transpose(-3, -2)  # ... h n d
-        k_2 = phiK2.transpose(-3, -2)  # ... h m d
+        q_2 = Q.transpose(-3, -2)  # ... h n d
+        k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
-        o_3 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        o_3 = linear_attention(
+            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
+        )  # ... h n d
 
         far2_V = o_3.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V + blend2[:, None] * far1_V + blend2[:, None] * far2_V  # ... n h d
@@ -99,18 +99,22 @@ class Fmm2Rows(nn.Module):
         near_A_m = o_4  # ... n h
 
         # far1.copy and far1.copy A.m: sums over m first; no n by m tensor is formed
-        q_3 = phiQ1.transpose(-3, -2)  # ... h n d
-        k_3 = phiK1.transpose(-3, -2)  # ... h m d
+        q_3 = Q.transpose(-3, -2)  # ... h n d
+        k_3 = K.transpose(-3, -2)  # ... h m d
         v_4 = A_m[None, :][..., None]  # 1 m 1
-        o_5 = linear_attention([(q_3, k_3)], v_4, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)[..., 0]  # ... h n
+        o_5 = linear_attention(
+            [(q_3, k_3)], v_4, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+        )[..., 0]  # ... h n
 
         far1_A_m = o_5.transpose(-2, -1)  # ... n h
 
         # far2.copy and far2.copy A.m: sums over m first; no n by m tensor is formed
-        q_4 = phiQ2.transpose(-3, -2)  # ... h n d
-        k_4 = phiK2.transpose(-3, -2)  # ... h m d
+        q_4 = Q.transpose(-3, -2)  # ... h n d
+        k_4 = K.transpose(-3, -2)  # ... h m d
         v_5 = A_m[None, :][..., None]  # 1 m 1
-        o_6 = linear_attention([(q_4, k_4)], v_5, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)[..., 0]  # ... h n
+        o_6 = linear_attention(
+            [(q_4, k_4)], v_5, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
+        )[..., 0]  # ... h n
 
         far2_A_m = o_6.transpose(-2, -1)  # ... n h
         A_rows = reciprocal(blend1 * near_A_m + blend2 * far1_A_m + blend2 * far2_A_m)  # ... n h

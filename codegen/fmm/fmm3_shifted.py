@@ -62,12 +62,8 @@ class Fmm3Shifted(nn.Module):
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        phiQ1 = elu1(Q)  # ... n h d
-        phiK1 = elu1(K)  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
-        phiQ2 = elu1_neg(Q)  # ... n h d
-        phiK2 = elu1_neg(K)  # ... m h d
         tanhQ = torch.tanh(Q)  # ... n h d
         tanhK = torch.tanh(K)  # ... m h d
         phiQ3 = tanhQ + 1  # ... n h d
@@ -79,16 +75,20 @@ class Fmm3Shifted(nn.Module):
         )  # ... n h d
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
-        q = phiQ1.transpose(-3, -2)  # ... h n d
-        k = phiK1.transpose(-3, -2)  # ... h m d
+        q = Q.transpose(-3, -2)  # ... h n d
+        k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o_2 = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        o_2 = linear_attention(
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
+        )  # ... h n d
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
-        q_2 = phiQ2.transpose(-3, -2)  # ... h n d
-        k_2 = phiK2.transpose(-3, -2)  # ... h m d
+        q_2 = Q.transpose(-3, -2)  # ... h n d
+        k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
-        o_3 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        o_3 = linear_attention(
+            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
+        )  # ... h n d
 
         # far3 and far3 V: sums over m first; no n by m tensor is formed
         q_3 = phiQ3.transpose(-3, -2)  # ... h n d

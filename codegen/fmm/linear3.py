@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.linear import linear_attentions
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 
 
@@ -52,32 +52,18 @@ class Linear3(nn.Module):
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        phiQ1 = elu1(Q)  # ... n h d
-        phiK1 = elu1(K)  # ... m h d
-        phiQ2 = elu1_neg(Q)  # ... n h d
-        phiK2 = elu1_neg(K)  # ... m h d
-        phiQ3 = torch.tanh(Q)  # ... n h d
-        phiK3 = torch.tanh(K)  # ... m h d
 
-        # far1 and far1 V: sums over m first; no n by m tensor is formed
-        q = phiQ1.transpose(-3, -2)  # ... h n d
-        k = phiK1.transpose(-3, -2)  # ... h m d
+        # the sum of far1, far2, far3 times V: sums over m first; no n by m tensor is formed
+        q = Q.transpose(-3, -2)  # ... h n d
+        k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o = linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
-
-        # far2 and far2 V: sums over m first; no n by m tensor is formed
-        q_2 = phiQ2.transpose(-3, -2)  # ... h n d
-        k_2 = phiK2.transpose(-3, -2)  # ... h m d
-        v_2 = V.transpose(-3, -2)  # ... h m d
-        o_2 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
-
-        # far3 and far3 V: sums over m first; no n by m tensor is formed
-        q_3 = phiQ3.transpose(-3, -2)  # ... h n d
-        k_3 = phiK3.transpose(-3, -2)  # ... h m d
-        v_3 = V.transpose(-3, -2)  # ... h m d
-        o_3 = linear_attention(
-            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06
+        A_V = linear_attentions(
+            [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0), (q, k, torch.tanh, torch.tanh, 1e-06)],
+            v,
+            mask,
+            key_mask,
+            max(x.ndim, memory.ndim) - 2,
+            1,
         )  # ... h n d
 
-        A_V = o.transpose(-3, -2) + o_2.transpose(-3, -2) + o_3.transpose(-3, -2)  # ... n h d
-        return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return A_V.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

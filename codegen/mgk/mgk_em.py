@@ -25,6 +25,7 @@ from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient
 from tensornet_attn.runtime.draw import update_, xavier_
 from tensornet_attn.runtime.maps import added, masked_mean
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.softmax import attend, softmax_gradient
 
 
@@ -85,7 +86,7 @@ class MGKEm(nn.Module):
                     [Q.transpose(-3, -2), K.movedim(-2, -4), logprior, k2.movedim(-3, -1), mask, key_mask],
                     n,
                     m,
-                    (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+                    (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
                     (16, 65536),
                     sizes=(self.Wq.shape[2],),
                 )  # ... h r n

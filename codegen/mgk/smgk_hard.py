@@ -21,6 +21,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -62,7 +63,7 @@ class SMGKHard(nn.Module):
             [Q.transpose(-3, -2), K.movedim(-2, -4), k2.movedim(-3, -1), V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 65536),
             sizes=(self.Wq.shape[2],),
         )  # ... h n d
@@ -82,7 +83,7 @@ def y_1_rows(
     S = L.amax(-3)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(S, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
@@ -97,8 +98,8 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, k2, V, mask, key_mask):
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(S, keep, bias)  # ... h n m
     del S
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_S = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_S, mask, len(rows.batch), 1) if "mask" in wanted else None

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.masks import hide
 
@@ -54,7 +55,7 @@ class ABC(nn.Module):
             key_mask[..., None, None] if key_mask is not None else None,
             float("-inf"),
         )  # ... m h r
-        s = torch.exp(s_hidden)  # ... m h r
+        s = exp(s_hidden)  # ... m h r
 
         # P and P K: sums over m first; no n by m tensor is formed
         q = one[None, None, :][..., None]  # 1 1 n 1

@@ -20,6 +20,7 @@ from tensornet_attn.runtime.blockwise_inside import causal_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import normalized, normalized_gradient
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import joint_shape
 
 
 class Based(nn.Module):
@@ -57,7 +58,7 @@ class Based(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
             sizes=(self.Wq.shape[2],),
         )  # ... h n e
@@ -69,27 +70,27 @@ class Based(nn.Module):
 def y_1_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
     """s, A.of.p1, A.of, A, y.p1 for a block of rows: Q [h n d], K [h m d], V [h m e] -> [h n e]."""
     (d,) = rows.sizes
-    s_2 = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
+    s_2 = Q @ K.mT  # ... h n m
     s = d ** -0.5 * s_2  # ... h n m
     A_scores = 1 + s + 0.5 * d ** -0.5 * s * s_2  # ... h n m
     keep, _ = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     A = normalized(A_scores, keep, 1e-06)  # ... h n m
-    return torch.einsum("...hnm,...hme->...hne", A, V)  # ... h n e
+    return A @ V  # ... h n e
 
 
 @block_gradient(y_1_rows)
 def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
-    s_2 = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
+    s_2 = Q @ K.mT  # ... h n m
     s = d ** -0.5 * s_2  # ... h n m
     A_scores = 1 + s + 0.5 * d ** -0.5 * s * s_2  # ... h n m
     del s
     keep, _ = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     A = normalized(A_scores, keep, 1e-06)  # ... h n m
-    d_V = torch.einsum("...hne,...hnm->...hme", gradient, A) if "V" in wanted else None  # ... h m e
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m e
     del A
-    d_A = torch.einsum("...hne,...hme->...hnm", gradient, V)  # ... h n m
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = normalized_gradient(A_scores, d_A, keep, eps=1e-06)  # ... h n m
     del A_scores, d_A
     d_A_scores_1 = d ** -0.5 * d_A_scores  # ... h n m
@@ -98,6 +99,6 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     del s_2
     d_s_2 = d_s + d_s + d_A_scores_1  # ... h n m
     del d_A_scores_1, d_s
-    d_Q = torch.einsum("...hnm,...hmd->...hnd", d_s_2, K) if "Q" in wanted else None  # ... h n d
-    d_K = torch.einsum("...hnm,...hnd->...hmd", d_s_2, Q) if "K" in wanted else None  # ... h m d
+    d_Q = d_s_2 @ K if "Q" in wanted else None  # ... h n d
+    d_K = d_s_2.mT @ Q if "K" in wanted else None  # ... h m d
     return d_Q, d_K, d_V, None, None

@@ -27,6 +27,7 @@ from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, ma
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import masked_reverse_cumsum
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -70,7 +71,7 @@ class COPE(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), i, z.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 2048),
             sizes=(self.Wq.shape[2], self.E.shape[1]),
         )  # ... h n d
@@ -85,7 +86,7 @@ def y_1_rows(
     """S, gate, count, place, off.of, off, near.of, near, A.of.p1, A.of, A, y.p1 for a block of rows: Q [h n d], K [h m
     d], i [p], z [h n p], V [h m d] -> [h n d]."""
     (d, p) = rows.sizes
-    S = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
+    S = Q @ K.mT  # ... h n m
     gate = torch.sigmoid(S)  # ... h n m
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     count = masked_reverse_cumsum(gate, keep)  # ... h n m
@@ -95,14 +96,14 @@ def y_1_rows(
     A_scores_1 = torch.einsum("...hpnm,...hnp->...hnm", near, z)  # ... h n m
     A_scores = d ** -0.5 * S + A_scores_1  # ... h n m
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
 def y_1_rows_backward(rows, gradient, wanted, Q, K, i, z, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d, p) = rows.sizes
-    S = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
+    S = Q @ K.mT  # ... h n m
     gate = torch.sigmoid(S)  # ... h n m
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     count = masked_reverse_cumsum(gate, keep)  # ... h n m
@@ -117,8 +118,8 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, i, z, V, mask, key_mask):
     del S, A_scores_1
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
@@ -137,6 +138,6 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, i, z, V, mask, key_mask):
     del d_count
     d_S = d_gate * gate * (1 - gate) + d ** -0.5 * d_A_scores  # ... h n m
     del gate, d_A_scores, d_gate
-    d_Q = torch.einsum("...hnm,...hmd->...hnd", d_S, K) if "Q" in wanted else None  # ... h n d
-    d_K = torch.einsum("...hnm,...hnd->...hmd", d_S, Q) if "K" in wanted else None  # ... h m d
+    d_Q = d_S @ K if "Q" in wanted else None  # ... h n d
+    d_K = d_S.mT @ Q if "K" in wanted else None  # ... h m d
     return d_Q, d_K, d_i, d_z, d_V, d_mask, None

@@ -102,31 +102,29 @@ def y_1_rows(
     """c2p, Qd, p2c, A.of.p1, A.of, A, y.p1 for a block of rows: c2p_of [h n p], Qr [h d p], K [h m d], Q [h n d], V [h
     m d] -> [h d n]."""
     (d,) = rows.sizes
-    A_scores_1 = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
     c2p = relative_rows(c2p_of, rows, 128)  # ... h n m
     Qd = relative_rows(Qr[..., None, :], rows, 128)  # h d n m
     p2c = summed_products(Qd, K.transpose(-2, -1)[..., None, :], (-3,))  # ... h n m
-    A_scores = (3 * d) ** -0.5 * (A_scores_1 + c2p + p2c)  # ... h n m
+    A_scores = (3 * d) ** -0.5 * (Q @ K.mT + c2p + p2c)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hdn", A, V)  # ... h d n
+    return V.mT @ A.mT  # ... h d n
 
 
 @block_gradient(y_1_rows)
 def y_1_rows_backward(rows, gradient, wanted, c2p_of, Qr, K, Q, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
-    A_scores_1 = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
     c2p = relative_rows(c2p_of, rows, 128)  # ... h n m
     Qd = relative_rows(Qr[..., None, :], rows, 128)  # h d n m
     p2c = summed_products(Qd, K.transpose(-2, -1)[..., None, :], (-3,))  # ... h n m
-    A_scores = (3 * d) ** -0.5 * (A_scores_1 + c2p + p2c)  # ... h n m
-    del A_scores_1, c2p, p2c
+    A_scores = (3 * d) ** -0.5 * (Q @ K.mT + c2p + p2c)  # ... h n m
+    del c2p, p2c
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
-    d_V = torch.einsum("...hdn,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hdn,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A.mT @ gradient.mT if "V" in wanted else None  # ... h m d
+    d_A = gradient.mT @ V.mT  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
@@ -145,7 +143,5 @@ def y_1_rows_backward(rows, gradient, wanted, c2p_of, Qr, K, Q, V, mask, key_mas
     del d_Qd
     d_K_2 = summed_products(Qd, d_A_scores[..., None, :, :], (-2,)).transpose(-2, -1)  # ... h m d
     del Qd
-    d_K_3 = torch.einsum("...hnm,...hnd->...hmd", d_A_scores, Q)  # ... h m d
-    del d_A_scores
-    d_K = (3 * d) ** -0.5 * (d_K_2 + d_K_3) if "K" in wanted else None  # ... h m d
+    d_K = (3 * d) ** -0.5 * (d_K_2 + d_A_scores.mT @ Q) if "K" in wanted else None  # ... h m d
     return d_c2p_of, d_Qr, d_K, d_Q, d_V, d_mask, None

@@ -59,10 +59,12 @@ class DeepseekMoe(nn.Module):
 
         R = l1_norm(chosen, -1, 1e-20)  # ... n e
 
-        G_of = torch.einsum("...nf,efl->...nel", x, self.Wg)  # ... n e l
+        G_of = (
+            x @ self.Wg.transpose(-3, -2).flatten(1)
+        ).unflatten(-1, self.Wg.transpose(-3, -2).shape[1:])  # ... n e l
         G = F.silu(G_of)  # ... n e l
 
-        U = torch.einsum("...nf,efl->...nel", x, self.Wu)  # ... n e l
+        U = (x @ self.Wu.transpose(-3, -2).flatten(1)).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
         H = G * U  # ... n e l
         Sg = F.silu(x @ self.Wsg)  # ... n s
         Su = x @ self.Wsu  # ... n s

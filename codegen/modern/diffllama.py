@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import heads_together, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
@@ -74,8 +75,8 @@ class Diffllama(nn.Module):
         K2 = rotate(K2_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq1.shape[3])  # ... m g d
 
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
-        lambda1 = torch.exp(self.lq1 @ self.lk1)  # a scalar
-        lambda2 = torch.exp(self.lq2 @ self.lk2)  # a scalar
+        lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
+        lambda2 = exp(self.lq2 @ self.lk2)  # a scalar
         weight = lambda1 - lambda2 + 0.8  # a scalar
 
         # A1 and A1 V: one fused call; the scores are not materialised

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import l2_norm, rms_norm, softplus
 
@@ -68,7 +69,7 @@ class GatedDeltanet(nn.Module):
 
         V = F.silu((x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:]))  # ... m h e
         rate = torch.sigmoid(x @ self.Wb)  # ... m h
-        rates = torch.exp(self.speed)  # h
+        rates = exp(self.speed)  # h
         steps = softplus(x @ self.Wa + self.step)  # ... m h
         g = -rates * steps  # ... m h
         S = gated_delta_rule(

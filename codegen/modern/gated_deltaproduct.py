@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import l2_norm, rms_norm, softplus
 
@@ -71,7 +72,7 @@ class GatedDeltaproduct(nn.Module):
         V = F.silu((x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:]))  # ... m r h e
         beta = torch.sigmoid((x @ self.Wb.flatten(1)).unflatten(-1, self.Wb.shape[1:]))  # ... m r h
         rate = 2 * beta  # ... m r h
-        rates = torch.exp(self.speed)  # h
+        rates = exp(self.speed)  # h
         steps = softplus(x @ self.Wa + self.step)  # ... m h
         g = -rates * steps  # ... m h
         S = gated_delta_rule(

@@ -70,29 +70,26 @@ class GAU(nn.Module):
 def O_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
     """R.of, R, A.of, A, O for a block of rows: Q [n s], K [m s], V [m e] -> [n e]."""
     Q_k = 1 / rows.keys * Q  # ... n s
-    R_of = torch.einsum("...ns,...ms->...nm", Q_k, K)  # ... n m
-    R = F.relu(R_of)  # ... n m
+    R = F.relu(Q_k @ K.mT)  # ... n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 0)
     A_scores = torch.square(hide(R, keep, 1))  # ... n m
     A = kept(A_scores, keep)  # ... n m
-    return torch.einsum("...nm,...me->...ne", A, V)  # ... n e
+    return A @ V  # ... n e
 
 
 @block_gradient(O_rows)
 def O_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `O_rows`."""
     Q_k = 1 / rows.keys * Q  # ... n s
-    R_of = torch.einsum("...ns,...ms->...nm", Q_k, K)  # ... n m
-    R = F.relu(R_of)  # ... n m
-    del R_of
+    R = F.relu(Q_k @ K.mT)  # ... n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 0)
     A_scores_hidden = hide(R, keep, 1)  # ... n m
     A_scores = torch.square(A_scores_hidden)  # ... n m
     A = kept(A_scores, keep)  # ... n m
     del A_scores
-    d_V = torch.einsum("...ne,...nm->...me", gradient, A) if "V" in wanted else None  # ... m e
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... m e
     del A
-    d_A = torch.einsum("...ne,...me->...nm", gradient, V)  # ... n m
+    d_A = gradient @ V.mT  # ... n m
     d_A_scores = kept(d_A, keep)  # ... n m
     del d_A
     d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... n m
@@ -101,6 +98,6 @@ def O_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     del d_A_scores_hidden
     d_R_of = torch.ops.aten.threshold_backward(d_R, R, 0)  # ... n m
     del R, d_R
-    d_Q = 1 / rows.keys * torch.einsum("...nm,...ms->...ns", d_R_of, K) if "Q" in wanted else None  # ... n s
-    d_K = torch.einsum("...nm,...ns->...ms", d_R_of, Q_k) if "K" in wanted else None  # ... m s
+    d_Q = 1 / rows.keys * (d_R_of @ K) if "Q" in wanted else None  # ... n s
+    d_K = d_R_of.mT @ Q_k if "K" in wanted else None  # ... m s
     return d_Q, d_K, d_V, None, None

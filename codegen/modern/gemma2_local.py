@@ -21,6 +21,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import softcap
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -63,7 +64,7 @@ class Gemma2LOCAL(nn.Module):
             [Q.transpose(-4, -3), K.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
         )  # ... g j n d
 

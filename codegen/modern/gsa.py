@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
@@ -66,7 +67,7 @@ class GSA(nn.Module):
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True, wide=True)  # ... h r n
 
         kept_hidden = hide(-g, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h r
-        kept_ = torch.exp(kept_hidden)  # ... m h r
+        kept_ = exp(kept_hidden)  # ... m h r
 
         new = 1 - kept_  # ... m h r
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.softmax import attend
 
@@ -48,7 +49,7 @@ class LASER(nn.Module):
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         E_hidden = hide(V, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h d
-        E = torch.exp(E_hidden)  # ... m h d
+        E = exp(E_hidden)  # ... m h d
 
         # A and A E: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d

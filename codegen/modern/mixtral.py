@@ -43,10 +43,12 @@ class Mixtral(nn.Module):
 
         R = chosen.softmax(-1)  # ... n e
 
-        G_of = torch.einsum("...nf,efl->...nel", x, self.Wg)  # ... n e l
+        G_of = (
+            x @ self.Wg.transpose(-3, -2).flatten(1)
+        ).unflatten(-1, self.Wg.transpose(-3, -2).shape[1:])  # ... n e l
         G = F.silu(G_of)  # ... n e l
 
-        U = torch.einsum("...nf,efl->...nel", x, self.Wu)  # ... n e l
+        U = (x @ self.Wu.transpose(-3, -2).flatten(1)).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
         H = G * U  # ... n e l
 
         y_1 = torch.einsum("...nel,elf->...nfe", H, self.Wd)  # ... n f e

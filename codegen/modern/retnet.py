@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import layer_norm
 from tensornet_attn.runtime.positions import exactly, query_positions, rotate
 
@@ -62,7 +63,7 @@ class Retnet(nn.Module):
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq.shape[2])  # ... m h d
 
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
-        share = torch.exp(-0.6931471805599453 * i - 5 * math.log(2))  # h
+        share = exp(-0.6931471805599453 * i - 5 * math.log(2))  # h
         gamma = torch.log(1 - share)  # h
 
         A_D_a = gamma[:, None] * gap_n  # h n

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.running import scan_sums
@@ -69,7 +70,7 @@ class RgLRU(nn.Module):
         s_hidden = hide(
             2 * decay, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
         )  # ... m h e
-        s = torch.exp(s_hidden)  # ... m h e
+        s = exp(s_hidden)  # ... m h e
 
         left_hidden = hide(1 - s, key_mask[..., None, None] if key_mask is not None else None, 1)  # ... m h e
         left = torch.sqrt(left_hidden)  # ... m h e

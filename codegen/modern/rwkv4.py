@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.conv import convolve
 from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import kept
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import exactly, query_positions
@@ -78,7 +79,7 @@ class Rwkv4(nn.Module):
         r = torch.sigmoid(xr @ self.Wr)  # ... n a
         K = xk @ self.Wk  # ... m a
         V = xv @ self.Wv  # ... m a
-        decay = torch.exp(self.w)  # a
+        decay = exp(self.w)  # a
 
         A_A_a = -decay[:, None] * gap_n + decay[:, None]  # a n
         A_A_b = -K.transpose(-2, -1) - decay[:, None] * gap_m  # ... a m

@@ -20,6 +20,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import kept
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import joint_shape
 
 
 class SigmoidAttention(nn.Module):
@@ -57,7 +58,7 @@ class SigmoidAttention(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
             sizes=(self.Wq.shape[2],),
         )  # ... h n d
@@ -70,11 +71,10 @@ def y_1_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, k
     """A.of.of.p1, A.of.of, A.of, A, y.p1 for a block of rows: Q [h n d], K [h m d], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
-    A_scores_of_2 = torch.einsum("...hnd,...hmd->...hnm", Q_k, K)  # ... h n m
-    A_scores = torch.sigmoid(A_scores_of_2 - math.log(rows.keys))  # ... h n m
+    A_scores = torch.sigmoid(Q_k @ K.mT - math.log(rows.keys))  # ... h n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 1)
     A = kept(A_scores, keep)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
@@ -82,18 +82,16 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
-    A_scores_of_2 = torch.einsum("...hnd,...hmd->...hnm", Q_k, K)  # ... h n m
-    A_scores = torch.sigmoid(A_scores_of_2 - math.log(rows.keys))  # ... h n m
-    del A_scores_of_2
+    A_scores = torch.sigmoid(Q_k @ K.mT - math.log(rows.keys))  # ... h n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 1)
     A = kept(A_scores, keep)  # ... h n m
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
     del A
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = kept(d_A, keep)  # ... h n m
     del d_A
     d_A_scores_of = d_A_scores * A_scores * (1 - A_scores)  # ... h n m
     del A_scores, d_A_scores
-    d_Q = d ** -0.5 * torch.einsum("...hnm,...hmd->...hnd", d_A_scores_of, K) if "Q" in wanted else None  # ... h n d
-    d_K = torch.einsum("...hnm,...hnd->...hmd", d_A_scores_of, Q_k) if "K" in wanted else None  # ... h m d
+    d_Q = d ** -0.5 * (d_A_scores_of @ K) if "Q" in wanted else None  # ... h n d
+    d_K = d_A_scores_of.mT @ Q_k if "K" in wanted else None  # ... h m d
     return d_Q, d_K, d_V, None, None

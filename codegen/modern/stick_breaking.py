@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, seen_rows
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import kept, masked_reverse_cumsum, softplus
 from tensornet_attn.runtime.masks import hide, visible
+from tensornet_attn.runtime.products import joint_shape
 
 
 class StickBreaking(nn.Module):
@@ -59,7 +61,7 @@ class StickBreaking(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
             sizes=(self.Wq.shape[2],),
         )  # ... h n d
@@ -72,14 +74,14 @@ def y_1_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, k
     """Z, u, left, A.of.of, A.of, A, y.p1 for a block of rows: Q [h n d], K [h m d], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
-    Z = torch.einsum("...hnd,...hmd->...hnm", Q_k, K)  # ... h n m
+    Z = Q_k @ K.mT  # ... h n m
     u = softplus(Z)  # ... h n m
     keep, _ = visible(
         seen_rows(rows, lambda query, key: (query - key) >= 1) & causal_rows(rows), mask, key_mask, len(rows.batch), 1
     )
     left = masked_reverse_cumsum(u, keep)  # ... h n m
-    A_scores = torch.exp(hide(Z - left, keep, float("-inf")))  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A_scores, V)  # ... h n d
+    A_scores = exp(hide(Z - left, keep, float("-inf")))  # ... h n m
+    return A_scores @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
@@ -87,16 +89,16 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
     Q_k = d ** -0.5 * Q  # ... h n d
-    Z = torch.einsum("...hnd,...hmd->...hnm", Q_k, K)  # ... h n m
+    Z = Q_k @ K.mT  # ... h n m
     u = softplus(Z)  # ... h n m
     keep, _ = visible(
         seen_rows(rows, lambda query, key: (query - key) >= 1) & causal_rows(rows), mask, key_mask, len(rows.batch), 1
     )
     left = masked_reverse_cumsum(u, keep)  # ... h n m
-    A_scores = torch.exp(hide(Z - left, keep, float("-inf")))  # ... h n m
+    A_scores = exp(hide(Z - left, keep, float("-inf")))  # ... h n m
     del left
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A_scores) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A_scores.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = kept(d_A, keep)  # ... h n m
     del d_A
     d_A_scores_hidden = d_A_scores * A_scores  # ... h n m
@@ -108,6 +110,6 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     del u, d_left
     d_Z = d_A_scores_of + gradient_of(lambda x: softplus(x), d_u, Z, (3, 3))  # ... h n m
     del Z, d_A_scores_of, d_u
-    d_Q = d ** -0.5 * torch.einsum("...hnm,...hmd->...hnd", d_Z, K) if "Q" in wanted else None  # ... h n d
-    d_K = torch.einsum("...hnm,...hnd->...hmd", d_Z, Q_k) if "K" in wanted else None  # ... h m d
+    d_Q = d ** -0.5 * (d_Z @ K) if "Q" in wanted else None  # ... h n d
+    d_K = d_Z.mT @ Q_k if "K" in wanted else None  # ... h m d
     return d_Q, d_K, d_V, None, None

@@ -21,6 +21,7 @@ from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient, 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import buckets, one_of
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -65,7 +66,7 @@ class T5(nn.Module):
             [table.transpose(-2, -1), Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
         )  # ... h n d
 
@@ -77,32 +78,30 @@ def y_1_rows(
     rows: Rows, table: Tensor, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None
 ) -> Tensor:
     """near, A.of.p1, A.of, A, y.p1 for a block of rows: table [h p], Q [h n d], K [h m d], V [h m d] -> [h n d]."""
-    A_scores_1 = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
     near = relative_rows(table[:, None, :], rows, 128)  # h n m
-    A_scores = A_scores_1 + near  # ... h n m
+    A_scores = Q @ K.mT + near  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
 def y_1_rows_backward(rows, gradient, wanted, table, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
-    A_scores_1 = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
     near = relative_rows(table[:, None, :], rows, 128)  # h n m
-    A_scores = A_scores_1 + near  # ... h n m
-    del A_scores_1, near
+    A_scores = Q @ K.mT + near  # ... h n m
+    del near
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_table = gradient_of(
         lambda x: relative_rows(x[..., None, :], rows, 128), d_A_scores, table, (3, 2)
     ) if "table" in wanted else None  # ... h p
-    d_Q = torch.einsum("...hnm,...hmd->...hnd", d_A_scores, K) if "Q" in wanted else None  # ... h n d
-    d_K = torch.einsum("...hnm,...hnd->...hmd", d_A_scores, Q) if "K" in wanted else None  # ... h m d
+    d_Q = d_A_scores @ K if "Q" in wanted else None  # ... h n d
+    d_K = d_A_scores.mT @ Q if "K" in wanted else None  # ... h m d
     return d_table, d_Q, d_K, d_V, d_mask, None

@@ -63,9 +63,9 @@ class TPA(nn.Module):
 
         Va = (x @ self.Wva.flatten(1)).unflatten(-1, self.Wva.shape[1:])  # ... m r h
         Vb = (x @ self.Wvb.flatten(1)).unflatten(-1, self.Wvb.shape[1:])  # ... m r d
-        Q = torch.einsum("...nqh,...nqd->...nhd", Qa, Qb)  # ... n h d
-        K = torch.einsum("...mrh,...mrd->...mhd", Ka, Kb)  # ... m h d
-        V = 1 / self.Wka.shape[1] * torch.einsum("...mrh,...mrd->...mhd", Va, Vb)  # ... m h d
+        Q = Qa.mT @ Qb  # ... n h d
+        K = Ka.mT @ Kb  # ... m h d
+        V = 1 / self.Wka.shape[1] * (Va.mT @ Vb)  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d

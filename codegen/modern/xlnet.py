@@ -22,6 +22,7 @@ from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient, 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import sinusoid
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -79,7 +80,7 @@ class Xlnet(nn.Module):
             ],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
             sizes=(self.Wq.shape[2],),
         )  # ... h n d
@@ -104,24 +105,21 @@ def y_1_rows(
     """content.p1, content, place.of.p1, place.of, place, A.of, A, y.p1 for a block of rows: Q [h n d], K [h m d],
     content_2 [h m], Kr [h p d], place_of_2 [h p], V [h m d] -> [h n d]."""
     (d,) = rows.sizes
-    content_1 = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
-    content = content_1 + content_2[..., None, :]  # ... h n m
+    content = Q @ K.mT + content_2[..., None, :]  # ... h n m
     place_of_1 = torch.einsum("...hnd,hpd->...hnp", Q, Kr)  # ... h n p
     place_of = place_of_1 + place_of_2[:, None, :]  # ... h n p
     place = relative_rows(place_of, rows)  # ... h n m
     A_scores = d ** -0.5 * (content + place)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
 def y_1_rows_backward(rows, gradient, wanted, Q, K, content_2, Kr, place_of_2, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (d,) = rows.sizes
-    content_1 = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
-    content = content_1 + content_2[..., None, :]  # ... h n m
-    del content_1
+    content = Q @ K.mT + content_2[..., None, :]  # ... h n m
     place_of_1 = torch.einsum("...hnd,hpd->...hnp", Q, Kr)  # ... h n p
     place_of = place_of_1 + place_of_2[:, None, :]  # ... h n p
     del place_of_1
@@ -131,22 +129,20 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, content_2, Kr, place_of_2, V
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
     d_content_2 = d ** -0.5 * d_A_scores.sum(-2) if "content_2" in wanted else None  # ... h m
     Q_k = d ** -0.5 * Q  # ... h n d
-    d_K = torch.einsum("...hnm,...hnd->...hmd", d_A_scores, Q_k) if "K" in wanted else None  # ... h m d
+    d_K = d_A_scores.mT @ Q_k if "K" in wanted else None  # ... h m d
     d_A_scores_2 = d ** -0.5 * d_A_scores  # ... h n m
     d_place_of = gradient_of(lambda x: relative_rows(x, rows), d_A_scores_2, place_of, (3, 3))  # ... h n p
     del place_of, d_A_scores_2
     d_place_of_2 = d_place_of.sum(-2) if "place_of_2" in wanted else None  # ... h p
-    d_Kr = torch.einsum("...hnp,...hnd->...hpd", d_place_of, Q) if "Kr" in wanted else None  # ... h p d
+    d_Kr = d_place_of.mT @ Q if "Kr" in wanted else None  # ... h p d
     d_Q_2 = torch.einsum("...hnp,hpd->...hnd", d_place_of, Kr)  # ... h n d
     del d_place_of
-    d_Q_3 = d ** -0.5 * torch.einsum("...hnm,...hmd->...hnd", d_A_scores, K)  # ... h n d
-    del d_A_scores
-    d_Q = d_Q_2 + d_Q_3 if "Q" in wanted else None  # ... h n d
+    d_Q = d_Q_2 + d ** -0.5 * (d_A_scores @ K) if "Q" in wanted else None  # ... h n d
     return d_Q, d_K, d_content_2, d_Kr, d_place_of_2, d_V, d_mask, None

@@ -18,6 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -56,7 +57,7 @@ class HeadsOnly(nn.Module):
             [Q.transpose(-2, -1), K.transpose(-2, -1), V.transpose(-2, -1), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
             sizes=(self.Wq.shape[1],),
         )  # ... h n

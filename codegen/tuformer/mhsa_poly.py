@@ -18,6 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import normalized, normalized_gradient
 from tensornet_attn.runtime.masks import hide, visible
+from tensornet_attn.runtime.products import joint_shape
 
 
 class MHSAPoly(nn.Module):
@@ -55,7 +56,7 @@ class MHSAPoly(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
         )  # ... h n d
 
@@ -65,31 +66,28 @@ class MHSAPoly(nn.Module):
 @block_function(rows=(-2, 0, 0, -2, 0), out=-2, legs=(3, 3, 3, -1, 1))
 def y_1_rows(rows: Rows, Q: Tensor, K: Tensor, V: Tensor, mask: Tensor | None, key_mask: Tensor | None) -> Tensor:
     """A.of.of, A.of, A, y.p1 for a block of rows: Q [h n d], K [h m d], V [h m d] -> [h n d]."""
-    A_scores_of = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 1)
-    A_scores = torch.square(hide(A_scores_of, keep, 1))  # ... h n m
+    A_scores = torch.square(hide(Q @ K.mT, keep, 1))  # ... h n m
     A = normalized(A_scores, keep)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
 def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
-    A_scores_of = torch.einsum("...hnd,...hmd->...hnm", Q, K)  # ... h n m
     keep, _ = visible(None, mask, key_mask, len(rows.batch), 1)
-    A_scores_hidden = hide(A_scores_of, keep, 1)  # ... h n m
-    del A_scores_of
+    A_scores_hidden = hide(Q @ K.mT, keep, 1)  # ... h n m
     A_scores = torch.square(A_scores_hidden)  # ... h n m
     A = normalized(A_scores, keep)  # ... h n m
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
     del A
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = normalized_gradient(A_scores, d_A, keep)  # ... h n m
     del A_scores, d_A
     d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... h n m
     del A_scores_hidden, d_A_scores
     d_A_scores_of = hide(d_A_scores_hidden, keep, 0.0)  # ... h n m
     del d_A_scores_hidden
-    d_Q = torch.einsum("...hnm,...hmd->...hnd", d_A_scores_of, K) if "Q" in wanted else None  # ... h n d
-    d_K = torch.einsum("...hnm,...hnd->...hmd", d_A_scores_of, Q) if "K" in wanted else None  # ... h m d
+    d_Q = d_A_scores_of @ K if "Q" in wanted else None  # ... h n d
+    d_K = d_A_scores_of.mT @ Q if "K" in wanted else None  # ... h m d
     return d_Q, d_K, d_V, None, None

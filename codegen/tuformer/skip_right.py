@@ -18,7 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import mixed
+from tensornet_attn.runtime.products import joint_shape, mixed
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -59,7 +59,7 @@ class SkipRight(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), self.C1, V.transpose(-3, -2), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 131072),
             sizes=(self.C1.shape[0], self.Wq.shape[2]),
         )  # ... h n d
@@ -73,26 +73,26 @@ def y_1_rows(
 ) -> Tensor:
     """A.of.p1, A.of, A, y.p1 for a block of rows: Q [g n d], K [g m d], C1 [h g], V [h m d] -> [h n d]."""
     (h, d) = rows.sizes
-    A_scores_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    A_scores_1 = Q @ K.mT  # ... g n m
     C1_k = (h * d) ** -0.5 * C1  # h g
     A_scores = mixed(C1_k, A_scores_1, 2)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
-    return torch.einsum("...hnm,...hmd->...hnd", A, V)  # ... h n d
+    return A @ V  # ... h n d
 
 
 @block_gradient(y_1_rows)
 def y_1_rows_backward(rows, gradient, wanted, Q, K, C1, V, mask, key_mask):
     """Gradients of the `wanted` operands, given the `gradient` of `y_1_rows`."""
     (h, d) = rows.sizes
-    A_scores_1 = torch.einsum("...gnd,...gmd->...gnm", Q, K)  # ... g n m
+    A_scores_1 = Q @ K.mT  # ... g n m
     C1_k = (h * d) ** -0.5 * C1  # h g
     A_scores = mixed(C1_k, A_scores_1, 2)  # ... h n m
     keep, bias = visible(None, mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores
-    d_V = torch.einsum("...hnd,...hnm->...hmd", gradient, A) if "V" in wanted else None  # ... h m d
-    d_A = torch.einsum("...hnd,...hmd->...hnm", gradient, V)  # ... h n m
+    d_V = A.mT @ gradient if "V" in wanted else None  # ... h m d
+    d_A = gradient @ V.mT  # ... h n m
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... h n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
@@ -102,9 +102,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, C1, V, mask, key_mask):
     del A_scores_1
     d_A_scores_1 = mixed(C1.transpose(-2, -1), d_A_scores, 2)  # ... g n m
     del d_A_scores
-    d_Q = (h * d) ** -0.5 * torch.einsum(
-        "...gnm,...gmd->...gnd", d_A_scores_1, K
-    ) if "Q" in wanted else None  # ... g n d
+    d_Q = (h * d) ** -0.5 * (d_A_scores_1 @ K) if "Q" in wanted else None  # ... g n d
     Q_k = (h * d) ** -0.5 * Q  # ... g n d
-    d_K = torch.einsum("...gnm,...gnd->...gmd", d_A_scores_1, Q_k) if "K" in wanted else None  # ... g m d
+    d_K = d_A_scores_1.mT @ Q_k if "K" in wanted else None  # ... g m d
     return d_Q, d_K, d_C1, d_V, d_mask, None

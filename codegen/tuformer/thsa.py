@@ -18,7 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import summed_products
+from tensornet_attn.runtime.products import joint_shape, summed_products
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -59,7 +59,7 @@ class THSA(nn.Module):
             [self.C, Q.transpose(-2, -1), K, V.transpose(-2, -1), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 2048, 512),
             sizes=(self.C.shape[0],),
         )  # ... r n

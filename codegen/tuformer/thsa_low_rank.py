@@ -18,7 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import mixed, summed_products
+from tensornet_attn.runtime.products import joint_shape, mixed, summed_products
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -61,7 +61,7 @@ class THSALowRank(nn.Module):
             [self.C3, Q.transpose(-2, -1), K, self.C2, V.transpose(-2, -1), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 2048, 8),
             sizes=(self.Wv.shape[1],),
         )  # ... r n

@@ -18,7 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import normalized, normalized_gradient
 from tensornet_attn.runtime.masks import hide, visible
-from tensornet_attn.runtime.products import summed_products
+from tensornet_attn.runtime.products import joint_shape, summed_products
 
 
 class THSAPoly(nn.Module):
@@ -58,7 +58,7 @@ class THSAPoly(nn.Module):
             [self.C, Q.transpose(-2, -1), K, V.transpose(-2, -1), mask, key_mask],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 2048, 512),
         )  # ... r n
 

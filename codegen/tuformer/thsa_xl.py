@@ -22,7 +22,7 @@ from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, ma
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import sinusoid
-from tensornet_attn.runtime.products import summed_products
+from tensornet_attn.runtime.products import joint_shape, summed_products
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -66,19 +66,29 @@ class THSAXL(nn.Module):
         Kr = R @ self.Wr  # p s
 
         content_4_1 = self.C * self.u  # r s
-        content_4 = torch.einsum("rs,...ms->...rm", content_4_1, K)  # ... r m
+        content_4 = K @ content_4_1.transpose(-2, -1)  # ... m r
 
         place_of_4_1 = self.C * self.v  # r s
-        place_of_4 = torch.einsum("rs,ps->rp", place_of_4_1, Kr)  # r p
+        place_of_4 = place_of_4_1 @ Kr.transpose(-2, -1)  # r p
 
         # content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1: blockwise,
         # recomputed in the backward
         y_1 = blockwise(
             y_1_rows,
-            [self.C, Q.transpose(-2, -1), K, content_4, Kr, place_of_4, V.transpose(-2, -1), mask, key_mask],
+            [
+                self.C,
+                Q.transpose(-2, -1),
+                K,
+                content_4.transpose(-2, -1),
+                Kr,
+                place_of_4,
+                V.transpose(-2, -1),
+                mask,
+                key_mask,
+            ],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             (16, 2048, 512),
             sizes=(self.Wv.shape[1],),
         )  # ... r n
@@ -111,8 +121,7 @@ def y_1_rows(
     content_1 = C[:, None, :] * Q.transpose(-2, -1)[..., None, :, :]  # ... r n s
     content_2 = torch.einsum("...rns,...ms->...rnm", content_1, K)  # ... r n m
     content = content_2 + content_4[..., None, :]  # ... r n m
-    place_of_2 = torch.einsum("...rns,ps->...rnp", content_1, Kr)  # ... r n p
-    place_of = place_of_2 + place_of_4[:, None, :]  # ... r n p
+    place_of = content_1 @ Kr.transpose(-2, -1) + place_of_4[:, None, :]  # ... r n p
     place = relative_rows(place_of, rows)  # ... r n m
     A_scores = r ** -0.5 * (content + place)  # ... r n m
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
@@ -128,9 +137,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     content_2 = torch.einsum("...rns,...ms->...rnm", content_1, K)  # ... r n m
     content = content_2 + content_4[..., None, :]  # ... r n m
     del content_2
-    place_of_2 = torch.einsum("...rns,ps->...rnp", content_1, Kr)  # ... r n p
-    place_of = place_of_2 + place_of_4[:, None, :]  # ... r n p
-    del place_of_2
+    place_of = content_1 @ Kr.transpose(-2, -1) + place_of_4[:, None, :]  # ... r n p
     place = relative_rows(place_of, rows)  # ... r n m
     A_scores = r ** -0.5 * (content + place)  # ... r n m
     del content, place

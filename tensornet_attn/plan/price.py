@@ -22,7 +22,7 @@ from tensornet_attn.cost.work import elementwise, macs
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.graph.recurrence import erases
-from tensornet_attn.plan.blocks import groups_of, rows_of
+from tensornet_attn.plan.blocks import LEAST, groups_of, rows_of
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.target import Target
 
@@ -122,9 +122,13 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
     """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
-    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks.
+    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks. Fewer queries
+    than a block has read everything once, which no table of implementations tells: they have the device's own prices.
     """
     one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
+    if sizes[str(graph.query)] < LEAST:
+        first, second = (target.device.seconds(time_of(own, sizes, target)) for own in (one, two))
+        return first, second
     return _without(one, two, sizes, target), _without(two, one, sizes, target)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.positions import alibi_slopes
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -27,7 +28,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
-    parts_of,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -35,6 +36,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
+from tensornet_attn.runtime.triton.kernels.region_parts import parts_of
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 
 
@@ -74,7 +76,7 @@ class Alibi(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), slopes, V.transpose(-3, -2)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq.shape[2] ** -0.5],
@@ -86,9 +88,9 @@ class Alibi(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, slopes, V, mask, key_mask, out, lse, Q_step, K_step, slopes_step, V_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """gap, A.of.p1, A.of.p2, A.of, A, y.p1."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -96,6 +98,9 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     slopes_base = slopes + batch * slopes_step[0] + h_at * slopes_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
@@ -103,7 +108,10 @@ def y_1_tiles_forward(
     acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     slopes_value = tl.load(slopes_base).to(SUMS)  # a number
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -126,7 +134,7 @@ def y_1_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(A, V_tile, DOT, SUMS)  # n d
         acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
         out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )

@@ -24,7 +24,9 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import rms_norm
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -32,6 +34,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -84,8 +87,8 @@ class Differential(nn.Module):
         K1 = (memory @ self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m h d
         K2 = (memory @ self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
-        lambda1 = torch.exp(self.lq1 @ self.lk1)  # a scalar
-        lambda2 = torch.exp(self.lq2 @ self.lk2)  # a scalar
+        lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
+        lambda2 = exp(self.lq2 @ self.lk2)  # a scalar
         A_A2 = -lambda1 + lambda2 - 0.8  # a scalar
 
         # A1.of, A1, O.of.p1: Triton kernels, recomputed in the backward
@@ -94,7 +97,7 @@ class Differential(nn.Module):
             [Q1.transpose(-3, -2), K1.transpose(-3, -2), V.transpose(-3, -2)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq1.shape[2] ** -0.5],
@@ -108,7 +111,7 @@ class Differential(nn.Module):
             [Q2.transpose(-3, -2), K2.transpose(-3, -2), O_of_2.transpose(-3, -2)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq1.shape[2] ** -0.5],
@@ -121,9 +124,9 @@ class Differential(nn.Module):
 @triton.jit
 def O_of_1_tiles_forward(
     Q1, K1, V, mask, key_mask, out, lse, Q1_step, K1_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A1.of, A1, O.of.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -132,12 +135,18 @@ def O_of_1_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q1_tile = load_2d(Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size)  # n d
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -154,7 +163,7 @@ def O_of_1_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         read = dot_of(A1, V_tile, DOT, SUMS)  # n e
         acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
         out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
@@ -270,9 +279,9 @@ O_of_1_tiles = region(
 @triton.jit
 def O_of_3_tiles_forward(
     Q2, K2, O_of_p2, mask, key_mask, out, lse, Q2_step, K2_step, O_of_p2_step, mask_step, key_mask_step, n_end, m_end,
-    blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A2.of, A2, O.of.p3."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -281,13 +290,19 @@ def O_of_3_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -304,7 +319,7 @@ def O_of_3_tiles_forward(
         O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
         read = dot_of(A2, O_of_p2_tile, DOT, SUMS)  # n e
         acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
         out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )

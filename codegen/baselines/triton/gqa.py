@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -24,6 +25,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -69,7 +71,7 @@ class GQA(nn.Module):
             [Q.movedim(-4, -2), K.transpose(-3, -2), V.transpose(-3, -2)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq.shape[3] ** -0.5],
@@ -81,9 +83,9 @@ class GQA(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    g_programs, j_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    g_programs, j_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -92,13 +94,19 @@ def y_1_tiles_forward(
     j_at, batch = pair % j_programs, pair // j_programs
     g_at, batch = batch % g_programs, batch // g_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     Q_base = Q + batch * Q_step[0] + g_at * Q_step[1] + j_at * Q_step[2]
     mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q_base, n, Q_step[3], n_end, d, Q_step[4], d_size)  # n d
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -113,7 +121,7 @@ def y_1_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + g_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(A, V_tile, DOT, SUMS)  # n d
         acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
         out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )

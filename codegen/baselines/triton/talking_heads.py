@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -26,7 +27,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
-    parts_of,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -34,6 +35,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
+from tensornet_attn.runtime.triton.kernels.region_parts import parts_of
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 
 
@@ -76,7 +78,7 @@ class TalkingHeads(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), self.Pl, self.Pw, V.transpose(-3, -2)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq.shape[2] ** -0.5],
@@ -88,9 +90,9 @@ class TalkingHeads(nn.Module):
 @triton.jit
 def y_1_tiles_statistics(
     Q, K, Pl, Pw, V, mask, key_mask, lse, Q_step, K_step, Pl_step: tl.constexpr, Pw_step: tl.constexpr, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, e_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, n_end, m_end, blocks, e_programs, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1: row statistics."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -98,13 +100,18 @@ def y_1_tiles_statistics(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     Pl_base = Pl + batch * Pl_step[0]
     m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 8
     l_i_0 = (tl.zeros((n_block,), SUMS),) * 8
     Q_tile = ()
     for g in tl.static_range(8):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -135,15 +142,15 @@ def y_1_tiles_statistics(
         m_i_0 = m_i_0_next
         l_i_0 = l_i_0_next
     for h in tl.static_range(8):
-        store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h]))
+        store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
 
 
 @triton.jit
 def y_1_tiles_forward(
     Q, K, Pl, Pw, V, mask, key_mask, out, lse, Q_step, K_step, Pl_step: tl.constexpr, Pw_step: tl.constexpr, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, e_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, n_end, m_end, blocks, e_programs, out_part, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -151,6 +158,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
     Pl_base = Pl + batch * Pl_step[0]
     Pw_base = Pw + batch * Pw_step[0]
     acc = (tl.zeros((n_block, d_wide), SUMS),) * 2
@@ -160,7 +169,10 @@ def y_1_tiles_forward(
     A_rows = ()
     for h in tl.static_range(8):
         A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -27,7 +28,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     log_sum,
     noise_2d,
     online,
-    parts_of,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -35,6 +36,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
+from tensornet_attn.runtime.triton.kernels.region_parts import parts_of
 from tensornet_attn.runtime.triton.kernels.regions import given_noise, tiled
 
 
@@ -98,7 +100,7 @@ class Gfish(nn.Module):
             ],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq.shape[2] ** -0.5],
@@ -112,9 +114,10 @@ class Gfish(nn.Module):
 def y_1_tiles_forward(
     Q, K, P, L_of_of_p3, eps, W2, b2, V, mask, key_mask, out, lse, seed, Q_step, K_step, P_step: tl.constexpr,
     L_of_of_p3_step: tl.constexpr, eps_step, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
+    TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -122,6 +125,9 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     P_base = P + batch * P_step[0]
     L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0]
     W2_base = W2 + batch * W2_step[0]
@@ -133,7 +139,10 @@ def y_1_tiles_forward(
     Q_tile = ()
     for g in tl.static_range(4):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -186,7 +195,7 @@ def y_1_tiles_forward(
         l_i_0 = l_i_0_next
         acc = acc_next
     for h in tl.static_range(4):
-        store_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h]))
+        store_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
         store_2d(
             out + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -25,7 +26,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
-    parts_of,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -33,6 +34,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
+from tensornet_attn.runtime.triton.kernels.region_parts import parts_of
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 
 
@@ -73,7 +75,7 @@ class HardFish(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), self.P, V.transpose(-3, -2)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq.shape[2] ** -0.5],
@@ -85,9 +87,9 @@ class HardFish(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, P, V, mask, key_mask, out, lse, Q_step, K_step, P_step, V_step, mask_step, key_mask_step, n_end, m_end,
-    blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -95,6 +97,9 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     P_base = P + batch * P_step[0]
     mask_base = mask + batch * mask_step[0]
     m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 2
@@ -107,7 +112,10 @@ def y_1_tiles_forward(
     Q_tile = ()
     for g in tl.static_range(4):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -142,7 +150,7 @@ def y_1_tiles_forward(
         l_i_0 = l_i_0_next
         acc = acc_next
     for h in tl.static_range(2):
-        store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h]))
+        store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
         store_2d(
             out + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],

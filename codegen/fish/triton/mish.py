@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -25,6 +26,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     log_sum,
     noise_2d,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -83,7 +85,7 @@ class Mish(nn.Module):
             [A_of_1, K.transpose(-3, -2), A_of_3, given_noise(noise, "eps", (0, 1, 2)), V.transpose(-3, -2)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq.shape[2] ** -0.5],
@@ -96,9 +98,10 @@ class Mish(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     A_of_p1, K, A_of_p3, eps, V, mask, key_mask, out, lse, seed, A_of_p1_step, K_step, A_of_p3_step, eps_step, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TRAIN: tl.constexpr,
-    eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of.p4, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -106,6 +109,9 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0]
     eps_base = eps + batch * eps_step[0]
     mask_base = mask + batch * mask_step[0]
@@ -118,7 +124,10 @@ def y_1_tiles_forward(
             load_2d(A_of_p1_base + g * A_of_p1_step[1], n, A_of_p1_step[2], n_end, d, A_of_p1_step[3], d_size),
         )  # n d
     A_of_p3_value = tl.load(A_of_p3 + batch * A_of_p3_step[0]).to(SUMS)  # a number
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -155,7 +164,7 @@ def y_1_tiles_forward(
         l_i_0 = l_i_0_next
         acc = acc_next
     for h in tl.static_range(4):
-        store_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h]))
+        store_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
         store_2d(
             out + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],

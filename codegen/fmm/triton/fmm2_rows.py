@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, elu1_neg, reciprocal
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
@@ -35,6 +36,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -91,7 +93,7 @@ class Fmm2Rows(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq.shape[2] ** -0.5],
@@ -124,7 +126,7 @@ class Fmm2Rows(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), A_m],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq.shape[2] ** -0.5],
@@ -160,9 +162,9 @@ class Fmm2Rows(nn.Module):
 @triton.jit
 def near_A_m_tiles_forward(
     Q, K, A_m, mask, key_mask, out, lse, Q_step, K_step, A_m_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of.copy, near.copy, near.A_m."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -170,14 +172,18 @@ def near_A_m_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block,), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    for start in range(
-        tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
-    ):
+    begin, end = tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -198,7 +204,7 @@ def near_A_m_tiles_forward(
         read = near_copy * A_m_tile[None, :]  # n m
         read_2 = tl.sum(read, 1)  # n
         acc = acc * alpha + read_2
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 
@@ -306,7 +312,7 @@ def near_A_m_tiles_keys(
 
 near_A_m_tiles = region(
     f"{__name__}.near_A_m_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "A_m": "m"}, heads={"h": 1},
-    whole=(), widths={"d": "d"}, result="h n", others="h", sizes={"h": 8}, reads=[[0]], loops={},
+    whole=(), widths={"d": "d"}, result="h n", others="h", sizes={"h": 8}, reads=[[0]], band=4, loops={},
     live={"forward": 3, "rows": 3, "keys": 3}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": [], "rows": ["d"], "keys": ["d"]},
     resident={"forward": ["d"], "rows": ["d"], "keys": ["d"]},
@@ -319,9 +325,9 @@ near_A_m_tiles = region(
 @triton.jit
 def near_V_tiles_forward(
     Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of, near, near.V."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -329,14 +335,18 @@ def near_V_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    for start in range(
-        tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
-    ):
+    begin, end = tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -356,7 +366,7 @@ def near_V_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(near, V_tile, DOT, SUMS)  # n d
         acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
         out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
@@ -467,7 +477,7 @@ def near_V_tiles_keys(
 
 near_V_tiles = region(
     f"{__name__}.near_V_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m d"}, heads={"h": 1},
-    whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], loops={},
+    whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], band=4, loops={},
     live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
     resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},

@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
@@ -28,8 +29,10 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     inverse_of,
     load_1d,
     load_2d,
+    share_of,
     store_1d,
     store_2d,
+    sums_of_part,
     where_visible,
     with_keys,
 )
@@ -68,7 +71,7 @@ class ABC(nn.Module):
             key_mask[..., None, None] if key_mask is not None else None,
             float("-inf"),
         )  # ... m h r
-        s = torch.exp(s_hidden)  # ... m h r
+        s = exp(s_hidden)  # ... m h r
 
         # P.of, P, slots: Triton kernels, recomputed in the backward
         slots = tiled(
@@ -90,8 +93,9 @@ class ABC(nn.Module):
 @triton.jit
 def slots_tiles_forward(
     s, one, K, mask, key_mask, out, lse, s_step, one_step, K_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    h_programs, r_programs, out_part, lse_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """P.of, P, slots."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -100,12 +104,18 @@ def slots_tiles_forward(
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
     one_tile = load_1d(one + batch * one_step[0], n, one_step[1], n_end).to(SUMS)  # n
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -122,8 +132,8 @@ def slots_tiles_forward(
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         read = dot_of(P, K_tile, DOT, SUMS)  # n d
         acc += read
-    store_1d(lse + pair * n_end, n, 1, n_end, inverse_of(l_i_0, 0))
-    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc * inverse_of(l_i_0, 0)[:, None])
+    store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 0, SPLIT))
+    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc * inverse_of(l_i_0, 0, SPLIT)[:, None])
 
 
 @triton.jit
@@ -222,10 +232,10 @@ def slots_tiles_keys(
 slots_tiles = region(
     f"{__name__}.slots_tiles", sides=("n", "m"), operands={"s": "h r m", "one": "n", "K": "h m d"},
     heads={"h": 1, "r": 1}, whole=(), widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64},
-    reads=[[0]], loops={}, live={"forward": 3, "rows": 3, "keys": 3}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d"], "rows": [], "keys": ["d"]}, resident={"forward": [], "rows": ["d"], "keys": ["d"]},
-    streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]}, temporaries={"forward": [], "rows": [], "keys": []},
-    random=False, noise=(),
+    reads=[[0]], normalized=(0,), loops={}, live={"forward": 3, "rows": 3, "keys": 3},
+    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": ["d"], "rows": [], "keys": ["d"]},
+    resident={"forward": [], "rows": ["d"], "keys": ["d"]}, streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]},
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": slots_tiles_forward, "rows": slots_tiles_rows, "keys": slots_tiles_keys},
 )
 
@@ -233,8 +243,9 @@ slots_tiles = region(
 @triton.jit
 def values_tiles_forward(
     s, one, V, mask, key_mask, out, lse, s_step, one_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    h_programs, r_programs, out_part, lse_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """P.of, P, values."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -243,12 +254,18 @@ def values_tiles_forward(
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
     one_tile = load_1d(one + batch * one_step[0], n, one_step[1], n_end).to(SUMS)  # n
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -265,8 +282,8 @@ def values_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(P, V_tile, DOT, SUMS)  # n d
         acc += read
-    store_1d(lse + pair * n_end, n, 1, n_end, inverse_of(l_i_0, 0))
-    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc * inverse_of(l_i_0, 0)[:, None])
+    store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 0, SPLIT))
+    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc * inverse_of(l_i_0, 0, SPLIT)[:, None])
 
 
 @triton.jit
@@ -365,9 +382,9 @@ def values_tiles_keys(
 values_tiles = region(
     f"{__name__}.values_tiles", sides=("n", "m"), operands={"s": "h r m", "one": "n", "V": "h m d"},
     heads={"h": 1, "r": 1}, whole=(), widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64},
-    reads=[[0]], loops={}, live={"forward": 3, "rows": 3, "keys": 3}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d"], "rows": [], "keys": ["d"]}, resident={"forward": [], "rows": ["d"], "keys": ["d"]},
-    streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]}, temporaries={"forward": [], "rows": [], "keys": []},
-    random=False, noise=(),
+    reads=[[0]], normalized=(0,), loops={}, live={"forward": 3, "rows": 3, "keys": 3},
+    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": ["d"], "rows": [], "keys": ["d"]},
+    resident={"forward": [], "rows": ["d"], "keys": ["d"]}, streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]},
+    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": values_tiles_forward, "rows": values_tiles_rows, "keys": values_tiles_keys},
 )

@@ -18,14 +18,17 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
     inverse_of,
     load_1d,
     load_2d,
+    share_of,
     store_1d,
     store_2d,
+    sums_of_part,
     where_visible,
     with_keys,
 )
@@ -68,7 +71,7 @@ class Based(nn.Module):
             [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq.shape[2] ** -0.5],
@@ -80,9 +83,9 @@ class Based(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """s, A.of.p1, A.of, A, y.p1."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -91,11 +94,17 @@ def y_1_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -116,8 +125,10 @@ def y_1_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         read = dot_of(A, V_tile, DOT, SUMS)  # n e
         acc += read
-    store_1d(lse + pair * n_end, n, 1, n_end, inverse_of(l_i_0, 1e-06))
-    store_2d(out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc * inverse_of(l_i_0, 1e-06)[:, None])
+    store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 1e-06, SPLIT))
+    store_2d(
+        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc * inverse_of(l_i_0, 1e-06, SPLIT)[:, None]
+    )
 
 
 @triton.jit
@@ -226,8 +237,8 @@ def y_1_tiles_keys(
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m e"}, heads={"h": 1},
-    whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]], loops={},
-    live={"forward": 4, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
+    whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]], normalized=(0,),
+    loops={}, live={"forward": 4, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
     resident={"forward": ["d"], "rows": ["e", "d"], "keys": ["d", "e"]},
     streamed={"forward": ["d", "e"], "rows": ["e", "d"], "keys": ["d", "e"]},

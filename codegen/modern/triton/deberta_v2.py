@@ -28,6 +28,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_1d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -104,14 +105,18 @@ class DebertaV2(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     c2p_of, Qr, K, Q, V, mask, key_mask, out, lse, c2p_of_step, Qr_step, K_step, Q_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """c2p, Qd, p2c, A.of.p1, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     Q_base = Q + batch * Q_step[0] + h_at * Q_step[1]
     K_base = K + batch * K_step[0] + h_at * K_step[1]
     Qr_base = Qr + batch * Qr_step[0] + h_at * Qr_step[1]
@@ -124,7 +129,10 @@ def y_1_tiles_forward(
     Q_tile = ()
     for d in tl.static_range(64):
         Q_tile += (load_1d(Q_base + d * Q_step[2], n, Q_step[3], n_end).to(SUMS),)  # n
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -150,7 +158,7 @@ def y_1_tiles_forward(
             read_2 = tl.sum(read, 1)  # n
             acc_next += (acc[d] * alpha + read_2,)
         acc = acc_next
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     for d in tl.static_range(64):
         store_1d(out + (pair * 64 + d) * n_end, n, 1, n_end, acc[d] / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
@@ -331,7 +339,7 @@ y_1_tiles = region(
     operands={"c2p_of": "h n p", "Qr": "h d p", "K": "h d m", "Q": "h d n", "V": "h d m"}, heads={"h": 1, "d": 64},
     whole=("d",), widths={}, result="h d n", others="h", sizes={"h": 8, "d": 64},
     reads=[[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63]],
-    loops={}, live={"forward": 5, "rows": 6, "keys": 70}, sums={"forward": 0, "rows": 0, "keys": 0},
+    loops={}, live={"forward": 5, "rows": 9, "keys": 70}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": [], "rows": [], "keys": []}, resident={"forward": [], "rows": [], "keys": []},
     streamed={"forward": [], "rows": [], "keys": []}, temporaries={"forward": [], "rows": [], "keys": []},
     tables=("c2p_of", "Qr"), random=False, noise=(),

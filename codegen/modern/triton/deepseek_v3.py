@@ -32,6 +32,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -123,10 +124,10 @@ class DeepseekV3(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, Qr, Kr, V, mask, key_mask, out, lse, Q_step, K_step, Qr_step, Kr_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    r_size: tl.constexpr, r_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, r_size: tl.constexpr, r_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of.p2, A.of, A, y.p1."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -136,13 +137,19 @@ def y_1_tiles_forward(
     d = tl.arange(0, d_wide)
     r = tl.arange(0, r_wide)
     e = tl.arange(0, e_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Qr_tile = load_2d(Qr + batch * Qr_step[0] + h_at * Qr_step[1], n, Qr_step[2], n_end, r, Qr_step[3], r_size)  # n r
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -163,7 +170,7 @@ def y_1_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         read = dot_of(A, V_tile, DOT, SUMS)  # n e
         acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
         out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )

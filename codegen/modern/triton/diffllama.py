@@ -25,6 +25,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -34,6 +35,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -89,8 +91,8 @@ class Diffllama(nn.Module):
         K2 = rotate(K2_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq1.shape[3])  # ... m g d
 
         V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
-        lambda1 = torch.exp(self.lq1 @ self.lk1)  # a scalar
-        lambda2 = torch.exp(self.lq2 @ self.lk2)  # a scalar
+        lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
+        lambda2 = exp(self.lq2 @ self.lk2)  # a scalar
         weight = lambda1 - lambda2 + 0.8  # a scalar
 
         # A1.of, A1, O.of.p1: Triton kernels, recomputed in the backward
@@ -126,9 +128,9 @@ class Diffllama(nn.Module):
 @triton.jit
 def O_of_1_tiles_forward(
     Q1, K1, V, mask, key_mask, out, lse, Q1_step, K1_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    g_programs, j_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    g_programs, j_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A1.of, A1, O.of.p1."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -138,13 +140,19 @@ def O_of_1_tiles_forward(
     g_at, batch = batch % g_programs, batch // g_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     Q1_base = Q1 + batch * Q1_step[0] + g_at * Q1_step[1] + j_at * Q1_step[2]
     mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q1_tile = load_2d(Q1_base, n, Q1_step[3], n_end, d, Q1_step[4], d_size)  # n d
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -165,7 +173,7 @@ def O_of_1_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + g_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         read = dot_of(A1, V_tile, DOT, SUMS)  # n e
         acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
         out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
@@ -291,9 +299,10 @@ O_of_1_tiles = region(
 @triton.jit
 def O_of_3_tiles_forward(
     Q2, K2, O_of_p2, mask, key_mask, out, lse, Q2_step, K2_step, O_of_p2_step, mask_step, key_mask_step, n_end, m_end,
-    blocks, g_programs, j_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    blocks, g_programs, j_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """A2.of, A2, O.of.p3."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -303,6 +312,9 @@ def O_of_3_tiles_forward(
     g_at, batch = batch % g_programs, batch // g_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     Q2_base = Q2 + batch * Q2_step[0] + g_at * Q2_step[1] + j_at * Q2_step[2]
     mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
     O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + g_at * O_of_p2_step[1]
@@ -310,7 +322,10 @@ def O_of_3_tiles_forward(
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q2_tile = load_2d(Q2_base, n, Q2_step[3], n_end, d, Q2_step[4], d_size)  # n d
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -331,7 +346,7 @@ def O_of_3_tiles_forward(
         O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
         read = dot_of(A2, O_of_p2_tile, DOT, SUMS)  # n e
         acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
         out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )

@@ -27,6 +27,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
     load_2d,
+    share_of,
     store_2d,
     where_visible,
     with_keys,
@@ -77,10 +78,10 @@ class GAU(nn.Module):
 
 @triton.jit
 def O_tiles_forward(
-    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
+    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, out_part,
     number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """R.of, R, A.of, A, O."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -89,10 +90,15 @@ def O_tiles_forward(
     batch = pair
     s = tl.arange(0, s_wide)
     e = tl.arange(0, e_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
     mask_base = mask + batch * mask_step[0]
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -205,7 +211,7 @@ def O_tiles_keys(
 O_tiles = region(
     f"{__name__}.O_tiles", sides=("n", "m"), operands={"Q": "n s", "K": "m s", "V": "m e"}, heads={}, whole=(),
     widths={"s": "s", "e": "e"}, result="n e", others="", sizes={}, reads=[], loops={},
-    live={"forward": 3, "rows": 5, "keys": 5}, sums={"forward": 0, "rows": 0, "keys": 0},
+    live={"forward": 3, "rows": 6, "keys": 6}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["e"], "rows": ["s"], "keys": ["e", "s"]},
     resident={"forward": ["s"], "rows": ["s", "e"], "keys": ["s", "e"]},
     streamed={"forward": ["s", "e"], "rows": ["s", "e"], "keys": ["s", "e"]},

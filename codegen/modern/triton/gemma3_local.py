@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -30,6 +31,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -88,7 +90,7 @@ class Gemma3Local(nn.Module):
             [Q.movedim(-4, -2), K.transpose(-3, -2), V.transpose(-3, -2)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [0.125],
@@ -100,9 +102,9 @@ class Gemma3Local(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    g_programs, j_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    g_programs, j_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -111,15 +113,19 @@ def y_1_tiles_forward(
     j_at, batch = pair % j_programs, pair // j_programs
     g_at, batch = batch % g_programs, batch // g_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     Q_base = Q + batch * Q_step[0] + g_at * Q_step[1] + j_at * Q_step[2]
     mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q_base, n, Q_step[3], n_end, d, Q_step[4], d_size)  # n d
-    for start in range(
-        tl.maximum(first + (m_end - n_end) - 1023, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block
-    ):
+    begin, end = tl.maximum(first + (m_end - n_end) - 1023, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -139,7 +145,7 @@ def y_1_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + g_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(A, V_tile, DOT, SUMS)  # n d
         acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
         out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
@@ -255,8 +261,8 @@ def y_1_tiles_keys(
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "g j n d", "K": "g m d", "V": "g m d"},
     heads={"g": 1, "j": 1}, whole=(), widths={"d": "d"}, result="g j n d", others="g j", sizes={"g": 2, "j": 4},
-    reads=[[0]], loops={}, live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
+    reads=[[0]], band=1023, loops={}, live={"forward": 3, "rows": 4, "keys": 4},
+    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
     resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),

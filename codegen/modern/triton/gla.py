@@ -34,6 +34,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     exp_of,
     load_1d,
     load_2d,
+    share_of,
     store_1d,
     store_2d,
     where_visible,
@@ -112,9 +113,9 @@ class GLA(nn.Module):
 @triton.jit
 def O_of_tiles_forward(
     c, c_2, Q, K, V, mask, key_mask, out, lse, c_step, c_2_step, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    n_end, m_end, blocks, h_programs, out_part, number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, A.of.p1, A.of, A, O.of."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -122,6 +123,8 @@ def O_of_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     e = tl.arange(0, e_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
     Q_base = Q + batch * Q_step[0] + h_at * Q_step[1]
     c_base = c + batch * c_step[0] + h_at * c_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
@@ -133,7 +136,10 @@ def O_of_tiles_forward(
     for d in tl.static_range(64):
         Q_tile += (load_1d(Q_base + d * Q_step[2], n, Q_step[3], n_end).to(SUMS),)  # n
         c_tile += (load_1d(c_base + d * c_step[2], n, c_step[3], n_end).to(SUMS),)  # n
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -310,7 +316,7 @@ O_of_tiles = region(
     f"{__name__}.O_of_tiles", sides=("n", "m"),
     operands={"c": "h d n", "c_2": "h d m", "Q": "h d n", "K": "h d m", "V": "h m e"}, heads={"h": 1, "d": 64},
     whole=("d",), widths={"e": "e"}, result="h n e", others="h", sizes={"h": 4, "d": 64}, reads=[], loops={},
-    live={"forward": 5, "rows": 5, "keys": 6}, sums={"forward": 0, "rows": 0, "keys": 0},
+    live={"forward": 5, "rows": 6, "keys": 7}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["e"], "rows": [], "keys": ["e"]}, resident={"forward": [], "rows": ["e"], "keys": ["e"]},
     streamed={"forward": ["e"], "rows": ["e"], "keys": ["e"]}, temporaries={"forward": [], "rows": [], "keys": []},
     random=False, noise=(), kernels={"forward": O_of_tiles_forward, "rows": O_of_tiles_rows, "keys": O_of_tiles_keys},

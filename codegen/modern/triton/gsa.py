@@ -27,6 +27,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
@@ -36,6 +37,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     exp_of,
     load_1d,
     load_2d,
+    share_of,
     store_1d,
     store_2d,
     where_visible,
@@ -80,7 +82,7 @@ class GSA(nn.Module):
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True, wide=True)  # ... h r n
 
         kept_hidden = hide(-g, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h r
-        kept_ = torch.exp(kept_hidden)  # ... m h r
+        kept_ = exp(kept_hidden)  # ... m h r
 
         new = 1 - kept_  # ... m h r
 
@@ -104,9 +106,9 @@ class GSA(nn.Module):
 @triton.jit
 def slots_tiles_forward(
     c, c_2, new, K, mask, key_mask, out, lse, c_step, c_2_step, new_step, K_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    m_end, blocks, h_programs, r_programs, out_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, slots."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -115,13 +117,18 @@ def slots_tiles_forward(
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
     c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
     c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
     acc = tl.zeros((n_block, d_wide), SUMS)
     c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -257,7 +264,7 @@ def slots_tiles_keys(
 slots_tiles = region(
     f"{__name__}.slots_tiles", sides=("n", "m"), operands={"c": "h r m", "c_2": "h r n", "new": "h r m", "K": "h m d"},
     heads={"h": 1, "r": 1}, whole=(), widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64},
-    reads=[], loops={}, live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
+    reads=[], loops={}, live={"forward": 3, "rows": 5, "keys": 5}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["d"], "rows": [], "keys": ["d"]}, resident={"forward": [], "rows": ["d"], "keys": ["d"]},
     streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]}, temporaries={"forward": [], "rows": [], "keys": []},
     random=False, noise=(),
@@ -268,9 +275,9 @@ slots_tiles = region(
 @triton.jit
 def values_tiles_forward(
     c, c_2, new, V, mask, key_mask, out, lse, c_step, c_2_step, new_step, V_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    m_end, blocks, h_programs, r_programs, out_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, values."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -279,13 +286,18 @@ def values_tiles_forward(
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
     c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
     c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
     acc = tl.zeros((n_block, d_wide), SUMS)
     c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -421,7 +433,7 @@ def values_tiles_keys(
 values_tiles = region(
     f"{__name__}.values_tiles", sides=("n", "m"), operands={"c": "h r m", "c_2": "h r n", "new": "h r m", "V": "h m d"},
     heads={"h": 1, "r": 1}, whole=(), widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64},
-    reads=[], loops={}, live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
+    reads=[], loops={}, live={"forward": 3, "rows": 5, "keys": 5}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["d"], "rows": [], "keys": ["d"]}, resident={"forward": [], "rows": ["d"], "keys": ["d"]},
     streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]}, temporaries={"forward": [], "rows": [], "keys": []},
     random=False, noise=(),

@@ -29,6 +29,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -37,6 +38,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     exp_of,
     load_1d,
     load_2d,
+    share_of,
     store_1d,
     store_2d,
     where_visible,
@@ -82,7 +84,7 @@ class Mamba2(nn.Module):
         B = F.silu(x @ self.Wb)  # ... m s
         C = F.silu(x @ self.Wc)  # ... n s
         t = softplus(x @ self.Wt + self.bt)  # ... m h
-        speed = torch.exp(self.A)  # h
+        speed = exp(self.A)  # h
         g = -speed * t  # ... m h
 
         # c: sums over m; no n by m tensor is formed
@@ -114,9 +116,9 @@ class Mamba2(nn.Module):
 @triton.jit
 def Y_1_tiles_forward(
     c, c_2, C, B, t, V, mask, key_mask, out, lse, c_step, c_2_step, C_step, B_step, t_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, s_size: tl.constexpr, s_wide: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, n_end, m_end, blocks, h_programs, out_part, s_size: tl.constexpr, s_wide: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """fade.of, fade, M.of.p1, M.of.p2, M.of, M, Y.p1."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -125,6 +127,8 @@ def Y_1_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     s = tl.arange(0, s_wide)
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
     c_2_base = c_2 + batch * c_2_step[0]
     mask_base = mask + batch * mask_step[0]
     acc = (tl.zeros((n_block, d_wide), SUMS),) * 2
@@ -132,7 +136,10 @@ def Y_1_tiles_forward(
     c_tile = ()
     for h in tl.static_range(2):
         c_tile += (load_1d(c + batch * c_step[0] + (h_at * 2 + h) * c_step[1], n, c_step[2], n_end).to(SUMS),)  # n
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -324,7 +331,7 @@ Y_1_tiles = region(
     f"{__name__}.Y_1_tiles", sides=("n", "m"),
     operands={"c": "h n", "c_2": "h m", "C": "n s", "B": "m s", "t": "h m", "V": "h m d"}, heads={"h": 2}, whole=(),
     widths={"s": "s", "d": "d"}, result="h n d", others="h", sizes={"h": 16}, reads=[], loops={},
-    live={"forward": 5, "rows": 6, "keys": 7}, sums={"forward": 0, "rows": 0, "keys": 0},
+    live={"forward": 5, "rows": 7, "keys": 8}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["d", "d"], "rows": ["s"], "keys": ["d", "d", "s"]},
     resident={"forward": ["s"], "rows": ["d", "d", "s"], "keys": ["s", "d", "d"]},
     streamed={"forward": ["s", "d", "d"], "rows": ["d", "d", "s"], "keys": ["s", "d", "d"]},

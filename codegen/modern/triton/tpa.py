@@ -31,6 +31,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -78,9 +79,9 @@ class TPA(nn.Module):
 
         Va = (x @ self.Wva.flatten(1)).unflatten(-1, self.Wva.shape[1:])  # ... m r h
         Vb = (x @ self.Wvb.flatten(1)).unflatten(-1, self.Wvb.shape[1:])  # ... m r d
-        Q = torch.einsum("...nqh,...nqd->...nhd", Qa, Qb)  # ... n h d
-        K = torch.einsum("...mrh,...mrd->...mhd", Ka, Kb)  # ... m h d
-        V = 1 / self.Wka.shape[1] * torch.einsum("...mrh,...mrd->...mhd", Va, Vb)  # ... m h d
+        Q = Qa.mT @ Qb  # ... n h d
+        K = Ka.mT @ Kb  # ... m h d
+        V = 1 / self.Wka.shape[1] * (Va.mT @ Vb)  # ... m h d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -100,9 +101,9 @@ class TPA(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -110,12 +111,18 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -134,7 +141,7 @@ def y_1_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(A, V_tile, DOT, SUMS)  # n d
         acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
         out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )

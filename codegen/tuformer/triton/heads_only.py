@@ -17,11 +17,13 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     load_1d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -67,7 +69,7 @@ class HeadsOnly(nn.Module):
             [Q.transpose(-2, -1), K.transpose(-2, -1), V.transpose(-2, -1)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wq.shape[1] ** -0.5],
@@ -79,20 +81,26 @@ class HeadsOnly(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, number_0: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    h_programs, out_part, lse_part, number_0: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block,), SUMS)
     Q_tile = load_1d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end).to(SUMS)  # n
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -108,7 +116,7 @@ def y_1_tiles_forward(
         read = A * V_tile[None, :]  # n m
         read_2 = tl.sum(read, 1)  # n
         acc = acc * alpha + read_2
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 

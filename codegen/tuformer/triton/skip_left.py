@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -25,7 +26,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
-    parts_of,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -33,6 +34,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
+from tensornet_attn.runtime.triton.kernels.region_parts import parts_of
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 
 
@@ -76,7 +78,7 @@ class SkipLeft(nn.Module):
             [A_of_1.transpose(-3, -1), K.transpose(-3, -2), self.C2, V.movedim(-3, -1)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [(self.Wq.shape[1] * self.C2.shape[1]) ** -0.5],
@@ -88,9 +90,9 @@ class SkipLeft(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     A_of_p1, K, C2, V, mask, key_mask, out, lse, A_of_p1_step, K_step, C2_step, V_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, h_programs, d_programs, number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    m_end, blocks, h_programs, d_programs, out_part, lse_part, number_0: tl.constexpr, e_size: tl.constexpr,
+    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -99,6 +101,9 @@ def y_1_tiles_forward(
     d_at, batch = pair % d_programs, pair // d_programs
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     C2_base = C2 + batch * C2_step[0]
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
@@ -110,7 +115,10 @@ def y_1_tiles_forward(
     for d in tl.static_range(2):
         C2_value += (tl.load(C2_base + (d_at * 2 + d) * C2_step[2]).to(SUMS),)  # a number
     A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -140,7 +148,7 @@ def y_1_tiles_forward(
         l_i_0 = l_i_0_next
         acc = acc_next
     for d in tl.static_range(2):
-        store_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end, log_sum(m_i_0[d], l_i_0[d]))
+        store_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end, log_sum(m_i_0[d], l_i_0[d], SPLIT))
         store_1d(out + (pair * 2 + d) * n_end, n, 1, n_end, acc[d] / tl.where(l_i_0[d] > 0, l_i_0[d], 1.0))
 
 

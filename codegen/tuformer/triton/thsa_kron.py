@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -25,7 +26,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
-    parts_of,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -33,6 +34,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
+from tensornet_attn.runtime.triton.kernels.region_parts import parts_of
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 
 
@@ -82,7 +84,7 @@ class THSAKron(nn.Module):
             [A_of_2.transpose(-3, -1), K.transpose(-3, -2), A_of_1.transpose(-4, -2), V.movedim(-3, -1)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [(self.Wv.shape[1] * self.C2.shape[1]) ** -0.5],
@@ -94,9 +96,9 @@ class THSAKron(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     A_of_p2, K, A_of_p1, V, mask, key_mask, out, lse, A_of_p2_step, K_step, A_of_p1_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, d_programs, number_0: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, n_end, m_end, blocks, h_programs, d_programs, out_part, lse_part, number_0: tl.constexpr,
+    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p3, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -105,6 +107,9 @@ def y_1_tiles_forward(
     d_at, batch = pair % d_programs, pair // d_programs
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + d_at * A_of_p1_step[4]
     A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0]
     mask_base = mask + batch * mask_step[0] + d_at * mask_step[2]
@@ -123,7 +128,10 @@ def y_1_tiles_forward(
         A_of_p2_tile += (
             load_2d(A_of_p2_base + g * A_of_p2_step[2], n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size),
         )  # n e
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -157,7 +165,7 @@ def y_1_tiles_forward(
         l_i_0 = l_i_0_next
         acc = acc_next
     for h in tl.static_range(2):
-        store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h]))
+        store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
         store_1d(out + (pair * 2 + h) * n_end, n, 1, n_end, acc[h] / tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))
 
 

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -24,6 +25,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -74,7 +76,7 @@ class THSALowRank(nn.Module):
             [A_of_1, Q, K, V.transpose(-2, -1)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wv.shape[1] ** -0.5],
@@ -86,9 +88,9 @@ class THSALowRank(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     A_of_p1, Q, K, V, mask, key_mask, out, lse, A_of_p1_step, Q_step, K_step, V_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, r_programs, number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    m_end, blocks, r_programs, out_part, lse_part, number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -96,6 +98,9 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + r_at * A_of_p1_step[1]
     mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
@@ -104,7 +109,10 @@ def y_1_tiles_forward(
     A_of_p1_tile = load_1d(A_of_p1_base, s, A_of_p1_step[2], s_size).to(SUMS)  # s
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
     A_scores_2 = A_of_p1_tile[None, :] * Q_tile.to(SUMS)  # n s
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -120,7 +128,7 @@ def y_1_tiles_forward(
         read = A * V_tile[None, :]  # n m
         read_2 = tl.sum(read, 1)  # n
         acc = acc * alpha + read_2
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 

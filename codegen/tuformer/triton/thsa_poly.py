@@ -17,14 +17,17 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
     inverse_of,
     load_1d,
     load_2d,
+    share_of,
     store_1d,
     store_2d,
+    sums_of_part,
     where_visible,
     with_keys,
 )
@@ -69,7 +72,7 @@ class THSAPoly(nn.Module):
             [self.C, Q, K, V.transpose(-2, -1)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
         )  # ... r n
@@ -80,8 +83,9 @@ class THSAPoly(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     C, Q, K, V, mask, key_mask, out, lse, C_step, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end,
-    blocks, r_programs, s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    blocks, r_programs, out_part, lse_part, s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.of.p1, A.of.of, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -89,13 +93,19 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block,), SUMS)
     C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
     A_scores_scores_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
-    for start in range(0, m_end, m_block):
+    begin, end = 0, m_end
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
@@ -111,8 +121,8 @@ def y_1_tiles_forward(
         read = A * V_tile[None, :]  # n m
         read_2 = tl.sum(read, 1)  # n
         acc += read_2
-    store_1d(lse + pair * n_end, n, 1, n_end, inverse_of(l_i_0, 0))
-    store_1d(out + pair * n_end, n, 1, n_end, acc * inverse_of(l_i_0, 0))
+    store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 0, SPLIT))
+    store_1d(out + pair * n_end, n, 1, n_end, acc * inverse_of(l_i_0, 0, SPLIT))
 
 
 @triton.jit
@@ -223,7 +233,7 @@ def y_1_tiles_keys(
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"C": "r s", "Q": "n s", "K": "m s", "V": "r m"},
     heads={"r": 1}, whole=(), widths={"s": "s"}, result="r n", others="r", sizes={"r": 512}, reads=[[0]],
-    loops={"rows": "r", "keys": "r"}, live={"forward": 3, "rows": 4, "keys": 4},
+    normalized=(0,), loops={"rows": "r", "keys": "r"}, live={"forward": 3, "rows": 5, "keys": 5},
     sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": [], "rows": ["s", "s"], "keys": ["s", "s"]},
     resident={"forward": ["s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
     streamed={"forward": ["s"], "rows": ["s"], "keys": ["s"]}, temporaries={"forward": [], "rows": [], "keys": []},

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.positions import sinusoid
+from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     at_keys,
@@ -30,6 +31,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
+    share_of,
     softened,
     store_1d,
     store_2d,
@@ -80,19 +82,19 @@ class THSAXL(nn.Module):
         Kr = R @ self.Wr  # p s
 
         content_4_1 = self.C * self.u  # r s
-        content_4 = torch.einsum("rs,...ms->...rm", content_4_1, K)  # ... r m
+        content_4 = K @ content_4_1.transpose(-2, -1)  # ... m r
 
         place_of_4_1 = self.C * self.v  # r s
-        place_of_4 = torch.einsum("rs,ps->rp", place_of_4_1, Kr)  # r p
+        place_of_4 = place_of_4_1 @ Kr.transpose(-2, -1)  # r p
 
         # content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1: Triton kernels,
         # recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
-            [self.C, Q, K, content_4, Kr, place_of_4, V.transpose(-2, -1)],
+            [self.C, Q, K, content_4.transpose(-2, -1), Kr, place_of_4, V.transpose(-2, -1)],
             n,
             m,
-            (*torch.broadcast_shapes(x.shape[:-2], memory.shape[:-2]),),
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
             mask,
             key_mask,
             [self.Wv.shape[1] ** -0.5],
@@ -104,9 +106,10 @@ class THSAXL(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     C, Q, K, content_p4, Kr, place_of_p4, V, mask, key_mask, out, lse, C_step, Q_step, K_step, content_p4_step, Kr_step,
-    place_of_p4_step, V_step, mask_step, key_mask_step, n_end, m_end, p_end, blocks, r_programs, number_0: tl.constexpr,
-    s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, p_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    place_of_p4_step, V_step, mask_step, key_mask_step, n_end, m_end, p_end, blocks, r_programs, out_part, lse_part,
+    number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, p_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -114,6 +117,9 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
+    if SPLIT:
+        out += tl.program_id(1).to(tl.int64) * out_part
+        lse += tl.program_id(1).to(tl.int64) * lse_part
     content_p4_base = content_p4 + batch * content_p4_step[0] + r_at * content_p4_step[1]
     place_of_p4_base = place_of_p4 + batch * place_of_p4_step[0] + r_at * place_of_p4_step[1]
     mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
@@ -123,7 +129,10 @@ def y_1_tiles_forward(
     C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
     content_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
+    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
+    if SPLIT:
+        begin, end = share_of(begin, end, m_block)
+    for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
@@ -152,7 +161,7 @@ def y_1_tiles_forward(
         read = A * V_tile[None, :]  # n m
         read_2 = tl.sum(read, 1)  # n
         acc = acc * alpha + read_2
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0))
+    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 
