@@ -25,6 +25,7 @@ WORK: dict[str, Work] = {
     "states": states_work,
     "sums": sums_work,
 }  # MACs of one batch element, by the legs they run over
+WITHOUT_PAIRS = {*WORK} - {"band"}  # kernels that compute no values of queries x keys
 SAVED_BY_KERNELS: dict[str, Saved] = {
     "band": band_kept,
     "experts": experts_kept,

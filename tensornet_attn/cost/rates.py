@@ -113,7 +113,7 @@ class Table:
 def between(x: float, known: Sequence[tuple[float, float]]) -> float:
     """The value at x, by linear interpolation of logarithms between known points; constant beyond the first and last.
 
-    >>> between(4, [(2, 10.0), (8, 1000.0)]), between(1, [(2, 10.0), (8, 1000.0)])
+    >>> round(between(4, [(2, 10.0), (8, 1000.0)]), 6), between(1, [(2, 10.0), (8, 1000.0)])
     (100.0, 10.0)
     """
     points = sorted(known)

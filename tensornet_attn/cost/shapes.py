@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.band import BUDGET, LEAST, Block, keys_met
-from tensornet_attn.cost.kernels import WORK, inside
+from tensornet_attn.cost.kernels import WITHOUT_PAIRS, inside
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
@@ -121,7 +121,7 @@ def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
         inner, parts = inside(scene, step)
         met, pair = keys_met(scene, step), {scene.graph.query, scene.graph.key}
         few: Mapping[str, int] = inner.sizes if met is None else {**inner.sizes, str(scene.graph.key): met}
-        sums = step.kernel.kind in WORK and step.kernel.kind != "band"  # kernels that compute no pairs
+        sums = step.kernel.kind in WITHOUT_PAIRS
         own = (part for part in parts if not (sums and pair <= {*part.legs}))
         return [one for part in own for one in exponentials(replace(inner, sizes=few), part)]
     if step.box is None:

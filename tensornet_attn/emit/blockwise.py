@@ -75,11 +75,12 @@ def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand]
     )
     writer.needs_math |= inner.needs_math | back.needs_math
     arguments = _arguments(writer, inner, operands, tile, block)
+    function, how = "blockwise", "blockwise"
     if cpp is not None:
-        arguments.append(f"cpp={cpp(tile, operands, result)}")
-    how = "blockwise" if cpp is None else "C++ kernels"
+        function, how = "blockwise_in_cpp", "C++ kernels"
+        arguments.insert(0, cpp(tile, operands, result))
     writer.about(f"{', '.join(op.steps)}: {how}, recomputed in the backward")
-    writer.named(step.name, writer.call("blockwise", *arguments), result)
+    writer.named(step.name, writer.call(function, *arguments), result)
 
 
 def _forward(inner: BlockWriter, program: RowsProgram, step: Step) -> Legs:

@@ -16,7 +16,9 @@ from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.map import arguments, row
+from tensornet_attn.plan.linear import LINEAR
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -74,14 +76,20 @@ def summed_with(writer: Writer, step: Step) -> bool:
 def maps_inside(writer: Writer, step: Step) -> bool:
     """Whether kernels compute a map themselves, a tile at a time: it is the one factor of a side of all its readers."""
     box, readers = step.box, writer.readers[step.name]
-    if box is None or box.kind != "map" or arguments(box) or step.name in writer.graph.results or not readers:
+    if (
+        box is None
+        or OPS[box.kind] is not OPS["map"]
+        or arguments(box)
+        or step.name in writer.graph.results
+        or not readers
+    ):
         return False
     return all(_takes_maps(writer, reader) and _only_side(recurrence_of(reader), step.name) for reader, _ in readers)
 
 
 def _takes_maps(writer: Writer, reader: Step) -> bool:
     """Whether a reader is a kernel that computes tiles in some calls: one term, no decay, not causal."""
-    if reader.kernel is None or reader.kernel.kind != "linear" or "linear_attention" in writer.instead:
+    if reader.kernel is None or reader.kernel.kind != LINEAR.kind or "linear_attention" in writer.instead:
         return False
     parts = recurrence_of(reader)
     return not (parts.decaying or parts.alone or parts.causal(writer.graph)) and len(parts.terms) == 1

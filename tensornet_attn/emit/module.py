@@ -108,10 +108,11 @@ def _leg_text(kind: str, size: int | None, maximum: int | None, reach: int | Non
 
 
 def _imports(text: str, needs_math: bool) -> str:
-    lines = ["import math\n"] if needs_math or re.search(r"\bmath\.", text) else []
-    lines += ["from dataclasses import dataclass\n"] if "@dataclass" in text else []
-    used = [name for name in MODULES if re.search(rf"\b{re.escape(name)}\.", text)]
-    lines += ["\n".join(f"import {name}" for name in used) + "\n"] if used else []
+    used = [name for name in MODULES if re.search(rf"\b{re.escape(name)}\.[a-z_A-Z]+\(|@{name}\.", text)]
+    used += ["math"] if needs_math or re.search(r"\bmath\.", text) else []
+    own = [f"import {name}" for name in sorted(used)]
+    own += ["from dataclasses import dataclass"] if "@dataclass" in text else []
+    lines = ["\n".join(own) + "\n"] if own else []
     lines += ["import torch"]
     lines += ["import torch.nn.functional as F"] if re.search(r"\bF\.", text) else []
     lines += ["import triton\nimport triton.language as tl"] if re.search(r"\btl\.", text) else []

@@ -39,6 +39,7 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
         plans = {AS_PRICED: _as_written(graph, target, sizes)}
     else:
         tables = {"triton": (BESIDE_FUSED if fused else TRITON_ALONE,), "cpp": CPP}.get(backend, (TORCH,))
+        tables = tables[-1:] if target.strict else tables
         ways = WAYS if target.demanding else WAYS[:1]
         every = [_in_ways(graph, backend, target, table, ways) for table in tables]
         plans = min(every, key=lambda plans: price_of(plans[AS_PRICED].schedule, sizes, target).seconds)

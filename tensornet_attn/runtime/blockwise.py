@@ -6,12 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.native import cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, runs_cpp
 from tensornet_attn.runtime.operations import one_by_one, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
 KEEP = 8  # a call is differentiated by torch, which keeps maps, if a block could be this many times as large
-HALVES = (torch.bfloat16, torch.float16)  # computed in float32 by C++
 FUNCTIONS: dict = {}  # name: (function, legs of each operand, query dimension of the result), see `block_function`
 GRADIENTS: dict = {}  # name: (gradient function, names of the operands), see `block_gradient`
 
@@ -103,7 +101,6 @@ def blockwise(
     training: bool = False,
     random: bool = False,
     sizes: tuple[int, ...] = (),
-    cpp: str | None = None,
 ) -> Tensor:
     """Applies the function `tile` to all n query rows, block by block; only one block is in memory at a time.
 
@@ -112,17 +109,9 @@ def blockwise(
     products are faster, and gradients of keys and values are accumulated less often.
 
     The backward recomputes each block; with `random`, from the same seed. A call much smaller than a block is computed
-    as plain code instead, which starts in a fraction of the time. `cpp`: a region whose C++ computes the same.
+    as plain code instead, which starts in a fraction of the time.
     """
     given = [x for x in operands if x is not None]
-    if (
-        cpp is not None
-        and given[0].dtype in HALVES
-        and autocast_dtype(given[0]) is None
-        and given[0].device.type == "cpu"
-    ):
-        wide = [x.float() if x is not None and x.dtype in HALVES else x for x in operands]
-        return blockwise(tile, wide, n, m, batch, block, training, random, sizes, cpp).to(given[0].dtype)
     seed = torch.randint(2**62, (), device="cpu") if random else None
     cast = autocast_dtype(given[0])
     call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
@@ -131,10 +120,6 @@ def blockwise(
         if rows and x.shape[rows] not in (1, n):
             own, shape = tile.split(".")[-1], list(x.shape)
             raise ValueError(f"'{own}': an operand has shape {shape}; it must have 1 or {n} rows in dimension {rows}.")
-    if cpp is not None and runs_cpp(cpp, operands, call):
-        if torch.compiler.is_compiling():
-            return for_caller(cpp, blockwise_cpp(given, seed, tile, cpp, *call)[0])
-        return BlockwiseCpp.apply(seed, (tile, cpp, *call), *given)
     if torch.compiler.is_compiling():
         return blockwise_forward(given, seed, tile, *call)
     if seed is None and is_small(call):
@@ -452,112 +437,3 @@ def among_zeros(one: Tensor, x: Tensor, place: int, legs: list[tuple], piece: tu
             part = F.pad(part, [0, 0] * (-1 - dim) + [first, x.shape[dim] - first - length])
         found.append(part)
     return sum(found[1:], found[0])
-
-
-@torch.library.custom_op(operation("blockwise_cpp"), mutates_args=())
-def blockwise_cpp(
-    given: list[Tensor],
-    seed: Tensor | None,
-    tile: str,
-    cpp: str,
-    present: list[bool],
-    n: int,
-    m: int,
-    batch: list[int],
-    block: list[int],
-    training: bool,
-    sizes: list[int],
-    cast: torch.dtype | None,
-) -> tuple[Tensor, Tensor]:
-    """`blockwise` in C++: the result with its legs in the order of the C++, and the statistics of its rows."""
-    call = present, n, m, batch, block, training, sizes, cast
-    return cpp_forward(cpp, operands_of(given, call), call, seed)
-
-
-@blockwise_cpp.register_fake
-def blockwise_cpp_shapes(given, seed, tile, cpp, *call):
-    """The shapes of the result and the statistics."""
-    return cpp_shapes(cpp, operands_of(given, call), call)
-
-
-@torch.library.custom_op(operation("blockwise_cpp_backward"), mutates_args=())
-def blockwise_cpp_backward(
-    gradient: Tensor,
-    out: Tensor,
-    rows: Tensor,
-    wanted: list[int],
-    given: list[Tensor],
-    seed: Tensor | None,
-    cpp: str,
-    present: list[bool],
-    n: int,
-    m: int,
-    batch: list[int],
-    block: list[int],
-    training: bool,
-    sizes: list[int],
-    cast: torch.dtype | None,
-) -> list[Tensor]:
-    """The gradients of the operands with indices `wanted`; `gradient`: that of the result of `blockwise_cpp`."""
-    call = present, n, m, batch, block, training, sizes, cast
-    every = cpp_gradients(cpp, operands_of(given, call), call, out, rows, gradient, seed)
-    places = [place for place, is_present in enumerate(present) if is_present]
-    found = [every.get(places[i], torch.zeros(1, dtype=given[i].dtype)) for i in wanted]
-    return [
-        x.expand(given[i].shape).clone(memory_format=torch.contiguous_format)
-        for i, x in zip(wanted, found, strict=True)
-    ]
-
-
-@blockwise_cpp_backward.register_fake
-def blockwise_cpp_gradients(gradient, out, rows, wanted, given, *rest):
-    """The shapes of the gradients."""
-    return [given[i].new_empty(given[i].shape) for i in wanted]
-
-
-def cpp_setup_context(ctx, inputs, output):
-    """Saves operands, result and statistics."""
-    given, seed, _, ctx.cpp, *ctx.call = inputs
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*given, *output, seed)
-
-
-def cpp_autograd(ctx, gradient, _):
-    """The gradients of the operands that require one."""
-    *given, out, rows, seed = ctx.saved_tensors
-    wanted = [i for i in range(len(given)) if ctx.needs_input_grad[0][i]]
-    found = blockwise_cpp_backward(gradient, out, rows, wanted, given, seed, ctx.cpp, *ctx.call)
-    tensors = [found[wanted.index(i)] if i in wanted else None for i in range(len(given))]
-    return tensors, None, None, None, *([] if one == [] else None for one in ctx.call)
-
-
-blockwise_cpp.register_autograd(cpp_autograd, setup_context=cpp_setup_context)
-
-
-class BlockwiseCpp(torch.autograd.Function):
-    """`blockwise_cpp` in eager mode; second derivatives are those of the functions of blocks."""
-
-    @staticmethod
-    def forward(ctx, seed, call, *given):
-        tile, cpp, *ctx.call = call
-        ctx.tile, ctx.cpp = tile, cpp
-        out, rows = cpp_forward(cpp, operands_of(given, ctx.call), ctx.call, seed)
-        ctx.save_for_backward(*given, out, rows, seed)
-        return for_caller(cpp, out)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        *given, out, rows, seed = ctx.saved_tensors
-        wanted = [i for i in range(len(given)) if ctx.needs_input_grad[2 + i]]
-        if torch.is_grad_enabled():
-            if seed is not None:
-                raise RuntimeError(
-                    f"'{ctx.tile.split('.')[-1]}': kernels in C++ draw dropout and noise, so their gradients have no "
-                    "derivatives; compile with backend='torch' for second derivatives."
-                )
-            found = BlockwiseGradient.apply(gradient, wanted, seed, (ctx.tile, *ctx.call), *given)
-            return None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
-        gradient = for_cpp(ctx.cpp, gradient)
-        every = cpp_gradients(ctx.cpp, operands_of(given, ctx.call), ctx.call, out, rows, gradient, seed)
-        places = [place for place, is_present in enumerate(ctx.call[0]) if is_present]
-        return None, None, *(every.get(place) if i in wanted else None for i, place in enumerate(places))

@@ -58,6 +58,7 @@ def cpp_folder() -> pathlib.Path:
 
 
 def cpp_key(text: str, dtype: str) -> str:
+    """The name of a library: a hash of its text, dtype, flags, processor and torch."""
     parts = [text, dtype, *CPP_FLAGS, cpp_processor(), str(torch_libraries())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 

@@ -13,7 +13,7 @@ from tensornet_attn.runtime.products import product_dtype
 # what the calls for a head, and for each of its experts, cost on a CPU, as multiply-adds
 HEAD = 1 << 21
 EXPERT = 1 << 18
-FEW = 8  # tokens for which reading a weight takes as long as using it
+FEW_TOKENS = 8  # tokens for which reading a weight takes as long as using it
 
 
 def top_chosen(of: Tensor, by: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ def suits_all(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, s
     """Whether computing all experts of so few tokens takes less time than the calls that sorting takes, on a CPU."""
     (tokens, _, k), (_, experts, *size) = chosen.shape, weight.shape
     plain = gates is not None and slots == x.shape[-2] == 1 and x.device.type == "cpu" and x.element_size() >= 4
-    more = max(tokens, FEW) * (experts - k) * math.prod(size)  # multiply-adds of a head
+    more = max(tokens, FEW_TOKENS) * (experts - k) * math.prod(size)  # multiply-adds of a head
     return plain and more <= HEAD + experts * EXPERT
 
 

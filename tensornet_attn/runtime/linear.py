@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import SMALL, added, kept, masked_sum, normalized
+from tensornet_attn.runtime.maps import SMALL_CALL, added, kept, masked_sum, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.tiled_linear import tiled_linear, tiled_takes
@@ -104,7 +104,7 @@ def term_reads(
 
 def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """q S and q z, z [..., d, 1]: one product on a CPU; two of few rows, and on a GPU, which requires even widths."""
-    if q.device.type != "cpu" or (not torch.compiler.is_compiling() and q.numel() <= SMALL):
+    if q.device.type != "cpu" or (not torch.compiler.is_compiling() and q.numel() <= SMALL_CALL):
         return q @ S, q @ z
     z = z.expand(*S.shape[:-1], 1)  # keys may lack legs of the values
     return (q @ torch.cat([S, z], -1)).split([S.shape[-1], 1], -1)

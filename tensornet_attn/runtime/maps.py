@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SMALL = 1 << 16  # numbers whose calls take longer than what is computed with them
+SMALL_CALL = 1 << 16  # numbers whose calls take longer than what is computed with them
 
 # In traced code, `elu` and `softplus` are composed of other calls: tracing assumes wrong strides for the gradients of
 # torch's own functions if x and its incoming gradient have different layouts, and views of them then fail at run time.
@@ -37,7 +37,7 @@ def flat_parts(*given: Tensor):
 
 def elu1(x: Tensor) -> Tensor:
     """elu(x) + 1 without cancellation: exp(x) below zero, x + 1 above."""
-    if torch.compiler.is_compiling() or x.numel() <= SMALL:
+    if torch.compiler.is_compiling() or x.numel() <= SMALL_CALL:
         return x.clamp(max=0).exp() + x.relu()
     return Elu1.apply(x) if torch.is_grad_enabled() else Elu1.forward(x)  # `apply` inspects a signature at each call
 

@@ -64,10 +64,13 @@ def runs_cpp(name: str, operands: list[Tensor | None], call: tuple) -> bool:
         return True
     plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in operands)
     dual = torch.autograd.forward_ad._current_level >= 0
-    return plain and not dual and not torch._C._are_functorch_transforms_active() and _library(region, kind) is not None
+    return (
+        plain and not dual and not torch._C._are_functorch_transforms_active() and library_for(region, kind) is not None
+    )
 
 
-def _library(region: CppRegion, dtype: str):
+def library_for(region: CppRegion, dtype: str):
+    """The library of a region; None if it cannot be compiled."""
     return cpp_library(region.text, dtype)
 
 
@@ -150,7 +153,7 @@ class CppCall:
         self.take(keys, [0 if keys is None else self.m])
 
     def run(self, name: str, more: list[Tensor], steps: list[int], seed: Tensor | None) -> None:
-        function = getattr(_library(self.region, str(self.dtype).removeprefix("torch.")), f"region_{name}")
+        function = getattr(library_for(self.region, str(self.dtype).removeprefix("torch.")), f"region_{name}")
         pointers, steps = [*self.tensors, *more], [*self.steps, *steps]
         function(
             (ctypes.c_long * 3)(self.n, self.m, self.count),

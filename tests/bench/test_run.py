@@ -264,7 +264,7 @@ def test_unknown_names_and_devices() -> None:
     assert str(refusal.value) == "there is no contestant 'eagr': did you mean 'eager'?"
     with pytest.raises(ta.InputError) as refusal:
         Options(backends=("jax",))
-    assert str(refusal.value) == "there is no backend to measure 'jax': known here: auto, inductor, torch, triton."
+    assert str(refusal.value) == "there is no backend to measure 'jax': known here: auto, cpp, inductor, torch, triton."
     with pytest.raises(ta.InputError) as refusal:
         Options(backends=())
     assert str(refusal.value) == "name a backend to measure, e.g. torch."

@@ -167,6 +167,7 @@ def test_doctor(run) -> None:
     assert report["versions"]["tensornet-attn"] == ta.__version__
     assert "threads" in report["devices"]["cpu"]
     assert set(report["optional parts"]) == {
+        "C++ kernels",
         "triton",
         "svg and png",
         "dot",

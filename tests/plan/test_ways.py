@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.cost.devices import DEVICES, Device
 from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Plan
@@ -17,6 +17,7 @@ from tensornet_attn.plan.ways import WAYS
 from tests.designs.cases import CASES, compiled, drawn, inputs_of, normal, same
 
 N = 8192
+CPU = Device("two cores", rate=10**11, bandwidth=2 * 10**10)
 
 
 def plan(name: str, backend: str = "torch", legs: dict[str, int] | None = None, **target: Any) -> Plan:
@@ -70,7 +71,7 @@ def test_computing_again_is_priced_where_a_backward_follows() -> None:
     def chosen(**target: Any) -> list[str]:
         return [region.chosen for region in plan("thsa", **target).regions if "A" in region.steps]
 
-    cpu = DEVICES["cpu"]
+    cpu = CPU
     assert chosen(device=cpu) == ["dense softmax"]
     assert all("queries at a time" in how for how in chosen(device=cpu, workload="prefill"))
     assert all("queries at a time" in how for how in chosen(device=DEVICES["h200"]))
@@ -80,7 +81,7 @@ def test_computing_again_is_priced_where_a_backward_follows() -> None:
 
 
 def test_a_limit_changes_the_choice() -> None:
-    cpu, free = DEVICES["cpu"], plan("thsa", device=DEVICES["cpu"], n=N, memory=2**40)
+    cpu, free = CPU, plan("thsa", device=CPU, n=N, memory=2**40)
     held = plan("thsa", device=cpu, n=N, memory=2**30)
     assert [offer.name for offer in (free.offers[0], held.offers[0])] == [WAYS[0].name, WAYS[1].name]
     assert held.offers[0].bytes <= 2**30 < free.offers[0].bytes
@@ -124,7 +125,7 @@ def test_linear_memory_of_what_is_dense() -> None:
 
 
 def test_linear_memory_takes_blocks_where_keeping_is_cheaper() -> None:
-    made = plan("thsa", device=DEVICES["cpu"], linear_memory=True)
+    made = plan("thsa", device=CPU, linear_memory=True)
     assert made.offers[0].name == WAYS[1].name
     assert "region 'A' creates a tensor [r n m]" in made.explain()
 

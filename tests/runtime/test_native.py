@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import tensornet_attn as ta
 from tensornet_attn.cli.app import app
 from tensornet_attn.errors import InputError
-from tensornet_attn.runtime import blockwise, cpp
+from tensornet_attn.runtime import blockwise_cpp, cpp
 
 F64 = torch.float64
 LEGS = {"f": 32, "h": 8, "g": 4, "d": 32}
@@ -35,13 +35,13 @@ def inputs(*batch: int, n: int = 70, m: int | None = None) -> list[Tensor]:
 def calls() -> Iterator[list[str]]:
     """The names of regions whose C++ runs."""
     found: list[str] = []
-    run = blockwise.cpp_forward
+    run = blockwise_cpp.cpp_forward
 
     def counted(name: str, *given: Any) -> Any:
         found.append(name)
         return run(name, *given)
 
-    with patch.object(blockwise, "cpp_forward", counted):
+    with patch.object(blockwise_cpp, "cpp_forward", counted):
         yield found
 
 

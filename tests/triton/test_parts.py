@@ -10,7 +10,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.runtime.triton.kernels import region_launch
-from tensornet_attn.runtime.triton.kernels.region_parts import parts_of
+from tensornet_attn.runtime.triton.kernels.region_parts import parts_for
 from tests.ops.test_softmax import design as with_sink
 from tests.ops.test_softmax import masks
 from tests.plan.blockwise_cases import TAKEN
@@ -38,7 +38,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three parts of small blocks, some of them without a key."""
     monkeypatch.setattr(region_launch, "blocks_for", lambda cores: ((16, 16, 4, 1),))
     monkeypatch.setattr(region_launch, "CONFIGS", {})
-    monkeypatch.setattr(region_launch, "parts_of", lambda programs, blocks, processors: 3)
+    monkeypatch.setattr(region_launch, "parts_for", lambda programs, blocks, processors: 3)
 
 
 @pytest.mark.rotated
@@ -93,4 +93,4 @@ def test_the_backward_draws_as_the_forward_did() -> None:
     ],
 )
 def test_the_price(programs: int, blocks: int, parts: int) -> None:
-    assert parts_of(programs, blocks, 108) == parts
+    assert parts_for(programs, blocks, 108) == parts

@@ -63,7 +63,7 @@ def test_formulas_of_masks(mask: str) -> None:
 
 @pytest.mark.parametrize("name", ["mhsa", pytest.param("talking_heads", marks=pytest.mark.slow)])
 def test_parts_of_the_keys(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region_launch, "parts_of", lambda programs, blocks, processors: 4)
+    monkeypatch.setattr(region_launch, "parts_for", lambda programs, blocks, processors: 4)
     used = ta.kernels(name, 90)
     assert "join_parts" in {one.kernel for one in used}
     assert [(one, one.reasons_against) for one in used if one.reasons_against] == []

@@ -27,6 +27,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_2d,
     log_sum,
     online,
+    parts_of,
     share_of,
     softened,
     store_1d,
@@ -35,7 +36,6 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
-from tensornet_attn.runtime.triton.kernels.region_parts import parts_of
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 
 

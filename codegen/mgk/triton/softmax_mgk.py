@@ -28,6 +28,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     load_1d,
     load_2d,
     log_sum,
+    parts_of,
     power,
     scaled,
     share_of,
@@ -38,7 +39,6 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
-from tensornet_attn.runtime.triton.kernels.region_parts import parts_of
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 
 

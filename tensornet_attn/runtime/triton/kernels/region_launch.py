@@ -14,7 +14,7 @@ from tensornet_attn.runtime.masks import run_time_mask
 from tensornet_attn.runtime.operations import own_name
 from tensornet_attn.runtime.triton.configure import CONFIGS, configured, distinct, interpreted, padded, target_of
 from tensornet_attn.runtime.triton.kernels.region_need import Footprint, need_elsewhere, need_of_cores, spread
-from tensornet_attn.runtime.triton.kernels.region_parts import parts_of, processors_of
+from tensornet_attn.runtime.triton.kernels.region_parts import parts_for, processors_of
 from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
@@ -268,7 +268,7 @@ class Launch:
         if self.region.band is not None:
             seen = min(seen, self.region.band + config[f"{query}_block"])
         programs = self.blocks(kind, query) * self.count * math.prod(self.programs_of(kind).values())
-        return parts_of(programs, -(-seen // config[f"{key}_block"]), processors_of(self.like))
+        return parts_for(programs, -(-seen // config[f"{key}_block"]), processors_of(self.like))
 
     def launch(self, kind: str, side: str, parts: int = 1, **special) -> None:
         """Launches a kernel with one program per block of a side, and for each of several parts of the keys."""

@@ -19,7 +19,7 @@ JOINING = 8  # blocks of keys that take as long as joining the parts
 ROWS = 16  # rows that a program joins
 
 
-def parts_of(programs: int, blocks: int, processors: int) -> int:
+def parts_for(programs: int, blocks: int, processors: int) -> int:
     """The number of parts at which the longest program and the joining take the least time, in blocks of keys.
 
     `programs`: without parts; `blocks`: blocks of keys that each of them visits.

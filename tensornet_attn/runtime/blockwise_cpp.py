@@ -1,0 +1,147 @@
+"""Blockwise functions of queries whose calls C++ computes where it can; the functions of blocks compute the others."""
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.runtime.blockwise import BlockwiseGradient, blockwise, operands_of
+from tensornet_attn.runtime.native import cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, runs_cpp
+from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.products import autocast_dtype
+
+HALVES = (torch.bfloat16, torch.float16)  # computed in float32 by C++
+
+
+def blockwise_in_cpp(
+    cpp: str,
+    tile: str,
+    operands: list[Tensor | None],
+    n: int,
+    m: int,
+    batch: tuple[int, ...],
+    block: tuple[int, ...],
+    training: bool = False,
+    random: bool = False,
+    sizes: tuple[int, ...] = (),
+) -> Tensor:
+    """`blockwise`, by the C++ of the region `cpp` where it runs. Half precision is computed in float32."""
+    given = [x for x in operands if x is not None]
+    cast = autocast_dtype(given[0])
+    if given[0].dtype in HALVES and cast is None and given[0].device.type == "cpu":
+        wide = [x.float() if x is not None and x.dtype in HALVES else x for x in operands]
+        return blockwise_in_cpp(cpp, tile, wide, n, m, batch, block, training, random, sizes).to(given[0].dtype)
+    call = ([x is not None for x in operands], n, m, list(batch), list(block), training, list(sizes), cast)
+    if not runs_cpp(cpp, operands, call):
+        return blockwise(tile, operands, n, m, batch, block, training, random, sizes)
+    seed = torch.randint(2**62, (), device="cpu") if random else None
+    if torch.compiler.is_compiling():
+        return for_caller(cpp, blockwise_cpp(given, seed, tile, cpp, *call)[0])
+    return BlockwiseCpp.apply(seed, (tile, cpp, *call), *given)
+
+
+@torch.library.custom_op(operation("blockwise_cpp"), mutates_args=())
+def blockwise_cpp(
+    given: list[Tensor],
+    seed: Tensor | None,
+    tile: str,
+    cpp: str,
+    present: list[bool],
+    n: int,
+    m: int,
+    batch: list[int],
+    block: list[int],
+    training: bool,
+    sizes: list[int],
+    cast: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
+    """`blockwise` in C++: the result with its legs in the order of the C++, and the statistics of its rows."""
+    call = present, n, m, batch, block, training, sizes, cast
+    return cpp_forward(cpp, operands_of(given, call), call, seed)
+
+
+@blockwise_cpp.register_fake
+def blockwise_cpp_shapes(given, seed, tile, cpp, *call):
+    """The shapes of the result and the statistics."""
+    return cpp_shapes(cpp, operands_of(given, call), call)
+
+
+@torch.library.custom_op(operation("blockwise_cpp_backward"), mutates_args=())
+def blockwise_cpp_backward(
+    gradient: Tensor,
+    out: Tensor,
+    rows: Tensor,
+    wanted: list[int],
+    given: list[Tensor],
+    seed: Tensor | None,
+    cpp: str,
+    present: list[bool],
+    n: int,
+    m: int,
+    batch: list[int],
+    block: list[int],
+    training: bool,
+    sizes: list[int],
+    cast: torch.dtype | None,
+) -> list[Tensor]:
+    """The gradients of the operands with indices `wanted`; `gradient`: that of the result of `blockwise_cpp`."""
+    call = present, n, m, batch, block, training, sizes, cast
+    every = cpp_gradients(cpp, operands_of(given, call), call, out, rows, gradient, seed)
+    places = [place for place, is_present in enumerate(present) if is_present]
+    found = [every.get(places[i], torch.zeros(1, dtype=given[i].dtype)) for i in wanted]
+    return [
+        x.expand(given[i].shape).clone(memory_format=torch.contiguous_format)
+        for i, x in zip(wanted, found, strict=True)
+    ]
+
+
+@blockwise_cpp_backward.register_fake
+def blockwise_cpp_gradients(gradient, out, rows, wanted, given, *rest):
+    """The shapes of the gradients."""
+    return [given[i].new_empty(given[i].shape) for i in wanted]
+
+
+def cpp_setup_context(ctx, inputs, output):
+    """Saves operands, result and statistics."""
+    given, seed, _, ctx.cpp, *ctx.call = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*given, *output, seed)
+
+
+def cpp_autograd(ctx, gradient, _):
+    """The gradients of the operands that require one."""
+    *given, out, rows, seed = ctx.saved_tensors
+    wanted = [i for i in range(len(given)) if ctx.needs_input_grad[0][i]]
+    found = blockwise_cpp_backward(gradient, out, rows, wanted, given, seed, ctx.cpp, *ctx.call)
+    tensors = [found[wanted.index(i)] if i in wanted else None for i in range(len(given))]
+    return tensors, None, None, None, *([] if one == [] else None for one in ctx.call)
+
+
+blockwise_cpp.register_autograd(cpp_autograd, setup_context=cpp_setup_context)
+
+
+class BlockwiseCpp(torch.autograd.Function):
+    """`blockwise_cpp` in eager mode; second derivatives are those of the functions of blocks."""
+
+    @staticmethod
+    def forward(ctx, seed, call, *given):
+        tile, cpp, *ctx.call = call
+        ctx.tile, ctx.cpp = tile, cpp
+        out, rows = cpp_forward(cpp, operands_of(given, ctx.call), ctx.call, seed)
+        ctx.save_for_backward(*given, out, rows, seed)
+        return for_caller(cpp, out)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        *given, out, rows, seed = ctx.saved_tensors
+        wanted = [i for i in range(len(given)) if ctx.needs_input_grad[2 + i]]
+        if torch.is_grad_enabled():
+            if seed is not None:
+                raise RuntimeError(
+                    f"'{ctx.tile.split('.')[-1]}': kernels in C++ draw dropout and noise, so their gradients have no "
+                    "derivatives; compile with backend='torch' for second derivatives."
+                )
+            found = BlockwiseGradient.apply(gradient, wanted, seed, (ctx.tile, *ctx.call), *given)
+            return None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
+        gradient = for_cpp(ctx.cpp, gradient)
+        every = cpp_gradients(ctx.cpp, operands_of(given, ctx.call), ctx.call, out, rows, gradient, seed)
+        places = [place for place, is_present in enumerate(ctx.call[0]) if is_present]
+        return None, None, *(every.get(place) if i in wanted else None for i, place in enumerate(places))
