@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tensornet_attn.tiles.model import Node
+from tensornet_attn.tiles.model import Node, Unfit
 
 Group = tuple[str | int, ...]  # a variable, and the number of sums over it, and over outer variables, below
 Key = tuple[Node, int]  # a node, and the index of the loop over the `ranged` variable that computes it
@@ -108,7 +108,9 @@ class Loops:
         needs = {at: {*map(maker.get, own)} for at, own in reads.items()}
         done: set[Group] = set()
         while len(done) < len(groups):
-            at = next(at for at in groups if at not in done and needs[at] <= {*done, at, None})
+            at = next((at for at in groups if at not in done and needs[at] <= {*done, at, None}), None)
+            if at is None:
+                raise Unfit("sums over index variables need each other in turn")
             done.add(at)
             yield at, groups[at]
 
