@@ -53,8 +53,6 @@ class Values(Places):
             return f"{hoist(self.address(node, env, first), 'const real* ')}[{where.index[node.axes[-1]]}]"
         if node.op not in VALUES:
             raise Unfit(f"C++ kernels have no '{node.op}' of {' '.join(node.axes) or 'one number'} here")
-        if node.op not in VALUES:
-            raise Unfit(f"there is no C++ of a '{node.op}' there")
         return VALUES[node.op](self, node, env, where, hoist)
 
     def each(self, node: Node, env: Env, where: Where, hoist: Hoist | None, variable: str) -> list[str]:
