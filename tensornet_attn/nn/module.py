@@ -144,20 +144,14 @@ class CompiledDesign(nn.Module):
         lengths = self._checked(inputs, mask, key_mask, noise)
         return self._run(self, Arguments(inputs, lengths, mask, key_mask, noise, losses))
 
-    def _checked(
-        self,
-        inputs: tuple[Tensor, ...],
-        mask: Tensor | None,
-        key_mask: Tensor | None,
-        noise: Mapping[str, Tensor] | None,
-    ) -> dict[str, int]:
+    def _checked(self, inputs: tuple[Tensor, ...], *others: Any) -> dict[str, int]:
         """`Signature.check`; a call with one input, like the one before, skips its checks."""
-        plain = len(inputs) == 1 and type(inputs[0]) is Tensor and mask is None and key_mask is None and noise is None
+        plain = len(inputs) == 1 and type(inputs[0]) is Tensor and all(one is None for one in others)
         if not plain or torch.compiler.is_compiling():
-            return self._signature.check(inputs, mask, key_mask, noise)
+            return self._signature.check(inputs, *others)
         alike, (x,) = self._alike, inputs
         if alike is None or x.shape != alike[0] or x.dtype != alike[1]:
-            lengths = self._signature.check(inputs, None, None, None)
+            lengths = self._signature.check(inputs, *others)
             alike = self.__dict__["_alike"] = x.shape, x.dtype, lengths
         return {**alike[2]}
 

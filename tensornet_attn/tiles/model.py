@@ -270,6 +270,17 @@ class Program:
         """The sides of a tile of the result."""
         return (self.query, *(axis for axis, legs in self.widths.items() if {*legs} & {*self.legs}))
 
+    def read(self) -> Node:
+        """What a block of keys adds to the tiles of the result."""
+        maps, values = self.exit.maps, self.exit.values
+        if values is None:
+            found = self.nodes.total(maps, self.axes, "read")
+        else:
+            found = self.nodes.product(maps, values, self.axes, "read")
+        for variable in self.exit.summed:
+            found = self.nodes.over(found, variable, "add", "read")
+        return found
+
     def tiles(self, variables: Iterable[str]) -> int:
         """The number of combinations of values of some index variables."""
         return prod(self.nodes.sizes[variable] for variable in variables if variable)

@@ -116,6 +116,52 @@ def layer_like(made: nn.Module) -> nn.Module:
     return plain
 
 
+DRAWN = {  # scores that fused attention cannot compute, noise on them, and dropout of the map
+    "tensornet": 1,
+    "name": "drawn",
+    "legs": {"n": "query", "m": "key", "h": "head 4", "g": "head 2", "d": 32, "e": 8},
+    "inputs": {"x": "n d"},
+    "weights": {"P": "g h", "Wq": "d g e", "Wk": "d g e"},
+    "noise": {"eps": {"legs": "h n m", "std": 0.5}},
+    "diagram": {
+        "Q": "x[n d] Wq[d g e] -> n g e",
+        "K": "x[m d] Wk[d g e] -> m g e",
+        "S": "P[g h] Q[n g e] K[m g e] -> h n m",
+        "A": {"softmax": "m", "dropout": 0.3, "of": {"map": "tanh", "of": "0.1 * S[h n m] + eps[h n m] -> h n m"}},
+        "y": "A[h n m] x[m d] -> n h d",
+    },
+    "output": "y",
+}
+
+
+def test_the_backward_draws_what_the_forward_drew(calls: list[str]) -> None:
+    """Along a random direction, differences of the forward with the same seed are the gradient."""
+    made, (x,) = ta.compile(DRAWN, "cpp", dtype=F64, linear_memory=True), inputs(2, n=40)
+    leaves = [x.requires_grad_(), *made.parameters()]
+    weight = torch.randn(2, 40, 4, 32, generator=torch.Generator().manual_seed(2), dtype=F64)
+
+    def value(step: float = 0.0) -> Tensor:
+        torch.manual_seed(7)
+        with torch.no_grad():
+            for leaf, way in zip(leaves, ways, strict=True):
+                leaf.add_(way, alpha=step)
+        return (made(x) * weight).sum()
+
+    ways = [torch.randn(leaf.shape, generator=torch.Generator().manual_seed(3), dtype=F64) for leaf in leaves]
+    gradients = torch.autograd.grad(value(), leaves)
+    wanted = sum(float((gradient * way).sum()) for gradient, way in zip(gradients, ways, strict=True))
+    ahead, behind = value(1e-6).item(), value(-2e-6).item()
+    assert (ahead - behind) / 2e-6 == pytest.approx(wanted, rel=1e-5)
+    torch.manual_seed(8)
+    assert (made(x) * weight).sum().item() != ahead
+    with pytest.raises(RuntimeError, match="dropout and noise, so their gradients have no derivatives"):
+        torch.autograd.grad(value(), x, create_graph=True)
+    plain = ta.reference(DRAWN, dtype=F64)
+    plain.load_state_dict(made.state_dict())
+    agree(made.eval(), plain.eval(), [x])
+    assert calls
+
+
 def test_second_derivatives(calls: list[str]) -> None:
     (x,) = inputs(n=20)
     x.requires_grad_()

@@ -22,7 +22,7 @@ def forward(region: Region) -> str:
         text.add(INSIDE, list, [one])
         store_out(region, text, lambda: log_sum(text, one))
         return region.source(text, "forward", "forward", ["out", "lse"])
-    part = read(region)
+    part = region.program.read()
     sides = "[:, None]" if len(part.axes) == 2 else ""
     out = text.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
     if one.op == "normalize":
@@ -57,7 +57,7 @@ def statistics(region: Region) -> str:
 
 
 def second(region: Region) -> str:
-    text, part = region.open(region.program.query), read(region)
+    text, part = region.open(region.program.query), region.program.read()
     out = text.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
     add_read(text, out, part)
     store_out(region, text, lambda: text.entry(out))
@@ -66,16 +66,6 @@ def second(region: Region) -> str:
 
 def add_read(text: KernelText, out: Carried, part: Node) -> None:
     text.add(INSIDE, lambda: text.assign(out, text.scope.ref(part, part.axes), adds=True), [part], part.heads, [out])
-
-
-def read(region: Region) -> Node:
-    """The contribution of a block of keys to the tiles of the result."""
-    nodes, axes, exit_ = region.program.nodes, region.program.axes, region.program.exit
-    maps, values = exit_.maps, exit_.values
-    found = nodes.total(maps, axes, "read") if values is None else nodes.product(maps, values, axes, "read")
-    for variable in exit_.summed:
-        found = nodes.over(found, variable, "add", "read")
-    return found
 
 
 def sink_of(one: Node) -> tuple[Node, ...]:

@@ -57,16 +57,6 @@ def forward(region: RegionText) -> str:
     return region.function("forward", lines)
 
 
-def read(region: RegionText) -> Node:
-    """What a block of keys adds to the tiles of the result."""
-    nodes, axes, exit_ = region.program.nodes, region.program.axes, region.program.exit
-    maps, values = exit_.maps, exit_.values
-    found = nodes.total(maps, axes, "read") if values is None else nodes.product(maps, values, axes, "read")
-    for variable in exit_.summed:
-        found = nodes.over(found, variable, "add", "read")
-    return found
-
-
 def result(region: RegionText) -> Target:
     """The tile of the result."""
     axes, index, places = region.program.axes, region.program.exit.index, region.places
@@ -83,10 +73,10 @@ def online(region: RegionText, text: Lines, one: Node) -> None:
     """Adds maps times values before the division by row sums; what was added is rescaled as the largest scores grow."""
     target = result(region)
     if one.op == "normalize":
-        add(text, read(region), target)
+        add(text, region.program.read(), target)
     else:
         rows = f"alpha + {text.stat_at(one.data, {})} * QUERIES"
-        add(text, read(region), replace(target, factors=rows, alpha=(text.alpha(one),)))
+        add(text, region.program.read(), replace(target, factors=rows, alpha=(text.alpha(one),)))
     wanted(text, tuple(node for node in region.program.maps if node is not one))
 
 
@@ -107,7 +97,7 @@ def twice(region: RegionText, statistics: Lines) -> tuple[Printed, Printed]:
         factor = nodes.node("factor" if node.op == "softmax" else "statistic", (), node.axes[:1], "", (number, index))
         powers = nodes.node("powers", (), node.axes, node.name, (number, index))
         later.instead[node] = nodes.mul(factor, powers)
-    add(later, read(region), result(region))
+    add(later, region.program.read(), result(region))
     statistics.stored = {*region.program.maps}
     first = region.print(statistics)
     for node in region.program.maps:
