@@ -250,18 +250,14 @@ def plan_for(
     design: Source, backend: str = "auto", causal: bool | None = None, **wanted: Unpack[TargetOptions]
 ) -> Plan:
     """The plan that `explain` describes; `plan.as_dict()` returns it as data. Raises the errors of `explain`."""
+    from tensornet_attn.runtime.cpp import reason_against_cpp
+
     graph, target = build(_design(design), causal), target_from(**current(wanted))
     if backend == "auto" and (ready := _ready(graph, target, "float32")):
         return ready
-    if backend == "cpp" and (reason := _no_compiler()):
+    if backend == "cpp" and (reason := reason_against_cpp()):
         return replace(plan_of(graph, "torch", target), instead=Lowering(backend, (reason,)))
     return plan_of(graph, backend, target)
-
-
-def _no_compiler() -> str:
-    from tensornet_attn.runtime.cpp import reason_against_cpp
-
-    return reason_against_cpp()
 
 
 def warm(

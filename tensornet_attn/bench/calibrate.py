@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 
 from tensornet_attn import compiler
+from tensornet_attn.bench.rates import copy_rate, exponential_rate, product_rates
 from tensornet_attn.cost.rates import CALIBRATE, Efficiency, Pair, Table, machine
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import MODULE, parts_of
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.nn.rates import copy_rate, exponential_rate, product_rates
 from tensornet_attn.plan.make import candidates, make_plan
 from tensornet_attn.plan.target import Target
 from tensornet_attn.plan.ways import BLOCKS, DENSE

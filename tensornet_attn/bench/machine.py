@@ -14,11 +14,11 @@ from math import inf
 import torch
 
 from tensornet_attn.bench.measure import Call, Sample, by_clock, is_gpu, sample_of
+from tensornet_attn.bench.rates import copy_rate, exponential_rate, product_rates
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.products import Measured, Shape, rate_at
 from tensornet_attn.cost.rates import processor
 from tensornet_attn.cost.sizes import dtype_bytes
-from tensornet_attn.nn.rates import copy_rate, exponential_rate, product_rates
 from tensornet_attn.version import __version__
 
 PART = 0.5  # share of a GPU's memory for tensors over pairs of positions

@@ -63,15 +63,8 @@ def runs_cpp(name: str, operands: list[Tensor | None], call: tuple) -> bool:
     if torch.compiler.is_compiling():
         return True
     plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in operands)
-    dual = torch.autograd.forward_ad._current_level >= 0
-    return (
-        plain and not dual and not torch._C._are_functorch_transforms_active() and library_for(region, kind) is not None
-    )
-
-
-def library_for(region: CppRegion, dtype: str):
-    """The library of a region; None if it cannot be compiled."""
-    return cpp_library(region.text, dtype)
+    transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+    return plain and not transformed and cpp_library(region.text, kind) is not None
 
 
 def in_rows(x: Tensor, sides: int) -> bool:
@@ -153,7 +146,11 @@ class CppCall:
         self.take(keys, [0 if keys is None else self.m])
 
     def run(self, name: str, more: list[Tensor], steps: list[int], seed: Tensor | None) -> None:
-        function = getattr(library_for(self.region, str(self.dtype).removeprefix("torch.")), f"region_{name}")
+        dtype = str(self.dtype).removeprefix("torch.")
+        library = cpp_library(self.region.text, dtype)
+        if library is None:  # known only now: tracing compiles nothing
+            raise RuntimeError(f"C++ kernels for {dtype} cannot be compiled; use backend='torch'.")
+        function = getattr(library, f"region_{name}")
         pointers, steps = [*self.tensors, *more], [*self.steps, *steps]
         function(
             (ctypes.c_long * 3)(self.n, self.m, self.count),
