@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tensornet_attn.cost.band import Block
+from tensornet_attn.cost.band import LEAST, Block
 from tensornet_attn.cost.memory import moved, peak
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import module_seconds, seconds_of
@@ -22,7 +22,7 @@ from tensornet_attn.cost.work import elementwise, macs
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, split_products
 from tensornet_attn.graph.recurrence import erases
-from tensornet_attn.plan.blocks import LEAST, groups_of, rows_of
+from tensornet_attn.plan.blocks import groups_of, rows_of
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.target import Target
 
