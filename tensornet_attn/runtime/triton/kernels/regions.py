@@ -3,10 +3,17 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import one_by_one, operation
+from tensornet_attn.runtime.operations import is_plain, one_by_one, operation
 from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.triton.kernels.linear_chunks import row_sums_gradient
-from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS, Launch, Region, one_width, with_batch
+from tensornet_attn.runtime.triton.kernels.region_launch import (
+    REGIONS,
+    Launch,
+    Region,
+    launch_of,
+    one_width,
+    with_batch,
+)
 from tensornet_attn.runtime.triton.kernels.region_parts import join, join_rows
 
 
@@ -26,6 +33,10 @@ def tiled(
     operands = [x for x in operands if x is not None]
     seed = torch.randint(2**62, (1,), device=operands[0].device) if REGIONS[name].random and training else None
     call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(operands[0]))
+    if is_plain((*operands, mask, key_mask)):
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*operands, mask)):
+            return PlainRegion.apply(call, seed, mask, key_mask, *operands)[0]
+        return results_of(operands, mask, key_mask, seed, *call)[0]
     if torch.compiler.is_compiling():
         return tiles_forward(operands, mask, key_mask, seed, *call)[0]
     return TiledRegion.apply(call, seed, mask, key_mask, *operands)[0]
@@ -53,12 +64,18 @@ def tiles_forward(
     cast: torch.dtype | None,
 ) -> list[Tensor]:
     """The result of a region, [batch..., legs], and per map row the log-sum-exp, or 1 / (sum + eps)."""
-    run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+    return results_of(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+
+
+def results_of(operands, mask, key_mask, seed, *call) -> list[Tensor]:
+    """`tiles_forward` without its registration."""
+    run = launch_of(operands, mask, key_mask, seed, *call)
     region = run.region
     legs = region.result.split()
     with torch.cuda.device_of(run.like):
         out = run.room(legs, run.dtype)
-        lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
+        length = run.lengths[region.sides[0]]
+        lse = torch.empty(run.pairs, len(region.reads), length, device=out.device, dtype=run.sums)
         forward_of(run, out, lse)
         return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
 
@@ -92,6 +109,8 @@ def forward_of(run: Launch, out: Tensor, lse: Tensor) -> None:
 def tiles_shape(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast):
     """The shapes of the results."""
     run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+    if mask is not None:
+        run.mask_shape(mask)  # refuses wrong dimensions
     legs = run.region.result.split()
     out = operands[0].new_empty([*run.batch, *run.whole(legs)], dtype=run.dtype)
     return [out, operands[0].new_empty([run.pairs, len(run.region.reads), n], dtype=run.sums)]
@@ -117,7 +136,13 @@ def tiles_backward(
     cast: torch.dtype | None,
 ) -> list[Tensor]:
     """The gradients of the `wanted` operands, and of the mask last."""
-    run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+    call = (name, present, n, m, batch, numbers, training, cast)
+    return gradients_by(gradient, out, lse, wanted, operands, mask, key_mask, seed, *call)
+
+
+def gradients_by(gradient, out, lse, wanted, operands, mask, key_mask, seed, *call) -> list[Tensor]:
+    """`tiles_backward` without its registration."""
+    run = launch_of(operands, mask, key_mask, seed, *call)
     with torch.cuda.device_of(run.like):
         return backward_of(run, gradient, out, lse, wanted, mask)
 
@@ -199,7 +224,7 @@ def gathered(run: Launch, name: str, room: Tensor, legs: list[str], x: Tensor, m
     found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
     if name in run.region.tables and legs != run.region.operands[name].split():
         found = found.sum(-2)  # sum over the rows of all queries
-    shape = run.mask_shape if x is mask else x.shape
+    shape = run.mask_shape(x) if x is mask else x.shape
     return found.sum_to_size(shape).reshape(x.shape).to(x.dtype)
 
 
@@ -257,8 +282,31 @@ def gradients_of(call, wanted, others, gradient, out, lse, mask, *operands):
     return tuple(tiles_backward(gradient, out, lse, wanted, list(operands), mask, key_mask, seed, *call))
 
 
+def plain_gradients(call, wanted, others, gradient, out, lse, mask, *operands):
+    """`gradients_of` on plain tensors."""
+    seed, key_mask = others
+    return gradients_by(gradient, out, lse, wanted, operands, mask, key_mask, seed, *call)
+
+
 tiles_forward.register_vmap(one_by_one(tiles_forward))
 tiles_backward.register_vmap(one_by_one(tiles_backward))
+
+
+class PlainRegion(torch.autograd.Function):
+    """`tiles_forward` on plain tensors, without the dispatch of operations."""
+
+    @staticmethod
+    def forward(ctx, call, seed, mask, key_mask, *operands):
+        ctx.call, output = call, tuple(results_of(operands, mask, key_mask, seed, *call))
+        kept_for_backward(ctx, operands, (mask, key_mask, seed), output)
+        return output
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        wanted = [*ctx.needs_input_grad[4:], ctx.needs_input_grad[2]]
+        plain = is_plain((gradient, *ctx.saved_tensors)) and not torch.is_grad_enabled()
+        *tensors, mask = saved_backward(ctx, gradient, wanted, plain_gradients if plain else TiledGradient.apply)
+        return None, None, mask, None, *tensors
 
 
 class TiledRegion(torch.autograd.Function):
