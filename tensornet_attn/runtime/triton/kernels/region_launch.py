@@ -17,6 +17,7 @@ from tensornet_attn.runtime.triton.configure import CONFIGS, configured, distinc
 from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch
 from tensornet_attn.runtime.triton.kernels.region_need import Footprint, need_elsewhere, need_of_cores, spread
 from tensornet_attn.runtime.triton.kernels.region_parts import parts_for, processors_of
+from tensornet_attn.runtime.triton.kernels.region_store import steps_of
 from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
@@ -316,18 +317,19 @@ class Launch:
             )
         return self.known[kind, "parts"]
 
-    def launch(self, kind: str, side: str, parts: int = 1, **special) -> None:
+    def launch(self, kind: str, side: str, parts: int = 1, steps: dict | None = None, **special) -> None:
         """Launches a kernel with one program per block of a side, and for each of several parts of the keys."""
-        at = (kind, parts, *(None if x is None else x.dtype for x in special.values()))
+        steps = steps or {}
+        at = (kind, parts, *steps.values(), *(None if x is None else x.dtype for x in special.values()))
         if at not in self.kept:
-            self.kept[at] = self.prepared(kind, side, parts, special)
+            self.kept[at] = self.prepared(kind, side, parts, steps, special)
         if self.kept[at].grid[0]:
             self.kept[at](self.tensors | special)
 
-    def prepared(self, kind: str, side: str, parts: int, special: dict) -> KeptLaunch:
+    def prepared(self, kind: str, side: str, parts: int, steps: dict, special: dict) -> KeptLaunch:
         """The launch of a kernel for these results."""
         blocks, programs = self.blocks(kind, side), self.programs_of(kind)
-        kernel, constants = self.region.kernels[kind], self.constants | {"blocks": blocks, **self.config(kind)}
+        kernel, constants = self.region.kernels[kind], self.constants | {"blocks": blocks, **self.config(kind), **steps}
         if "SPLIT" in kernel.arg_names:
             constants["SPLIT"] = parts > 1
             for name in ("out", "lse"):
@@ -364,7 +366,34 @@ class Launch:
 
     def apart(self, kind: str, legs: list[str]) -> dict[str, int]:
         """Per head, the programs of a kernel that write separate parts of a tensor with these legs."""
-        return self.programs if self.region.loops.get(kind) in legs else self.programs_of(kind)
+        each = self.region.loops.get(kind) in legs or {*self.region.sides} <= {*legs}
+        return self.programs if each else self.programs_of(kind)
+
+    def gradient(self, x: Tensor) -> tuple[Tensor, dict]:
+        """The gradient of the result, copied if kernels cannot read it by strides, and its strides."""
+        legs = self.region.result.split()
+        key = ("gradient", x.stride())
+        if key not in self.known:
+            step = steps_of(self, legs, x.shape, x.stride())
+            apart = legs[-1] != self.region.sides[0] and x.shape[-1] != 1 and x.stride(-1) != 1
+            self.known[key] = None if step is None or apart else {"gradient_step": step}
+        if self.known[key] is None:
+            x = x.contiguous()
+            return x, {"gradient_step": steps_of(self, legs, x.shape, x.stride())}
+        return x, self.known[key]
+
+    def legs_of_gradient(self, name: str) -> list[str]:
+        """The legs of the gradient of an operand or of the mask, as programs write it."""
+        whole = [*self.region.others.split(), *self.region.sides]
+        return whole if name == "mask" else self.region.legs_of_gradient(name)
+
+    def room_of_gradient(self, name: str, kind: str, x: Tensor) -> Tensor:
+        """A tensor for the gradient of an operand, or of the mask, that programs do not store by strides."""
+        legs, region = self.legs_of_gradient(name), self.region
+        side = region.relative if kind == "places" else region.sides[0]
+        blocks = None if {*region.sides} & {*legs} else self.blocks(kind, side)
+        whole = None if blocks or name in region.tables else x
+        return self.room(legs, self.sums, blocks, kind, whole)
 
     def room(
         self,
