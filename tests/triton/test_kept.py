@@ -154,7 +154,7 @@ def test_hooks_of_a_kernel_run(launches: Launches, region: str) -> None:
 
 
 def test_what_is_kept_is_bounded(launches: Launches, region: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensornet_attn.runtime.triton.kernels.region_launch.MOST_KEPT", 4)
+    monkeypatch.setattr("tensornet_attn.runtime.triton.kernels.kept.MOST_KEPT", 4)
     for n in (64, 128, 192, 256):
         tiled(region, [heads(n) for _ in range(3)], n, n, (1,), None, None, [0.25])
         assert len(configure.CONFIGS) <= 5

@@ -1,5 +1,10 @@
 """Launches without Triton's binding of arguments, which takes longer on the host than a short kernel on the GPU."""
 
+from torch import Tensor
+
+from tensornet_attn.runtime.triton.configure import CONFIGS
+
+MOST_KEPT = 1024  # configurations and launches
 ALIGNED = 15  # Triton compiles kernels for addresses that are multiples of 16, and others for the rest
 
 
@@ -29,3 +34,21 @@ class KeptLaunch:
             self.places = [names.index(name) for name in addresses]
             self.values = [None if name in addresses else given[name] for name in names]
             self.compiled = made[self.grid]
+
+
+def launched(kernel, grid: tuple[int, ...], *given, **options) -> None:
+    """`kernel[grid](*given, **options)`, kept by all arguments but addresses; the first one is a tensor."""
+    kinds = (x.dtype if isinstance(x, Tensor) else x for x in given)
+    key = (id(kernel), grid, given[0].device, *kinds, *options.values())
+    names = kernel.arg_names
+    if (kept := CONFIGS.get(key)) is None:
+        keep_few()
+        constants = {name: x for name, x in zip(names, given, strict=False) if not isinstance(x, Tensor)}
+        kept = CONFIGS[key] = KeptLaunch(kernel, grid, constants | options)
+    kept({name: x for name, x in zip(names, given, strict=False) if isinstance(x, Tensor)})
+
+
+def keep_few() -> None:
+    """Empties CONFIGS if it has many entries, as calls of many lengths cause."""
+    if len(CONFIGS) >= MOST_KEPT:
+        CONFIGS.clear()

@@ -5,7 +5,6 @@ the heads. Outputs of programs are contiguous: [batch, programs of each head, ti
 """
 
 import math
-from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -14,14 +13,13 @@ from torch import Tensor
 from tensornet_attn.runtime.masks import run_time_mask
 from tensornet_attn.runtime.operations import own_name
 from tensornet_attn.runtime.triton.configure import CONFIGS, configured, distinct, interpreted, padded, target_of
-from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch
+from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch, keep_few
 from tensornet_attn.runtime.triton.kernels.region_need import Footprint, need_elsewhere, need_of_cores, spread
 from tensornet_attn.runtime.triton.kernels.region_parts import parts_for, processors_of
 from tensornet_attn.runtime.triton.kernels.region_store import steps_of
 from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
-MOST_KEPT = 1024  # configurations and launches in CONFIGS, which is then emptied
 BUSY = 256  # programs that keep a GPU busy
 BLOCKS = (  # (rows of the fixed side, of the other side, warps, stages)
     (128, 64, 8, 2),
@@ -129,8 +127,7 @@ def launch_of(operands, mask, key_mask, seed, name, present, n, m, batch, number
         kept = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
         kept.constants = kept.arguments(mask, key_mask)
         kept.operands = kept.like = None  # tensors are not kept
-        if len(CONFIGS) >= MOST_KEPT:
-            CONFIGS.clear()
+        keep_few()
         CONFIGS[key] = kept
     return kept.of(operands, mask, key_mask, seed)
 
@@ -185,7 +182,8 @@ class Launch:
 
     def of(self, operands, mask, key_mask, seed) -> "Launch":
         """The launch of a call that differs from this one in the values of tensors only."""
-        run, some = copy(self), iter(operands)
+        run, some = object.__new__(Launch), iter(operands)
+        run.__dict__.update(self.__dict__)
         run.like, found = operands[0], {}
         run.operands = {
             name: next(some) if is_present else None

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ def dense(sizes, order=None, size: int = 1) -> tuple[int, ...]:
 def nested(sizes, strides) -> int | None:
     """The stride of several dimensions as one. Returns None if there is none."""
     some = [(size, step) for size, step in zip(sizes, strides, strict=True) if size != 1]
-    if any(step != other * size for (_, step), (size, other) in pairwise(some)):
+    if any(some[i - 1][1] != size * step for i, (size, step) in enumerate(some) if i):
         return None
     return some[-1][1] if some else 0
 

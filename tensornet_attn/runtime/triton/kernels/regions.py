@@ -6,7 +6,7 @@ from torch import Tensor
 from tensornet_attn.runtime.operations import is_plain, one_by_one, operation
 from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.softmax import laid_out
-from tensornet_attn.runtime.triton.kernels.linear_chunks import row_products_of
+from tensornet_attn.runtime.triton.kernels.linear_chunks import row_dots_of
 from tensornet_attn.runtime.triton.kernels.region_launch import (
     REGIONS,
     Launch,
@@ -210,20 +210,17 @@ def row_dots(run: Launch, gradient: Tensor, out: Tensor) -> Tensor:
     if legs[-1] == run.region.sides[0]:  # rows of one entry
         a, b = (from_programs(run, x) for x in (gradient, out))
         return a.to(run.sums) * b
-    key = ("row_products", gradient.stride(), gradient.dtype, out.stride(), out.dtype)
-    tiles, tensors = run.tiles(legs), {"a": gradient, "b": out}
-    found = torch.empty(run.pairs, tiles, n, device=out.device, dtype=run.sums)
+    found = torch.empty(run.pairs, run.tiles(legs), n, device=out.device, dtype=run.sums)
     if not found.numel():
         return found
-    if key not in run.kept or not run.kept[key]:
-        seen = {name: by_programs(run, x) for name, x in tensors.items()}
-        seen = {name: laid_out(x.reshape(run.count, -1, *x.shape[-2:])) for name, x in seen.items()}
-        launch = row_products_of(seen["a"], seen["b"], found)
-        same = all(x.data_ptr() == seen[name].data_ptr() for name, x in tensors.items())
-        run.kept[key], tensors = launch if same else None, seen
-        launch(tensors | {"factor": None, "out": found})
+    key, tensors = ("row_products", gradient.stride(), gradient.dtype, out.stride(), out.dtype), (gradient, out)
+    if run.known.get(key) is None:
+        seen = [laid_out(y.reshape(run.count, -1, *y.shape[-2:])) for y in (by_programs(run, x) for x in tensors)]
+        how = (*seen[0].stride()[:3], *seen[1].stride()[:3]), seen[0].shape[1:]
+        run.known[key] = how if all(x.data_ptr() == y.data_ptr() for x, y in zip(tensors, seen, strict=True)) else None
+        row_dots_of(*seen, None, found, *how)
     else:
-        run.kept[key](tensors | {"factor": None, "out": found})
+        row_dots_of(*tensors, None, found, *run.known[key])
     return found
 
 
