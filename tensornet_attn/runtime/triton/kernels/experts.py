@@ -22,7 +22,6 @@ from tensornet_attn.runtime.triton.kernels.experts_kernels import (
     expert_outers,
     expert_products,
 )
-from tensornet_attn.runtime.triton.kernels.kept import launched
 from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
 
 COUNTED = 256  # choices per program that counts the choices of each expert
@@ -144,8 +143,7 @@ def grouped(
     if out.numel():
         rows = None if other is None else other.contiguous()
         weight = weight.flatten(0, 1)
-        launched(
-            expert_products, (-(-count // config["ROWS"]) + choices.experts, columns),
+        expert_products[(-(-count // config["ROWS"]) + choices.experts, columns)](
             given, weight, None if gates is None else gates.contiguous(), out, rows, dots, choices.order,
             choices.before, *choices.counts, *weight.stride(), width, out_width, choices.heads, choices.slots,
             *given.shape[1:3], *((1, 1) if other is None else other.shape[1:3]), EXPERTS=padded(choices.experts),
@@ -159,8 +157,7 @@ def outer(x: Tensor, gradient: Tensor, gates: Tensor | None, weight: Tensor, cho
     width, out_width = weight.shape[-2:]
     config, out = experts_config(x, width, out_width, len(choices.order)), weight.new_empty(weight.shape)
     if out.numel():
-        launched(
-            expert_outers, (choices.experts, -(-width // config["INNER"]), -(-out_width // config["OUTER"])),
+        expert_outers[(choices.experts, -(-width // config["INNER"]), -(-out_width // config["OUTER"]))](
             x.contiguous(), gradient.contiguous(), None if gates is None else gates.contiguous(), out,
             choices.order, choices.before, *choices.counts[:2], width, out_width, choices.heads, choices.slots,
             *x.shape[1:3], *gradient.shape[1:3], **config,

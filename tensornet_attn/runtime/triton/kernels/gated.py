@@ -23,7 +23,6 @@ from tensornet_attn.runtime.operations import batch_first, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.gated_kernels import states_between
-from tensornet_attn.runtime.triton.kernels.kept import launched
 from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
 
 WIDEST = 128  # maximum width of keys that a program supports
@@ -106,8 +105,7 @@ def triton_held(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
     sizes = (features, width, str(adds.dtype).removeprefix("torch."))
     config = configured("states between", sizes, distinct(candidates), need)
     if held.numel():
-        launched(
-            states_between, (lead, -(-width // config["WIDTH"])),
+        states_between[(lead, -(-width // config["WIDTH"]))](
             keeps, adds, before, held, chunks, features, width, GIVEN=before is not None,
             DTYPE=tile_type(sums_of(adds)), PRECISION="ieee" if deep <= 64 else "tf32x3", FEATURES=deep, **config,
         )  # fmt: skip

@@ -1,7 +1,5 @@
 """Launches without Triton's binding of arguments, which takes longer on the host than a short kernel on the GPU."""
 
-from torch import Tensor
-
 from tensornet_attn.runtime.triton.configure import CONFIGS
 
 MOST_KEPT = 1024  # configurations and launches
@@ -34,18 +32,6 @@ class KeptLaunch:
             self.places = [names.index(name) for name in addresses]
             self.values = [None if name in addresses else given[name] for name in names]
             self.compiled = made[self.grid]
-
-
-def launched(kernel, grid: tuple[int, ...], *given, **options) -> None:
-    """`kernel[grid](*given, **options)`, kept by all arguments but addresses; the first one is a tensor."""
-    kinds = (x.dtype if isinstance(x, Tensor) else x for x in given)
-    key = (id(kernel), grid, given[0].device, *kinds, *options.values())
-    names = kernel.arg_names
-    if (kept := CONFIGS.get(key)) is None:
-        keep_few()
-        constants = {name: x for name, x in zip(names, given, strict=False) if not isinstance(x, Tensor)}
-        kept = CONFIGS[key] = KeptLaunch(kernel, grid, constants | options)
-    kept({name: x for name, x in zip(names, given, strict=False) if isinstance(x, Tensor)})
 
 
 def keep_few() -> None:

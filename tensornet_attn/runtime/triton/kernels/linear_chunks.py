@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
-from tensornet_attn.runtime.triton.kernels.kept import launched
+from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch
 from tensornet_attn.runtime.triton.kernels.linear_kernels import linear_reads, linear_sums, row_products, sums_before
 from tensornet_attn.runtime.triton.kernels.tiles import precision_of, sums_of, tile_type
 
@@ -83,8 +83,7 @@ def chunk_sums(
     totals = k.new_empty(batch * heads, parts, features, dtype=sums_of(k)) if total else None
     values = k if v is None else v
     if batch * heads * features * width:
-        launched(
-            linear_sums, (batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"])),
+        linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
             k, values, scale, weight, sums, totals, *k.stride()[:3], *values.stride()[:3],
             heads, length, first if how.causal else 0, features, width, parts,
             span=span, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
@@ -100,17 +99,8 @@ def before(sums: Tensor, how: Chunked, later: bool, factor: Tensor | None = None
     if sums.numel():
         lead, parts, size = sums.flatten(2).shape
         block = min(1024, padded(size))
-        launched(
-            sums_before,
-            (lead, -(-size // block)),
-            sums,
-            factor,
-            parts,
-            size,
-            REVERSE=later,
-            DTYPE=tile_type(sums.dtype),
-            BLOCK=block,
-            num_warps=4,
+        sums_before[(lead, -(-size // block))](
+            sums, factor, parts, size, REVERSE=later, DTYPE=tile_type(sums.dtype), BLOCK=block, num_warps=4
         )
     return sums
 
@@ -144,8 +134,7 @@ def read_chunks(
     inverse = None if eps is None else left.new_empty(batch, heads, length, dtype=sums_of(left))
     if out.numel():
         strides = (0, 0, 0) if sums is None else (*sums.stride()[2:], sums.shape[1])
-        launched(
-            linear_reads, (batch * heads * chunks, -(-width // config["WIDTH"])),
+        linear_reads[(batch * heads * chunks, -(-width // config["WIDTH"]))](
             left, right, values, sums, total, scale, bias, *powers, out, inverse,
             *left.stride()[:3], *right.stride()[:3], *values.stride()[:3], *strides,
             heads, length, others, left_first, right_first, features, width, chunks, start,
@@ -162,14 +151,15 @@ def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
     """
     found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
     if found.numel():
-        row_dots_of(g, out, inverse, found, (*g.stride()[:3], *out.stride()[:3]), out.shape[1:])
+        row_products_of(g, out, found)({"a": g, "b": out, "factor": inverse, "out": found})
     return found
 
 
-def row_dots_of(a: Tensor, b: Tensor, factor: Tensor | None, found: Tensor, steps: tuple, sizes: tuple) -> None:
-    """Launches `row_products`; `steps`: of batch, head and row in a and in b; `sizes`: heads, length and width."""
-    heads, length, width = sizes
-    launched(
-        row_products, (found.numel() // length * -(-length // 64),), a, b, factor, found, *steps, heads, length, width,
-        DTYPE=tile_type(found.dtype), ROWS=64, WIDTH=min(64, padded(width)), num_warps=4,
-    )  # fmt: skip
+def row_products_of(a: Tensor, b: Tensor, found: Tensor) -> KeptLaunch:
+    """The launch of `row_products` for tensors like these, [b, h, n, e] with contiguous e."""
+    batch, heads, length, width = a.shape
+    names = (f"{name}_{dim}" for name in "ab" for dim in ("batch", "head", "row"))
+    constants = dict(zip(names, (*a.stride()[:3], *b.stride()[:3]), strict=True))
+    constants |= {"heads": heads, "length": length, "width": width, "DTYPE": tile_type(found.dtype)}
+    constants |= {"ROWS": 64, "WIDTH": min(64, padded(width)), "num_warps": 4}
+    return KeptLaunch(row_products, (batch * heads * -(-length // 64),), constants)

@@ -7,7 +7,6 @@ from tensornet_attn.runtime.maps import kept, normalized
 from tensornet_attn.runtime.masks import causal_mask
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.softmax import laid_out
-from tensornet_attn.runtime.triton.kernels.kept import launched
 from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunked, row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.masked_kernels import masked_reads
 from tensornet_attn.runtime.triton.kernels.tiles import in_batch_dimension, precision_of, sums_of, tile_type
@@ -35,8 +34,7 @@ def reads_where_seen(
     out = left.new_empty(batch, heads, length, width)
     inverse = None if eps is None else left.new_empty(batch, heads, length, dtype=sums_of(left))
     if out.numel():
-        launched(
-            masked_reads, (batch * heads * chunks, -(-width // config["WIDTH"])),
+        masked_reads[(batch * heads * chunks, -(-width // config["WIDTH"]))](
             left, right, values, mask, scale, bias, out, inverse,
             *left.stride()[:3], *right.stride()[:3], *values.stride()[:3],
             *mask.stride()[:2], *(mask.stride()[:1:-1] if later else mask.stride()[2:]),

@@ -10,7 +10,6 @@ import triton.language as tl
 from torch import Tensor
 
 from tensornet_attn.runtime.triton.configure import padded
-from tensornet_attn.runtime.triton.kernels.kept import launched
 from tensornet_attn.runtime.triton.kernels.region_inside import exp_of, load_1d, load_2d, store_1d, store_2d
 from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
@@ -96,8 +95,7 @@ def _joined(out: Tensor, lse: Tensor, values: Tensor, rows: Tensor, has_values: 
     """Launches `join_parts` for tensors of which the first dimension of `values` and `rows` is that of the parts."""
     if count := lse.numel():
         width = out.numel() // count if has_values else 1
-        launched(
-            join_parts, (-(-count // ROWS),),
+        join_parts[(-(-count // ROWS),)](
             out, lse, values, rows, len(rows), count, width, count * width, VALUES=has_values, BLOCK=ROWS,
             WIDE=padded(width), SUMS=tile_type(rows.dtype),
         )  # fmt: skip

@@ -6,7 +6,7 @@ from torch import Tensor
 from tensornet_attn.runtime.operations import is_plain, one_by_one, operation
 from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.softmax import laid_out
-from tensornet_attn.runtime.triton.kernels.linear_chunks import row_dots_of
+from tensornet_attn.runtime.triton.kernels.linear_chunks import row_products_of
 from tensornet_attn.runtime.triton.kernels.region_launch import (
     REGIONS,
     Launch,
@@ -214,13 +214,14 @@ def row_dots(run: Launch, gradient: Tensor, out: Tensor) -> Tensor:
     if not found.numel():
         return found
     key, tensors = ("row_products", gradient.stride(), gradient.dtype, out.stride(), out.dtype), (gradient, out)
-    if run.known.get(key) is None:
+    launch = run.kept.get(key)
+    if launch is None:
         seen = [laid_out(y.reshape(run.count, -1, *y.shape[-2:])) for y in (by_programs(run, x) for x in tensors)]
-        how = (*seen[0].stride()[:3], *seen[1].stride()[:3]), seen[0].shape[1:]
-        run.known[key] = how if all(x.data_ptr() == y.data_ptr() for x, y in zip(tensors, seen, strict=True)) else None
-        row_dots_of(*seen, None, found, *how)
-    else:
-        row_dots_of(*tensors, None, found, *run.known[key])
+        launch = row_products_of(*seen, found)
+        if all(x.data_ptr() == y.data_ptr() for x, y in zip(tensors, seen, strict=True)):
+            run.kept[key] = launch
+        tensors = seen
+    launch({"a": tensors[0], "b": tensors[1], "factor": None, "out": found})
     return found
 
 

@@ -10,7 +10,6 @@ from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.scan import delta_gradients_shapes, delta_operands, delta_rule
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
-from tensornet_attn.runtime.triton.kernels.kept import launched
 from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunk_sums, read_chunks, row_sums_gradient
 from tensornet_attn.runtime.triton.kernels.scan_kernels import chunk_solutions, delta_gradients_end, delta_states
 from tensornet_attn.runtime.triton.kernels.tiles import (
@@ -160,8 +159,7 @@ def solve_chunks(
     if rate.numel():
         config = how.widths(features, width)
         half = config.pop("CHUNK") // 2
-        launched(
-            chunk_solutions, (batch * heads * chunks,),
+        chunk_solutions[(batch * heads * chunks,)](
             k, v, rate, undone, writes, inverse, *k.stride()[:3], *v.stride()[:3],
             heads, length, features, width, chunks, LEVELS=half.bit_length() - 1,
             DTYPE=tile_type(sums_of(k)), PRECISION=products_of(k), HALF=half, **config,
@@ -182,8 +180,7 @@ def scan_chunks(
     states, moved = given.new_empty(batch * heads, chunks, width, features), torch.empty_like(given)
     config = how.widths(features, width) | {"FEATURES": padded(features)}
     if states.numel():
-        launched(
-            delta_states, (batch * heads, -(-width // config["WIDTH"])),
+        delta_states[(batch * heads, -(-width // config["WIDTH"]))](
             adds, given, takes, left, right, states, moved,
             *adds.stride()[:3], *takes.stride()[:3], *left.stride()[:3], *right.stride()[:3],
             heads, length, left.shape[-2], length - left.shape[-2], features, width, chunks,
@@ -201,8 +198,7 @@ def gradients_end(
     width, chunks = v.shape[-1], -(-length // how.chunk)
     dk, dv, drate = k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(rate)
     if rate.numel():
-        launched(
-            delta_gradients_end, (batch * heads * chunks,),
+        delta_gradients_end[(batch * heads * chunks,)](
             k, v, rate, *found, dk, dv, drate, *k.stride()[:3], *v.stride()[:3],
             heads, length, features, width, chunks,
             DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k), **how.widths(features, width),
