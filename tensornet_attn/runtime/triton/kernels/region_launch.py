@@ -1,7 +1,8 @@
 """Launches the kernels generated for regions of queries x keys.
 
 Operands are [batch..., heads..., query or key, width...]. A program handles one block of one side, and some tiles of
-the heads. Outputs of programs are contiguous: [batch, programs of each head, tiles of a program, sides].
+the heads. Results and gradients of operands with rows are stored by strides (region_store.py). Other outputs of
+programs are contiguous: [batch, programs of each head, tiles of a program, sides].
 """
 
 import math
