@@ -20,7 +20,7 @@ def row_sums(region: Region, made: Gradients) -> str:
     text, query = region.open(region.program.query), region.program.query
     for own, part in made.maps:
         add_row_sums(region, text, own, part, query)
-    return region.source(text, "sums", "the rows of A dA of each map", ["lse", "gradient", "sums"])
+    return region.source(text, "sums", "the rows of A dA of each map", ["lse", "gradient", "sums"], ["gradient"])
 
 
 def add_row_sums(region: Region, text: KernelText, one: Node, part: Node, query: str) -> None:
@@ -81,7 +81,12 @@ def backward(region: Region, made: Gradients, fixed: str, kind: str, leaves: lis
     text = gradient_text(region, made, fixed, leaves)
     region.loops |= {kind: text.looped} if text.looped else {}
     names = [f"{name}_grad" for name in wanted(region, leaves)]
-    return region.source(text, kind, "gradients", ["lse", "gradient", "sums", *names])
+    strided = [
+        name
+        for name in names
+        if name in {f"{leaf_name(region, leaf)}_grad" for leaf, _ in leaves if by_strides(region, leaf)}
+    ]
+    return region.source(text, kind, "gradients", ["lse", "gradient", "sums", *names], ["gradient", *strided])
 
 
 def gradient_text(region: Region, made: Gradients, fixed: str, leaves: list[tuple[Node, Node]]) -> KernelText:
@@ -155,6 +160,12 @@ def in_loop(region: Region, leaf: Node) -> bool:
     return len(leaf.axes) == 2 and leaf.axes[1] == region.program.key
 
 
+def by_strides(region: Region, leaf: Node) -> bool:
+    """Whether the gradient of a leaf is stored like its operand: rows of queries or of keys."""
+    sides = {region.program.query, region.program.key, *region.program.relative} & {*leaf.axes}
+    return leaf.op == "load" and len(sides) == 1 and not sides & {*region.program.relative}
+
+
 def over_all(region: Region, text: KernelText, leaf: Node) -> bool:
     """Whether all tiles of a looped leg contribute to the gradient of a leaf."""
     sides = {region.program.query, region.program.key} & {*leaf.axes}
@@ -174,8 +185,12 @@ def store_gradient(
         return
 
     def store(outer: str, value: str) -> list[str]:
-        place = tile_at(scope, index, outer)
-        return [f"if {name} is not None:", "    " + region.stored(name, place, leaf.axes, value)]
+        if by_strides(region, leaf):
+            looped = text.looped if outer == "lead" else None
+            line = region.placed(scope, name, heads_of(region, leaf), index, leaf.axes, value, looped or "")
+        else:
+            line = region.stored(name, tile_at(scope, index, outer), leaf.axes, value)
+        return [f"if {name} is not None:", "    " + line]
 
     def value() -> str:
         return scope.ref(d, leaf.axes)

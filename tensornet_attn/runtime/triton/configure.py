@@ -8,7 +8,7 @@ SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99
 REGISTERS = 160  # maximum 32-bit values per thread; the others of 255 registers hold addresses and masks
 CHOICES: dict[str, dict] = {}  # tuned configurations, by kernel and sizes
 ASKED: dict[str, list] = {}  # the candidates of each launched kernel, by kernel and sizes
-CONFIGS: dict = {}  # configurations of launched region kernels, by selection key
+CONFIGS: dict = {}  # configurations of launched region kernels, and what their launches keep, by all they depend on
 
 
 def choose(choices: dict[str, dict]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.runtime.triton.configure import SHARED
+from tensornet_attn.runtime.triton.configure import CONFIGS, SHARED
 from tensornet_attn.runtime.triton.target import interpreting
 
 TARGETS = (80, 90)
@@ -80,10 +80,12 @@ def compiling(target: int) -> Iterator[list[Used]]:
     )
     JITFunction.run = compiled
     driver.set_active(absent)
+    CONFIGS.clear()  # kept launches are for another target
     try:
         yield listed
     finally:
         JITFunction.run, driver._active = run, active
+        CONFIGS.clear()
 
 
 def used_by(kernel: Any) -> Used:
