@@ -15,7 +15,8 @@ from tensornet_attn.graph.model import Graph, Kernel, Step, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.model import Unfit
 
-MOST, DRAWN = 2, 4  # maximum result tiles of a program that share other tiles, or noise; more cause register spills
+MOST, DRAWN = 2, 4  # result tiles of a program that share other tiles, or noise: so many leave room for large blocks
+SHARED = 8  # from as many shared tiles on, blocks are small anyway: a program has up to as many result tiles
 ALL = 64  # maximum tiles of one value per program
 IN_BLOCK = ("distance", "zeros", "ones", "full")  # constants that are computed per block
 RESERVED = frozenset(  # names that kernels use for other things than legs
@@ -89,8 +90,10 @@ def _heads(graph: Graph, op: Kernel, separate: frozenset[str], most: int) -> tup
     whole = separate | {leg for step in op.body for leg in (*_mixed(step), *_renamed(op, step)) if leg in legs}
     wide.pop()
     tiles = {leg: _size(graph, leg) if leg in whole else 1 for leg in legs}
+    many = max((prod(tiles[leg] for leg in own if leg in whole) for own in wide), default=1) >= SHARED
     drawn = any(use.name in graph.tensor and graph.tensor[use.name].role == "noise" for use in _uses(op))
-    room, shared = max(most, DRAWN) if drawn else most, [step.legs for step in op.body if _scores(graph, step, legs)]
+    room = max(most, DRAWN * drawn, SHARED * many)
+    shared = [step.legs for step in op.body if _scores(graph, step, legs)]
     for leg in legs:
         if leg not in whole and any(leg not in own for own in shared):
             tiles[leg] = max(u for u in range(1, room + 1) if _size(graph, leg) % u == 0)

@@ -204,7 +204,6 @@ def store_gradient(
     elif over_all(region, text, leaf):
         whole = text.carry(f"{name}_total", FIRST, f"tl.zeros({shape(region.program, leaf.axes)}, SUMS)")
         text.add(AFTER, lambda: text.assign(whole, value(), adds=True), reads_of(d), leaf.heads, [whole])
-        text.accumulators += text.widths_of(leaf)
         text.add(LAST, lambda: store("lead", text.entry(whole)), (), leaf.heads)
     else:
         outer = "(pair * blocks + block)" if alone else "pair"

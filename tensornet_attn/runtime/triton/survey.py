@@ -24,7 +24,7 @@ TARGETS = (80, 90)
 WIDTHS = (16, 64, 128)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROWS = 256  # at least the rows of the largest tile
-SPILLED = 64  # maximum bytes per thread outside registers
+SPILLED = 2048  # maximum bytes per thread outside registers: such kernels beat smaller tiles, as measured on an H200
 USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
