@@ -280,9 +280,9 @@ class Launch:
         if kind not in self.known:
             room = {leg: min(padded(length), LARGEST) for leg, length in self.lengths.items()}
             at = (self.name, kind, self.dtype, target_of(), *self.width.values(), *room.values())
-            if at not in CONFIGS:
-                CONFIGS[at] = self.chosen(kind, room)
-            self.known[kind] = CONFIGS[at]
+            if (found := CONFIGS.get(at)) is None:
+                found = CONFIGS[at] = self.chosen(kind, room)
+            self.known[kind] = found
         return self.known[kind]
 
     def chosen(self, kind: str, room: dict[str, int]) -> dict:
