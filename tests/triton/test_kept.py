@@ -105,6 +105,17 @@ def test_gradients_of_later_calls(launches: Launches, region: str) -> None:
         assert [x.grad.stride() for x in operands if x.grad is not None] == [x.stride() for x in operands]
 
 
+def test_an_operand_without_a_gradient(launches: Launches, region: str) -> None:
+    """The kernel of keys writes one of its two gradients, in later calls too; that of queries is not launched."""
+    for i in range(2):
+        q, k, v = heads(), heads().requires_grad_(), heads()
+        attention(region, [q, k, v]).backward(heads())
+        names = [name.removeprefix("y_1_tiles_") for name, _ in launches.made[3 * i :]]
+        assert names == ["forward", "row_products", "keys"]
+        assert (q.grad, v.grad) == (None, None)
+    assert launches.bound == 3
+
+
 def test_other_addresses_take_another_kernel(launches: Launches, region: str) -> None:
     """Triton compiles kernels for addresses that are no multiples of 16 bytes; such a call binds."""
     attention(region, [heads() for _ in range(3)])

@@ -59,6 +59,15 @@ def test_operands_in_any_order(region: str, layout: str) -> None:
             torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_the_gradient_of_one_operand(region: str, place: int) -> None:
+    operands = [draw(*BATCH, 2, N, 8, seed=i) for i in range(3)]
+    operands[place].requires_grad_()
+    found = torch.autograd.grad(attention(region, *operands).square().sum(), operands[place])
+    wanted = torch.autograd.grad(scaled_dot_product_attention(*operands).square().sum(), operands[place])
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
 def test_nothing_is_rearranged(region: str) -> None:
     """Rows of the result have all heads, and gradients have the strides of their operands."""
     leaves = [LAYOUTS["rows first"](draw(*BATCH, 2, N, 8, seed=i)).requires_grad_() for i in range(3)]

@@ -405,38 +405,24 @@ class Launch:
         return whole if name == "mask" else self.region.legs_of_gradient(name)
 
     def room_of_gradient(self, name: str, kind: str, x: Tensor) -> Tensor:
-        """A tensor for the gradient of an operand, or of the mask, that programs do not store by strides."""
-        legs, region = self.legs_of_gradient(name), self.region
-        side = region.relative if kind == "places" else region.sides[0]
-        blocks = None if {*region.sides} & {*legs} else self.blocks(kind, side)
-        whole = None if blocks or name in region.tables else x
-        return self.room(legs, self.sums, blocks, kind, whole)
-
-    def room(
-        self,
-        legs: list[str],
-        dtype: torch.dtype,
-        blocks: int | None = None,
-        kind: str = "forward",
-        whole: Tensor | None = None,
-    ) -> Tensor:
-        """A tensor for the tiles of all programs: [pairs, (blocks), tiles, sides].
+        """A tensor for a gradient that programs do not store by strides: [pairs, (blocks), tiles, sides].
 
         Filled with zeros if not all of it is written: tables, and queries x keys, of which hidden blocks are skipped.
-        Uses the dtype of `whole` if it has equally many elements, because then no parts are added.
+        Has the dtype of x, the operand or mask, if it has equally many elements, because then no parts are added.
         """
-        programs = self.programs if blocks is not None else self.apart(kind, legs)
+        legs, region = self.legs_of_gradient(name), self.region
+        has_rows, side = {*region.sides} & {*legs}, region.relative if kind == "places" else region.sides[0]
+        programs = self.apart(kind, legs) if has_rows else self.programs
         shape = [
             self.count * math.prod(programs.values()),
-            *([] if blocks is None else [blocks]),
+            *([] if has_rows else [self.blocks(kind, side)]),
             self.tiles(legs),
             *self.side_sizes(legs),
         ]
-        if whole is not None and whole.numel() == math.prod(shape):
-            dtype = whole.dtype
-        partly = self.distances() & {*legs} or {*self.region.sides} <= {*legs}
+        alike = has_rows and name not in region.tables and x.numel() == math.prod(shape)
+        partly = self.distances() & {*legs} or {*region.sides} <= {*legs}
         make = torch.zeros if partly else torch.empty
-        return make(shape, device=self.like.device, dtype=dtype)
+        return make(shape, device=self.like.device, dtype=x.dtype if alike else self.sums)
 
     def side_sizes(self, legs: list[str]) -> list[int]:
         found = [self.lengths[leg] for leg in self.region.sides if leg in legs]
