@@ -43,7 +43,9 @@ def dense(sizes, order=None, size: int = 1) -> tuple[int, ...]:
 
 
 def nested(sizes, strides) -> int | None:
-    """The stride of several dimensions as one. Returns None if there is none."""
+    """The stride of several dimensions as one. Returns None if there is none; a single size is not compared with 1."""
+    if len(sizes) == 1:
+        return strides[0]
     some = [(size, step) for size, step in zip(sizes, strides, strict=True) if size != 1]
     if any(some[i - 1][1] != size * step for i, (size, step) in enumerate(some) if i):
         return None
