@@ -97,9 +97,9 @@ def chunk_sums(
 
 
 def side_by_side(x: Tensor, width: int, dtype: torch.dtype | None = None) -> Tensor:
-    """An empty tensor [b, h, n, width] for x [b, h, n, .]; the heads of a row are side by side, as projections have them.
+    """An empty tensor [b, h, n, width] for x [b, h, n, .], the heads of a row side by side in memory.
 
-    To flatten the heads and widths of [b, n, h, width] is then a view.
+    Heads and width then flatten as a view, as projections and their gradients have them.
     """
     batch, heads, length, _ = x.shape
     return x.new_empty(batch, length, heads, width, dtype=dtype).transpose(1, 2)

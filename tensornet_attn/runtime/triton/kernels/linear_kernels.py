@@ -81,7 +81,8 @@ def sums_before(sums, factor, parts, size, REVERSE: tl.constexpr, DTYPE: tl.cons
 def linear_reads(
     left, right, values, sums, total, scale, bias, own_power, other_power, reference, seen, of, out, inverse,
     left_batch, left_head, left_row, right_batch, right_head, right_row, values_batch, values_head, values_row,
-    of_batch, of_head, of_row, out_batch, out_head, out_row, sums_feature, sums_value, parts, heads, length, others, left_first, right_first, features, width, chunks, start,
+    of_batch, of_head, of_row, out_batch, out_head, out_row, sums_feature, sums_value, parts,
+    heads, length, others, left_first, right_first, features, width, chunks, start,
     CAUSAL: tl.constexpr, PAIRS: tl.constexpr, LATER: tl.constexpr, EPS: tl.constexpr,
     LEFT_MAP: tl.constexpr, RIGHT_MAP: tl.constexpr, VALUES_MAP: tl.constexpr, OUT_MAP: tl.constexpr,
     OUT_SLOPE: tl.constexpr,

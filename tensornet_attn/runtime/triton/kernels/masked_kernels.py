@@ -10,7 +10,8 @@ from tensornet_attn.runtime.triton.kernels.tiles import product
 def masked_reads(
     left, right, values, mask, scale, bias, out, inverse,
     left_batch, left_head, left_row, right_batch, right_head, right_row, values_batch, values_head, values_row,
-    out_batch, out_head, out_row, mask_batch, mask_head, mask_left, mask_right, heads, length, others, ahead, features, width, chunks,
+    out_batch, out_head, out_row, mask_batch, mask_head, mask_left, mask_right,
+    heads, length, others, ahead, features, width, chunks,
     CAUSAL: tl.constexpr, LATER: tl.constexpr, EPS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
     CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
