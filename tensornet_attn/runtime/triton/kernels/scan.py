@@ -7,7 +7,7 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import divided
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.products import exact_products
-from tensornet_attn.runtime.scan import delta_gradients_shapes, delta_operands, delta_rule
+from tensornet_attn.runtime.scan import delta_operands, delta_rule
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.linear_chunks import (
@@ -202,7 +202,7 @@ def gradients_end(
     """The gradients of k, v and rate from the intermediate results in `found`, see `delta_gradients_end`."""
     batch, heads, length, features = k.shape
     width, chunks = v.shape[-1], -(-length // how.chunk)
-    dk, dv, drate = k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(rate)
+    dk, dv, drate = side_by_side(k, features), side_by_side(v, width), torch.empty_like(rate)
     if rate.numel():
         delta_gradients_end[(batch * heads * chunks,)](
             k, v, rate, *found, dk, dv, drate, *k.stride()[:3], *v.stride()[:3],
@@ -220,9 +220,9 @@ def triton_delta_shape(q, k, v, rate, normalize, eps):
 
 
 @triton_delta_gradients.register_fake
-def triton_delta_gradients_shapes(g, q, *others):
+def triton_delta_gradients_shapes(g, q, k, v, rate, *others):
     """The shapes of the gradients."""
-    return side_by_side(q, q.shape[-1]), *delta_gradients_shapes(g, q, *others)[1:]
+    return *(side_by_side(x, x.shape[-1]) for x in (q, k, v)), rate.new_empty(rate.shape)
 
 
 def triton_delta_keep(ctx, inputs, output):
