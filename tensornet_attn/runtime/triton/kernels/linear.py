@@ -15,7 +15,7 @@ from tensornet_attn.runtime.triton.kernels.linear_chunks import (
     side_by_side,
 )
 from tensornet_attn.runtime.triton.kernels.masked import triton_masked_linear
-from tensornet_attn.runtime.triton.kernels.tile_maps import TILE_MAPS, TileMap
+from tensornet_attn.runtime.triton.kernels.tile_maps import TILE_MAPS
 from tensornet_attn.runtime.triton.kernels.tiles import batch_and_heads, common_dtype, in_batch_dimension, sums_of
 
 
@@ -37,7 +37,7 @@ def triton_linear_attention(
         seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
         return linear_by_heads(*terms[0], v, None, causal, normalize, eps, seen, maps)
     if any(maps):
-        terms = [tuple(TILE_MAPS[name].whole(x) if name else x for name, x in zip(maps, terms[0], strict=True))]
+        terms = [tuple(mapped_whole(name, x) for name, x in zip(maps, terms[0], strict=True))]
     terms = seen_terms(terms, key_mask, heads)
     cores = [core for _, _, *rest in terms for core in rest]
     if mask is not None:
@@ -97,11 +97,12 @@ def triton_linear(
     """
     with torch.cuda.device_of(q):
         q, k, v = map(laid_out, (q, k, v))
-        seen, of_q, of_k = bytes_of(seen), tiles_of(query_map), tiles_of(key_map)
-        how = chunked(q, q.shape[-1], v.shape[-1], max(q.shape[-2], k.shape[-2]), causal)
-        sums, total = chunk_sums(k, v, how, total=normalize, seen=seen, tile=of_k.tile)
+        seen, phi_q, phi_k = bytes_of(seen), TILE_MAPS[query_map][1], TILE_MAPS[key_map][1]
+        longest = max(q.shape[-2], k.shape[-2])
+        how = chunked(q, q.shape[-1], v.shape[-1], longest, causal, bool(query_map or key_map))
+        sums, total = chunk_sums(k, v, how, total=normalize, seen=seen, tile=phi_k)
         out, inverse = read_chunks(
-            q, k, v, sums, how, total, eps=eps if normalize else None, seen=seen, tiles=(of_q.tile, of_k.tile, None)
+            q, k, v, sums, how, total, eps=eps if normalize else None, seen=seen, tiles=(phi_q, phi_k, None)
         )
         return out, q.new_empty(0, dtype=sums_of(q)) if inverse is None else inverse
 
@@ -119,12 +120,12 @@ def triton_linear_gradients(
     """
     with torch.cuda.device_of(g):
         g, q, k, v = map(laid_out, (g, q, k, v))
-        seen, of_q, of_k = bytes_of(seen), tiles_of(query_map), tiles_of(key_map)
-        n, m, phi_q, phi_k = q.shape[-2], k.shape[-2], of_q.tile, of_k.tile
-        how = chunked(q, q.shape[-1], v.shape[-1], max(n, m), causal)
+        (_, phi_q, slope_q), (_, phi_k, slope_k) = TILE_MAPS[query_map], TILE_MAPS[key_map]
+        seen, n, m = bytes_of(seen), q.shape[-2], k.shape[-2]
+        how = chunked(q, q.shape[-1], v.shape[-1], max(n, m), causal, bool(query_map or key_map))
         scale, bias = (inverse, row_sums_gradient(g, out, inverse)) if normalize else (None, None)
         sums, total = chunk_sums(k, v, how, total=normalize, seen=seen, tile=phi_k)
-        by_q, by_k = (None if one.slope is None else (x, one.tile, one.slope) for x, one in ((q, of_q), (k, of_k)))
+        by_q, by_k = (q, phi_q, slope_q) if query_map else None, (k, phi_k, slope_k) if key_map else None
         dq, _ = read_chunks(g, v, k, sums.mT, how, total, scale, bias, seen=seen, tiles=(None, None, phi_k), of=by_q)
         sums, total = chunk_sums(q, g, how, scale, bias, m - n, m, later=True, total=normalize, tile=phi_q)
         later = {"later": True, "seen": seen}
@@ -138,9 +139,9 @@ def bytes_of(seen: Tensor | None) -> Tensor | None:
     return None if seen is None else seen.contiguous().view(torch.uint8)
 
 
-def tiles_of(name: str) -> TileMap:
-    """The map of this name; without a name, nothing to apply."""
-    return TILE_MAPS[name] if name else TileMap()
+def mapped_whole(name: str, x: Tensor) -> Tensor:
+    """The map of a tensor; without a name, the tensor."""
+    return TILE_MAPS[name][0](x) if name else x
 
 
 @triton_linear.register_fake
@@ -177,10 +178,9 @@ def triton_linear_twice(ctx, *seconds):
     """The second-order gradients, by differentiating plain tensor code."""
     *operands, seen = ctx.saved_tensors
     causal, normalize, eps, *names = ctx.options
-    of_q, of_k = (TILE_MAPS[name].whole if name else None for name in names)
 
     def plain(q, k, v):
-        q, k = q if of_q is None else of_q(q), k if of_k is None else of_k(k)
+        q, k = (mapped_whole(name, x) for name, x in zip(names, (q, k), strict=True))
         k = k if seen is None else torch.where(seen[..., None], k, 0)
         return linear_attention([(q, k)], v, eps=eps, normalize=normalize, causal=causal)
 

@@ -1,12 +1,11 @@
 """Launches of the kernels of linear attention in chunks, whose states are stored in memory."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
+from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded, target_of
 from tensornet_attn.runtime.triton.kernels.linear_kernels import linear_reads, linear_sums, row_products, sums_before
 from tensornet_attn.runtime.triton.kernels.tiles import precision_of, sums_of, tile_type
 
@@ -38,8 +37,8 @@ class Chunked:
         return {"CHUNK": self.chunk, **blocks, **dict(self.launch)}
 
 
-def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool) -> Chunked:
-    """The launch options for operands like x, of these widths and lengths."""
+def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool, maps: bool = False) -> Chunked:
+    """The launch options for operands like x, of these widths and lengths; `maps`: kernels apply maps to tiles."""
     most = max(padded(features), padded(width))
     size = 4 if x.dtype == torch.float16 else x.element_size()  # multiplied as float32 with sums
     candidates = [
@@ -50,6 +49,7 @@ def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool) -> Ch
     def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
         numbers = CHUNK * (2 * CHUNK + 3 * BLOCK) + BLOCK * BLOCK  # scores count twice where they are split
         numbers = numbers * 3 // 4 if size < 4 else numbers * held_for(size)  # as measured by compiling
+        numbers += numbers // 8 if maps and causal and target_of() < 90 else 0  # mapped tiles pass through registers
         return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * BLOCK * BLOCK
 
     sizes = (most, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
@@ -69,7 +69,7 @@ def chunk_sums(
     total: bool = False,
     factor: Tensor | None = None,
     seen: Tensor | None = None,
-    tile: Callable | None = None,
+    tile=None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The sums of scale k v^T before each chunk, or after it if `later`: [b h, chunks, d, e]; with `total` also of
     weight k. Earlier sums are multiplied by the `factor` [b h, chunks] of each chunk.
@@ -132,8 +132,8 @@ def read_chunks(
     dtype: torch.dtype | None = None,
     powers: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
     seen: Tensor | None = None,
-    tiles: tuple[Callable | None, Callable | None, Callable | None] = (None, None, None),
-    of: tuple[Tensor, Callable, Callable] | None = None,
+    tiles: tuple = (None, None, None),
+    of: tuple | None = None,
     apart: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The values that `left` reads by `linear_reads`, in the dtype of `left` or another one.

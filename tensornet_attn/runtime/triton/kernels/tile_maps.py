@@ -1,27 +1,16 @@
 """Elementwise maps that kernels compute where they load tiles, by the names under which modules register them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from tensornet_attn.runtime.operations import own_name
 
-TILE_MAPS: dict = {}  # name: TileMap
+TILE_MAPS: dict = {"": (None, None, None)}  # name: map of a tensor, map of a tile, slope
 
 
-@dataclass(frozen=True)
-class TileMap:
-    """A map as a function of a tensor, of a tile x, and the gradient of x from (x, result, gradient of the result).
+def tile_map(name: str, whole, tile, slope) -> str:
+    """Registers a map and returns its name, which custom operations take as an argument.
 
-    Nothing is applied if these are None.
+    `whole` is the map of a tensor, `tile` that of a tile, and slope(x, y, d) the gradient of x, from y = tile(x) and
+    its gradient d. The name "" means no map.
     """
-
-    whole: Callable | None = None
-    tile: Callable | None = None
-    slope: Callable | None = None
-
-
-def tile_map(name: str, whole: Callable, tile: Callable, slope: Callable) -> str:
-    """Registers a map and returns its name, which custom operations take as an argument."""
     name = own_name(name, TILE_MAPS)
-    TILE_MAPS[name] = TileMap(whole, tile, slope)
+    TILE_MAPS[name] = (whole, tile, slope)
     return name
