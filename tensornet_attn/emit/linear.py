@@ -10,6 +10,7 @@ from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.dimensions import columns
 from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step, Use
@@ -18,6 +19,7 @@ from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.map import arguments, row
+from tensornet_attn.ops.maps import Map
 from tensornet_attn.plan.linear import LINEAR
 
 
@@ -55,8 +57,8 @@ def emit_total(writer: Writer, step: Step) -> None:
 
 
 def summed_with(writer: Writer, step: Step) -> bool:
-    """Whether a step is a sum of kernels of the same values, which nothing else reads."""
-    if step.contraction is None or len(step.contraction.terms) < 2:
+    """Whether a step is a sum of kernels of the same values, which nothing else reads, and which one call computes."""
+    if "linear_attention" in writer.instead or step.contraction is None or len(step.contraction.terms) < 2:
         return False
     found = set()
     for term in step.contraction.terms:
@@ -82,17 +84,19 @@ def maps_inside(writer: Writer, step: Step) -> bool:
         or arguments(box)
         or step.name in writer.graph.results
         or not readers
+        or ("linear_attention" in writer.instead and not (row(box).triton and row(box).slope))
     ):
         return False
     return all(_takes_maps(writer, reader) and _only_side(recurrence_of(reader), step.name) for reader, _ in readers)
 
 
 def _takes_maps(writer: Writer, reader: Step) -> bool:
-    """Whether a reader is a kernel that computes tiles in some calls: one term, no decay, not causal."""
-    if reader.kernel is None or reader.kernel.kind != LINEAR.kind or "linear_attention" in writer.instead:
+    """Whether a reader is a kernel that computes tiles in some calls: one term, no decay; causal only in Triton."""
+    if reader.kernel is None or reader.kernel.kind != LINEAR.kind:
         return False
     parts = recurrence_of(reader)
-    return not (parts.decaying or parts.alone or parts.causal(writer.graph)) and len(parts.terms) == 1
+    causal = parts.causal(writer.graph) and "linear_attention" not in writer.instead
+    return not (parts.decaying or parts.alone or causal) and len(parts.terms) == 1
 
 
 def _only_side(parts: Recurrence, name: str) -> bool:
@@ -111,7 +115,27 @@ def _unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
     of, own = step.box.operand("of"), row(step.box)
     value = writer.value(of).renamed(of.legs, step.legs).renamed(step.legs, use.legs)
     text = own.torch.format(x="x", atom="x") if own.torch else writer.call(own.name, "x")
-    return value, text.removesuffix("(x)") if text.endswith("(x)") and text.count("(") == 1 else f"lambda x: {text}"
+    text = text.removesuffix("(x)") if text.endswith("(x)") and text.count("(") == 1 else f"lambda x: {text}"
+    return value, _tile_map(writer, own, text) if "linear_attention" in writer.instead else text
+
+
+def _tile_map(writer: Writer, own: Map, whole: str) -> str:
+    """The name of a map that Triton kernels apply to tiles; its functions are added beside the class."""
+    if own.name not in writer.tile_maps:
+        name = writer.tile_maps[own.name] = writer.names.fresh(f"{own.name}_map")
+        tile, slope = own.triton.format(x="x"), own.slope.format(x="x", y="y", d="d")
+        parts = (
+            f'@triton.jit\ndef {name}_tile(x):\n    """{own.name} of a tile."""\n{_indented(f"return {tile}")}',
+            f'@triton.jit\ndef {name}_slope(x, y, d):\n    """The gradient of x, from that of y = {own.name}(x)."""\n'
+            + _indented(f"return {slope}"),
+            f'{name} = tile_map(f"{{__name__}}.{name}", {whole}, {name}_tile, {name}_slope)',
+        )
+        writer.functions |= {"tile_map", "\n\n\n".join(parts)}
+    return writer.tile_maps[own.name]
+
+
+def _indented(line: str) -> str:
+    return "\n".join(f"    {part}" for part in wrapped(line, 4))
 
 
 def _maps(writer: Writer, parts: Recurrence) -> list[str]:
@@ -119,7 +143,10 @@ def _maps(writer: Writer, parts: Recurrence) -> list[str]:
     if parts.decaying or len(parts.terms) > 1:
         return []
     sides = _sides_maps(writer, parts)
-    return [f"maps=({', '.join(sides)})"] if sides != ["None", "None"] else []
+    if sides == ["None", "None"]:
+        return []
+    none = '""' if "linear_attention" in writer.instead else "None"
+    return [f"maps=({', '.join(none if side == 'None' else side for side in sides)})"]
 
 
 def _sides_maps(writer: Writer, parts: Recurrence) -> list[str]:

@@ -17,7 +17,12 @@ from types import ModuleType
 from typing import Any
 
 KEPT = 128  # modules without owner
-REGISTERS = ("torch.library.", "@block_function(", " = region(")  # marks of a text that registers something permanently
+REGISTERS = (
+    "torch.library.",
+    "@block_function(",
+    " = region(",
+    " = tile_map(",
+)  # marks of a text that registers something permanently
 _PREFIX = "tensornet_attn._emitted_"
 _owners: Counter[str] = Counter()
 _for_good: set[str] = set()

@@ -115,7 +115,7 @@ def _imports(text: str, needs_math: bool) -> str:
     lines = ["\n".join(own) + "\n"] if own else []
     lines += ["import torch"]
     lines += ["import torch.nn.functional as F"] if re.search(r"\bF\.", text) else []
-    lines += ["import triton\nimport triton.language as tl"] if re.search(r"\btl\.", text) else []
+    lines += ["import triton\nimport triton.language as tl"] if re.search(r"\btl\.|@triton\.", text) else []
     return "\n".join([*lines, "from torch import Tensor, nn"])
 
 

@@ -157,10 +157,11 @@ def test_gradients_against_differences(causal: bool, normalize: bool) -> None:
 
 def test_the_operations_as_torch_checks_them() -> None:
     q, k, v = plain(6, 6, 3, 2, torch.float32)
-    for normalize in (True, False):
-        torch.library.opcheck(triton_linear, (q, k, v, True, normalize, 0.5))
-        out, inverse = triton_linear(*(x.detach() for x in (q, k, v)), True, normalize, 0.5)
-        given = [torch.rand_like(out), *(x.detach() for x in (q, k, v)), out, inverse, True, normalize, 0.5]
+    for normalize, seen in ((True, None), (False, None), (True, torch.arange(6)[None, None] % 4 > 0)):
+        torch.library.opcheck(triton_linear, (q, k, v, seen, True, normalize, 0.5, "", ""))
+        out, inverse = triton_linear(*(x.detach() for x in (q, k, v)), seen, True, normalize, 0.5, "", "")
+        given = [torch.rand_like(out), *(x.detach() for x in (q, k, v)), out, inverse]
+        given += [seen, True, normalize, 0.5, "", ""]
         torch.library.opcheck(triton_linear_gradients, given, test_utils=("test_schema", "test_faketensor"))
 
 

@@ -12,7 +12,13 @@ from tensornet_attn.runtime.masks import causal_mask
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear import linear_by_heads
-from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunk_sums, chunked, read_chunks
+from tensornet_attn.runtime.triton.kernels.linear_chunks import (
+    Chunked,
+    chunk_sums,
+    chunked,
+    read_chunks,
+    side_by_side,
+)
 from tensornet_attn.runtime.triton.kernels.tiles import batch_and_heads, common_dtype, in_batch_dimension, sums_of
 
 
@@ -115,13 +121,13 @@ def triton_decay_gradients(
 @triton_decay.register_fake
 def triton_decay_shape(q, k, v, a, b):
     """The shape of the result."""
-    return q.new_empty(*q.shape[:-1], v.shape[-1])
+    return side_by_side(q, v.shape[-1])
 
 
 @triton_decay_gradients.register_fake
-def triton_decay_gradients_shapes(g, *operands):
+def triton_decay_gradients_shapes(g, q, k, v, a, b):
     """The shapes of the gradients."""
-    return tuple(x.new_empty(x.shape) for x in operands)
+    return *(side_by_side(x, x.shape[-1]) for x in (q, k, v)), a.new_empty(a.shape), b.new_empty(b.shape)
 
 
 def triton_decay_keep(ctx, inputs, output):

@@ -4,11 +4,18 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.linear import linear_attention, seen_terms
-from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
+from tensornet_attn.runtime.masks import key_keep, run_time_mask, visible_and_bias
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.softmax import laid_out
-from tensornet_attn.runtime.triton.kernels.linear_chunks import chunk_sums, chunked, read_chunks, row_sums_gradient
+from tensornet_attn.runtime.triton.kernels.linear_chunks import (
+    chunk_sums,
+    chunked,
+    read_chunks,
+    row_sums_gradient,
+    side_by_side,
+)
 from tensornet_attn.runtime.triton.kernels.masked import triton_masked_linear
+from tensornet_attn.runtime.triton.kernels.tile_maps import TILE_MAPS
 from tensornet_attn.runtime.triton.kernels.tiles import batch_and_heads, common_dtype, in_batch_dimension, sums_of
 
 
@@ -23,8 +30,14 @@ def triton_linear_attention(
     normalize: bool = True,
     causal: bool = False,
     chunk: int = 64,
+    maps: tuple[str, str] = ("", ""),
 ) -> Tensor:
-    """`linear_attention`, with the same arguments; kernels choose the chunk."""
+    """`linear_attention`, with the same arguments; kernels choose the chunk. `maps`: names of `tile_map`, or empty."""
+    if mask is None and len(terms) == 1 and len(terms[0]) == 2:
+        seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
+        return linear_by_heads(*terms[0], v, None, causal, normalize, eps, seen, maps)
+    if any(maps):
+        terms = [tuple(mapped_whole(name, x) for name, x in zip(maps, terms[0], strict=True))]
     terms = seen_terms(terms, key_mask, heads)
     cores = [core for _, _, *rest in terms for core in rest]
     if mask is not None:
@@ -54,97 +67,127 @@ def joined_features(sides: tuple[Tensor, ...]) -> Tensor:
 
 
 def linear_by_heads(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, normalize: bool, eps: float
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, normalize: bool, eps: float,
+    seen: Tensor | None = None, maps: tuple[str, str] = ("", ""),
+) -> Tensor:  # fmt: skip
     """One term: q [..., n, d], k [..., m, d], v [..., m, e], mask [..., n, m] -> [..., n, e] in the dtype of v.
 
-    Leading dimensions broadcast.
+    Leading dimensions broadcast. Without a mask of pairs, keys may be hidden, `seen` [..., m, 1], and q and k mapped.
     """
-    given = [x for x in (q, k, v, mask) if x is not None]
+    given = [x for x in (q, k, v, mask, seen) if x is not None]
     lead, dtype = torch.broadcast_shapes(*(x.shape[:-2] for x in given)), common_dtype(q, k, v)
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
     if mask is None:
-        out = triton_linear(*operands, causal, normalize, eps)[0]
+        keys = None if seen is None else batch_and_heads(seen, lead)[..., 0]
+        out = triton_linear(*operands, keys, causal, normalize, eps, *maps)[0]
     else:
         out = triton_masked_linear(*operands, batch_and_heads(mask, lead), causal, normalize, eps)[0]
     return out.reshape(*lead, *out.shape[-2:]).to(v.dtype)
 
 
 @torch.library.custom_op(operation("triton_linear"), mutates_args=())
-def triton_linear(q: Tensor, k: Tensor, v: Tensor, causal: bool, normalize: bool, eps: float) -> tuple[Tensor, Tensor]:
+def triton_linear(
+    q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, normalize: bool, eps: float,
+    query_map: str, key_map: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q [b, h, n, d], k [b, h, m, d], v [b, h, m, e] -> [b, h, n, e], and the reciprocals of the row sums.
 
-    The reciprocals are [b, h, n], or empty unless `normalize`.
+    The reciprocals are [b, h, n], or empty unless `normalize`. `seen` [b, h, m]: the keys that are not hidden. The
+    scores are products of the maps of q and k, if these have names.
     """
     with torch.cuda.device_of(q):
         q, k, v = map(laid_out, (q, k, v))
-        how = chunked(q, q.shape[-1], v.shape[-1], max(q.shape[-2], k.shape[-2]), causal)
-        sums, total = chunk_sums(k, v, how, total=normalize)
-        out, inverse = read_chunks(q, k, v, sums, how, total, eps=eps if normalize else None)
+        seen, phi_q, phi_k = bytes_of(seen), TILE_MAPS[query_map][1], TILE_MAPS[key_map][1]
+        longest = max(q.shape[-2], k.shape[-2])
+        how = chunked(q, q.shape[-1], v.shape[-1], longest, causal, bool(query_map or key_map))
+        sums, total = chunk_sums(k, v, how, total=normalize, seen=seen, tile=phi_k)
+        out, inverse = read_chunks(
+            q, k, v, sums, how, total, eps=eps if normalize else None, seen=seen, tiles=(phi_q, phi_k, None)
+        )
         return out, q.new_empty(0, dtype=sums_of(q)) if inverse is None else inverse
 
 
 @torch.library.custom_op(operation("triton_linear_gradients"), mutates_args=())
 def triton_linear_gradients(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, inverse: Tensor, causal: bool, normalize: bool, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, inverse: Tensor, seen: Tensor | None,
+    causal: bool, normalize: bool, eps: float, query_map: str, key_map: str,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v. With g' = inverse g and the gradient r of the row sums, each is linear attention:
 
     dq = (g' v^T + r) k,    dk = (v g'^T + r) q,    dv = (k q^T) g',    over the visible pairs.
+
+    Here q and k are the maps; the gradient of a map is multiplied by its slope before it is stored.
     """
     with torch.cuda.device_of(g):
         g, q, k, v = map(laid_out, (g, q, k, v))
-        n, m = q.shape[-2], k.shape[-2]
-        how = chunked(q, q.shape[-1], v.shape[-1], max(n, m), causal)
+        (_, phi_q, slope_q), (_, phi_k, slope_k) = TILE_MAPS[query_map], TILE_MAPS[key_map]
+        seen, n, m = bytes_of(seen), q.shape[-2], k.shape[-2]
+        how = chunked(q, q.shape[-1], v.shape[-1], max(n, m), causal, bool(query_map or key_map))
         scale, bias = (inverse, row_sums_gradient(g, out, inverse)) if normalize else (None, None)
-        sums, total = chunk_sums(k, v, how, total=normalize)
-        dq, _ = read_chunks(g, v, k, sums.mT, how, total, scale, bias)
-        sums, total = chunk_sums(q, g, how, scale, bias, m - n, m, later=True, total=normalize)
-        dk, _ = read_chunks(v, g, q, sums.mT, how, total, scale, bias, later=True)
-        dv, _ = read_chunks(k, q, g, sums, how, None, scale, later=True)
+        sums, total = chunk_sums(k, v, how, total=normalize, seen=seen, tile=phi_k)
+        by_q, by_k = (q, phi_q, slope_q) if query_map else None, (k, phi_k, slope_k) if key_map else None
+        dq, _ = read_chunks(g, v, k, sums.mT, how, total, scale, bias, seen=seen, tiles=(None, None, phi_k), of=by_q)
+        sums, total = chunk_sums(q, g, how, scale, bias, m - n, m, later=True, total=normalize, tile=phi_q)
+        later = {"later": True, "seen": seen}
+        dk, _ = read_chunks(v, g, q, sums.mT, how, total, scale, bias, tiles=(None, None, phi_q), of=by_k, **later)
+        dv, _ = read_chunks(k, q, g, sums, how, None, scale, tiles=(phi_k, phi_q, None), **later)
         return dq, dk, dv
 
 
+def bytes_of(seen: Tensor | None) -> Tensor | None:
+    """Booleans as kernels read them: contiguous bytes."""
+    return None if seen is None else seen.contiguous().view(torch.uint8)
+
+
+def mapped_whole(name: str, x: Tensor) -> Tensor:
+    """The map of a tensor; without a name, the tensor."""
+    return TILE_MAPS[name][0](x) if name else x
+
+
 @triton_linear.register_fake
-def triton_linear_shapes(q, k, v, causal, normalize, eps):
+def triton_linear_shapes(q, k, v, seen, causal, normalize, eps, query_map, key_map):
     """The shapes of the result and of the reciprocal row sums."""
     rows = q.shape[:-1] if normalize else (0,)
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
+    return side_by_side(q, v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
 
 
 @triton_linear_gradients.register_fake
-def triton_linear_gradients_shapes(g, q, k, v, out, inverse, causal, normalize, eps):
+def triton_linear_gradients_shapes(g, q, k, v, *options):
     """The shapes of the gradients."""
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    return side_by_side(q, q.shape[-1]), side_by_side(k, k.shape[-1]), side_by_side(v, v.shape[-1])
 
 
 def triton_linear_keep(ctx, inputs, output):
     """Saves the operands and the results, but no chunks."""
-    *operands, ctx.causal, ctx.normalize, ctx.eps = inputs
-    ctx.save_for_backward(*operands, *output)
+    q, k, v, seen, *ctx.options = inputs
+    ctx.save_for_backward(q, k, v, *output, seen)
 
 
 def triton_linear_autograd(ctx, g, _):
     """The gradients of the operands."""
-    return *triton_linear_gradients(g, *ctx.saved_tensors, ctx.causal, ctx.normalize, ctx.eps), None, None, None
+    return *triton_linear_gradients(g, *ctx.saved_tensors, *ctx.options), *[None] * 6
 
 
 def triton_linear_keep_all(ctx, inputs, output):
     """Saves the inputs of the gradients."""
-    g, q, k, v, _, _, ctx.causal, ctx.normalize, ctx.eps = inputs
-    ctx.save_for_backward(g, q, k, v)
+    g, q, k, v, _, _, seen, *ctx.options = inputs
+    ctx.save_for_backward(g, q, k, v, seen)
 
 
 def triton_linear_twice(ctx, *seconds):
     """The second-order gradients, by differentiating plain tensor code."""
+    *operands, seen = ctx.saved_tensors
+    causal, normalize, eps, *names = ctx.options
 
     def plain(q, k, v):
-        return linear_attention([(q, k)], v, eps=ctx.eps, normalize=ctx.normalize, causal=ctx.causal)
+        q, k = (mapped_whole(name, x) for name, x in zip(names, (q, k), strict=True))
+        k = k if seen is None else torch.where(seen[..., None], k, 0)
+        return linear_attention([(q, k)], v, eps=eps, normalize=normalize, causal=causal)
 
     def gradients(g, *operands):
         return torch.func.vjp(plain, *operands)[1](g)
 
-    return *torch.func.vjp(gradients, *ctx.saved_tensors)[1](seconds), None, None, None, None, None
+    return *torch.func.vjp(gradients, *operands)[1](seconds), *[None] * 8
 
 
 triton_linear.register_autograd(triton_linear_autograd, setup_context=triton_linear_keep)

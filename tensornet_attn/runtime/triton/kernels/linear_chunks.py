@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
+from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded, target_of
 from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch
 from tensornet_attn.runtime.triton.kernels.linear_kernels import linear_reads, linear_sums, row_products, sums_before
 from tensornet_attn.runtime.triton.kernels.tiles import precision_of, sums_of, tile_type
 
+MAPPED = ("LEFT_MAP", "RIGHT_MAP", "VALUES_MAP", "OUT_MAP", "OUT_SLOPE")
 SPAN = 16  # chunks that one program sums if the sums between them are not needed
 LINEAR = (
     (64, 64, 4, 3),
@@ -37,8 +38,8 @@ class Chunked:
         return {"CHUNK": self.chunk, **blocks, **dict(self.launch)}
 
 
-def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool) -> Chunked:
-    """The launch options for operands like x, of these widths and lengths."""
+def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool, maps: bool = False) -> Chunked:
+    """The launch options for operands like x, of these widths and lengths; `maps`: kernels apply maps to tiles."""
     most = max(padded(features), padded(width))
     size = 4 if x.dtype == torch.float16 else x.element_size()  # multiplied as float32 with sums
     candidates = [
@@ -49,6 +50,7 @@ def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool) -> Ch
     def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
         numbers = CHUNK * (2 * CHUNK + 3 * BLOCK) + BLOCK * BLOCK  # scores count twice where they are split
         numbers = numbers * 3 // 4 if size < 4 else numbers * held_for(size)  # as measured by compiling
+        numbers += numbers // 8 if maps and causal and target_of() < 90 else 0  # mapped tiles pass through registers
         return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * BLOCK * BLOCK
 
     sizes = (most, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
@@ -67,11 +69,14 @@ def chunk_sums(
     later: bool = False,
     total: bool = False,
     factor: Tensor | None = None,
+    seen: Tensor | None = None,
+    tile=None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The sums of scale k v^T before each chunk, or after it if `later`: [b h, chunks, d, e]; with `total` also of
     weight k. Earlier sums are multiplied by the `factor` [b h, chunks] of each chunk.
 
-    Without v, only the sums of weight k. Not causal: the sum of all rows, as one chunk. Row i of k is at position
+    k is the map `tile` of what is given; rows that are not `seen` [b h, rows] are 0. Without v, only the sums of
+    weight k. Not causal: the sum of all rows, as one chunk. Row i of k is at position
     `first` + i of `most`, by default of its length.
     """
     batch, heads, length, features = k.shape
@@ -84,12 +89,21 @@ def chunk_sums(
     values = k if v is None else v
     if batch * heads * features * width:
         linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
-            k, values, scale, weight, sums, totals, *k.stride()[:3], *values.stride()[:3],
+            k, values, scale, weight, seen, sums, totals, *k.stride()[:3], *values.stride()[:3],
             heads, length, first if how.causal else 0, features, width, parts,
-            span=span, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
+            span=span, MAP=tile, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
         )  # fmt: skip
     made = (None if x is None else before(x, how, later, factor) for x in (sums, totals))
     return next(made), next(made)
+
+
+def side_by_side(x: Tensor, width: int, dtype: torch.dtype | None = None) -> Tensor:
+    """An empty tensor [b, h, n, width] for x [b, h, n, .], the heads of a row side by side in memory.
+
+    Heads and width then flatten as a view, as projections and their gradients have them.
+    """
+    batch, heads, length, _ = x.shape
+    return x.new_empty(batch, length, heads, width, dtype=dtype).transpose(1, 2)
 
 
 def before(sums: Tensor, how: Chunked, later: bool, factor: Tensor | None = None) -> Tensor:
@@ -118,11 +132,17 @@ def read_chunks(
     eps: float | None = None,
     dtype: torch.dtype | None = None,
     powers: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+    seen: Tensor | None = None,
+    tiles: tuple = (None, None, None),
+    of: tuple | None = None,
+    apart: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """The values that `left` reads by `linear_reads`, in the dtype of `left` or another one.
 
     With `eps`, they are divided by the row sums; the reciprocals are the second result. `powers`: the exponents of
-    scores that decay, of both sides and of each chunk.
+    scores that decay, of both sides and of each chunk. `seen` [b h, rows]: the keys that are read. `tiles`: maps of
+    left, right and values. With `of`, a tensor, its map and slope, the result is the gradient of that tensor. The
+    heads of a row are side by side in memory, unless `apart`.
     """
     batch, heads, length, features = left.shape
     others, width = values.shape[-2:]
@@ -130,15 +150,18 @@ def read_chunks(
     left_first, right_first = (0, ahead) if later else (ahead, 0)
     start, config = left_first // how.chunk, how.widths(features, width)
     chunks = -(-(left_first + length) // how.chunk) - start
-    out = left.new_empty(batch, heads, length, width, dtype=dtype)
+    out = left.new_empty(batch, heads, length, width, dtype=dtype) if apart else side_by_side(left, width, dtype)
     inverse = None if eps is None else left.new_empty(batch, heads, length, dtype=sums_of(left))
+    inner, *derived = of or (None, None, None)
     if out.numel():
         strides = (0, 0, 0) if sums is None else (*sums.stride()[2:], sums.shape[1])
         linear_reads[(batch * heads * chunks, -(-width // config["WIDTH"]))](
-            left, right, values, sums, total, scale, bias, *powers, out, inverse,
-            *left.stride()[:3], *right.stride()[:3], *values.stride()[:3], *strides,
+            left, right, values, sums, total, scale, bias, *powers, seen, inner, out, inverse,
+            *left.stride()[:3], *right.stride()[:3], *values.stride()[:3],
+            *((0, 0, 0) if inner is None else inner.stride()[:3]), *out.stride()[:3], *strides,
             heads, length, others, left_first, right_first, features, width, chunks, start,
-            CAUSAL=how.causal, PAIRS=how.causal, LATER=later, EPS=eps, DTYPE=tile_type(sums_of(left)),
+            CAUSAL=how.causal, PAIRS=how.causal, LATER=later, EPS=eps,
+            **dict(zip(MAPPED, (*tiles, *derived), strict=True)), DTYPE=tile_type(sums_of(left)),
             PRECISION=precision_of(left, right, values), **config,
         )  # fmt: skip
     return out, inverse
@@ -147,7 +170,7 @@ def read_chunks(
 def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
     """The gradient of the row sums that divide `out`, from that of `out`: -inverse <g, out>; without inverse <g, out>.
 
-    g and out [b, h, n, e] with contiguous e, out contiguous; inverse, if given, and the result [b, h, n].
+    g and out [b, h, n, e] with contiguous e; inverse, if given, and the result [b, h, n].
     """
     found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
     if found.numel():

@@ -10,17 +10,26 @@ from tensornet_attn.runtime.triton.kernels.tiles import product
 
 
 @triton.jit
+def mapped(x, seen, MAP: tl.constexpr, DTYPE: tl.constexpr):
+    """The map of a tile, rounded to the dtype of the tile; 0 where not seen. Without a map, the tile."""
+    if MAP is not None:
+        x = tl.where(seen, MAP(x.to(DTYPE)), 0.0).to(x.dtype)
+    return x
+
+
+@triton.jit
 def linear_sums(
-    keys, values, scale, weight, sums, total,
+    keys, values, scale, weight, seen, sums, total,
     keys_batch, keys_head, keys_row, values_batch, values_head, values_row,
     heads, length, first, features, width, parts,
-    span: tl.constexpr, DTYPE: tl.constexpr,
+    span: tl.constexpr, MAP: tl.constexpr, DTYPE: tl.constexpr,
     PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """sums = (scale keys)^T values and total = the sum of weight keys, over the rows of each part of `span` chunks.
 
     keys [b, h, length, features], values [b, h, length, width], scale and weight [b h, length] -> sums
-    [b h, parts, features, width], total [b h, parts, features], if given. Row i is at position `first` + i.
+    [b h, parts, features, width], total [b h, parts, features], if given. Row i is at position `first` + i. MAP: keys
+    are this map of what is stored. Only rows where `seen` [b h, length] is not 0 are read, if given.
     """
     part, lead = (tl.program_id(0) % parts).to(tl.int64), (tl.program_id(0) // parts).to(tl.int64)
     f = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
@@ -31,7 +40,10 @@ def linear_sums(
     for chunk in range(part * span, tl.minimum(part * span + span, tl.cdiv(first + length, CHUNK))):
         row = chunk * CHUNK + tl.arange(0, CHUNK) - first
         in_bounds = (row >= 0) & (row < length)
-        k = tl.load(keys + row[None, :] * keys_row + f[:, None], in_bounds[None, :] & (f < features)[:, None], 0.0)
+        if seen is not None:
+            in_bounds = in_bounds & (tl.load(seen + lead * length + row, in_bounds, 0) != 0)
+        on_key = in_bounds[None, :] & (f < features)[:, None]
+        k = mapped(tl.load(keys + row[None, :] * keys_row + f[:, None], on_key, 0.0), on_key, MAP, DTYPE)
         if total is not None:
             one = tl.load(weight + lead * length + row, in_bounds, 0.0)[None, :] if weight is not None else 1.0
             added += tl.sum(k.to(DTYPE) * one, 1)
@@ -67,10 +79,13 @@ def sums_before(sums, factor, parts, size, REVERSE: tl.constexpr, DTYPE: tl.cons
 
 @triton.jit
 def linear_reads(
-    left, right, values, sums, total, scale, bias, own_power, other_power, reference, out, inverse,
+    left, right, values, sums, total, scale, bias, own_power, other_power, reference, seen, of, out, inverse,
     left_batch, left_head, left_row, right_batch, right_head, right_row, values_batch, values_head, values_row,
-    sums_feature, sums_value, parts, heads, length, others, left_first, right_first, features, width, chunks, start,
+    of_batch, of_head, of_row, out_batch, out_head, out_row, sums_feature, sums_value, parts,
+    heads, length, others, left_first, right_first, features, width, chunks, start,
     CAUSAL: tl.constexpr, PAIRS: tl.constexpr, LATER: tl.constexpr, EPS: tl.constexpr,
+    LEFT_MAP: tl.constexpr, RIGHT_MAP: tl.constexpr, VALUES_MAP: tl.constexpr, OUT_MAP: tl.constexpr,
+    OUT_SLOPE: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """out = scores values, where scores = scale (left right^T) + bias, over the rows that `left` can see.
@@ -84,6 +99,10 @@ def linear_reads(
     scale and bias [b h, .] belong to the queries: to left, or to right if LATER. With an `inverse` [b h, length], the
     result is divided by (row sums + EPS), and the reciprocal is stored there, 0 if the divisor is 0.
 
+    LEFT_MAP, RIGHT_MAP, VALUES_MAP: the operands are these maps of what is stored. With `of` [b, h, length, width],
+    out is the gradient of `of` if the result is that of its map. Keys are rows of right, of left if LATER; only keys
+    where `seen` [b h, .] is not 0 are read, if given, and the result of others is 0.
+
     Scores that decay have a factor exp(own_power [b h, length] + other_power [b h, others]); `sums` then have factors
     exp(other_power - reference [b h, parts]).
     """
@@ -95,15 +114,23 @@ def linear_reads(
     left += lead // heads * left_batch + lead % heads * left_head
     right += lead // heads * right_batch + lead % heads * right_head
     values += lead // heads * values_batch + lead % heads * values_head
+    stored = on_left
+    if seen is not None:
+        if LATER:
+            on_left = on_left & (tl.load(seen + lead * length + i, on_left, 0) != 0)
+        elif PAIRS:
+            on_right = on_right & (tl.load(seen + lead * others + j, on_right, 0) != 0)
     part = lead * parts + (chunk if CAUSAL else 0)
     summed = (chunk >= 0) & (chunk < parts) if CAUSAL else chunk >= start
     scores, read = tl.zeros([CHUNK, CHUNK], DTYPE), tl.zeros([CHUNK, WIDTH], DTYPE)
     rows = tl.zeros([CHUNK], DTYPE)
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
-        x = tl.load(left + i[:, None] * left_row + f[None, :], on_left[:, None] & (f < features)[None, :], 0.0)
+        entries = on_left[:, None] & (f < features)[None, :]
+        x = mapped(tl.load(left + i[:, None] * left_row + f[None, :], entries, 0.0), entries, LEFT_MAP, DTYPE)
         if PAIRS:
-            y = tl.load(right + j[None, :] * right_row + f[:, None], on_right[None, :] & (f < features)[:, None], 0.0)
+            entries = on_right[None, :] & (f < features)[:, None]
+            y = mapped(tl.load(right + j[None, :] * right_row + f[:, None], entries, 0.0), entries, RIGHT_MAP, DTYPE)
             scores += product(x, y, PRECISION)
         if sums is not None:
             s = tl.load(
@@ -139,15 +166,22 @@ def linear_reads(
         other = tl.load(other_power + lead * others + j, on_right, 0.0)[None, :]
         scores *= tl.exp(tl.where(visible, power + other, float("-inf")))
     if PAIRS:
-        v = tl.load(values + j[:, None] * values_row + e[None, :], on_right[:, None] & (e < width)[None, :], 0.0)
+        entries = on_right[:, None] & (e < width)[None, :]
+        v = mapped(tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0), entries, VALUES_MAP, DTYPE)
         read += product(scores, v, PRECISION)
     if inverse is not None:
         rows += tl.sum(scores, 1) + EPS
         whole = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
         read *= whole[:, None]
         tl.store(inverse + lead * length + i, whole, on_left & (tl.program_id(1) == 0))
-    out += (lead * length + i)[:, None] * width + e[None, :]
-    tl.store(out, read, on_left[:, None] & (e < width)[None, :])
+    if of is not None:
+        of += lead // heads * of_batch + lead % heads * of_head
+        x = tl.load(of + i[:, None] * of_row + e[None, :], on_left[:, None] & (e < width)[None, :], 0.0).to(DTYPE)
+        read = OUT_SLOPE(x, OUT_MAP(x), read)
+    if seen is not None and LATER:
+        read = tl.where(on_left[:, None], read, 0.0)
+    out += lead // heads * out_batch + lead % heads * out_head
+    tl.store(out + i[:, None] * out_row + e[None, :], read, stored[:, None] & (e < width)[None, :])
 
 
 @triton.jit
@@ -160,16 +194,14 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, b_batch, b_head, b_r
     blocks = tl.cdiv(length, ROWS)
     lead = (tl.program_id(0) // blocks).to(tl.int64)
     i = (tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    a += lead // heads * a_batch + lead % heads * a_head
+    b += lead // heads * b_batch + lead % heads * b_head
     found = tl.zeros([ROWS], DTYPE)
     for begin in range(0, width, WIDTH):
         e = begin + tl.arange(0, WIDTH)
         in_bounds = (i < length)[:, None] & (e < width)[None, :]
-        x = tl.load(
-            a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], in_bounds, 0.0
-        )
-        y = tl.load(
-            b + lead // heads * b_batch + lead % heads * b_head + i[:, None] * b_row + e[None, :], in_bounds, 0.0
-        )
+        x = tl.load(a + i[:, None] * a_row + e[None, :], in_bounds, 0.0)
+        y = tl.load(b + i[:, None] * b_row + e[None, :], in_bounds, 0.0)
         found += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
     if factor is not None:
         found *= -tl.load(factor + lead * length + i, i < length, 0.0)

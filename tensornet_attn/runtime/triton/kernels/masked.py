@@ -7,7 +7,7 @@ from tensornet_attn.runtime.maps import kept, normalized
 from tensornet_attn.runtime.masks import causal_mask
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.softmax import laid_out
-from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunked, row_sums_gradient
+from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunked, row_sums_gradient, side_by_side
 from tensornet_attn.runtime.triton.kernels.masked_kernels import masked_reads
 from tensornet_attn.runtime.triton.kernels.tiles import in_batch_dimension, precision_of, sums_of, tile_type
 
@@ -31,12 +31,12 @@ def reads_where_seen(
     others, width = values.shape[-2:]
     mask = mask.view(torch.uint8)
     config, chunks = how.widths(features, width), -(-length // how.chunk)
-    out = left.new_empty(batch, heads, length, width)
+    out = side_by_side(left, width)
     inverse = None if eps is None else left.new_empty(batch, heads, length, dtype=sums_of(left))
     if out.numel():
         masked_reads[(batch * heads * chunks, -(-width // config["WIDTH"]))](
             left, right, values, mask, scale, bias, out, inverse,
-            *left.stride()[:3], *right.stride()[:3], *values.stride()[:3],
+            *left.stride()[:3], *right.stride()[:3], *values.stride()[:3], *out.stride()[:3],
             *mask.stride()[:2], *(mask.stride()[:1:-1] if later else mask.stride()[2:]),
             heads, length, others, others - length, features, width, chunks,
             CAUSAL=how.causal, LATER=later, EPS=eps, DTYPE=tile_type(sums_of(left)),
@@ -77,13 +77,13 @@ def triton_masked_linear_gradients(
 def triton_masked_linear_shapes(q, k, v, mask, causal, normalize, eps):
     """The shapes of the result and of the reciprocal row sums."""
     rows = q.shape[:-1] if normalize else (0,)
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
+    return side_by_side(q, v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
 
 
 @triton_masked_linear_gradients.register_fake
 def triton_masked_linear_gradients_shapes(g, q, k, v, mask, out, inverse, causal, normalize, eps):
     """The shapes of the gradients."""
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+    return side_by_side(q, q.shape[-1]), side_by_side(k, k.shape[-1]), side_by_side(v, v.shape[-1])
 
 
 def triton_masked_linear_keep(ctx, inputs, output):

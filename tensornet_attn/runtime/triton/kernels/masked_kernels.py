@@ -10,7 +10,8 @@ from tensornet_attn.runtime.triton.kernels.tiles import product
 def masked_reads(
     left, right, values, mask, scale, bias, out, inverse,
     left_batch, left_head, left_row, right_batch, right_head, right_row, values_batch, values_head, values_row,
-    mask_batch, mask_head, mask_left, mask_right, heads, length, others, ahead, features, width, chunks,
+    out_batch, out_head, out_row, mask_batch, mask_head, mask_left, mask_right,
+    heads, length, others, ahead, features, width, chunks,
     CAUSAL: tl.constexpr, LATER: tl.constexpr, EPS: tl.constexpr, DTYPE: tl.constexpr, PRECISION: tl.constexpr,
     CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -71,5 +72,5 @@ def masked_reads(
         whole = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
         read *= whole[:, None]
         tl.store(inverse + lead * length + i, whole, on_left & (tl.program_id(1) == 0))
-    out += (lead * length + i)[:, None] * width + e[None, :]
-    tl.store(out, read, on_left[:, None] & (e < width)[None, :])
+    out += lead // heads * out_batch + lead % heads * out_head
+    tl.store(out + i[:, None] * out_row + e[None, :], read, on_left[:, None] & (e < width)[None, :])

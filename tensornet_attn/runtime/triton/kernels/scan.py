@@ -7,10 +7,16 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import divided
 from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.products import exact_products
-from tensornet_attn.runtime.scan import delta_gradients_shapes, delta_operands, delta_rule
+from tensornet_attn.runtime.scan import delta_operands, delta_rule
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
-from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunk_sums, read_chunks, row_sums_gradient
+from tensornet_attn.runtime.triton.kernels.linear_chunks import (
+    Chunked,
+    chunk_sums,
+    read_chunks,
+    row_sums_gradient,
+    side_by_side,
+)
 from tensornet_attn.runtime.triton.kernels.scan_kernels import chunk_solutions, delta_gradients_end, delta_states
 from tensornet_attn.runtime.triton.kernels.tiles import (
     batch_and_heads,
@@ -111,10 +117,10 @@ def triton_delta_gradients(
         g = g.to(kept)
         undone, writes, solved = solve_chunks(k, v, rate, how, True)
         states, written = scan_chunks(k, writes, undone, how)
-        g_written, _ = read_chunks(k, q, g, None, how, later=True, dtype=kept)
+        g_written, _ = read_chunks(k, q, g, None, how, later=True, dtype=kept, apart=True)
         after, moved = scan_chunks(undone, g_written, k, how, (q, g))
         dq, _ = read_chunks(g, written, k, states, how, seen, bias=bias, dtype=q.dtype)
-        dk, _ = read_chunks(written, g, q, after, how, asked, bias=bias, later=True, dtype=kept)
+        dk, _ = read_chunks(written, g, q, after, how, asked, bias=bias, later=True, dtype=kept, apart=True)
         return dq, *gradients_end(k, v, rate, (undone, writes, moved, states, solved, dk), how)
 
 
@@ -196,7 +202,7 @@ def gradients_end(
     """The gradients of k, v and rate from the intermediate results in `found`, see `delta_gradients_end`."""
     batch, heads, length, features = k.shape
     width, chunks = v.shape[-1], -(-length // how.chunk)
-    dk, dv, drate = k.new_empty(k.shape), v.new_empty(v.shape), torch.empty_like(rate)
+    dk, dv, drate = side_by_side(k, features), side_by_side(v, width), torch.empty_like(rate)
     if rate.numel():
         delta_gradients_end[(batch * heads * chunks,)](
             k, v, rate, *found, dk, dv, drate, *k.stride()[:3], *v.stride()[:3],
@@ -210,7 +216,13 @@ def gradients_end(
 def triton_delta_shape(q, k, v, rate, normalize, eps):
     """The shapes of the values read, and of the reciprocal row sums."""
     rows = q.shape[:-1] if normalize else (0,)
-    return q.new_empty(*q.shape[:-1], v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
+    return side_by_side(q, v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
+
+
+@triton_delta_gradients.register_fake
+def triton_delta_gradients_shapes(g, q, k, v, rate, *others):
+    """The shapes of the gradients."""
+    return *(side_by_side(x, x.shape[-1]) for x in (q, k, v)), rate.new_empty(rate.shape)
 
 
 def triton_delta_keep(ctx, inputs, output):
@@ -243,7 +255,6 @@ def triton_delta_twice(ctx, *seconds):
         return *torch.func.vjp(gradients, *ctx.saved_tensors)[1](seconds), None, None, None, None
 
 
-triton_delta_gradients.register_fake(delta_gradients_shapes)
 triton_delta.register_autograd(triton_delta_autograd, setup_context=triton_delta_keep)
 triton_delta_gradients.register_autograd(triton_delta_twice, setup_context=triton_delta_keep_all)
 triton_delta.register_vmap(in_batch_dimension(triton_delta))

@@ -158,20 +158,20 @@ def delta_gradients_end(
 
     The gradient of rate k is T^T moved S^T and overwrites undone; that of rate v is T^T (-moved). That of the system,
     below the diagonal, is minus their products with undone and writes. keys_part [b, h, length, features], states [b h,
-    chunks, width, features].
+    chunks, width, features]. Those of keys and values have the heads of a row side by side.
     """
     chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
     place, start = tl.arange(0, CHUNK), chunk * CHUNK
     more, rows = length - start, lead * length + start
-    KEPT = undone.dtype.element_ty
+    KEPT, beside = undone.dtype.element_ty, (lead // heads * length + start) * heads + lead % heads
     keys += lead // heads * keys_batch + lead % heads * keys_head + start * keys_row
     values += lead // heads * values_batch + lead % heads * values_head + start * values_row
     undone += rows * features
     keys_part += rows * features
-    keys_gradient += rows * features
+    keys_gradient += beside * features
     writes += rows * width
     moved += rows * width
-    values_gradient += rows * width
+    values_gradient += beside * width
     states += (lead * chunks + chunk) * width * features
     rates = tl.load(rate + rows + place, place < more, 0.0)[:, None]
     square = inverse + (lead * chunks + chunk) * (CHUNK * CHUNK) + place[:, None] * CHUNK + place[None, :]
@@ -183,7 +183,8 @@ def delta_gradients_end(
         wrote = rows_of(writes, place, width, more, e, width)
         system += product(own.to(KEPT), tl.trans(wrote), PRECISION)
         of_rate += tl.sum(own * rows_of(values, place, values_row, more, e, width).to(DTYPE), 1)
-        store_rows(values_gradient, place, width, more, e, own * rates)
+        at = values_gradient + place[:, None] * heads * width + e[None, :]
+        tl.store(at, own * rates, (place < more)[:, None] & (e < width)[None, :])
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
         found = tl.zeros([CHUNK, FEATURES], DTYPE)
@@ -205,5 +206,6 @@ def delta_gradients_end(
         of_rate += tl.sum(found * k.to(DTYPE), 1)
         found = rates * found - product(tl.trans(system), (rates * k.to(DTYPE)).to(KEPT), PRECISION)
         found += rows_of(keys_part, place, features, more, f, features).to(DTYPE)
-        store_rows(keys_gradient, place, features, more, f, found)
+        at = keys_gradient + place[:, None] * heads * features + f[None, :]
+        tl.store(at, found, (place < more)[:, None] & (f < features)[None, :])
     tl.store(rate_gradient + rows + place, of_rate, place < more)
