@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice, permutations
 
 from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
-from tensornet_attn.emit.triton.nodes import inlined
+from tensornet_attn.emit.triton.nodes import WORDS, inlined
 from tensornet_attn.emit.triton.online import highest, online_map
 from tensornet_attn.tiles.loops import Key, Loop, Loops, Statement, placed
 from tensornet_attn.tiles.model import ROWS, Node, along_width, below
@@ -46,6 +46,8 @@ def arrange(text: KernelText) -> None:
         alone = len({one.levels.get(variable, 0) for one in inside}) == 1
         if text.again and (alone or (draws(text) and text.numbers > SUMS_BESIDE_DRAWN)):
             text.rolled, text.again = variable, False
+            if draws(text) and text.program.nodes.sizes[variable] % WORDS == 0:
+                text.scope.fours = variable
             lay_out(text)
     text.name_all()
 

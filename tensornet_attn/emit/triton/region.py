@@ -46,7 +46,11 @@ class Region:
     def __post_init__(self) -> None:
         self.names = Names(self.taken | RESERVED)
         variables = self.program.nodes.sizes
-        self.names.taken |= {*self.program.nodes.order, *variables, *(f"{variable}_every" for variable in variables)}
+        self.names.taken |= {
+            *self.program.nodes.order,
+            *variables,
+            *(f"{v}_{end}" for v in variables for end in ("every", "four", "word")),
+        }
         wishes = [operand.use.name.replace(".", "_") for operand in self.program.operands]
         self.operands = tuple(self.names.fresh(wish) for wish in wishes)
         self.names.taken |= {f"{name}_{end}" for name in self.operands for end in ("step", "grad")}
