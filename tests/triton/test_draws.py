@@ -17,7 +17,7 @@ import tensornet_attn as ta
 from tensornet_attn.compiler import emit_source
 from tensornet_attn.emit.triton import demand, region
 from tensornet_attn.emit.triton.nodes import WORDS
-from tensornet_attn.runtime.triton.kernels.region_inside import gaussian, uniform
+from tensornet_attn.runtime.triton.kernels.region_inside import gaussian_2d, uniform
 from tensornet_attn.runtime.triton.target import interpreting
 from tests.triton.regions import F64, draw
 
@@ -32,7 +32,7 @@ def drawn(out, seed, word, stream, NORMAL: tl.constexpr, TURNED: tl.constexpr, S
     if TURNED:
         n, m = i[None, :], i[:, None]
     if NORMAL:
-        found = gaussian(n, m, lead, word, stream, tl.load(seed), tl.float32)
+        found = gaussian_2d(n, m, lead, word, stream, tl.load(seed), tl.float32)
     else:
         found = uniform(n, m, lead, word, stream, tl.load(seed))
     tl.store(out + lead * SIDE * SIDE + n * SIDE + m, found)

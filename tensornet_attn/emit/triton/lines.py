@@ -128,8 +128,6 @@ def source(
     """
     text.scope.before = before = []
     sections = {section: rendered(text, section) for section in (FIRST, BEFORE, INSIDE, AFTER, LAST)}
-    if any(f"{text.rolled}_every" in line for line in sections[INSIDE]):
-        before.append(f"{text.rolled}_every = tl.arange(0, {text.every})")
     inside = sections[INSIDE]
     if text.crowded and any("tl.load(" in line for line in inside):
         inside.insert(0, f"{_BARRIER}  # reload scalars per block instead of keeping them")

@@ -40,13 +40,14 @@ class Used:
     registers: int
     stack: int
     shared: int
+    sums: int = 0  # scalar accumulators, which may spill: a block reads and writes them once
 
     @property
     def reasons_against(self) -> list[str]:
         """Why the kernel is too large for the target; empty if it fits."""
         found, room = [], 1024 * SHARED[self.target]
-        if self.stack > SPILLED:
-            found.append(f"{self.stack} bytes per thread are outside registers; at most {SPILLED} are allowed")
+        if self.stack > (most := SPILLED + 4 * self.sums):
+            found.append(f"{self.stack} bytes per thread are outside registers; at most {most} are allowed")
         if self.shared > room:
             found.append(f"{self.shared} bytes of shared memory are needed; {room} are available")
         return found
@@ -69,7 +70,7 @@ def compiling(target: int) -> Iterator[list[Used]]:
     def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         kernel = run(self, *args, grid=grid, warmup=True, **options)
         if kernel.hash not in found:
-            found[kernel.hash] = used_by(kernel)
+            found[kernel.hash] = replace(used_by(kernel), sums=sums_of(self))
             listed.append(found[kernel.hash])
 
     listed: list[Used] = []
@@ -84,6 +85,14 @@ def compiling(target: int) -> Iterator[list[Used]]:
         yield listed
     finally:
         JITFunction.run, driver._active = run, active
+
+
+def sums_of(function: Any) -> int:
+    """The scalar accumulators of a kernel of a region."""
+    from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS
+
+    every = ((region.sums.get(kind, 0), own) for region in REGIONS.values() for kind, own in region.kernels.items())
+    return next((sums for sums, own in every if own is function), 0)
 
 
 def used_by(kernel: Any) -> Used:

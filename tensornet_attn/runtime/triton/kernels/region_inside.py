@@ -318,7 +318,7 @@ def as_product(x, DOT: tl.constexpr):
 
 
 @triton.jit
-def words(n, m, lead, stream, key):
+def random_words(n, m, lead, stream, key):
     """Four tiles of random 32-bit words, equal for equal query n and key m in every kernel.
 
     Philox4x32 with 7 rounds, which passes BigCrush (Salmon et al., Parallel random numbers, SC 2011, table 2).
@@ -331,7 +331,7 @@ def words(n, m, lead, stream, key):
 @triton.jit
 def uniform(n, m, lead, word, stream, key):
     """Uniform random numbers in [0, 1). Tiles with the same lead and other words share the work of the generator."""
-    a, b, c, d = words(n, m, lead, stream, key)
+    a, b, c, d = random_words(n, m, lead, stream, key)
     if word == 1:
         a = b
     elif word == 2:
@@ -342,13 +342,13 @@ def uniform(n, m, lead, word, stream, key):
 
 
 @triton.jit
-def gaussian(n, m, lead, word, stream, key, DOT: tl.constexpr):
+def gaussian_2d(n, m, lead, word, stream, key, DOT: tl.constexpr):
     """Gaussian random numbers. Tiles with the same lead and other words share the work of the generator.
 
     The logarithm, sine and cosine are the instructions of the GPU, with errors up to 7e-7, because functions with
     branches spill registers.
     """
-    a, b, c, d = words(n, as_product((n * 0 + m).to(tl.uint32), DOT), lead, stream, key)
+    a, b, c, d = random_words(n, as_product((n * 0 + m).to(tl.uint32), DOT), lead, stream, key)
     if word >= 2:
         a = c
         b = d
@@ -381,7 +381,7 @@ def noise_2d(
     if GIVEN:
         found = load_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
     elif DRAW:
-        found = std * gaussian(n, m, lead, word, stream, key, DOT).to(SUMS)
+        found = std * gaussian_2d(n, m, lead, word, stream, key, DOT).to(SUMS)
     return found
 
 

@@ -129,9 +129,7 @@ def backward_of(
     region, (query, key) = run.region, run.region.sides
     apart = apart_in_programs(run, gradient).contiguous()
     sums = torch.empty_like(lse)
-    if "sums" in region.kernels:
-        run.launch("sums", query, lse=lse, gradient=apart, sums=sums)
-    elif region.reads:
+    if region.reads and "sums" not in region.kernels:
         product = row_dots(run, apart, apart_in_programs(run, out))
         every = [[i] for i in range(product.shape[1])]
         sums = product if region.reads == every else torch.stack([product[:, own].sum(1) for own in region.reads], 1)
@@ -148,7 +146,7 @@ def backward_of(
     for kind, own in rooms.items():
         arguments = region.kernels[kind].arg_names
         taken = {f"{name}_grad": room for name, room in own.items() if f"{name}_grad" in arguments}
-        if any(room is not None for room in taken.values()):
+        if kind == "sums" or any(room is not None for room in taken.values()):
             side = {"keys": key, "places": region.relative}.get(kind, query)
             run.launch(kind, side, lse=lse, gradient=apart, sums=sums, **taken)
     found = {name: room for own in rooms.values() for name, room in own.items()}
