@@ -25,6 +25,7 @@ WIDTHS = (16, 64, 128)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROWS = 256  # at least the rows of the largest tile
 SPILLED = 64  # maximum bytes per thread outside registers
+SPILLED_BY_SUM = 6  # more bytes per scalar accumulator: these cost less than a kernel of their own
 USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
@@ -46,7 +47,7 @@ class Used:
     def reasons_against(self) -> list[str]:
         """Why the kernel is too large for the target; empty if it fits."""
         found, room = [], 1024 * SHARED[self.target]
-        if self.stack > (most := SPILLED + 4 * self.sums):
+        if self.stack > (most := SPILLED + SPILLED_BY_SUM * self.sums):
             found.append(f"{self.stack} bytes per thread are outside registers; at most {most} are allowed")
         if self.shared > room:
             found.append(f"{self.shared} bytes of shared memory are needed; {room} are available")
