@@ -112,11 +112,16 @@ class Case:
             return compiler.reference(self.design, self.causal, dtype=torch.float64).state_dict()
 
     def inputs(self) -> list[Tensor]:
-        """Random values from N(0, 1) for the inputs without a default."""
+        """Random values from N(0, 1) for the inputs without a default; all contestants share their memory."""
+        return [x.detach().requires_grad_() for x in self._drawn]
+
+    @cached_property
+    def _drawn(self) -> list[Tensor]:
         generator = torch.Generator().manual_seed(self.seed + 1)
         given = [tensor for tensor in self.graph.of_role("input") if tensor.default is None]
-        return [self._normal(tensor.legs, generator).requires_grad_() for tensor in given]
+        return [self._normal(tensor.legs, generator) for tensor in given]
 
+    @cached_property
     def cotangent(self) -> Tensor:
         """The gradient of the output: random values from N(0, 1)."""
         return self._normal(self.graph.legs_of(self.graph.output), torch.Generator().manual_seed(self.seed + 2))
@@ -153,7 +158,7 @@ def runner(module: nn.Module, case: Case, inputs: list[Tensor], kind: str) -> Ca
     if kind == FORWARD:
         return torch.no_grad()(lambda: [module(*inputs)])
     wanted = list(leaves(module, inputs).values())
-    start = case.cotangent()
+    start = case.cotangent
 
     def both() -> list[Tensor | None]:
         y = module(*inputs)

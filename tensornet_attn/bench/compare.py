@@ -71,7 +71,7 @@ def reference_values(case: Case, dtype: str) -> Values:
     """
     wide = replace(case, dtype=dtype)
     module = case.loaded(compiler.reference(case.design, case.causal)).to(wide.torch_dtype).eval()
-    start, inputs = case.cotangent().to(wide.torch_dtype), [x.detach().to(wide.torch_dtype) for x in case.inputs()]
+    start, inputs = case.cotangent.to(wide.torch_dtype), [x.detach().to(wide.torch_dtype) for x in case.inputs()]
     found: dict[str, list[Tensor]] = {}
     for b in range(case.batch):
         sequence = [x[b : b + 1].requires_grad_() for x in inputs]

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from math import inf
 
@@ -26,7 +26,7 @@ LEAST = 3  # minimum number of samples of a rate
 SIZES = {"cuda": (8192, 1 << 30), "cpu": (512, 1 << 24)}  # side of the matrices, bytes to copy
 SECONDS = {"cuda": 0.5, "cpu": 0.1}  # measuring time of each rate
 BRIEF = 0.3  # share of this time for each of many rates
-EXPONENTIALS = {"cuda": 1 << 26, "cpu": 1 << 17}
+EXPONENTIALS = 1 << 17  # elements, which stay in a cache
 
 
 def machine(device: str) -> dict[str, object]:
@@ -126,7 +126,11 @@ class Rates:
 
 
 def measured_rates(device: str, dtype: str) -> Rates:
-    """The rates of a device in a dtype, from the shortest samples, because other load only adds time."""
+    """The rates of a device in a dtype, from the shortest samples, because other load only adds time.
+
+    Rates by shape and of exponentials are those of a CPU: on a GPU, products and exponentials of fused kernels overlap,
+    and products by shape would mostly measure the memory that their results take.
+    """
     where = torch.device(device).type
     (side, copied), seconds = SIZES[where], SECONDS[where]
     kind: torch.dtype = getattr(torch, dtype)
@@ -139,8 +143,11 @@ def measured_rates(device: str, dtype: str) -> Rates:
     def best(call: Call) -> float:
         return shortest(call, sample, seconds * BRIEF)
 
-    exponentials = exponential_rate(best, device, kind, EXPONENTIALS[where])
-    return Rates(dtype, 2 * side**3 / product, copy, side, copied, product_rates(best, device, kind), exponentials)
+    found = Rates(dtype, 2 * side**3 / product, copy, side, copied)
+    if where == "cuda":
+        return found
+    exponentials = exponential_rate(best, device, kind, EXPONENTIALS)
+    return replace(found, products=tuple(product_rates(best, device, kind)), exponentials=exponentials)
 
 
 def shortest(call: Call, sample: Sample, seconds: float) -> float:

@@ -22,6 +22,18 @@ def own_name(name: str, known) -> str:
     return found
 
 
+def is_plain(tensors) -> bool:
+    """Whether nothing watches or transforms operations on these tensors, some of them None.
+
+    What watches: tracing, torch.func, forward derivatives, modes of dispatch, subclasses of Tensor.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
+        return False
+    return all(x is None or type(x) in (torch.Tensor, torch.nn.Parameter) for x in tensors)
+
+
 def element(arguments, dims, i: int) -> list:
     """Element i of the mapped arguments; lists of tensors are mapped entry by entry."""
     return [

@@ -15,15 +15,16 @@ from tensornet_attn.graph.model import Graph, Kernel, Step, Use
 from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.model import Unfit
 
-MOST, DRAWN = 2, 8  # maximum result tiles of a program that share other tiles, or noise; more cause register spills
+MOST, DRAWN = 2, 4  # result tiles of a program that share other tiles, or noise: so many leave room for large blocks
+SHARED = 8  # from as many shared tiles on, blocks are small anyway: a program has up to as many result tiles
 ALL = 64  # maximum tiles of one value per program
 IN_BLOCK = ("distance", "zeros", "ones", "full")  # constants that are computed per block
 RESERVED = frozenset(  # names that kernels use for other things than legs
     "blocks block pair first start distance in_bounds visible own lead batch seed mask key_mask mask_step "
-    "key_mask_step mask_grad gradient sums out lse range float tl triton MASK KEYS TRAIN PARTS DOT SUMS load_1d "
-    "load_2d store_1d store_2d dot_of exp_of where_visible edge online powers scaled higher power log_sum inverse_of "
-    "softened parts_of in_parts power_of log_add allowed bias_2d uniform gaussian_2d random_words key_of noise_2d "
-    "dropped at_keys at_places entries store_entries visited prefix last_key nearby skipped with_sink "
+    "key_mask_step mask_grad gradient gradient_step sums out out_step lse range float tl triton MASK KEYS TRAIN PARTS "
+    "DOT SUMS load_1d load_2d store_1d store_2d dot_of exp_of where_visible edge online powers scaled higher power "
+    "log_sum inverse_of softened parts_of in_parts power_of log_add allowed bias_2d uniform gaussian_2d random_words "
+    "key_of noise_2d dropped at_keys at_places entries store_entries visited prefix last_key nearby skipped with_sink "
     "log_sum_with_sink part begin end SPLIT out_part lse_part share_of sums_of_part own_sink".split()
 )
 
@@ -89,8 +90,10 @@ def _heads(graph: Graph, op: Kernel, separate: frozenset[str], most: int) -> tup
     whole = separate | {leg for step in op.body for leg in (*_mixed(step), *_renamed(op, step)) if leg in legs}
     wide.pop()
     tiles = {leg: _size(graph, leg) if leg in whole else 1 for leg in legs}
+    many = max((prod(tiles[leg] for leg in own if leg in whole) for own in wide), default=1) >= SHARED
     drawn = any(use.name in graph.tensor and graph.tensor[use.name].role == "noise" for use in _uses(op))
-    room, shared = max(most, DRAWN) if drawn else most, [step.legs for step in op.body if _scores(graph, step, legs)]
+    room = max(most, DRAWN * drawn, SHARED * many)
+    shared = [step.legs for step in op.body if _scores(graph, step, legs)]
     for leg in legs:
         if leg not in whole and any(leg not in own for own in shared):
             tiles[leg] = max(u for u in range(1, room + 1) if _size(graph, leg) % u == 0)

@@ -36,7 +36,7 @@ MASKED = {
 @pytest.fixture(autouse=True)
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three parts of small blocks, some of them without a key."""
-    monkeypatch.setattr(region_launch, "blocks_for", lambda cores: ((16, 16, 4, 1),))
+    monkeypatch.setattr(region_launch, "blocks_for", lambda cores, target: ((16, 16, 4, 1, 160, 1),))
     monkeypatch.setattr(region_launch, "CONFIGS", {})
     monkeypatch.setattr(region_launch, "parts_for", lambda programs, blocks, processors: 3)
 

@@ -72,7 +72,7 @@ def test_two_lengths(n: int, m: int, causal: bool) -> None:
 def test_blocks_at_no_edge(more: dict[str, Any], n: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small blocks, of which some are seen whole: these take no masks."""
     ours, oracle = pair(design(MAPPED, **more))
-    monkeypatch.setattr(region_launch, "blocks_for", lambda cores: ((16, 16, 4, 1),))
+    monkeypatch.setattr(region_launch, "blocks_for", lambda cores, target: ((16, 16, 4, 1, 160, 1),))
     monkeypatch.setattr(region_launch, "CONFIGS", {})
     same(ours, oracle, [draw(1, n, 6), draw(1, m, 6, seed=1)])
 

@@ -13,7 +13,7 @@ from tensornet_attn.emit.triton.totals import add_totals
 from tensornet_attn.tiles.derive import Gradients
 from tensornet_attn.tiles.model import At, Node, below, factored
 
-SHARED = ("sums", "rows")  # kernels that have other results than the gradients of scalars
+OTHERS = ("sums", "rows")  # kernels that have other results than the gradients of scalars
 TOGETHER = 72  # scalar gradients per kernel; more spill registers, as measured
 Leaves = list[tuple[Node, Node]]  # (what is loaded, its gradient)
 
@@ -25,7 +25,9 @@ def row_sums(region: Region, made: Gradients, leaves: Leaves) -> str:
         add_row_sums(region, text, own, part, query)
     add_gradients(region, text, made, leaves)
     names = [f"{name}_grad" for name in wanted(region, leaves)]
-    return region.source(text, "sums", "the rows of A dA of each map", ["lse", "gradient", "sums", *names])
+    return region.source(
+        text, "sums", "the rows of A dA of each map", ["lse", "gradient", "sums", *names], ["gradient"]
+    )
 
 
 def add_row_sums(region: Region, text: KernelText, one: Node, part: Node, query: str) -> None:
@@ -60,7 +62,7 @@ def by_numbers(region: Region, made: Gradients) -> dict[str, Leaves]:
         own = (f"numbers_{i}" if i > 1 else "numbers" for i in count(1))
         kinds = chain(["sums"] if early else [], ["rows"], own)
         kind = next(
-            kind for kind in kinds if tiles <= room.get(kind, TOGETHER if kind in SHARED else max(tiles, TOGETHER))
+            kind for kind in kinds if tiles <= room.get(kind, TOGETHER if kind in OTHERS else max(tiles, TOGETHER))
         )
         found.setdefault(kind, []).append((leaf, d))
         room[kind] = room.get(kind, TOGETHER) - tiles
@@ -93,7 +95,12 @@ def backward(region: Region, made: Gradients, fixed: str, kind: str, leaves: Lea
     text = gradient_text(region, made, fixed, leaves)
     region.loops |= {kind: text.looped} if text.looped else {}
     names = [f"{name}_grad" for name in wanted(region, leaves)]
-    return region.source(text, kind, "gradients", ["lse", "gradient", "sums", *names])
+    strided = [
+        name
+        for name in names
+        if name in {f"{leaf_name(region, leaf)}_grad" for leaf, _ in leaves if by_strides(region, leaf)}
+    ]
+    return region.source(text, kind, "gradients", ["lse", "gradient", "sums", *names], ["gradient", *strided])
 
 
 def gradient_text(region: Region, made: Gradients, fixed: str, leaves: Leaves) -> KernelText:
@@ -172,6 +179,12 @@ def in_loop(region: Region, leaf: Node) -> bool:
     return len(leaf.axes) == 2 and leaf.axes[1] == region.program.key
 
 
+def by_strides(region: Region, leaf: Node) -> bool:
+    """Whether the gradient of a leaf is stored like its operand: rows of queries or of keys."""
+    sides = {region.program.query, region.program.key, *region.program.relative} & {*leaf.axes}
+    return leaf.op == "load" and len(sides) == 1 and not sides & {*region.program.relative}
+
+
 def over_all(region: Region, text: KernelText, leaf: Node) -> bool:
     """Whether all tiles of a looped leg contribute to the gradient of a leaf."""
     sides = {region.program.query, region.program.key} & {*leaf.axes}
@@ -191,8 +204,12 @@ def store_gradient(
         return
 
     def store(outer: str, value: str) -> list[str]:
-        place = tile_at(scope, index, outer)
-        return [f"if {name} is not None:", "    " + region.stored(name, place, leaf.axes, value)]
+        if by_strides(region, leaf):
+            looped = text.looped if outer == "lead" else None
+            line = region.placed(scope, name, heads_of(region, leaf), index, leaf.axes, value, looped or "")
+        else:
+            line = region.stored(name, tile_at(scope, index, outer), leaf.axes, value)
+        return [f"if {name} is not None:", "    " + line]
 
     def value() -> str:
         return scope.ref(d, leaf.axes)
@@ -206,7 +223,6 @@ def store_gradient(
     elif over_all(region, text, leaf):
         whole = text.carry(f"{name}_total", FIRST, f"tl.zeros({shape(region.program, leaf.axes)}, SUMS)")
         text.add(AFTER, lambda: text.assign(whole, value(), adds=True), reads_of(d), leaf.heads, [whole])
-        text.accumulators += text.widths_of(leaf)
         text.add(LAST, lambda: store("lead", text.entry(whole)), (), leaf.heads)
     else:
         outer = "(pair * blocks + block)" if alone else "pair"

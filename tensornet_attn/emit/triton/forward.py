@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, INSIDE, KernelText
-from tensornet_attn.emit.triton.nodes import row_at, shape, tile_at
+from tensornet_attn.emit.triton.nodes import row_at, shape
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.loops import Carried
@@ -21,14 +21,14 @@ def forward(region: Region) -> str:
     if exit_.log:
         text.add(INSIDE, list, [one])
         store_out(region, text, lambda: log_sum(text, one))
-        return region.source(text, "forward", "forward", ["out", "lse"])
+        return region.source(text, "forward", "forward", ["out", "lse"], ["out"])
     part = region.program.read()
     sides = "[:, None]" if len(part.axes) == 2 else ""
     out = text.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
     if one.op == "normalize":
         add_read(text, out, part)
         store_out(region, text, lambda: f"{text.entry(out)} * {divisor('inverse_of', region, text, one)}{sides}")
-        return region.source(text, "forward", "forward", ["out", "lse"])
+        return region.source(text, "forward", "forward", ["out", "lse"], ["out"])
     alpha = text.alpha(one)
 
     def more() -> list[str]:
@@ -44,7 +44,7 @@ def forward(region: Region) -> str:
 
     text.add(INSIDE, more, [part, one, alpha], part.heads, [out])
     store_out(region, text, divided, sink_of(one))
-    return region.source(text, "forward", "forward", ["out", "lse"])
+    return region.source(text, "forward", "forward", ["out", "lse"], ["out"])
 
 
 def statistics(region: Region) -> str:
@@ -61,7 +61,7 @@ def second(region: Region) -> str:
     out = text.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
     add_read(text, out, part)
     store_out(region, text, lambda: text.entry(out))
-    return region.source(text, "forward", "recomputed maps times values", ["out", "lse"])
+    return region.source(text, "forward", "recomputed maps times values", ["out", "lse"], ["out"])
 
 
 def add_read(text: KernelText, out: Carried, part: Node) -> None:
@@ -76,7 +76,8 @@ def sink_of(one: Node) -> tuple[Node, ...]:
 def store_out(region: Region, text: KernelText, value: Callable[[], str], reads: tuple[Node, ...] = ()) -> None:
     index, axes = region.program.exit.index, region.program.axes
     heads = [variable for variable in index if variable]
-    text.add(AFTER, lambda: [region.stored("out", tile_at(text.scope, index), axes, value())], reads, heads)
+    legs = region.program.legs[: len(index)]
+    text.add(AFTER, lambda: [region.placed(text.scope, "out", legs, index, axes, value())], reads, heads)
 
 
 def index_of(one: Node) -> dict[str, str]:

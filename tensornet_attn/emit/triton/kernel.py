@@ -38,7 +38,7 @@ class KernelText:
     dims: dict[tuple[Node, int], tuple[str, ...]] = field(default_factory=dict)
     places: dict[Node, int] = field(default_factory=dict)
     live: int = 0  # maximum live tiles of queries x keys, temporaries included
-    accumulators: list[str] = field(default_factory=list)  # widths of accumulators
+    accumulators: list[str] = field(default_factory=list)  # widths of accumulators inside of the inner loop
     numbers: int = 0  # scalar sums
     scattered: int = 0  # tiles of addresses and conditions while entries of tables are stored, as measured
     resident: list[str] = field(default_factory=list)  # widths of resident operands and of values derived from them

@@ -82,14 +82,19 @@ class Scope:
 
     def base(self, name: str, heads: Iterable[str], index: At) -> str:
         """The address of a tile's first element: batch, heads and sides by the strides of the operand."""
-        fixed, more = [name, f"batch * {name}_step[0]"], list[str]()
-        for number, (leg, variable) in enumerate(zip(heads, index, strict=True), 1):
-            if at := self.coordinate(leg, variable):
-                (more if variable else fixed).append(f"{at} * {name}_step[{number}]")
+        fixed, more = self.places(name, heads, index)
         text = " + ".join(fixed)
         if len(" + ".join([*fixed, *more])) > _SHORT:
             text = self.named(text, f"{name}_base")
         return " + ".join([text, *more])
+
+    def places(self, name: str, heads: Iterable[str], index: At) -> tuple[list[str], list[str]]:
+        """The terms of this address that are constant in a program, and those that depend on index variables."""
+        fixed, more = [name, f"batch * {name}_step[0]"], list[str]()
+        for number, (leg, variable) in enumerate(zip(heads, index, strict=True), 1):
+            if at := self.coordinate(leg, variable):
+                (more if variable else fixed).append(f"{at} * {name}_step[{number}]")
+        return fixed, more
 
     def named(self, text: str, wish: str) -> str:
         """A name for an expression that is constant in the loop."""
@@ -286,10 +291,9 @@ def tile_at(scope: Scope, index: At, outer: str = "pair", count: int = 0, first:
 
 
 def _gradient(scope: Scope, node: Node) -> str:
-    axes = node.axes
-    steps = ["1"] if len(axes) == 1 else [f"{axes[1]}_size", "1"]
-    rows = f"{tile_at(scope, node.data[0])} * {axes[0]}_end"
-    return scope.loaded(f"gradient + {rows if len(axes) == 1 else f'{rows} * {axes[1]}_size'}", axes, steps)
+    (index,), axes = node.data, node.axes
+    base, first = scope.base("gradient", scope.program.legs[: len(index)], index), 1 + len(index)
+    return scope.loaded(base, axes, [f"gradient_step[{first + i}]" for i in range(len(axes))])
 
 
 def row_at(scope: Scope, name: str, number: int, index: At) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import product as every
@@ -19,7 +19,7 @@ from tensornet_attn.ir.areas import EVERYWHERE, Areas, distances, union
 from tensornet_attn.ir.arithmetic import Arith, Negative, Number
 from tensornet_attn.tiles.derive import one_map
 from tensornet_attn.tiles.legs import RESERVED
-from tensornet_attn.tiles.model import ROWS, At, Node, Program, vanishes
+from tensornet_attn.tiles.model import ROWS, At, Axes, Node, Program, vanishes
 
 MOST_NUMBERS = 40  # maximum coefficients that a program keeps in registers, and parts of their gradients
 
@@ -53,7 +53,7 @@ class Region:
         }
         wishes = [operand.use.name.replace(".", "_") for operand in self.program.operands]
         self.operands = tuple(self.names.fresh(wish) for wish in wishes)
-        self.names.taken |= {f"{name}_{end}" for name in self.operands for end in ("step", "grad")}
+        self.names.taken |= {f"{name}_{end}" for name in self.operands for end in ("step", "grad", "grad_step")}
 
     @property
     def online(self) -> bool:
@@ -113,6 +113,23 @@ class Region:
         turned = fixed == self.program.key and not self.program.relative
         return Scope(self.program, self.operands, self.number, names, turned=turned)
 
+    def placed(
+        self, scope: Scope, name: str, heads: tuple[str, ...], index: At, axes: Axes, value: str, looped: str = ""
+    ) -> str:
+        """Stores a tile by strides: of batch, heads, sides, and of the programs of each head that the tensor lacks.
+
+        `looped`: the head whose tiles the program has added.
+        """
+        (fixed, more), first = scope.places(name, heads, index), 1 + len(heads)
+        lacking = [leg for leg in self.program.heads if leg not in heads and leg not in self.program.whole]
+        parts = [
+            f"{leg}_{'part' if leg == looped else 'at'} * {name}_step[{i}]"
+            for i, leg in enumerate(lacking, first + len(axes))
+        ]
+        base = " + ".join([*fixed, *parts, *more])
+        sides = (f"{axis}, {name}_step[{i}], {scope.end(axis)}" for i, axis in enumerate(axes, first))
+        return f"store_{len(axes)}d({base}, {', '.join(sides)}, {value})"
+
     def stored(self, name: str, place: str, axes: tuple[str, ...], value: str) -> str:
         """Stores a contiguous [places, sides] tile."""
         block = {axis: f"{axis}_block" for axis in self.program.relative}  # each block has its own tensor
@@ -143,13 +160,14 @@ class Region:
         rows = nodes.node("highest", (most,), (self.program.query,), "highest", node.data[:2])
         return nodes.over(nodes.node("power", (scaled, rows), pair, node.name), node.data[2], "add", node.name)
 
-    def source(self, text: KernelText, kind: str, about: str, special: list[str]) -> str:
+    def source(self, text: KernelText, kind: str, about: str, special: list[str], strided: Iterable[str] = ()) -> str:
+        """A kernel; `special`: its own tensors, of which those `strided` are addressed by strides."""
         arrange(text)
         self.live[kind], self.resident[kind], self.streamed[kind] = text.live, text.resident, text.streamed
         self.accumulators[kind], self.sums[kind] = [*text.accumulators, *self.sums_of(kind)], text.numbers
         self.temporaries[kind] = text.temporaries
         head = f"{self.about}: {about}." if kind != "forward" else f"{self.about}."
-        parameters, (left, right) = [*self.parameters(special, text.looped, self.parted(kind))], self.reach()
+        parameters, (left, right) = [*self.parameters(special, strided, text.looped, self.parted(kind))], self.reach()
         last = left is None and right is not None and text.fixed == self.program.query
         parted = self.parted(kind)
         return source(text, f"{self.name}_{kind}", head, parameters, self.bounds(text.fixed), last, parted)
@@ -165,12 +183,14 @@ class Region:
         tiles = self.program.tiles(self.program.exit.index)
         return tiles * [*self.program.axes[1:]] if kind == "forward" else []
 
-    def parameters(self, special: list[str], looped: str | None, parted: list[str]) -> Iterator[str]:
+    def parameters(
+        self, special: list[str], strided: Iterable[str], looped: str | None, parted: list[str]
+    ) -> Iterator[str]:
         yield from (*self.operands, "mask", "key_mask", *special)
         yield from (["seed"] if self.random else [])
         for name, operand in zip(self.operands, self.program.operands, strict=True):
             yield f"{name}_step: tl.constexpr" if self.crowded and not operand.axes else f"{name}_step"
-        yield from ("mask_step", "key_mask_step")
+        yield from ("mask_step", "key_mask_step", *(f"{name}_step" for name in strided))
         long = (self.program.query, self.program.key, *self.program.relative)
         yield from (*(f"{leg}_end" for leg in long), "blocks")
         yield from (f"{leg}_programs" for leg in self.program.heads if leg not in self.program.whole)

@@ -8,7 +8,7 @@ SHARED = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99
 REGISTERS = 160  # maximum 32-bit values per thread; the others of 255 registers hold addresses and masks
 CHOICES: dict[str, dict] = {}  # tuned configurations, by kernel and sizes
 ASKED: dict[str, list] = {}  # the candidates of each launched kernel, by kernel and sizes
-CONFIGS: dict = {}  # configurations of launched region kernels, by selection key
+CONFIGS: dict = {}  # configurations of launched region kernels, and what their launches keep, by all they depend on
 
 
 def choose(choices: dict[str, dict]) -> None:
@@ -32,29 +32,30 @@ def interpreted() -> bool:
     return knobs.runtime.interpret
 
 
-def configured(kernel: str, sizes: tuple, candidates: list[dict], need) -> dict:
+def configured(kernel: str, sizes: tuple, candidates: list[dict], need, limits: list = ()) -> dict:
     """The tuned configuration of a kernel for the sizes it is specialised on, else the first candidate that fits.
 
     A tuned configuration must be one of the candidates, because the file is not trusted.
     """
     key = f"{kernel} {' '.join(map(str, sizes))}"
     ASKED[key] = candidates
-    return CHOICES[key] if CHOICES.get(key) in candidates else first_fitting(candidates, need, target_of())
+    return CHOICES[key] if CHOICES.get(key) in candidates else first_fitting(candidates, need, target_of(), limits)
 
 
-def first_fitting(candidates: list[dict], need, target: int) -> dict:
+def first_fitting(candidates: list[dict], need, target: int, limits: list = ()) -> dict:
     """The first candidate that fits the target.
 
     If none fits, returns the last of those that fit shared memory and need the fewest registers per thread, else the
     last candidate. `need(**config)` returns the 32-bit values that a program holds, and its bytes of shared memory per
-    stage.
+    stage. `limits`: for each candidate the maximum number of values per thread, and the share of shared memory that it
+    may take; otherwise (REGISTERS, 1).
     """
     held, room = {}, 1024 * SHARED.get(target, min(SHARED.values()))
     for number, config in enumerate(candidates):
-        numbers, staged = need(**config)
-        if staged * config["num_stages"] <= room:
+        (numbers, staged), (most, share) = need(**config), limits[number] if limits else (REGISTERS, 1)
+        if staged * config["num_stages"] <= room * share:
             held[number] = numbers / (32 * config["num_warps"])
-            if held[number] <= REGISTERS:
+            if held[number] <= most:
                 return config
     return candidates[min(reversed(held), key=held.__getitem__, default=-1)]
 

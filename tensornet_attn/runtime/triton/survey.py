@@ -17,15 +17,14 @@ from torch import Tensor, nn
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.runtime.triton.configure import SHARED
+from tensornet_attn.runtime.triton.configure import CONFIGS, SHARED
 from tensornet_attn.runtime.triton.target import interpreting
 
 TARGETS = (80, 90)
 WIDTHS = (16, 64, 128)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROWS = 256  # at least the rows of the largest tile
-SPILLED = 64  # maximum bytes per thread outside registers
-SPILLED_BY_SUM = 6  # more bytes per scalar accumulator: these cost less than a kernel of their own
+SPILLED = 2048  # maximum bytes per thread outside registers: such kernels beat smaller tiles, as measured on an H200
 USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
@@ -41,14 +40,13 @@ class Used:
     registers: int
     stack: int
     shared: int
-    sums: int = 0  # scalar accumulators, which may spill: a block reads and writes them once
 
     @property
     def reasons_against(self) -> list[str]:
         """Why the kernel is too large for the target; empty if it fits."""
         found, room = [], 1024 * SHARED[self.target]
-        if self.stack > (most := SPILLED + SPILLED_BY_SUM * self.sums):
-            found.append(f"{self.stack} bytes per thread are outside registers; at most {most} are allowed")
+        if self.stack > SPILLED:
+            found.append(f"{self.stack} bytes per thread are outside registers; at most {SPILLED} are allowed")
         if self.shared > room:
             found.append(f"{self.shared} bytes of shared memory are needed; {room} are available")
         return found
@@ -71,7 +69,7 @@ def compiling(target: int) -> Iterator[list[Used]]:
     def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         kernel = run(self, *args, grid=grid, warmup=True, **options)
         if kernel.hash not in found:
-            found[kernel.hash] = replace(used_by(kernel), sums=sums_of(self))
+            found[kernel.hash] = used_by(kernel)
             listed.append(found[kernel.hash])
 
     listed: list[Used] = []
@@ -82,18 +80,12 @@ def compiling(target: int) -> Iterator[list[Used]]:
     )
     JITFunction.run = compiled
     driver.set_active(absent)
+    CONFIGS.clear()  # kept launches are for another target
     try:
         yield listed
     finally:
         JITFunction.run, driver._active = run, active
-
-
-def sums_of(function: Any) -> int:
-    """The scalar accumulators of a kernel of a region."""
-    from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS
-
-    every = ((region.sums.get(kind, 0), own) for region in REGIONS.values() for kind, own in region.kernels.items())
-    return next((sums for sums, own in every if own is function), 0)
+        CONFIGS.clear()
 
 
 def used_by(kernel: Any) -> Used:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
+from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch
 from tensornet_attn.runtime.triton.kernels.linear_kernels import linear_reads, linear_sums, row_products, sums_before
 from tensornet_attn.runtime.triton.kernels.tiles import precision_of, sums_of, tile_type
 
@@ -148,11 +149,17 @@ def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:
 
     g and out [b, h, n, e] with contiguous e, out contiguous; inverse, if given, and the result [b, h, n].
     """
-    batch, heads, length, width = out.shape
     found = out.new_empty(out.shape[:-1], dtype=sums_of(out))
     if found.numel():
-        row_products[(batch * heads * -(-length // 64),)](
-            g, out, inverse, found, *g.stride()[:3], heads, length, width,
-            DTYPE=tile_type(found.dtype), ROWS=64, WIDTH=min(64, padded(width)), num_warps=4,
-        )  # fmt: skip
+        row_products_of(g, out, found)({"a": g, "b": out, "factor": inverse, "out": found})
     return found
+
+
+def row_products_of(a: Tensor, b: Tensor, found: Tensor) -> KeptLaunch:
+    """The launch of `row_products` for tensors like these, [b, h, n, e] with contiguous e."""
+    batch, heads, length, width = a.shape
+    names = (f"{name}_{dim}" for name in "ab" for dim in ("batch", "head", "row"))
+    constants = dict(zip(names, (*a.stride()[:3], *b.stride()[:3]), strict=True))
+    constants |= {"heads": heads, "length": length, "width": width, "DTYPE": tile_type(found.dtype)}
+    constants |= {"ROWS": 64, "WIDTH": min(64, padded(width)), "num_warps": 4}
+    return KeptLaunch(row_products, (batch * heads * -(-length // 64),), constants)

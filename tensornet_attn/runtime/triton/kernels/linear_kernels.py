@@ -151,8 +151,8 @@ def linear_reads(
 
 
 @triton.jit
-def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width, DTYPE: tl.constexpr,
-                 ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+def row_products(a, b, factor, out, a_batch, a_head, a_row, b_batch, b_head, b_row, heads, length, width,
+                 DTYPE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     """out = -factor times the inner products of rows: a and b [b, h, length, width], the others [b h, length].
 
     Without a factor, out is the inner products.
@@ -167,7 +167,9 @@ def row_products(a, b, factor, out, a_batch, a_head, a_row, heads, length, width
         x = tl.load(
             a + lead // heads * a_batch + lead % heads * a_head + i[:, None] * a_row + e[None, :], in_bounds, 0.0
         )
-        y = tl.load(b + (lead * length + i)[:, None] * width + e[None, :], in_bounds, 0.0)
+        y = tl.load(
+            b + lead // heads * b_batch + lead % heads * b_head + i[:, None] * b_row + e[None, :], in_bounds, 0.0
+        )
         found += tl.sum(x.to(DTYPE) * y.to(DTYPE), 1)
     if factor is not None:
         found *= -tl.load(factor + lead * length + i, i < length, 0.0)

@@ -1,7 +1,8 @@
 """Launches the kernels generated for regions of queries x keys.
 
 Operands are [batch..., heads..., query or key, width...]. A program handles one block of one side, and some tiles of
-the heads. Outputs of programs are contiguous: [batch, programs of each head, tiles of a program, sides].
+the heads. Results and gradients of operands with rows are stored by strides (region_store.py). Other outputs of
+programs are contiguous: [batch, programs of each head, tiles of a program, sides].
 """
 
 import math
@@ -12,9 +13,11 @@ from torch import Tensor
 
 from tensornet_attn.runtime.masks import run_time_mask
 from tensornet_attn.runtime.operations import own_name
-from tensornet_attn.runtime.triton.configure import CONFIGS, configured, distinct, interpreted, padded, target_of
+from tensornet_attn.runtime.triton.configure import CONFIGS, REGISTERS, configured, interpreted, padded, target_of
+from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch, keep_few
 from tensornet_attn.runtime.triton.kernels.region_need import Footprint, need_elsewhere, need_of_cores, spread
 from tensornet_attn.runtime.triton.kernels.region_parts import parts_for, processors_of
+from tensornet_attn.runtime.triton.kernels.region_store import steps_of
 from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
@@ -35,17 +38,33 @@ TRIED = (
 )  # only used by tuning
 SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many adjacent tiles: warps split columns
 SMALL = ((32, 32, 8, 1), (16, 16, 8, 1), (16, 16, 4, 1))
+HOPPER = (  # the same, the most values per thread, and the share of shared memory that a program may take
+    (64, 64, 4, 3, 130, 1 / 2),
+    (64, 64, 4, 2, 180, 1 / 2),
+    (128, 64, 8, 2, 210, 2 / 3),
+    (64, 64, 4, 1, 170, 1),
+    (64, 32, 4, 2, 150, 1 / 2),
+    (64, 32, 4, 1, 180, 1),
+    (64, 16, 4, 1, 195, 1),
+    (16, 64, 8, 2, 170, 1),
+    (16, 32, 4, 1, 210, 1),
+)  # for sm_90 and newer: this order fits the times of 33 kernels on an H200 within 8 % of the best on average
+HOPPER_KEYS = (64, 128, 4, 2, 200, 1 / 2)  # before these, for programs of keys without a band
 
 
-def blocks_for(cores: bool) -> tuple:
-    """The candidate blocks of a kernel. `cores`: tensor cores, which need no exchange if each warp has its own 16 rows.
+def blocks_for(cores: bool, target: int) -> tuple:
+    """The candidate blocks of a kernel, with limits.
+
+    `cores`: tensor cores, which need no exchange if each warp has its own 16 rows. On sm_90, four warps with 64 rows
+    multiply asynchronously.
 
     Without tensor cores, threads hold whole rows of operands, and large blocks exceed their registers, as measured for
     sm_80 and sm_90: small blocks come first, except in the interpreter, which has no registers.
     """
-    if cores:
-        return BLOCKS + TRIED + SPLIT + SMALL
-    return BLOCKS + SMALL if interpreted() else SMALL + BLOCKS
+    found = BLOCKS + TRIED + SPLIT + SMALL if cores else BLOCKS + SMALL if interpreted() else SMALL + BLOCKS
+    if cores and target >= 90:
+        return HOPPER + tuple((*one, 0, 1) for one in found)
+    return tuple((*one, REGISTERS, 1) for one in found)
 
 
 @dataclass(frozen=True)
@@ -114,11 +133,32 @@ def one_width(x: Tensor, legs: list[str], widths: dict[str, str]) -> Tensor:
     return x if count == 1 else x.flatten(-count)
 
 
+def launch_of(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast) -> "Launch":
+    """The launch of a call on tensors with memory. All that is derived is kept for calls that differ in values only."""
+    tensors = (*operands, mask, key_mask, seed)
+    key = (
+        name, tuple(present), n, m, tuple(batch), tuple(numbers), training, cast, operands[0].device,
+        *(None if x is None else (x.shape, x.stride(), x.dtype) for x in tensors),
+    )  # fmt: skip
+    if (kept := CONFIGS.get(key)) is None:
+        kept = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+        kept.constants = kept.arguments(mask, key_mask)
+        kept.operands = kept.like = None  # tensors are not kept
+        keep_few()
+        CONFIGS[key] = kept
+    return kept.of(operands, mask, key_mask, seed)
+
+
 class Launch:
-    """The arguments common to all kernels of one call."""
+    """The arguments common to all kernels of one call.
+
+    `tensors`: what kernels read, tensors of the call or, for names in `laid_out`, copies of them. `constants`: all
+    other arguments. `known` and `kept`: configurations and launches so far.
+    """
 
     def __init__(self, operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast):
         self.region = region = REGIONS[name]
+        self.present = present
         legs = [
             len(own.split()) for own, is_present in zip(region.operands.values(), present, strict=True) if is_present
         ]
@@ -126,6 +166,7 @@ class Launch:
         apart = any(masks) or seed is not None or any(x.ndim > own for x, own in zip(operands, legs, strict=True))
         batch = batch if apart else []  # otherwise all elements of the batch are equal
         self.name, self.batch, self.count = name, batch, math.prod(batch)
+        self.known, self.kept = {}, {}
         self.lengths = dict(zip(region.sides, (n, m), strict=True))
         self.lengths |= {region.relative: n + m - 1} if region.relative else {}
         some = iter(operands)
@@ -154,8 +195,23 @@ class Launch:
             )
         longest = max(torch.finfo(x.dtype).bits for x in floats.values())
         self.sums = torch.float64 if longest > 32 else torch.float32
-        self.like = operands[0]
-        self.common = self.arguments(mask, key_mask, seed, numbers, training)
+        self.like, self.numbers, self.training = operands[0], numbers, training
+
+    def of(self, operands, mask, key_mask, seed) -> "Launch":
+        """The launch of a call that differs from this one in the values of tensors only."""
+        run, some = object.__new__(Launch), iter(operands)
+        run.__dict__.update(self.__dict__)
+        run.like, found = operands[0], {}
+        run.operands = {
+            name: next(some) if is_present else None
+            for name, is_present in zip(self.region.operands, self.present, strict=True)
+        }
+        for name, x in (*run.operands.items(), ("mask", mask), ("key_mask", key_mask)):
+            found[name] = run.like if x is None else run.arranged(name, x) if name in run.laid_out else x
+        if run.region.random:
+            found["seed"] = run.like if seed is None else seed
+        run.tensors = found
+        return run
 
     def seen_sizes(self) -> dict[str, int]:
         """The size of each leg of an operand, the largest if some operands have size 1."""
@@ -173,46 +229,46 @@ class Launch:
         """The sizes of legs."""
         return [self.lengths[leg] if leg in self.lengths else self.sizes[leg] for leg in legs]
 
-    def arguments(self, mask, key_mask, seed, numbers, training) -> dict:
-        """The arguments of every kernel."""
-        region, found = self.region, {}
-        for name, legs in region.operands.items():
-            own, x = legs.split(), self.operands[name]
+    def arranged(self, name: str, x: Tensor) -> Tensor:
+        """A tensor of the call as [one batch, legs], widths in one dimension; booleans are bytes."""
+        if name == "key_mask":
+            return x.expand(*self.batch, x.shape[-1]).reshape(self.count, -1).view(torch.uint8)
+        if name == "mask":
+            whole = self.whole([*self.region.others.split(), *self.region.sides])
+            x = x.reshape(self.mask_shape(x)).expand(*self.batch, *whole).reshape(self.count, *whole)
+            return x.view(torch.uint8) if x.dtype == torch.bool else x
+        legs = self.region.operands[name].split()
+        return one_width(with_batch(x, self.whole(legs), self.batch), legs, self.region.widths)
+
+    def mask_shape(self, mask: Tensor) -> list[int]:
+        """The shape of a mask with all legs of its box."""
+        others = len(self.region.others.split())
+        shape = run_time_mask(mask, len(self.batch), others).shape
+        inner = len(shape) - len(self.batch) if len(shape) > 2 else 2
+        return [*shape[: len(shape) - inner], *[1] * (others + 2 - inner), *shape[len(shape) - inner :]]
+
+    def arguments(self, mask, key_mask) -> dict:
+        """The arguments of every kernel but tensors."""
+        region, found, self.laid_out = self.region, {}, set()
+        legs = region.operands | {"mask": " ".join([region.others, *region.sides]), "key_mask": region.sides[1]}
+        for name, x in (*self.operands.items(), ("mask", mask), ("key_mask", key_mask)):
+            step = (0,) * (1 + len(legs[name].split()))
             if x is not None:
-                x = one_width(with_batch(x, self.whole(own), self.batch), own, region.widths)
-            found |= self.pointer(name, x, len(own) + 1)
-        others = region.others.split()
-        if mask is not None:
-            mask = run_time_mask(mask, len(self.batch), len(others))
-            whole = self.whole([*others, *region.sides])
-            inner = mask.ndim - len(self.batch) if mask.ndim > 2 else 2
-            shape = [*mask.shape[: mask.ndim - inner], *[1] * (len(whole) - inner), *mask.shape[mask.ndim - inner :]]
-            self.mask_shape = shape
-            mask = mask.reshape(shape).expand(*self.batch, *whole).reshape(self.count, *whole)
-        kinds = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
-        found |= self.pointer("mask", mask.view(torch.uint8) if kinds == 1 else mask, len(others) + 3)
-        if key_mask is not None:
-            key_mask = key_mask.expand(*self.batch, key_mask.shape[-1]).reshape(self.count, -1).view(torch.uint8)
-        found |= self.pointer("key_mask", key_mask, 2)
+                seen = self.arranged(name, x)
+                step = tuple(0 if size == 1 else step for size, step in zip(seen.shape, seen.stride(), strict=True))
+                self.laid_out |= {name} if seen.data_ptr() != x.data_ptr() or seen.dtype != x.dtype else set()
+            found[f"{name}_step"] = step
         found |= {f"{leg}_end": length for leg, length in self.lengths.items()}
         found |= {f"{leg}_programs": self.programs[leg] for leg in region.heads if leg not in region.whole}
-        found |= {f"number_{i}": number for i, number in enumerate(numbers)}
+        found |= {f"number_{i}": number for i, number in enumerate(self.numbers)}
         for axis, size in self.width.items():
             found |= {f"{axis}_size": size, f"{axis}_wide": padded(size)}
+        kinds = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
         found |= {"MASK": kinds, "KEYS": key_mask is not None}
         if region.random:
-            found |= {"seed": self.like if seed is None else seed, "TRAIN": training}
+            found |= {"TRAIN": self.training}
             found |= {f"{name}_GIVEN": self.operands[name] is not None for name in region.noise}
         return found | {"DOT": tile_type(self.dtype), "SUMS": tile_type(self.sums)}
-
-    def pointer(self, name: str, x: Tensor | None, count: int) -> dict:
-        """An operand and its strides; for an absent operand, a placeholder tensor that is not read."""
-        if x is None:
-            return {name: self.like, f"{name}_step": (0,) * count}
-        return {
-            name: x,
-            f"{name}_step": tuple(0 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)),
-        }
 
     @property
     def cores(self) -> bool:
@@ -221,23 +277,26 @@ class Launch:
 
     def config(self, kind: str) -> dict:
         """The block sizes of both sides and the compile options of a kernel, cached."""
-        room = {leg: min(padded(length), LARGEST) for leg, length in self.lengths.items()}
-        at = (self.name, kind, self.dtype, target_of(), *self.width.values(), *room.values())
-        if at not in CONFIGS:
-            CONFIGS[at] = self.chosen(kind, room)
-        return CONFIGS[at]
+        if kind not in self.known:
+            room = {leg: min(padded(length), LARGEST) for leg, length in self.lengths.items()}
+            at = (self.name, kind, self.dtype, target_of(), *self.width.values(), *room.values())
+            if at not in CONFIGS:
+                CONFIGS[at] = self.chosen(kind, room)
+            self.known[kind] = CONFIGS[at]
+        return self.known[kind]
 
     def chosen(self, kind: str, room: dict[str, int]) -> dict:
         """Selects the configuration among blocks that are at most `room` on each side."""
         region, (n, m) = self.region, self.region.sides
         fixed, other = (m, n) if kind == "keys" else (n, m)
-        candidates = [
-            {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other]), **how}
-            for own, more, *warps in blocks_for(self.cores)
-            for how in [dict(zip(("num_warps", "num_stages"), warps, strict=True))]
-        ]
-        if region.relative:
-            candidates = [one | self.band(one) for one in candidates]
+        limits: dict = {}
+        found = blocks_for(self.cores, 80 if region.relative else target_of())
+        if found[0] == HOPPER[0] and kind == "keys" and region.band is None:
+            found = (HOPPER_KEYS, *found)
+        for own, more, warps, stages, *limit in found:
+            one = {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other])}
+            one |= {"num_warps": warps, "num_stages": stages} | (self.band(one) if region.relative else {})
+            limits.setdefault(tuple(one.items()), limit)
         widths = {
             name: sum(padded(self.width[axis]) for axis in getattr(region, name)[kind])
             for name in ("accumulators", "resident", "streamed", "temporaries")
@@ -253,7 +312,8 @@ class Launch:
                 return need_of_cores(footprint, own, more, rows, num_warps, num_stages, size, target_of())
             return need_elsewhere(footprint, own, more, self.sums.itemsize)
 
-        return configured(f"{self.name}_{kind}", (self.dtype, *self.width.values()), distinct(candidates), need)
+        sizes, candidates = (self.dtype, *self.width.values()), [dict(one) for one in limits]
+        return configured(f"{self.name}_{kind}", sizes, candidates, need, [*limits.values()])
 
     def band(self, config: dict) -> dict:
         """Equal blocks of queries and keys, and the block of their relative positions."""
@@ -263,27 +323,39 @@ class Launch:
 
     def parts(self, kind: str) -> int:
         """Into how many parts a kernel of queries divides the keys, each for its own programs."""
-        query, key = self.region.sides
-        config, seen = self.config(kind), self.lengths[key]
-        if self.region.band is not None:
-            seen = min(seen, self.region.band + config[f"{query}_block"])
-        programs = self.blocks(kind, query) * self.count * math.prod(self.programs_of(kind).values())
-        return parts_for(programs, -(-seen // config[f"{key}_block"]), processors_of(self.like))
+        if (kind, "parts") not in self.known:
+            query, key = self.region.sides
+            config, seen = self.config(kind), self.lengths[key]
+            if self.region.band is not None:
+                seen = min(seen, self.region.band + config[f"{query}_block"])
+            programs = self.blocks(kind, query) * self.count * math.prod(self.programs_of(kind).values())
+            self.known[kind, "parts"] = parts_for(
+                programs, -(-seen // config[f"{key}_block"]), processors_of(self.like)
+            )
+        return self.known[kind, "parts"]
 
-    def launch(self, kind: str, side: str, parts: int = 1, **special) -> None:
+    def launch(self, kind: str, side: str, parts: int = 1, steps: dict | None = None, **special) -> None:
         """Launches a kernel with one program per block of a side, and for each of several parts of the keys."""
+        steps = steps or {}
+        at = (kind, parts, *steps.values(), *(None if x is None else x.dtype for x in special.values()))
+        if at not in self.kept:
+            self.kept[at] = self.prepared(kind, side, parts, steps, special)
+        if self.kept[at].grid[0]:
+            self.kept[at](self.tensors | special)
+
+    def prepared(self, kind: str, side: str, parts: int, steps: dict, special: dict) -> KeptLaunch:
+        """The launch of a kernel for these results."""
         blocks, programs = self.blocks(kind, side), self.programs_of(kind)
-        names = self.region.kernels[kind].arg_names
-        if "SPLIT" in names:
-            special |= {"SPLIT": parts > 1}
-            special |= {f"{name}_part": special[name].stride(0) for name in ("out", "lse") if f"{name}_part" in names}
+        kernel, constants = self.region.kernels[kind], self.constants | {"blocks": blocks, **self.config(kind), **steps}
+        if "SPLIT" in kernel.arg_names:
+            constants["SPLIT"] = parts > 1
+            for name in ("out", "lse"):
+                constants |= {f"{name}_part": special[name].stride(0)} if f"{name}_part" in kernel.arg_names else {}
         if leg := self.region.loops.get(kind):
-            special |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
-        count = blocks * self.count * math.prod(programs.values())
-        if count:
-            config = self.config(kind)
-            sums = 0 if not self.cores else 1 if config[f"{self.rows(kind)}_block"] >= 16 * config["num_warps"] else 2
-            self.region.kernels[kind][(count, parts)](**self.common, **special, blocks=blocks, PARTS=sums, **config)
+            constants |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
+        few = constants[f"{self.rows(kind)}_block"] < 16 * constants["num_warps"]
+        constants["PARTS"] = 0 if not self.cores else 1 + few
+        return KeptLaunch(kernel, (blocks * self.count * math.prod(programs.values()), parts), constants)
 
     def rows(self, kind: str) -> str:
         """The side of the rows of a kernel's tiles: keys if its programs have keys, except with relative positions."""
@@ -311,7 +383,34 @@ class Launch:
 
     def apart(self, kind: str, legs: list[str]) -> dict[str, int]:
         """Per head, the programs of a kernel that write separate parts of a tensor with these legs."""
-        return self.programs if self.region.loops.get(kind) in legs else self.programs_of(kind)
+        each = self.region.loops.get(kind) in legs or {*self.region.sides} <= {*legs}
+        return self.programs if each else self.programs_of(kind)
+
+    def gradient(self, x: Tensor) -> tuple[Tensor, dict]:
+        """The gradient of the result, copied if kernels cannot read it by strides, and its strides."""
+        legs = self.region.result.split()
+        key = ("gradient", x.stride())
+        if key not in self.known:
+            step = steps_of(self, legs, x.shape, x.stride())
+            apart = legs[-1] != self.region.sides[0] and x.shape[-1] != 1 and x.stride(-1) != 1
+            self.known[key] = None if step is None or apart else {"gradient_step": step}
+        if self.known[key] is None:
+            x = x.contiguous()
+            return x, {"gradient_step": steps_of(self, legs, x.shape, x.stride())}
+        return x, self.known[key]
+
+    def legs_of_gradient(self, name: str) -> list[str]:
+        """The legs of the gradient of an operand or of the mask, as programs write it."""
+        whole = [*self.region.others.split(), *self.region.sides]
+        return whole if name == "mask" else self.region.legs_of_gradient(name)
+
+    def room_of_gradient(self, name: str, kind: str, x: Tensor) -> Tensor:
+        """A tensor for the gradient of an operand, or of the mask, that programs do not store by strides."""
+        legs, region = self.legs_of_gradient(name), self.region
+        side = region.relative if kind == "places" else region.sides[0]
+        blocks = None if {*region.sides} & {*legs} else self.blocks(kind, side)
+        whole = None if blocks or name in region.tables else x
+        return self.room(legs, self.sums, blocks, kind, whole)
 
     def room(
         self,

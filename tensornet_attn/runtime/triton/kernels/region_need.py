@@ -42,6 +42,7 @@ def need_of_cores(
         tiles, many = often * tiles, footprint.resident > 2 * footprint.wide  # operands stay in registers
         least = own * footprint.accumulators + (operands + streamed) // 2  # in registers beside any tiles
         operands *= often if many else 1
+        staged //= stages if target >= 90 else 1  # measured: a second stage takes hardly more there
         sums += scalars // SPILLS  # those that spill are read and written once per block
         return max((tiles + sums + (operands + streamed) // 2) * 16 // 35, least * 3 // 4), staged
     sums += scalars

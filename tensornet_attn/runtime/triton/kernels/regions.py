@@ -3,11 +3,26 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import one_by_one, operation
+from tensornet_attn.runtime.operations import is_plain, one_by_one, operation
 from tensornet_attn.runtime.products import autocast_dtype
-from tensornet_attn.runtime.triton.kernels.linear_chunks import row_sums_gradient
-from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS, Launch, Region, one_width, with_batch
+from tensornet_attn.runtime.softmax import laid_out
+from tensornet_attn.runtime.triton.kernels.linear_chunks import row_products_of
+from tensornet_attn.runtime.triton.kernels.region_launch import (
+    REGIONS,
+    Launch,
+    Region,
+    launch_of,
+)
 from tensornet_attn.runtime.triton.kernels.region_parts import join, join_rows
+from tensornet_attn.runtime.triton.kernels.region_store import (
+    Stored,
+    by_programs,
+    from_programs,
+    gradient_layout,
+    result_layout,
+    stored_gradient,
+    stored_result,
+)
 
 
 def tiled(
@@ -26,6 +41,10 @@ def tiled(
     operands = [x for x in operands if x is not None]
     seed = torch.randint(2**62, (1,), device=operands[0].device) if REGIONS[name].random and training else None
     call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(operands[0]))
+    if is_plain((*operands, mask, key_mask)):
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*operands, mask)):
+            return PlainRegion.apply(call, seed, mask, key_mask, *operands)[0]
+        return results_of(operands, mask, key_mask, seed, *call)[0]
     if torch.compiler.is_compiling():
         return tiles_forward(operands, mask, key_mask, seed, *call)[0]
     return TiledRegion.apply(call, seed, mask, key_mask, *operands)[0]
@@ -53,47 +72,57 @@ def tiles_forward(
     cast: torch.dtype | None,
 ) -> list[Tensor]:
     """The result of a region, [batch..., legs], and per map row the log-sum-exp, or 1 / (sum + eps)."""
-    run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+    return results_of(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+
+
+def results_of(operands, mask, key_mask, seed, *call) -> list[Tensor]:
+    """`tiles_forward` without its registration."""
+    run = launch_of(operands, mask, key_mask, seed, *call)
     region = run.region
-    legs = region.result.split()
     with torch.cuda.device_of(run.like):
-        out = run.room(legs, run.dtype)
-        lse = torch.empty(run.pairs, len(region.reads), n, device=out.device, dtype=run.sums)
-        forward_of(run, out, lse)
-        return [run.joined(out, legs).view(*run.batch, *run.whole(legs)), lse]
+        store, length = stored_result(run), run.lengths[region.sides[0]]
+        lse = torch.empty(run.pairs, len(region.reads), length, device=run.like.device, dtype=run.sums)
+        return [forward_of(run, store, lse), lse]
 
 
-def forward_of(run: Launch, out: Tensor, lse: Tensor) -> None:
-    """`tiles_forward` for a launch. If there are few programs, several share the keys of a block of queries."""
+def forward_of(run: Launch, store: Stored, lse: Tensor) -> Tensor:
+    """The result of a launch. If there are few programs, several share the keys of a block of queries."""
     region, query, rows = run.region, run.region.sides[0], lse
     if "statistics" in region.kernels:
         if (parts := run.parts("statistics")) > 1:
             rows = lse.new_empty(parts, *lse.shape)
         run.launch("statistics", query, parts, lse=rows)
         join_rows(lse, rows, region.normalized)
+    step = {"out_step": store.step}
     if (parts := run.parts("forward")) == 1:
-        run.launch("forward", query, out=out, lse=lse)
-        return
-    values = lse.new_empty(parts, *out.shape)
+        out = store.room(run.like)
+        run.launch("forward", query, steps=step, out=out, lse=lse)
+        return store.added(out)
+    values = store.room(run.like, parts, dtype=lse.dtype)
     if "statistics" in region.kernels or not region.reads:
-        run.launch("forward", query, parts, out=values, lse=lse)
-        out.copy_(values.sum(0))
-        return
+        run.launch("forward", query, parts, step, out=values, lse=lse)
+        out = store.room(run.like)
+        return store.added(torch.sum(values, 0, out=store.room(run.like, dtype=lse.dtype)).to(out.dtype))
     rows = lse.new_empty(parts, *lse.shape)
-    run.launch("forward", query, parts, out=values, lse=rows)
+    run.launch("forward", query, parts, step, out=values, lse=rows)
+    values = from_programs(run, values, 1, store.parts)
+    found = torch.empty(values.shape[1:], device=values.device, dtype=run.dtype)
     if region.log:
         join_rows(lse, rows, ())
-        join_rows(out, values, ())
+        join_rows(found, values, ())
     else:
-        join(out, lse, values, rows, region.reads, region.normalized)
+        join(found, lse, values, rows, region.reads, region.normalized)
+    out = torch.empty_strided(store.shape, store.strides, device=values.device, dtype=run.dtype)
+    return out.copy_(run.joined(found, region.result.split()).view(store.shape))
 
 
 @tiles_forward.register_fake
 def tiles_shape(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast):
     """The shapes of the results."""
     run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
-    legs = run.region.result.split()
-    out = operands[0].new_empty([*run.batch, *run.whole(legs)], dtype=run.dtype)
+    if mask is not None:
+        run.mask_shape(mask)  # refuses wrong dimensions
+    out = torch.empty_strided(*result_layout(run), dtype=run.dtype, device=operands[0].device)
     return [out, operands[0].new_empty([run.pairs, len(run.region.reads), n], dtype=run.sums)]
 
 
@@ -117,7 +146,13 @@ def tiles_backward(
     cast: torch.dtype | None,
 ) -> list[Tensor]:
     """The gradients of the `wanted` operands, and of the mask last."""
-    run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+    call = (name, present, n, m, batch, numbers, training, cast)
+    return gradients_by(gradient, out, lse, wanted, operands, mask, key_mask, seed, *call)
+
+
+def gradients_by(gradient, out, lse, wanted, operands, mask, key_mask, seed, *call) -> list[Tensor]:
+    """`tiles_backward` without its registration."""
+    run = launch_of(operands, mask, key_mask, seed, *call)
     with torch.cuda.device_of(run.like):
         return backward_of(run, gradient, out, lse, wanted, mask)
 
@@ -127,43 +162,65 @@ def backward_of(
 ) -> list[Tensor]:
     """`tiles_backward` for a launch."""
     region, (query, key) = run.region, run.region.sides
-    apart = apart_in_programs(run, gradient).contiguous()
+    gradient, step = run.gradient(gradient)
     sums = torch.empty_like(lse)
     if region.reads and "sums" not in region.kernels:
-        product = row_dots(run, apart, apart_in_programs(run, out))
+        product = row_dots(run, gradient, out)
         every = [[i] for i in range(product.shape[1])]
         sums = product if region.reads == every else torch.stack([product[:, own].sum(1) for own in region.reads], 1)
-    rooms = {kind: {} for kind in region.kernels}
-    names = [name for name, x in run.operands.items() if x is not None]
-    legs = {name: region.legs_of_gradient(name) for name in region.operands}
-    legs["mask"] = [*region.others.split(), query, key]
-    for name, own in legs.items():
-        by = kernel_for(region, name)
-        blocks = None if {query, key} & {*own} else run.blocks(by, region.relative if by == "places" else query)
-        asked = wanted[names.index(name)] if name in names else name == "mask" and wanted[-1]
-        whole = None if blocks or name in region.tables else mask if name == "mask" else run.operands[name]
-        rooms[by][name] = run.room(own, run.sums, blocks, by, whole) if asked else None
-    for kind, own in rooms.items():
-        arguments = region.kernels[kind].arg_names
-        taken = {f"{name}_grad": room for name, room in own.items() if f"{name}_grad" in arguments}
-        if kind == "sums" or any(room is not None for room in taken.values()):
-            side = {"keys": key, "places": region.relative}.get(kind, query)
-            run.launch(kind, side, lse=lse, gradient=apart, sums=sums, **taken)
-    found = {name: room for own in rooms.values() for name, room in own.items()}
-    tensors = [*((name, run.operands[name]) for name in names), *([("mask", mask)] if wanted[-1] else [])]
+    tensors = {
+        **{name: x for name, x in run.operands.items() if x is not None},
+        **({"mask": mask} if wanted[-1] else {}),
+    }
+    asked = [name for name, one in zip(tensors, wanted, strict=False) if one]
+    rooms, stores = {}, {}
+    for kind, kernel in region.kernels.items():
+        written = [name for name in (*region.operands, "mask") if f"{name}_grad" in kernel.arg_names]
+        if kind != "sums" and not {*written} & {*asked}:
+            continue
+        steps, taken = step.copy(), dict.fromkeys(f"{name}_grad" for name in written)
+        for name in written:
+            strided = f"{name}_grad_step" in kernel.arg_names
+            if name not in asked:
+                steps |= {f"{name}_grad_step": ()} if strided else {}
+                continue
+            if strided:
+                store = stores[name] = stored_gradient(run, kind, name, tensors[name])
+                steps[f"{name}_grad_step"], rooms[name] = store.step, store.room(run.like)
+            else:
+                rooms[name] = run.room_of_gradient(name, kind, tensors[name])
+            taken[f"{name}_grad"] = rooms[name]
+        side = {"keys": key, "places": region.relative}.get(kind, query)
+        run.launch(kind, side, steps=steps, lse=lse, gradient=gradient, sums=sums, **taken)
     return [
-        gathered(run, name, found[name], legs[name], x, mask)
-        for (name, x), asked in zip(tensors, wanted, strict=False)
-        if asked
+        like_operand(stores[name], rooms[name], tensors[name])
+        if name in stores
+        else gathered(run, name, rooms[name], tensors[name], mask)
+        if name in rooms
+        else torch.zeros_like(tensors[name])
+        for name in asked
     ]
 
 
-def row_dots(run: Launch, a: Tensor, b: Tensor) -> Tensor:
-    """Inner products of the rows of [pairs, tiles, n, width...], in the dtype of sums: [pairs, tiles, n]."""
-    if a.ndim == 3:
+def row_dots(run: Launch, gradient: Tensor, out: Tensor) -> Tensor:
+    """Inner products of the rows of two results, in the dtype of sums: [pairs, tiles, n]."""
+    legs, n = run.region.result.split(), run.lengths[run.region.sides[0]]
+    if legs[-1] == run.region.sides[0]:  # rows of one entry
+        a, b = (from_programs(run, x) for x in (gradient, out))
         return a.to(run.sums) * b
-    a, b = (x.flatten(3).contiguous() for x in (a, b))
-    return row_sums_gradient(a, b, None).to(run.sums)
+    found = torch.empty(run.pairs, run.tiles(legs), n, device=out.device, dtype=run.sums)
+    if not found.numel():
+        return found
+    key, tensors = ("row_products", gradient.stride(), gradient.dtype, out.stride(), out.dtype), (gradient, out)
+    launch = run.kept.get(key)
+    if launch is None:
+        seen = [laid_out(y.reshape(run.count, -1, *y.shape[-2:])) for y in (by_programs(run, x) for x in tensors)]
+        launch = row_products_of(*seen, found)
+        if all(x.data_ptr() == y.data_ptr() for x, y in zip(tensors, seen, strict=True)):
+            run.kept[key] = launch
+        tensors = seen
+    launch({"a": tensors[0], "b": tensors[1], "factor": None, "out": found})
+    return found
 
 
 def kernel_for(region: Region, name: str) -> str:
@@ -171,25 +228,17 @@ def kernel_for(region: Region, name: str) -> str:
     return next((kind for kind, kernel in region.kernels.items() if f"{name}_grad" in kernel.arg_names), "rows")
 
 
-def apart_in_programs(run: Launch, x: Tensor) -> Tensor:
-    """The inverse of `joined`: [batch..., legs] of the result as [pairs, tiles, sides]."""
-    region, legs = run.region, run.region.result.split()
-    x = one_width(with_batch(x, run.whole(legs), run.batch), legs, region.widths)
-    own = [leg for leg in region.heads if leg in legs]
-    sides = x.shape[1 + len(own) :]
-    split = [size for leg in own for size in (run.programs[leg], region.heads[leg])]
-    x = x.reshape(run.count, *split, *sides)
-    programs, tiles = [1 + 2 * i for i in range(len(own))], [2 + 2 * i for i in range(len(own))]
-    x = x.permute(0, *programs, *tiles, *range(1 + 2 * len(own), x.ndim))
-    for i, leg in enumerate(region.heads):
-        if leg not in own:
-            x = x.unsqueeze(1 + i)
-    shape = [run.count, *run.programs.values(), *x.shape[1 + len(region.heads) :]]
-    return x.expand(shape).reshape(run.pairs, run.tiles(legs), *sides)
+def like_operand(store: Stored, room: Tensor, x: Tensor) -> Tensor:
+    """The gradient of an operand from what programs store: in its shape, dtype and, if no sum changes it, layout."""
+    found = store.added(room)
+    if found.shape != x.shape:
+        found = found.sum_to_size(x.shape).contiguous()
+    return found.to(x.dtype)
 
 
-def gathered(run: Launch, name: str, room: Tensor, legs: list[str], x: Tensor, mask: Tensor | None) -> Tensor:
+def gathered(run: Launch, name: str, room: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
     """The gradient of an operand, from the outputs of the programs."""
+    legs = run.legs_of_gradient(name)
     programs = run.apart(kernel_for(run.region, name), legs)
     if not {*run.region.sides} & {*legs}:
         room, programs = overlapping(run, room) if run.region.relative in legs else room.sum(1), run.programs
@@ -197,8 +246,8 @@ def gathered(run: Launch, name: str, room: Tensor, legs: list[str], x: Tensor, m
     found = found.view(*run.batch, *found.shape[1:]) if run.batch else found[0]
     if name in run.region.tables and legs != run.region.operands[name].split():
         found = found.sum(-2)  # sum over the rows of all queries
-    shape = run.mask_shape if x is mask else x.shape
-    return found.sum_to_size(shape).reshape(x.shape).to(x.dtype)
+    shape = run.mask_shape(x) if x is mask else x.shape
+    return found.sum_to_size(shape).reshape(x.shape).to(x.dtype).contiguous()
 
 
 def overlapping(run: Launch, room: Tensor) -> Tensor:
@@ -212,12 +261,17 @@ def overlapping(run: Launch, room: Tensor) -> Tensor:
 
 @tiles_backward.register_fake
 def tiles_gradients(gradient, out, lse, wanted, operands, mask, *rest):
-    """The shapes of the gradients."""
-    return [
-        torch.empty_like(x, memory_format=torch.contiguous_format)
-        for x, asked in zip([*operands, *[mask] * wanted[-1]], wanted, strict=False)
-        if asked
-    ]
+    """The shapes and strides of the gradients."""
+    run, found = Launch(operands, mask, *rest), []
+    tensors = [*((name, x) for name, x in run.operands.items() if x is not None), *[("mask", mask)] * wanted[-1]]
+    for (name, x), asked in zip(tensors, wanted, strict=False):
+        if asked and f"{name}_grad_step" in run.region.kernels[kernel_for(run.region, name)].arg_names:
+            shape, strides = gradient_layout(run, name, x)
+            same = tuple(x.shape) == tuple(shape)
+            found.append(x.new_empty_strided(x.shape, strides) if same else x.new_empty(x.shape))
+        elif asked:
+            found.append(x.new_empty(x.shape))
+    return found
 
 
 def tiles_save(ctx, inputs, output):
@@ -255,8 +309,31 @@ def gradients_of(call, wanted, others, gradient, out, lse, mask, *operands):
     return tuple(tiles_backward(gradient, out, lse, wanted, list(operands), mask, key_mask, seed, *call))
 
 
+def plain_gradients(call, wanted, others, gradient, out, lse, mask, *operands):
+    """`gradients_of` on plain tensors."""
+    seed, key_mask = others
+    return gradients_by(gradient, out, lse, wanted, operands, mask, key_mask, seed, *call)
+
+
 tiles_forward.register_vmap(one_by_one(tiles_forward))
 tiles_backward.register_vmap(one_by_one(tiles_backward))
+
+
+class PlainRegion(torch.autograd.Function):
+    """`tiles_forward` on plain tensors, without the dispatch of operations."""
+
+    @staticmethod
+    def forward(ctx, call, seed, mask, key_mask, *operands):
+        ctx.call, output = call, tuple(results_of(operands, mask, key_mask, seed, *call))
+        kept_for_backward(ctx, operands, (mask, key_mask, seed), output)
+        return output
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        wanted = [*ctx.needs_input_grad[4:], ctx.needs_input_grad[2]]
+        plain = is_plain((gradient, *ctx.saved_tensors)) and not torch.is_grad_enabled()
+        *tensors, mask = saved_backward(ctx, gradient, wanted, plain_gradients if plain else TiledGradient.apply)
+        return None, None, mask, None, *tensors
 
 
 class TiledRegion(torch.autograd.Function):
