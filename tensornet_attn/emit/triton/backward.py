@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, count
 from math import prod
 
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
@@ -12,15 +13,21 @@ from tensornet_attn.emit.triton.totals import add_totals
 from tensornet_attn.tiles.derive import Gradients
 from tensornet_attn.tiles.model import At, Node, below, factored
 
+OTHERS = ("sums", "rows")  # kernels that have other results than the gradients of scalars
 TOGETHER = 72  # scalar gradients per kernel; more spill registers, as measured
+Leaves = list[tuple[Node, Node]]  # (what is loaded, its gradient)
 
 
-def row_sums(region: Region, made: Gradients) -> str:
-    """The kernel for the rows of A dA of each map."""
+def row_sums(region: Region, made: Gradients, leaves: Leaves) -> str:
+    """The kernel for the rows of A dA of each map, and for the gradients of some scalars."""
     text, query = region.open(region.program.query), region.program.query
     for own, part in made.maps:
         add_row_sums(region, text, own, part, query)
-    return region.source(text, "sums", "the rows of A dA of each map", ["lse", "gradient", "sums"], ["gradient"])
+    add_gradients(region, text, made, leaves)
+    names = [f"{name}_grad" for name in wanted(region, leaves)]
+    return region.source(
+        text, "sums", "the rows of A dA of each map", ["lse", "gradient", "sums", *names], ["gradient"]
+    )
 
 
 def add_row_sums(region: Region, text: KernelText, one: Node, part: Node, query: str) -> None:
@@ -33,33 +40,40 @@ def add_row_sums(region: Region, text: KernelText, one: Node, part: Node, query:
     text.add(AFTER, stored, (), one.heads)
 
 
-def by_queries(region: Region, made: Gradients) -> str:
-    """Gradients of operands with query rows, and of operands with neither side."""
-    query, others = region.program.query, {region.program.key, *region.program.relative}
-    if region.crowded:
-        mine = [(leaf, d) for leaf, d in made.leaves if query in leaf.axes]
-    else:
-        mine = [(leaf, d) for leaf, d in made.leaves if query in leaf.axes or not others & {*leaf.axes}]
-    return backward(region, made, query, "rows", mine)
+def by_queries(region: Region, made: Gradients, numbers: Leaves) -> str:
+    """Gradients of operands with query rows, and of some scalars."""
+    mine = [(leaf, d) for leaf, d in made.leaves if region.program.query in leaf.axes or (leaf, d) in numbers]
+    return backward(region, made, region.program.query, "rows", mine)
 
 
-def by_numbers(region: Region, made: Gradients) -> dict[str, str]:
-    """Gradients of operands with neither side, if there are many: several kernels whose accumulators fit registers."""
+def by_numbers(region: Region, made: Gradients) -> dict[str, Leaves]:
+    """Gradients of operands with neither side, by the kernel that adds them up: `rows` if there are few.
+
+    Otherwise each kernel has as many as fit: those that need no rows of A dA are in the kernel that makes these, others
+    in `rows`, and the rest in kernels of their own.
+    """
     sides = {region.program.query, region.program.key, *region.program.relative}
-    groups, rooms = list[list[tuple[Node, Node]]](), list[int]()
+    found, room = dict[str, Leaves](), dict[str, int]()
     for leaf, d in made.leaves:
         if sides & {*leaf.axes}:
             continue
-        tiles = region.program.tiles(leaf.heads)
-        fitting = next((i for i, room in enumerate(rooms) if tiles <= room), len(groups))
-        if fitting == len(groups):
-            groups.append([])
-            rooms.append(TOGETHER)
-        groups[fitting].append((leaf, d))
-        rooms[fitting] -= tiles
-    kinds = ["numbers", *(f"numbers_{i}" for i in range(2, 1 + len(groups)))]
-    query = region.program.query
-    return {kind: backward(region, made, query, kind, own) for kind, own in zip(kinds, groups, strict=True)}
+        tiles = region.program.tiles(leaf.heads) if region.crowded else 0
+        early = region.crowded and region.mixed and not any(node.op == "sums" for node in summed(made, [d]))
+        own = (f"numbers_{i}" if i > 1 else "numbers" for i in count(1))
+        kinds = chain(["sums"] if early else [], ["rows"], own)
+        kind = next(
+            kind for kind in kinds if tiles <= room.get(kind, TOGETHER if kind in OTHERS else max(tiles, TOGETHER))
+        )
+        found.setdefault(kind, []).append((leaf, d))
+        room[kind] = room.get(kind, TOGETHER) - tiles
+    return found
+
+
+def summed(made: Gradients, ends: Iterable[Node]) -> list[Node]:
+    """The nodes below some gradients and below the sums that they read."""
+    nodes = below(ends)
+    totals = {node.data[0] for node in nodes if node.op == "sum_over_blocks"}
+    return below([*ends, *(part for total, part in made.totals if total.data[0] in totals)])
 
 
 def by_keys(region: Region, made: Gradients) -> str:
@@ -77,7 +91,7 @@ def by_places(region: Region, made: Gradients) -> dict[str, str]:
     return {"places": backward(region, made, leg, "places", mine)}
 
 
-def backward(region: Region, made: Gradients, fixed: str, kind: str, leaves: list[tuple[Node, Node]]) -> str:
+def backward(region: Region, made: Gradients, fixed: str, kind: str, leaves: Leaves) -> str:
     text = gradient_text(region, made, fixed, leaves)
     region.loops |= {kind: text.looped} if text.looped else {}
     names = [f"{name}_grad" for name in wanted(region, leaves)]
@@ -89,11 +103,17 @@ def backward(region: Region, made: Gradients, fixed: str, kind: str, leaves: lis
     return region.source(text, kind, "gradients", ["lse", "gradient", "sums", *names], ["gradient", *strided])
 
 
-def gradient_text(region: Region, made: Gradients, fixed: str, leaves: list[tuple[Node, Node]]) -> KernelText:
+def gradient_text(region: Region, made: Gradients, fixed: str, leaves: Leaves) -> KernelText:
     """The statements of a backward kernel."""
     sides = {region.program.query, region.program.key}
     held = any(sides & {*leaf.axes} for leaf, _ in leaves)  # avoids spilled registers, as measured
     text = region.open(fixed, looped=looped(region, [leaf for leaf, _ in leaves]), held=held)
+    add_gradients(region, text, made, leaves)
+    return text
+
+
+def add_gradients(region: Region, text: KernelText, made: Gradients, leaves: Leaves) -> None:
+    """Adds the sums that gradients need, and the lines that store them."""
     used = {node.data[0] if node.op == "sum_over_blocks" else node: node for node in below([d for _, d in leaves])}
     totals = [(total, part) for total, part in made.totals if total.data[0] in used]
     ends = {leaf: multiples(d) for leaf, d in leaves}
@@ -109,7 +129,6 @@ def gradient_text(region: Region, made: Gradients, fixed: str, leaves: list[tupl
         *numbers, total = ends[leaf]
         # carried totals are multiplied after all tiles of the looped leg are added
         store_gradient(region, text, leaf, d, (numbers, total) if total in carried else None)
-    return text
 
 
 def multiples(node: Node) -> list[Node]:
@@ -142,7 +161,7 @@ def numbers_of(region: Region, legs: Iterable[str]) -> int:
     return prod(region.graph.leg[leg].size or 1 for leg in legs)
 
 
-def wanted(region: Region, leaves: list[tuple[Node, Node]]) -> list[str]:
+def wanted(region: Region, leaves: Leaves) -> list[str]:
     """The operands to which the leaves belong."""
     return list(dict.fromkeys(leaf_name(region, leaf) for leaf, _ in leaves))
 

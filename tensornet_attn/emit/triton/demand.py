@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice, permutations
 
 from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
-from tensornet_attn.emit.triton.nodes import inlined
+from tensornet_attn.emit.triton.nodes import WORDS, inlined
 from tensornet_attn.emit.triton.online import highest, online_map
 from tensornet_attn.tiles.loops import Key, Loop, Loops, Statement, placed
 from tensornet_attn.tiles.model import ROWS, Node, along_width, below
 
 MADE = 9  # integer tiles that are live while random numbers are generated
 MOST_ORDERS = 24  # maximum orders of variables to try
-SUMS_BESIDE_DRAWN = 40  # more scalar sums leave no room for random tiles
 MOST_TILES = 20  # maximum live tiles of queries x keys; more spill registers, as measured
 HEAVY = ("dot", "entry", "shift", "unshift")
 MASKS = ("visible", "both", "either")
@@ -28,8 +27,8 @@ def arrange(text: KernelText) -> None:
     """Arranges all statements in loops and names them.
 
     If too many tiles would be live, values of one variable are recomputed in each loop over it, except expensive ones.
-    Its loop stays rolled if it is the only one, because nothing is then computed twice, or if scalar sums leave no room
-    for random tiles.
+    Its loop stays rolled if it is the only one, because nothing is then computed twice, and if there is no scalar sum
+    for each of its values.
     """
     reads = [node for _, one in text.ends for node in one.reads]
     lean(text, reads)
@@ -44,8 +43,10 @@ def arrange(text: KernelText) -> None:
         lay_out(text)
         inside = [one for one in text.made.get(INSIDE, ()) if variable in one.heads]
         alone = len({one.levels.get(variable, 0) for one in inside}) == 1
-        if text.again and (alone or (draws(text) and text.numbers > SUMS_BESIDE_DRAWN)):
+        if text.again and alone and not any(one.parts for one in inside):
             text.rolled, text.again = variable, False
+            if draws(text) and text.program.nodes.sizes[variable] % WORDS == 0:
+                text.scope.fours = variable
             lay_out(text)
     text.name_all()
 

@@ -78,11 +78,6 @@ class KernelText:
         self.starts.setdefault(section, []).append((found, start if callable(start) else lambda: start))
         return found
 
-    @property
-    def every(self) -> int:
-        """The padded length of a row with one entry per value of the rolled variable."""
-        return 1 << (self.program.nodes.sizes[self.rolled] - 1).bit_length()
-
     def entry(self, one: Carried, index: dict[str, str] | None = None) -> str:
         """The entry of an accumulator for the variables of the surrounding loops, or for the variables in `index`."""
         places = [(index or {}).get(variable, variable) for variable in one.dims]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensornet_attn.emit.triton.backward import by_keys, by_numbers, by_places, by_queries, row_sums
+from tensornet_attn.emit.triton.backward import backward, by_keys, by_numbers, by_places, by_queries, row_sums
 from tensornet_attn.emit.triton.forward import forward, second, statistics
 from tensornet_attn.emit.triton.region import Region
 from tensornet_attn.tiles.derive import gradients
@@ -17,13 +17,16 @@ def kernels(region: Region) -> dict[str, str]:
 
 def _written(region: Region) -> dict[str, str]:
     made = gradients(region.program)
+    numbers = by_numbers(region, made)
     found = dict[str, str]()
     if region.online:
         found |= {"forward": forward(region)}
-    elif region.program.maps:
-        found |= {"statistics": statistics(region), "forward": second(region), "sums": row_sums(region, made)}
+    elif region.mixed:
+        found |= {"statistics": statistics(region), "forward": second(region)}
+        found |= {"sums": row_sums(region, made, numbers.pop("sums", []))}
     else:
         found |= {"forward": second(region)}
-    found |= by_numbers(region, made) if region.crowded else {}
+    rows = numbers.pop("rows", [])
+    found |= {kind: backward(region, made, region.program.query, kind, own) for kind, own in numbers.items()}
     found |= by_places(region, made)
-    return found | {"rows": by_queries(region, made), "keys": by_keys(region, made)}
+    return found | {"rows": by_queries(region, made, rows), "keys": by_keys(region, made)}

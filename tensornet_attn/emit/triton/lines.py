@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tensornet_attn.emit.triton.bounds import Bounds, edge
 from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST, KernelText
-from tensornet_attn.emit.triton.nodes import flat, shape
+from tensornet_attn.emit.triton.nodes import WORDS, flat, shape
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.tiles.loops import Loop, Statement
 from tensornet_attn.tiles.model import Node
@@ -93,10 +93,17 @@ def loop_lines(text: KernelText, loop: Loop, path: tuple[Loop, ...], section: in
     size = text.program.nodes.sizes[loop.variable]
     kind = "range" if loop.variable == text.rolled else "tl.static_range"
     body = [*begin, *block(text, loop.items, (*path, loop), section), *end]
-    head = f"for {loop.variable} in {kind}({size}):"
+    head = [f"for {loop.variable} in {kind}({size}):"]
+    if loop.variable == text.scope.fours:
+        head = [f"for {loop.variable}_four in range({size // WORDS}):"]
+        head += [f"    for {loop.variable}_word in tl.static_range({WORDS}):"]
+        body = [
+            _INDENT + line
+            for line in [f"{loop.variable} = {loop.variable}_four * {WORDS} + {loop.variable}_word", *body]
+        ]
     if text.again and section == INSIDE and loop.variable == text.ranged:
         before.append(f"{_BARRIER}  # recompute instead of keeping values in registers")
-    return [*before, head, *(_INDENT + line for line in body), *after]
+    return [*before, *head, *(_INDENT + line for line in body), *after]
 
 
 def zeros(text: KernelText, node: Node, how: str) -> str:
@@ -121,8 +128,6 @@ def source(
     """
     text.scope.before = before = []
     sections = {section: rendered(text, section) for section in (FIRST, BEFORE, INSIDE, AFTER, LAST)}
-    if any(f"{text.rolled}_every" in line for line in sections[INSIDE]):
-        before.append(f"{text.rolled}_every = tl.arange(0, {text.every})")
     inside = sections[INSIDE]
     if text.crowded and any("tl.load(" in line for line in inside):
         inside.insert(0, f"{_BARRIER}  # reload scalars per block instead of keeping them")

@@ -13,6 +13,7 @@ from tensornet_attn.tiles.loops import Carried
 from tensornet_attn.tiles.model import At, Axes, Node, Program, scale_of
 
 ENDS = ("next", "own", "sum", "total")
+WORDS = 4  # random words that the generator makes at once
 _SHORT = 50  # maximum characters of an address nested in a call
 
 
@@ -32,6 +33,7 @@ class Scope:
     totals: dict[int, Callable[[Node], str]] = field(default_factory=dict)  # accumulators by index
     before: list[str] = field(default_factory=list)  # lines before the loop
     bases: dict[str, str] = field(default_factory=dict)  # named addresses
+    fours: str = ""  # the variable whose loop is unrolled in parts of WORDS rounds
 
     @property
     def pair(self) -> Axes:
@@ -71,6 +73,12 @@ class Scope:
         if leg in self.program.whole:
             return variable
         return f"({leg}_at * {tiles} + {variable})" if tiles > 1 else f"{leg}_at"
+
+    def shared(self, variable: str) -> tuple[str, str]:
+        """The index among groups of WORDS tiles, and that in the group; constants where the loop is unrolled."""
+        if variable == self.fours:
+            return f"{variable}_four", f"{variable}_word"
+        return f"{variable} // {WORDS}", f"{variable} % {WORDS}"
 
     def base(self, name: str, heads: Iterable[str], index: At) -> str:
         """The address of a tile's first element: batch, heads and sides by the strides of the operand."""
@@ -306,14 +314,27 @@ def _statistic(scope: Scope, node: Node) -> str:
 
 
 def _lead(scope: Scope, heads: tuple[str, ...], index: At) -> str:
-    """An index that is unique per tile of these legs and equal in every program."""
-    text = "batch"
+    """Two indices that are together unique per tile of these legs and equal in every program.
+
+    The second is that of a tile among up to four, which share the work of the random number generator.
+    """
+    text, word, sharing = "batch", "0", most_tiles(scope, heads)
     for leg, variable in zip(heads, index, strict=True):
-        tiles = scope.program.heads[leg]
+        tiles, place = scope.program.heads[leg], scope.coordinate(leg, variable) or "0"
+        if leg == sharing:
+            tiles, (place, word) = -(-tiles // WORDS), scope.shared(variable)
+            place = place if leg in scope.program.whole else f"({leg}_at * {tiles} + {place})"
         size = str(tiles) if leg in scope.program.whole else f"{leg}_programs * {tiles}"
         outer = f"({text})" if " " in text else text
-        text = f"{outer} * {size} + {scope.coordinate(leg, variable) or '0'}"
-    return text if any(index) or text == "batch" else scope.named(text, "lead")
+        text = f"{outer} * {size} + {place}"
+    return f"{text if any(index) or text == 'batch' else scope.named(text, 'lead')}, {word}"
+
+
+def most_tiles(scope: Scope, heads: tuple[str, ...]) -> str:
+    """The leg whose tiles share random words: the last of those with the most tiles in a program, if several."""
+    sizes = {leg: min(scope.program.heads[leg], WORDS) for leg in heads}
+    most = max(sizes.values(), default=1)
+    return next((leg for leg in reversed(heads) if sizes[leg] == most > 1), "")
 
 
 def _noise(scope: Scope, node: Node) -> str:
@@ -324,16 +345,20 @@ def _noise(scope: Scope, node: Node) -> str:
     sides = ", ".join(f"{axis}, {steps[axis]}, {axis}_end" for axis in scope.sides(node.axes))
     sides += f", {', '.join(map(scope.along, node.axes))}"
     deviation = scope.numbers(Node("number", data=(std,)))
-    drawn = f"{_lead(scope, operand.heads, places)}, {stream}, seed, {deviation}, {'True' if always else 'TRAIN'}"
-    return f"noise_2d({base}, {sides}, {drawn}, {name}_GIVEN, SUMS)"
+    drawn = f"{_lead(scope, operand.heads, places)}, {stream}, {_key(scope)}, {deviation}"
+    return f"noise_2d({base}, {sides}, {drawn}, {'True' if always else 'TRAIN'}, {name}_GIVEN, DOT, SUMS)"
 
 
 def _drop(scope: Scope, node: Node) -> str:
     stream, tree, heads, places = node.data
     n, m = map(scope.along, node.axes)
     probability = scope.numbers(Node("number", data=(tree,)))
-    x = scope.ref(node.args[0], node.axes)
-    return f"dropped({x}, {n}, {m}, {_lead(scope, heads, places)}, {stream}, seed, {probability}, TRAIN)"
+    x, lead = scope.ref(node.args[0], node.axes), _lead(scope, heads, places)
+    return f"dropped({x}, {n}, {m}, {lead}, {stream}, {_key(scope)}, {probability}, TRAIN)"
+
+
+def _key(scope: Scope) -> str:
+    return scope.named("key_of(seed, TRAIN)", "seed_key")
 
 
 def _keep(scope: Scope, node: Node) -> str:

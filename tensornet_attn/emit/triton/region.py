@@ -46,7 +46,11 @@ class Region:
     def __post_init__(self) -> None:
         self.names = Names(self.taken | RESERVED)
         variables = self.program.nodes.sizes
-        self.names.taken |= {*self.program.nodes.order, *variables, *(f"{variable}_every" for variable in variables)}
+        self.names.taken |= {
+            *self.program.nodes.order,
+            *variables,
+            *(f"{v}_{end}" for v in variables for end in ("four", "word")),
+        }
         wishes = [operand.use.name.replace(".", "_") for operand in self.program.operands]
         self.operands = tuple(self.names.fresh(wish) for wish in wishes)
         self.names.taken |= {f"{name}_{end}" for name in self.operands for end in ("step", "grad", "grad_step")}
@@ -55,6 +59,11 @@ class Region:
     def online(self) -> bool:
         """Whether every tile of the result reads only one map, so that maps are summed online."""
         return one_map(self.program) is not None
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there are maps, but no pass over the keys both sums and reads them."""
+        return bool(self.program.maps) and not self.online
 
     @property
     def crowded(self) -> bool:

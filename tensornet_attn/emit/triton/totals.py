@@ -28,32 +28,15 @@ def add_total(region: Region, text: KernelText, total: Node, part: Node, first: 
 
 
 def add_number(region: Region, text: KernelText, total: Node, tile: Node, first: int) -> None:
-    """A scalar in parts, with one row per value of a variable whose loop is not unrolled."""
+    """A scalar in parts."""
     rows, columns = shape(text.program, text.scope.pair)[1:-1].split(", ")
-    parts = f"parts_of({rows}, {columns}, PARTS)"
-
-    def ranged() -> bool:
-        return bool(text.rolled) and text.rolled in total.heads
-
-    def start() -> str:
-        return f"tl.zeros(({text.every}, {parts}), SUMS)" if ranged() else f"tl.zeros(({parts},), SUMS)"
 
     def lines() -> list[str]:
-        value = f"in_parts({text.scope.ref(tile, tile.axes)}, PARTS)"
-        if ranged():
-            value = f"tl.where({text.rolled}_every[:, None] == {text.rolled}, {value}[None, :], 0.0)"
-        return text.assign(one, value, adds=True)
+        return text.assign(one, f"in_parts({text.scope.ref(tile, tile.axes)}, PARTS)", adds=True)
 
-    def value(read: Node) -> str:
-        index = index_of(total, read)
-        if not ranged():
-            return f"tl.sum({text.entry(one, index)})"
-        selected = f"{text.rolled}_every[:, None] == {index[text.rolled]}"
-        return f"tl.sum(tl.where({selected}, {text.entry(one, index)}, 0.0))"
-
-    one = text.carry(text.scope.label(total), first, start)
+    one = text.carry(text.scope.label(total), first, f"tl.zeros((parts_of({rows}, {columns}, PARTS),), SUMS)")
     text.add(INSIDE, lines, [tile], tile.heads, [one], parts=True)
-    text.scope.totals[total.data[0]] = value
+    text.scope.totals[total.data[0]] = lambda read: f"tl.sum({text.entry(one, index_of(total, read))})"
     text.numbers += region.program.tiles(total.heads)
 
 

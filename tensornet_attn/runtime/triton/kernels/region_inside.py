@@ -289,49 +289,106 @@ def store_entries(base, n, distance, REACH: tl.constexpr, in_bounds, x, before, 
     return before, after + tl.sum(tl.where(in_bounds & (distance >= REACH), x, 0.0), 1)
 
 
+@triton.constexpr_function
+def in_interpreter():
+    """Whether kernels run in the interpreter, which has no instructions of the GPU."""
+    return triton.knobs.runtime.interpret
+
+
 @triton.jit
-def uniform(n, m, lead, stream, seed):
-    """Two tiles of uniform random numbers, equal for equal query n and key m in every kernel."""
+def key_of(seed, DRAW: tl.constexpr):
+    """The key of the generator: the seed of the call, if it has one."""
+    if DRAW:
+        found = tl.load(seed)
+    else:
+        found = 0
+    return found
+
+
+@triton.jit
+def as_product(x, DOT: tl.constexpr):
+    """An integer tile, distributed over threads as products of tensor cores are, so that what is drawn stays there.
+
+    The compiler distributes a sum like a product in it, before it finds out that both shifts make the product zero.
+    """
+    if not in_interpreter() and DOT.primitive_bitwidth < 32:
+        product = tl.dot(tl.zeros((x.shape[0], 16), DOT), tl.zeros((16, x.shape[1]), DOT))
+        x += (product.to(tl.uint32, bitcast=True) >> 31) >> 1
+    return x
+
+
+@triton.jit
+def random_words(n, m, lead, stream, key):
+    """Four tiles of random 32-bit words, equal for equal query n and key m in every kernel.
+
+    Philox4x32 with 7 rounds, which passes BigCrush (Salmon et al., Parallel random numbers, SC 2011, table 2).
+    """
     across, down = (n * 0 + m).to(tl.uint32), (n + m * 0).to(tl.uint32)
     rest = across * 0
-    a, b, _, _ = tl.philox(tl.load(seed), across, down, rest + lead.to(tl.uint32), rest + stream)
-    return tl.uint_to_uniform_float(a), tl.uint_to_uniform_float(b)
+    return tl.philox(key, across, down, rest + lead.to(tl.uint32), rest + stream, 7)
 
 
 @triton.jit
-def gaussian_of(a, b):
-    """Gaussian random numbers from two uniform tiles, without tl.log and tl.cos, whose branches spill registers."""
-    bits = tl.maximum(a, 1e-7).to(tl.int32, bitcast=True)
-    power = (bits - 0x3F3504F3) >> 23  # a is 2 ** power times a number from sqrt(1 / 2) to sqrt(2)
-    rest = (bits - (power << 23)).to(tl.float32, bitcast=True)
-    x = (rest - 1) / (rest + 1)
-    s = x * x
-    log = 0.6931471805599453 * power + 2 * x * (1 + s * (1 / 3 + s * (1 / 5 + s * (1 / 7 + s / 9))))
-    y = 6.283185307179586 * (tl.abs(b - 0.5) - 0.25)  # sin(y) is cos(2 pi b), and y is at most pi / 2
-    s = y * y
-    sine = y * (1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110)))))
-    return tl.sqrt(-2 * log) * sine
+def uniform(n, m, lead, word, stream, key):
+    """Uniform random numbers in [0, 1). Tiles with the same lead and other words share the work of the generator."""
+    a, b, c, d = random_words(n, m, lead, stream, key)
+    if word == 1:
+        a = b
+    elif word == 2:
+        a = c
+    elif word == 3:
+        a = d
+    return (a >> 8).to(tl.float32) * (1 / 16777216)
+
+
+@triton.jit
+def gaussian_2d(n, m, lead, word, stream, key, DOT: tl.constexpr):
+    """Gaussian random numbers. Tiles with the same lead and other words share the work of the generator.
+
+    The logarithm, sine and cosine are the instructions of the GPU, with errors up to 7e-7, because functions with
+    branches spill registers.
+    """
+    a, b, c, d = random_words(n, as_product((n * 0 + m).to(tl.uint32), DOT), lead, stream, key)
+    if word >= 2:
+        a = c
+        b = d
+    x = a.to(tl.float32) * (1 / 4294967296) + (1 / 8589934592)  # in (0, 1]
+    y = b.to(tl.int32, bitcast=True).to(tl.float32) * (3.141592653589793 / 2147483648)  # in [-pi, pi]
+    if in_interpreter():
+        power, sine, cosine = tl.log2(x), tl.sin(y), tl.cos(y)
+    else:
+        power = instruction("lg2.approx.ftz.f32 $0, $1;", x)
+        sine, cosine = instruction("sin.approx.ftz.f32 $0, $1;", y), instruction("cos.approx.ftz.f32 $0, $1;", y)
+    found = cosine
+    if word % 2 == 1:
+        found = sine
+    return tl.sqrt(tl.abs(1.3862943611198906 * power)) * found
+
+
+@triton.jit
+def instruction(ASM: tl.constexpr, x):
+    """An instruction of the GPU, for each number of a float32 tile."""
+    return tl.inline_asm_elementwise(ASM, "=f,f", [x], tl.float32, True, 1)
 
 
 @triton.jit
 def noise_2d(
-    base, i, i_step, i_end, j, j_step, j_end, n, m, lead, stream, seed, std, DRAW: tl.constexpr, GIVEN: tl.constexpr,
-    SUMS: tl.constexpr,
+    base, i, i_step, i_end, j, j_step, j_end, n, m, lead, word, stream, key, std, DRAW: tl.constexpr,
+    GIVEN: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """The noise given at (i, j), else fresh Gaussian noise times std, else zeros."""
     found = tl.zeros((i.shape[0], j.shape[0]), SUMS)
     if GIVEN:
         found = load_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
     elif DRAW:
-        a, b = uniform(n, m, lead, stream, seed)
-        found = std * gaussian_of(a, b).to(SUMS)
+        found = std * gaussian_2d(n, m, lead, word, stream, key, DOT).to(SUMS)
     return found
 
 
 @triton.jit
-def dropped(x, n, m, lead, stream, seed, probability, TRAIN: tl.constexpr):
+def dropped(x, n, m, lead, word, stream, key, probability, TRAIN: tl.constexpr):
     """Dropout: zeroes entries in training and scales the others up."""
     if TRAIN:
-        a, _ = uniform(n, m, lead, stream, seed)
-        x = tl.where(a >= probability, x / (1 - probability), 0.0)
+        kept = uniform(n, m, lead, word, stream, key) >= probability
+        x = tl.where(kept, x * (1 / (1 - probability)), 0.0)
     return x

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from tensornet_attn.runtime.triton.configure import interpreted
 
+SPILLS = 8  # one of so many scalar accumulators counts, where all together cost less than smaller blocks
+
 
 @dataclass(frozen=True)
 class Footprint:
@@ -33,7 +35,7 @@ def need_of_cores(
     Warps with 16 rows each exchange nothing. From sm_90 on, operands stay in shared memory.
     """
     tiles, operands, streamed = own * more * footprint.tiles, own * footprint.resident, more * footprint.streamed
-    sums = own * footprint.accumulators + more * footprint.temporaries + 72 * warps * footprint.sums
+    sums, scalars = own * footprint.accumulators + more * footprint.temporaries, 72 * warps * footprint.sums
     staged = max((own + more) * footprint.wide, operands + streamed) * size
     if rows < 16 * warps:
         often = copies(rows, own * more // rows, warps)
@@ -41,7 +43,9 @@ def need_of_cores(
         least = own * footprint.accumulators + (operands + streamed) // 2  # in registers beside any tiles
         operands *= often if many else 1
         staged //= stages if target >= 90 else 1  # measured: a second stage takes hardly more there
+        sums += scalars // SPILLS  # those that spill are read and written once per block
         return max((tiles + sums + (operands + streamed) // 2) * 16 // 35, least * 3 // 4), staged
+    sums += scalars
     if target < 90:
         return (59 * tiles + 75 * sums + 15 * operands + 27 * streamed) // 100, staged
     return (580 * tiles + 675 * sums + 100 * operands) // 1000, (operands // stages + streamed) * size

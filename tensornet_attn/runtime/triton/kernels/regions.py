@@ -164,9 +164,7 @@ def backward_of(
     region, (query, key) = run.region, run.region.sides
     gradient, step = run.gradient(gradient)
     sums = torch.empty_like(lse)
-    if "sums" in region.kernels:
-        run.launch("sums", query, steps=step, lse=lse, gradient=gradient, sums=sums)
-    elif region.reads:
+    if region.reads and "sums" not in region.kernels:
         product = row_dots(run, gradient, out)
         every = [[i] for i in range(product.shape[1])]
         sums = product if region.reads == every else torch.stack([product[:, own].sum(1) for own in region.reads], 1)
@@ -178,7 +176,7 @@ def backward_of(
     rooms, stores = {}, {}
     for kind, kernel in region.kernels.items():
         written = [name for name in (*region.operands, "mask") if f"{name}_grad" in kernel.arg_names]
-        if not {*written} & {*asked}:
+        if kind != "sums" and not {*written} & {*asked}:
             continue
         steps, taken = step.copy(), dict.fromkeys(f"{name}_grad" for name in written)
         for name in written:
