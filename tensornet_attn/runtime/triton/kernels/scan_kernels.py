@@ -163,7 +163,8 @@ def delta_gradients_end(
     chunk, lead = (tl.program_id(0) % chunks).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
     place, start = tl.arange(0, CHUNK), chunk * CHUNK
     more, rows = length - start, lead * length + start
-    KEPT, beside = undone.dtype.element_ty, (lead // heads * length + start) * heads + lead % heads
+    KEPT = undone.dtype.element_ty
+    beside = (lead // heads * length + start) * heads + lead % heads
     keys += lead // heads * keys_batch + lead % heads * keys_head + start * keys_row
     values += lead // heads * values_batch + lead % heads * values_head + start * values_row
     undone += rows * features
