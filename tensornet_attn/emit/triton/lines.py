@@ -126,7 +126,7 @@ def source(
 
     `parted`: the results that a program writes for its part of the keys, if several programs share them.
     """
-    text.scope.before = before = []
+    text.scope.before = before = list[str]()
     sections = {section: rendered(text, section) for section in (FIRST, BEFORE, INSIDE, AFTER, LAST)}
     inside = sections[INSIDE]
     if text.crowded and any("tl.load(" in line for line in inside):
