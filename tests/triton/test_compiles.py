@@ -60,8 +60,8 @@ def test_wide_keys_of_the_delta_rule(dtype: torch.dtype, target: int) -> None:
 
 def test_what_does_not_fit() -> None:
     assert FITS.reasons_against == []
-    assert Used("one", "fp32", "CHUNK 64", 80, 4, 255, 72, 170_000).reasons_against == [
-        "72 bytes per thread are outside registers; at most 64 are allowed",
+    assert Used("one", "fp32", "CHUNK 64", 80, 4, 255, 3000, 170_000).reasons_against == [
+        "3000 bytes per thread are outside registers; at most 2048 are allowed",
         "170000 bytes of shared memory are needed; 166912 are available",
     ]
 
