@@ -77,8 +77,8 @@ class KDA(nn.Module):
         rates = exp(self.speed)  # h
         low = x @ self.Wa1  # ... m r
 
-        steps_of = (low @ self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:]) + self.step  # ... m h d
-        steps = softplus(steps_of)  # ... m h d
+        steps_of_2 = (low @ self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:]) + self.step  # ... m h d
+        steps = softplus(steps_of_2)  # ... m h d
 
         g = -rates[:, None] * steps  # ... m h d
         S = gated_delta_rule(

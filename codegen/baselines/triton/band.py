@@ -82,7 +82,7 @@ class Band(nn.Module):
 
 @triton.jit
 def y_1_tiles_forward(
-    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
+    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end, blocks,
     h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -126,16 +126,17 @@ def y_1_tiles_forward(
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
 
 
 @triton.jit
 def y_1_tiles_rows(
     Q, K, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -143,11 +144,12 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
@@ -177,15 +179,18 @@ def y_1_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
     d_Q_4 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
+            d_size, d_Q_4,
+        )
 
 
 @triton.jit
 def y_1_tiles_keys(
     Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -194,6 +199,7 @@ def y_1_tiles_keys(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -218,7 +224,7 @@ def y_1_tiles_keys(
         )  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
         d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
         d_V_2 += d_V_3
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -227,10 +233,16 @@ def y_1_tiles_keys(
         d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K_3
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d, V_grad_step[3],
+            d_size, d_V_2,
+        )
     d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
+            d_size, d_K_4,
+        )
 
 
 y_1_tiles = region(

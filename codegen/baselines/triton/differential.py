@@ -123,8 +123,8 @@ class Differential(nn.Module):
 
 @triton.jit
 def O_of_1_tiles_forward(
-    Q1, K1, V, mask, key_mask, out, lse, Q1_step, K1_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    Q1, K1, V, mask, key_mask, out, lse, Q1_step, K1_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end,
+    blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -165,16 +165,18 @@ def O_of_1_tiles_forward(
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
-        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, e, out_step[3], e_size,
+        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
 
 
 @triton.jit
 def O_of_1_tiles_rows(
     Q1, K1, V, mask, key_mask, lse, gradient, sums, mask_grad, Q1_grad, Q1_step, K1_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, Q1_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """A1.of, A1, O.of.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -183,11 +185,12 @@ def O_of_1_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q1_2 = tl.zeros((n_block, d_wide), SUMS)
     Q1_tile = load_2d(Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size)  # n d
     A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
     A1_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -212,15 +215,19 @@ def O_of_1_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A1_scores)
     d_Q1_4 = number_0 * d_Q1_2  # n d
     if Q1_grad is not None:
-        store_2d(Q1_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q1_4)
+        store_2d(
+            Q1_grad + batch * Q1_grad_step[0] + h_at * Q1_grad_step[1], n, Q1_grad_step[2], n_end, d, Q1_grad_step[3],
+            d_size, d_Q1_4,
+        )
 
 
 @triton.jit
 def O_of_1_tiles_keys(
     Q1, K1, V, mask, key_mask, lse, gradient, sums, V_grad, K1_grad, Q1_step, K1_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, V_grad_step, K1_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """A1.of, A1, O.of.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -230,6 +237,7 @@ def O_of_1_tiles_keys(
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, e_wide), SUMS)
     d_K1_2 = tl.zeros((m_block, d_wide), SUMS)
     K1_tile = load_2d(K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size)  # m d
@@ -249,7 +257,7 @@ def O_of_1_tiles_keys(
         seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
         A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[None, :])  # n m
-        d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
         d_V_3 = dot_of(A1, d_2, DOT, SUMS)  # m e
         d_V_2 += d_V_3
         d_A1 = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -258,10 +266,16 @@ def O_of_1_tiles_keys(
         d_K1_3 = dot_of(d_A1_scores, Q1_tile, DOT, SUMS)  # m d
         d_K1_2 += d_K1_3
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * e_size, m, e_size, m_end, e, 1, e_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, e, V_grad_step[3],
+            e_size, d_V_2,
+        )
     d_K1_4 = number_0 * d_K1_2  # m d
     if K1_grad is not None:
-        store_2d(K1_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K1_4)
+        store_2d(
+            K1_grad + batch * K1_grad_step[0] + h_at * K1_grad_step[1], m, K1_grad_step[2], m_end, d, K1_grad_step[3],
+            d_size, d_K1_4,
+        )
 
 
 O_of_1_tiles = region(
@@ -278,10 +292,11 @@ O_of_1_tiles = region(
 
 @triton.jit
 def O_of_3_tiles_forward(
-    Q2, K2, O_of_p2, mask, key_mask, out, lse, Q2_step, K2_step, O_of_p2_step, mask_step, key_mask_step, n_end, m_end,
-    blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    Q2, K2, O_of_p2, mask, key_mask, out, lse, Q2_step, K2_step, O_of_p2_step, mask_step, key_mask_step, out_step,
+    n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """A2.of, A2, O.of.p3."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -321,16 +336,18 @@ def O_of_3_tiles_forward(
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
-        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, e, out_step[3], e_size,
+        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
 
 
 @triton.jit
 def O_of_3_tiles_rows(
     Q2, K2, O_of_p2, mask, key_mask, lse, gradient, sums, mask_grad, Q2_grad, Q2_step, K2_step, O_of_p2_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, Q2_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """A2.of, A2, O.of.p3: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -339,12 +356,13 @@ def O_of_3_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
     d_Q2_2 = tl.zeros((n_block, d_wide), SUMS)
     Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
     A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
     A2_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -369,15 +387,19 @@ def O_of_3_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A2_scores)
     d_Q2_4 = number_0 * d_Q2_2  # n d
     if Q2_grad is not None:
-        store_2d(Q2_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q2_4)
+        store_2d(
+            Q2_grad + batch * Q2_grad_step[0] + h_at * Q2_grad_step[1], n, Q2_grad_step[2], n_end, d, Q2_grad_step[3],
+            d_size, d_Q2_4,
+        )
 
 
 @triton.jit
 def O_of_3_tiles_keys(
     Q2, K2, O_of_p2, mask, key_mask, lse, gradient, sums, O_of_p2_grad, K2_grad, Q2_step, K2_step, O_of_p2_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, gradient_step, O_of_p2_grad_step, K2_grad_step, n_end, m_end, blocks, h_programs,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A2.of, A2, O.of.p3: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -388,6 +410,7 @@ def O_of_3_tiles_keys(
     e = tl.arange(0, e_wide)
     O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_O_scores_2_2 = tl.zeros((m_block, e_wide), SUMS)
     d_K2_2 = tl.zeros((m_block, d_wide), SUMS)
     K2_tile = load_2d(K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size)  # m d
@@ -407,7 +430,7 @@ def O_of_3_tiles_keys(
         seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
         A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[None, :])  # n m
-        d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
         d_O_scores_2_3 = dot_of(A2, d_2, DOT, SUMS)  # m e
         d_O_scores_2_2 += d_O_scores_2_3
         d_A2 = dot_of(O_of_p2_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -416,10 +439,16 @@ def O_of_3_tiles_keys(
         d_K2_3 = dot_of(d_A2_scores, Q2_tile, DOT, SUMS)  # m d
         d_K2_2 += d_K2_3
     if O_of_p2_grad is not None:
-        store_2d(O_of_p2_grad + pair * m_end * e_size, m, e_size, m_end, e, 1, e_size, d_O_scores_2_2)
+        store_2d(
+            O_of_p2_grad + batch * O_of_p2_grad_step[0] + h_at * O_of_p2_grad_step[1], m, O_of_p2_grad_step[2], m_end,
+            e, O_of_p2_grad_step[3], e_size, d_O_scores_2_2,
+        )
     d_K2_4 = number_0 * d_K2_2  # m d
     if K2_grad is not None:
-        store_2d(K2_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K2_4)
+        store_2d(
+            K2_grad + batch * K2_grad_step[0] + h_at * K2_grad_step[1], m, K2_grad_step[2], m_end, d, K2_grad_step[3],
+            d_size, d_K2_4,
+        )
 
 
 O_of_3_tiles = region(

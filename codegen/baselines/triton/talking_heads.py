@@ -148,9 +148,9 @@ def y_1_tiles_statistics(
 @triton.jit
 def y_1_tiles_forward(
     Q, K, Pl, Pw, V, mask, key_mask, out, lse, Q_step, K_step, Pl_step: tl.constexpr, Pw_step: tl.constexpr, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, e_programs, out_part, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, out_step, n_end, m_end, blocks, e_programs, out_part, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -162,7 +162,7 @@ def y_1_tiles_forward(
         out += tl.program_id(1).to(tl.int64) * out_part
     Pl_base = Pl + batch * Pl_step[0]
     Pw_base = Pw + batch * Pw_step[0]
-    acc = (tl.zeros((n_block, d_wide), SUMS),) * 2
+    acc = (tl.zeros((n_block, d_wide), SUMS),) * 8
     Q_tile = ()
     for g in tl.static_range(8):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
@@ -198,27 +198,30 @@ def y_1_tiles_forward(
             )  # n m
             A += (softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None]),)  # n m
         acc_next = ()
-        for e in tl.static_range(2):
+        for e in tl.static_range(8):
             U = tl.zeros((n_block, m_block), SUMS)
             for h in tl.static_range(8):
-                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
+                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 8 + e) * Pw_step[2]).to(SUMS)  # a number
                 U += A[h] * Pw_value  # n m
             V_tile = load_2d(
-                V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                V + batch * V_step[0] + (e_at * 8 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             read = dot_of(U, V_tile, DOT, SUMS)  # n d
             acc_next += (acc[e] + read,)
         acc = acc_next
-    for e in tl.static_range(2):
-        store_2d(out + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc[e])
+    for e in tl.static_range(8):
+        store_2d(
+            out + batch * out_step[0] + (e_at * 8 + e) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+            acc[e],
+        )
 
 
 @triton.jit
 def y_1_tiles_sums(
-    Q, K, Pl, Pw, V, mask, key_mask, lse, gradient, sums, Q_step, K_step, Pl_step: tl.constexpr, Pw_step: tl.constexpr,
-    V_step, mask_step, key_mask_step, n_end, m_end, blocks, e_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    Q, K, Pl, Pw, V, mask, key_mask, lse, gradient, sums, Pw_grad, Q_step, K_step, Pl_step: tl.constexpr,
+    Pw_step: tl.constexpr, V_step, mask_step, key_mask_step, gradient_step, n_end, m_end, blocks, e_programs,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1: the rows of A dA of each map."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -226,9 +229,11 @@ def y_1_tiles_sums(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0]
     Pl_base = Pl + batch * Pl_step[0]
     Pw_base = Pw + batch * Pw_step[0]
     sums_0 = (tl.zeros((n_block,), SUMS),) * 8
+    d_Pw_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 64
     Q_tile = ()
     for g in tl.static_range(8):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
@@ -236,8 +241,13 @@ def y_1_tiles_sums(
     for h in tl.static_range(8):
         A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     d_2 = ()
-    for e in tl.static_range(2):
-        d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+    for e in tl.static_range(8):
+        d_2 += (
+            load_2d(
+                gradient_base + (e_at * 8 + e) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            ),
+        )  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -249,11 +259,12 @@ def y_1_tiles_sums(
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         d_U = ()
-        for e in tl.static_range(2):
+        for e in tl.static_range(8):
             V_tile = load_2d(
-                V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                V + batch * V_step[0] + (e_at * 8 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
+        d_Pw_2_next = ()
         sums_0_next = ()
         for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
@@ -270,88 +281,30 @@ def y_1_tiles_sums(
             )  # n m
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             d_A = tl.zeros((n_block, m_block), SUMS)
-            for e in tl.static_range(2):
-                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
+            for e in tl.static_range(8):
+                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 8 + e) * Pw_step[2]).to(SUMS)  # a number
                 d_A += d_U[e] * Pw_value  # n m
+                d_Pw_3 = d_U[e] * A  # n m
+                d_Pw_2_next += (d_Pw_2[h * 8 + e] + in_parts(d_Pw_3, PARTS),)
             A_dA = A * d_A  # n m
             sum = tl.sum(A_dA, 1)  # n
             sums_0_next += (sums_0[h] + sum,)
+        d_Pw_2 = d_Pw_2_next
         sums_0 = sums_0_next
     for h in tl.static_range(8):
         store_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end, sums_0[h])
-
-
-@triton.jit
-def y_1_tiles_numbers(
-    Q, K, Pl, Pw, V, mask, key_mask, lse, gradient, sums, Pw_grad, Q_step, K_step, Pl_step: tl.constexpr,
-    Pw_step: tl.constexpr, V_step, mask_step, key_mask_step, n_end, m_end, blocks, e_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """A.of.p1, A.of, A, U, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    e_at, batch = pair % e_programs, pair // e_programs
-    d = tl.arange(0, d_wide)
-    Pl_base = Pl + batch * Pl_step[0]
-    d_Pw_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 16
-    d_2 = ()
-    for e in tl.static_range(2):
-        d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
-    Q_tile = ()
-    for g in tl.static_range(8):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
-    A_rows = ()
-    for h in tl.static_range(8):
-        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
-    for start in range(0, m_end, m_block):
-        m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        tl.debug_barrier()  # reload scalars per block instead of keeping them
-        d_U = ()
-        for e in tl.static_range(2):
-            V_tile = load_2d(
-                V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
-        A_scores_1 = ()
-        for g in tl.static_range(8):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
-        d_Pw_2_next = ()
-        for h in tl.static_range(8):
-            A_scores = tl.zeros((n_block, m_block), SUMS)
-            for g in tl.static_range(8):
-                Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
-                A_scores += Pl_value * A_scores_1[g]  # n m
-            A_scores_2 = with_bias(
-                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
-                mask_step[3], m_end, MASK, SUMS,
-            )  # n m
-            seen_2 = allowed(
-                visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
-                MASK,
-            )  # n m
-            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
-            for e in tl.static_range(2):
-                d_Pw_3 = d_U[e] * A  # n m
-                d_Pw_2_next += (d_Pw_2[h * 2 + e] + in_parts(d_Pw_3, PARTS),)
-        d_Pw_2 = d_Pw_2_next
-    for h in tl.static_range(8):
-        for e in tl.static_range(2):
+        for e in tl.static_range(8):
             if Pw_grad is not None:
-                tl.store(Pw_grad + ((pair * blocks + block) * 16 + h * 2 + e), tl.sum(d_Pw_2[h * 2 + e]))
+                tl.store(Pw_grad + ((pair * blocks + block) * 64 + h * 8 + e), tl.sum(d_Pw_2[h * 8 + e]))
 
 
 @triton.jit
-def y_1_tiles_numbers_2(
-    Q, K, Pl, Pw, V, mask, key_mask, lse, gradient, sums, Pl_grad, Q_step, K_step, Pl_step: tl.constexpr,
-    Pw_step: tl.constexpr, V_step, mask_step, key_mask_step, n_end, m_end, blocks, e_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+def y_1_tiles_rows(
+    Q, K, Pl, Pw, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Pl_grad, Q_step, K_step,
+    Pl_step: tl.constexpr, Pw_step: tl.constexpr, V_step, mask_step, key_mask_step, gradient_step, Q_grad_step, n_end,
+    m_end, blocks, e_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -359,8 +312,10 @@ def y_1_tiles_numbers_2(
     n = first + tl.arange(0, n_block)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0]
     Pl_base = Pl + batch * Pl_step[0]
     Pw_base = Pw + batch * Pw_step[0]
+    d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 8
     d_Pl_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 64
     Q_tile = ()
     for g in tl.static_range(8):
@@ -371,30 +326,41 @@ def y_1_tiles_numbers_2(
         A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
         A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     d_2 = ()
-    for e in tl.static_range(2):
-        d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+    for e in tl.static_range(8):
+        d_2 += (
+            load_2d(
+                gradient_base + (e_at * 8 + e) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            ),
+        )  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        tl.debug_barrier()  # reload scalars per block instead of keeping them
+        K_tile = ()
         A_scores_1 = ()
         for g in tl.static_range(8):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
+            K_tile += (
+                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
+            )  # m d
+            A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
         d_U = ()
-        for e in tl.static_range(2):
+        for e in tl.static_range(8):
             V_tile = load_2d(
-                V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                V + batch * V_step[0] + (e_at * 8 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
+        d_A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
         d_Pl_2_next = ()
+        tl.debug_barrier()  # recompute instead of keeping values in registers
         for h in tl.static_range(8):
+            d_A_scores_1_next = ()
+            Pl_value = ()
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
-                Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
-                A_scores += Pl_value * A_scores_1[g]  # n m
+                Pl_value += (tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS),)  # a number
+                A_scores += Pl_value[g] * A_scores_1[g]  # n m
             A_scores_2 = with_bias(
                 A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
                 mask_step[3], m_end, MASK, SUMS,
@@ -405,14 +371,30 @@ def y_1_tiles_numbers_2(
             )  # n m
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             d_A = tl.zeros((n_block, m_block), SUMS)
-            for e in tl.static_range(2):
-                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
+            for e in tl.static_range(8):
+                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 8 + e) * Pw_step[2]).to(SUMS)  # a number
                 d_A += d_U[e] * Pw_value  # n m
             d_A_scores = A * (d_A - A_sums[h][:, None])  # n m
             for g in tl.static_range(8):
+                d_A_scores_1_next += (d_A_scores_1[g] + d_A_scores * Pl_value[g],)  # n m
                 d_Pl_3 = d_A_scores * A_scores_1[g]  # n m
                 d_Pl_2_next += (d_Pl_2[h * 8 + g] + in_parts(d_Pl_3, PARTS),)
+            if mask_grad is not None:
+                store_2d(mask_grad + (pair * 8 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
+            d_A_scores_1 = d_A_scores_1_next
         d_Pl_2 = d_Pl_2_next
+        d_Q_2_next = ()
+        for g in tl.static_range(8):
+            d_Q_3 = dot_of(d_A_scores_1[g], K_tile[g], DOT, SUMS)  # n d
+            d_Q_2_next += (d_Q_2[g] + d_Q_3,)
+        d_Q_2 = d_Q_2_next
+    for g in tl.static_range(8):
+        d_Q_4 = number_0 * d_Q_2[g]  # n d
+        if Q_grad is not None:
+            store_2d(
+                Q_grad + batch * Q_grad_step[0] + e_at * Q_grad_step[4] + g * Q_grad_step[1], n, Q_grad_step[2], n_end,
+                d, Q_grad_step[3], d_size, d_Q_4,
+            )
     for h in tl.static_range(8):
         for g in tl.static_range(8):
             d_Pl_4 = number_0 * tl.sum(d_Pl_2[h * 8 + g])  # a number
@@ -421,197 +403,120 @@ def y_1_tiles_numbers_2(
 
 
 @triton.jit
-def y_1_tiles_rows(
-    Q, K, Pl, Pw, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, Pl_step: tl.constexpr,
-    Pw_step: tl.constexpr, V_step, mask_step, key_mask_step, n_end, m_end, blocks, e_programs, e_parts, e_share,
-    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+def y_1_tiles_keys(
+    Q, K, Pl, Pw, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, Pl_step: tl.constexpr,
+    Pw_step: tl.constexpr, V_step, mask_step, key_mask_step, gradient_step, V_grad_step, K_grad_step, n_end, m_end,
+    blocks, e_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1: gradients."""
-    block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    e_part, batch = lead % e_parts, lead // e_parts
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * m_block
+    m = first + tl.arange(0, m_block)
+    e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 8
-    for e_at in range(e_part * e_share, tl.minimum(e_part * e_share + e_share, e_programs)):
-        pair = batch * e_programs + e_at
-        Pl_base = Pl + batch * Pl_step[0]
-        Pw_base = Pw + batch * Pw_step[0]
+    gradient_base = gradient + batch * gradient_step[0]
+    Pl_base = Pl + batch * Pl_step[0]
+    Pw_base = Pw + batch * Pw_step[0]
+    d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
+    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
+    K_tile = ()
+    for g in tl.static_range(8):
+        K_tile += (load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),)  # m d
+    V_tile = ()
+    for e in tl.static_range(8):
+        V_tile += (
+            load_2d(V + batch * V_step[0] + (e_at * 8 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
+        )  # m d
+    for start in range(0, n_end, n_block):
+        n = start + tl.arange(0, n_block)
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q_tile = ()
+        A_scores_1 = ()
         for g in tl.static_range(8):
             Q_tile += (
                 load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
             )  # n d
-        A_rows = ()
-        A_sums = ()
-        for h in tl.static_range(8):
-            A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
-            A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+            A_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
         d_2 = ()
-        for e in tl.static_range(2):
-            d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
-        for start in range(0, m_end, m_block):
-            m = start + tl.arange(0, m_block)
-            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
-            edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            K_tile = ()
-            A_scores_1 = ()
+        d_U = ()
+        for e in tl.static_range(8):
+            d_2 += (
+                load_2d(
+                    gradient_base + (e_at * 8 + e) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                    d_size,
+                ),
+            )  # n d
+            d_U += (dot_of(V_tile[e], tl.trans(d_2[e]), DOT, SUMS),)  # n m
+        U = (tl.zeros((m_block, n_block), SUMS),) * 8
+        d_A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
+        for h in tl.static_range(8):
+            U_next = ()
+            d_A_scores_1_next = ()
+            Pl_value = ()
+            A_scores = tl.zeros((m_block, n_block), SUMS)
             for g in tl.static_range(8):
-                K_tile += (
-                    load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
-                )  # m d
-                A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
-            d_U = ()
-            for e in tl.static_range(2):
-                V_tile = load_2d(
-                    V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-                )  # m d
-                d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
-            d_A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
-            for h in tl.static_range(8):
-                d_A_scores_1_next = ()
-                Pl_value = ()
-                A_scores = tl.zeros((n_block, m_block), SUMS)
-                for g in tl.static_range(8):
-                    Pl_value += (tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS),)  # a number
-                    A_scores += Pl_value[g] * A_scores_1[g]  # n m
-                A_scores_2 = with_bias(
-                    A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
-                    mask_step[3], m_end, MASK, SUMS,
-                )  # n m
-                seen_2 = allowed(
-                    visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
-                    m_end, MASK,
-                )  # n m
-                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
-                d_A = tl.zeros((n_block, m_block), SUMS)
-                for e in tl.static_range(2):
-                    Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
-                    d_A += d_U[e] * Pw_value  # n m
-                d_A_scores = A * (d_A - A_sums[h][:, None])  # n m
-                for g in tl.static_range(8):
-                    d_A_scores_1_next += (d_A_scores_1[g] + d_A_scores * Pl_value[g],)  # n m
-                if mask_grad is not None:
-                    store_2d(mask_grad + (pair * 8 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-                d_A_scores_1 = d_A_scores_1_next
-            d_Q_2_next = ()
+                Pl_value += (tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS),)  # a number
+                A_scores += Pl_value[g] * A_scores_1[g]  # n m
+            A_scores_2 = with_bias(
+                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], m, mask_step[3], m_end, n,
+                mask_step[2], n_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask + batch * mask_step[0] + h * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end,
+                MASK,
+            )  # n m
+            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+            A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
+            d_A = tl.zeros((m_block, n_block), SUMS)
+            for e in tl.static_range(8):
+                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 8 + e) * Pw_step[2]).to(SUMS)  # a number
+                U_next += (U[e] + A * Pw_value,)  # n m
+                d_A += d_U[e] * Pw_value  # n m
+            A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+            d_A_scores = A * (d_A - A_sums[None, :])  # n m
             for g in tl.static_range(8):
-                d_Q_3 = dot_of(d_A_scores_1[g], K_tile[g], DOT, SUMS)  # n d
-                d_Q_2_next += (d_Q_2[g] + d_Q_3,)
-            d_Q_2 = d_Q_2_next
-    for g in tl.static_range(8):
-        if Q_grad is not None:
-            store_2d(Q_grad + (lead * 8 + g) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_2[g])
-
-
-@triton.jit
-def y_1_tiles_keys(
-    Q, K, Pl, Pw, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, Pl_step: tl.constexpr,
-    Pw_step: tl.constexpr, V_step, mask_step, key_mask_step, n_end, m_end, blocks, e_programs, e_parts, e_share,
-    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """A.of.p1, A.of, A, U, y.p1: gradients."""
-    block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
-    e_part, batch = lead % e_parts, lead // e_parts
-    d = tl.arange(0, d_wide)
-    d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
-    for e_at in range(e_part * e_share, tl.minimum(e_part * e_share + e_share, e_programs)):
-        pair = batch * e_programs + e_at
-        Pl_base = Pl + batch * Pl_step[0]
-        Pw_base = Pw + batch * Pw_step[0]
-        d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
-        K_tile = ()
+                d_A_scores_1_next += (d_A_scores_1[g] + d_A_scores * Pl_value[g],)  # n m
+            U = U_next
+            d_A_scores_1 = d_A_scores_1_next
+        d_V_2_next = ()
+        for e in tl.static_range(8):
+            d_V_3 = dot_of(U[e], d_2[e], DOT, SUMS)  # m d
+            d_V_2_next += (d_V_2[e] + d_V_3,)
+        d_V_2 = d_V_2_next
+        d_K_2_next = ()
         for g in tl.static_range(8):
-            K_tile += (
-                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
-            )  # m d
-        V_tile = ()
-        for e in tl.static_range(2):
-            V_tile += (
-                load_2d(V + batch * V_step[0] + (e_at * 2 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
-            )  # m d
-        for start in range(0, n_end, n_block):
-            n = start + tl.arange(0, n_block)
-            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
-            edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            Q_tile = ()
-            A_scores_1 = ()
-            for g in tl.static_range(8):
-                Q_tile += (
-                    load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
-                )  # n d
-                A_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
-            d_2 = ()
-            d_U = ()
-            for e in tl.static_range(2):
-                d_2 += (load_2d(gradient + (pair * 2 + e) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
-                d_U += (dot_of(V_tile[e], tl.trans(d_2[e]), DOT, SUMS),)  # n m
-            U = (tl.zeros((m_block, n_block), SUMS),) * 2
-            d_A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
-            for h in tl.static_range(8):
-                U_next = ()
-                d_A_scores_1_next = ()
-                Pl_value = ()
-                A_scores = tl.zeros((m_block, n_block), SUMS)
-                for g in tl.static_range(8):
-                    Pl_value += (tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS),)  # a number
-                    A_scores += Pl_value[g] * A_scores_1[g]  # n m
-                A_scores_2 = with_bias(
-                    A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], m, mask_step[3], m_end, n,
-                    mask_step[2], n_end, MASK, SUMS,
-                )  # n m
-                seen_2 = allowed(
-                    visible, mask + batch * mask_step[0] + h * mask_step[1], m, mask_step[3], m_end, n, mask_step[2],
-                    n_end, MASK,
-                )  # n m
-                A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-                A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-                d_A = tl.zeros((m_block, n_block), SUMS)
-                for e in tl.static_range(2):
-                    Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 2 + e) * Pw_step[2]).to(SUMS)  # a number
-                    U_next += (U[e] + A * Pw_value,)  # n m
-                    d_A += d_U[e] * Pw_value  # n m
-                A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
-                d_A_scores = A * (d_A - A_sums[None, :])  # n m
-                for g in tl.static_range(8):
-                    d_A_scores_1_next += (d_A_scores_1[g] + d_A_scores * Pl_value[g],)  # n m
-                U = U_next
-                d_A_scores_1 = d_A_scores_1_next
-            d_V_2_next = ()
-            for e in tl.static_range(2):
-                d_V_3 = dot_of(U[e], d_2[e], DOT, SUMS)  # m d
-                d_V_2_next += (d_V_2[e] + d_V_3,)
-            d_V_2 = d_V_2_next
-            d_K_2_next = ()
-            for g in tl.static_range(8):
-                d_K_3 = dot_of(d_A_scores_1[g], Q_tile[g], DOT, SUMS)  # m d
-                d_K_2_next += (d_K_2[g] + d_K_3,)
-            d_K_2 = d_K_2_next
-        for e in tl.static_range(2):
-            if V_grad is not None:
-                store_2d(V_grad + (pair * 2 + e) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2[e])
+            d_K_3 = dot_of(d_A_scores_1[g], Q_tile[g], DOT, SUMS)  # m d
+            d_K_2_next += (d_K_2[g] + d_K_3,)
+        d_K_2 = d_K_2_next
+    for e in tl.static_range(8):
+        if V_grad is not None:
+            store_2d(
+                V_grad + batch * V_grad_step[0] + (e_at * 8 + e) * V_grad_step[1], m, V_grad_step[2], m_end, d,
+                V_grad_step[3], d_size, d_V_2[e],
+            )
     for g in tl.static_range(8):
+        d_K_4 = number_0 * d_K_2[g]  # m d
         if K_grad is not None:
-            store_2d(K_grad + (lead * 8 + g) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2[g])
+            store_2d(
+                K_grad + batch * K_grad_step[0] + e_at * K_grad_step[4] + g * K_grad_step[1], m, K_grad_step[2], m_end,
+                d, K_grad_step[3], d_size, d_K_4,
+            )
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
-    operands={"Q": "g n d", "K": "g m d", "Pl": "g h", "Pw": "h e", "V": "e m d"}, heads={"g": 8, "h": 8, "e": 2},
+    operands={"Q": "g n d", "K": "g m d", "Pl": "g h", "Pw": "h e", "V": "e m d"}, heads={"g": 8, "h": 8, "e": 8},
     whole=("g", "h"), widths={"d": "d"}, result="e n d", others="h", sizes={"g": 8, "h": 8, "e": 8},
-    reads=[[], [], [], [], [], [], [], []], loops={"rows": "e", "keys": "e"},
-    live={"statistics": 11, "forward": 17, "sums": 14, "numbers": 13, "numbers_2": 14, "rows": 22, "keys": 24},
-    sums={"statistics": 0, "forward": 0, "sums": 0, "numbers": 16, "numbers_2": 64, "rows": 0, "keys": 0},
-    accumulators={"statistics": [], "forward": ["d", "d"], "sums": [], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    resident={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    streamed={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    temporaries={"statistics": [], "forward": [], "sums": [], "numbers": [], "numbers_2": [], "rows": [], "keys": []},
-    random=False, noise=(),
-    kernels={"statistics": y_1_tiles_statistics, "forward": y_1_tiles_forward, "sums": y_1_tiles_sums, "numbers": y_1_tiles_numbers, "numbers_2": y_1_tiles_numbers_2, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
+    reads=[[], [], [], [], [], [], [], []], loops={},
+    live={"statistics": 11, "forward": 17, "sums": 20, "rows": 28, "keys": 36},
+    sums={"statistics": 0, "forward": 0, "sums": 64, "rows": 64, "keys": 0},
+    accumulators={"statistics": [], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    resident={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    streamed={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    temporaries={"statistics": [], "forward": [], "sums": [], "rows": [], "keys": []}, random=False, noise=(),
+    kernels={"statistics": y_1_tiles_statistics, "forward": y_1_tiles_forward, "sums": y_1_tiles_sums, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -23,6 +23,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
     in_parts,
+    key_of,
     load_1d,
     load_2d,
     log_sum,
@@ -114,10 +115,10 @@ class Gfish(nn.Module):
 def y_1_tiles_forward(
     Q, K, P, L_of_of_p3, eps, W2, b2, V, mask, key_mask, out, lse, seed, Q_step, K_step, P_step: tl.constexpr,
     L_of_of_p3_step: tl.constexpr, eps_step, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
-    TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    key_mask_step, out_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -128,14 +129,15 @@ def y_1_tiles_forward(
     if SPLIT:
         out += tl.program_id(1).to(tl.int64) * out_part
         lse += tl.program_id(1).to(tl.int64) * lse_part
+    seed_key = key_of(seed, TRAIN)
     P_base = P + batch * P_step[0]
     L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0]
     W2_base = W2 + batch * W2_step[0]
     b2_base = b2 + batch * b2_step[0]
     mask_base = mask + batch * mask_step[0]
-    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 4
-    l_i_0 = (tl.zeros((n_block,), SUMS),) * 4
-    acc = (tl.zeros((n_block, d_wide), SUMS),) * 4
+    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 8
+    l_i_0 = (tl.zeros((n_block,), SUMS),) * 8
+    acc = (tl.zeros((n_block, d_wide), SUMS),) * 8
     Q_tile = ()
     for g in tl.static_range(4):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
@@ -152,61 +154,63 @@ def y_1_tiles_forward(
         for g in tl.static_range(4):
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
-        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
-        for k in range(8):
-            A_scores_1_next = ()
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
-            )  # n m
-            L = tl.zeros((n_block, m_block), SUMS)
-            for g in tl.static_range(4):
-                P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
-                L_of_of_p3_value = tl.load(
-                    L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
-                ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
-                L += tl.maximum(L_scores_scores, 0.0)  # n m
-            for h in tl.static_range(4):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
-                A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
-            A_scores_1 = A_scores_1_next
+        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
+        for k_four in range(2):
+            for k_word in tl.static_range(4):
+                k = k_four * 4 + k_word
+                A_scores_1_next = ()
+                eps_2 = noise_2d(
+                    eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
+                    n[:, None], m[None, :], batch * 2 + k_four, k_word, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
+                )  # n m
+                L = tl.zeros((n_block, m_block), SUMS)
+                for g in tl.static_range(4):
+                    P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
+                    L_of_of_p3_value = tl.load(
+                        L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
+                    ).to(SUMS)  # a number
+                    L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
+                    L += tl.maximum(L_scores_scores, 0.0)  # n m
+                for h in tl.static_range(8):
+                    W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
+                    A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
+                A_scores_1 = A_scores_1_next
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
-        for h in tl.static_range(4):
-            b2_value = tl.load(b2_base + (h_at * 4 + h) * b2_step[1]).to(SUMS)  # a number
+        for h in tl.static_range(8):
+            b2_value = tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS)  # a number
             A_scores = with_bias(
-                A_scores_1[h] + b2_value, number_0, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end,
+                A_scores_1[h] + b2_value, number_0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end,
                 m, mask_step[3], m_end, MASK, SUMS,
             )  # n m
             seen_2 = allowed(
-                visible, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
             V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             read = dot_of(A, V_tile, DOT, SUMS)  # n d
             acc_next += (acc[h] * alpha[:, None] + read,)
         m_i_0 = m_i_0_next
         l_i_0 = l_i_0_next
         acc = acc_next
-    for h in tl.static_range(4):
-        store_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
+    for h in tl.static_range(8):
+        store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
         store_2d(
-            out + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
+            out + batch * out_step[0] + (h_at * 8 + h) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
         )
 
 
 @triton.jit
 def y_1_tiles_numbers(
-    Q, K, P, L_of_of_p3, eps, W2, b2, V, mask, key_mask, lse, gradient, sums, b2_grad, L_of_of_p3_grad, P_grad, seed,
-    Q_step, K_step, P_step: tl.constexpr, L_of_of_p3_step: tl.constexpr, eps_step, W2_step: tl.constexpr,
-    b2_step: tl.constexpr, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    Q, K, P, L_of_of_p3, eps, W2, b2, V, mask, key_mask, lse, gradient, sums, W2_grad, seed, Q_step, K_step,
+    P_step: tl.constexpr, L_of_of_p3_step: tl.constexpr, eps_step, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step,
+    mask_step, key_mask_step, gradient_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
     d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
     TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
     SUMS: tl.constexpr,
@@ -217,151 +221,29 @@ def y_1_tiles_numbers(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0]
+    seed_key = key_of(seed, TRAIN)
     P_base = P + batch * P_step[0]
     L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0]
     W2_base = W2 + batch * W2_step[0]
     b2_base = b2 + batch * b2_step[0]
     mask_base = mask + batch * mask_step[0]
-    k_every = tl.arange(0, 8)
-    d_b2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 4
-    d_L_scores_scores_3_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 4
-    d_P_2 = (tl.zeros((8, parts_of(n_block, m_block, PARTS)), SUMS),) * 4
+    d_W2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 64
     Q_tile = ()
     for g in tl.static_range(4):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
     A_rows = ()
     d_2 = ()
     A_sums = ()
-    for h in tl.static_range(4):
-        A_rows += (load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
-        d_2 += (load_2d(gradient + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
-        A_sums += (load_1d(sums + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
-    for start in range(0, m_end, m_block):
-        m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        tl.debug_barrier()  # reload scalars per block instead of keeping them
-        L_scores_scores_1 = ()
-        for g in tl.static_range(4):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-            L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
-        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
-        for k in range(8):
-            A_scores_1_next = ()
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
-            )  # n m
-            L = tl.zeros((n_block, m_block), SUMS)
-            for g in tl.static_range(4):
-                P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
-                L_of_of_p3_value = tl.load(
-                    L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
-                ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
-                L += tl.maximum(L_scores_scores, 0.0)  # n m
-            for h in tl.static_range(4):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
-                A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
-            A_scores_1 = A_scores_1_next
-        d_A_scores = ()
-        d_b2_2_next = ()
-        for h in tl.static_range(4):
-            b2_value = tl.load(b2_base + (h_at * 4 + h) * b2_step[1]).to(SUMS)  # a number
-            A_scores = with_bias(
-                A_scores_1[h] + b2_value, number_0, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end,
-                m, mask_step[3], m_end, MASK, SUMS,
-            )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
-            A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
-            d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
-            d_b2_2_next += (d_b2_2[h] + in_parts(d_A_scores[h], PARTS),)
-        d_b2_2 = d_b2_2_next
-        for k in range(8):
-            eps_2 = noise_2d(
-                eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
-            )  # n m
-            d_L = tl.zeros((n_block, m_block), SUMS)
-            for h in tl.static_range(4):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
-                d_L += d_A_scores[h] * W2_value  # n m
-            d_L_2 = number_0 * d_L  # n m
-            d_L_scores_scores_3_2_next = ()
-            d_P_2_next = ()
-            for g in tl.static_range(4):
-                P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
-                L_of_of_p3_value = tl.load(
-                    L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
-                ).to(SUMS)  # a number
-                L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
-                d_L_scores_scores = tl.where(L_scores_scores > 0, d_L_2, 0.0)  # n m
-                d_L_scores_scores_3_3 = d_L_scores_scores * eps_2  # n m
-                d_L_scores_scores_3_2_next += (
-                    (
-                        d_L_scores_scores_3_2[g]
-                        + tl.where(k_every[:, None] == k, in_parts(d_L_scores_scores_3_3, PARTS)[None, :], 0.0)
-                    ),
-                )
-                d_P_3 = d_L_scores_scores * L_scores_scores_1[g]  # n m
-                d_P_2_next += (d_P_2[g] + tl.where(k_every[:, None] == k, in_parts(d_P_3, PARTS)[None, :], 0.0),)
-            d_L_scores_scores_3_2 = d_L_scores_scores_3_2_next
-            d_P_2 = d_P_2_next
-    for h in tl.static_range(4):
-        d_b2_3 = number_0 * tl.sum(d_b2_2[h])  # a number
-        if b2_grad is not None:
-            tl.store(b2_grad + ((pair * blocks + block) * 4 + h), d_b2_3)
-    for k in range(8):
-        for g in tl.static_range(4):
-            if L_of_of_p3_grad is not None:
-                tl.store(
-                    L_of_of_p3_grad + ((pair * blocks + block) * 32 + g * 8 + k),
-                    tl.sum(tl.where(k_every[:, None] == k, d_L_scores_scores_3_2[g], 0.0)),
-                )
-            if P_grad is not None:
-                tl.store(
-                    P_grad + ((pair * blocks + block) * 32 + g * 8 + k),
-                    tl.sum(tl.where(k_every[:, None] == k, d_P_2[g], 0.0)),
-                )
-
-
-@triton.jit
-def y_1_tiles_numbers_2(
-    Q, K, P, L_of_of_p3, eps, W2, b2, V, mask, key_mask, lse, gradient, sums, W2_grad, seed, Q_step, K_step,
-    P_step: tl.constexpr, L_of_of_p3_step: tl.constexpr, eps_step, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TRAIN: tl.constexpr,
-    eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    h_at, batch = pair % h_programs, pair // h_programs
-    d = tl.arange(0, d_wide)
-    P_base = P + batch * P_step[0]
-    L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0]
-    W2_base = W2 + batch * W2_step[0]
-    b2_base = b2 + batch * b2_step[0]
-    mask_base = mask + batch * mask_step[0]
-    d_W2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 32
-    Q_tile = ()
-    for g in tl.static_range(4):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
-    A_rows = ()
-    d_2 = ()
-    A_sums = ()
-    for h in tl.static_range(4):
-        A_rows += (load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
-        d_2 += (load_2d(gradient + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
-        A_sums += (load_1d(sums + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
+    for h in tl.static_range(8):
+        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+        d_2 += (
+            load_2d(
+                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            ),
+        )  # n d
+        A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -373,14 +255,14 @@ def y_1_tiles_numbers_2(
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         eps_2 = ()
-        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
+        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
         tl.debug_barrier()  # recompute instead of keeping values in registers
         for k in tl.static_range(8):
             A_scores_1_next = ()
             eps_2 += (
                 noise_2d(
                     eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
-                    n[:, None], m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+                    n[:, None], m[None, :], batch * 2 + k // 4, k % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
                 ),
             )  # n m
             L = tl.zeros((n_block, m_block), SUMS)
@@ -391,23 +273,23 @@ def y_1_tiles_numbers_2(
                 ).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
-            for h in tl.static_range(4):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
+            for h in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
             A_scores_1 = A_scores_1_next
         d_A_scores = ()
-        for h in tl.static_range(4):
-            b2_value = tl.load(b2_base + (h_at * 4 + h) * b2_step[1]).to(SUMS)  # a number
+        for h in tl.static_range(8):
+            b2_value = tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS)  # a number
             A_scores = with_bias(
-                A_scores_1[h] + b2_value, number_0, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end,
+                A_scores_1[h] + b2_value, number_0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end,
                 m, mask_step[3], m_end, MASK, SUMS,
             )  # n m
             seen_2 = allowed(
-                visible, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
@@ -422,24 +304,25 @@ def y_1_tiles_numbers_2(
                 ).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
-            for h in tl.static_range(4):
+            for h in tl.static_range(8):
                 d_W2_3 = d_A_scores[h] * L  # n m
-                d_W2_2_next += (d_W2_2[k * 4 + h] + in_parts(d_W2_3, PARTS),)
+                d_W2_2_next += (d_W2_2[k * 8 + h] + in_parts(d_W2_3, PARTS),)
         d_W2_2 = d_W2_2_next
     for k in tl.static_range(8):
-        for h in tl.static_range(4):
-            d_W2_4 = number_0 * tl.sum(d_W2_2[k * 4 + h])  # a number
+        for h in tl.static_range(8):
+            d_W2_4 = number_0 * tl.sum(d_W2_2[k * 8 + h])  # a number
             if W2_grad is not None:
-                tl.store(W2_grad + ((pair * blocks + block) * 32 + k * 4 + h), d_W2_4)
+                tl.store(W2_grad + ((pair * blocks + block) * 64 + k * 8 + h), d_W2_4)
 
 
 @triton.jit
 def y_1_tiles_rows(
-    Q, K, P, L_of_of_p3, eps, W2, b2, V, mask, key_mask, lse, gradient, sums, mask_grad, eps_grad, Q_grad, seed, Q_step,
-    K_step, P_step: tl.constexpr, L_of_of_p3_step: tl.constexpr, eps_step, W2_step: tl.constexpr, b2_step: tl.constexpr,
-    V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TRAIN: tl.constexpr,
-    eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    Q, K, P, L_of_of_p3, eps, W2, b2, V, mask, key_mask, lse, gradient, sums, mask_grad, eps_grad, b2_grad,
+    L_of_of_p3_grad, Q_grad, P_grad, seed, Q_step, K_step, P_step: tl.constexpr, L_of_of_p3_step: tl.constexpr,
+    eps_step, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step, key_mask_step, gradient_step,
+    Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -448,11 +331,16 @@ def y_1_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     b2_base = b2 + batch * b2_step[0]
+    gradient_base = gradient + batch * gradient_step[0]
+    seed_key = key_of(seed, TRAIN)
     P_base = P + batch * P_step[0]
     L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0]
     W2_base = W2 + batch * W2_step[0]
     mask_base = mask + batch * mask_step[0]
+    d_b2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 8
+    d_L_scores_scores_3_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 32
     d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 4
+    d_P_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 32
     Q_tile = ()
     for g in tl.static_range(4):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
@@ -460,11 +348,16 @@ def y_1_tiles_rows(
     A_rows = ()
     d_2 = ()
     A_sums = ()
-    for h in tl.static_range(4):
-        b2_value += (tl.load(b2_base + (h_at * 4 + h) * b2_step[1]).to(SUMS),)  # a number
-        A_rows += (load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
-        d_2 += (load_2d(gradient + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
-        A_sums += (load_1d(sums + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
+    for h in tl.static_range(8):
+        b2_value += (tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS),)  # a number
+        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+        d_2 += (
+            load_2d(
+                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            ),
+        )  # n d
+        A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -478,14 +371,14 @@ def y_1_tiles_rows(
             )  # m d
             L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
         eps_2 = ()
-        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
+        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
         tl.debug_barrier()  # recompute instead of keeping values in registers
         for k in tl.static_range(8):
             A_scores_1_next = ()
             eps_2 += (
                 noise_2d(
                     eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
-                    n[:, None], m[None, :], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+                    n[:, None], m[None, :], batch * 2 + k // 4, k % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
                 ),
             )  # n m
             L = tl.zeros((n_block, m_block), SUMS)
@@ -496,34 +389,39 @@ def y_1_tiles_rows(
                 ).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
-            for h in tl.static_range(4):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
+            for h in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
             A_scores_1 = A_scores_1_next
         d_A_scores = ()
-        for h in tl.static_range(4):
+        d_b2_2_next = ()
+        for h in tl.static_range(8):
             A_scores = with_bias(
-                A_scores_1[h] + b2_value[h], number_0, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2],
+                A_scores_1[h] + b2_value[h], number_0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2],
                 n_end, m, mask_step[3], m_end, MASK, SUMS,
             )  # n m
             seen_2 = allowed(
-                visible, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
+            d_b2_2_next += (d_b2_2[h] + in_parts(d_A_scores[h], PARTS),)
             if mask_grad is not None:
-                store_2d(mask_grad + (pair * 4 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
+                store_2d(mask_grad + (pair * 8 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
+        d_b2_2 = d_b2_2_next
+        d_L_scores_scores_3_2_next = ()
         d_L_scores_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
+        d_P_2_next = ()
         tl.debug_barrier()  # recompute instead of keeping values in registers
         for k in tl.static_range(8):
             d_L_scores_scores_1_next = ()
             d_L = tl.zeros((n_block, m_block), SUMS)
-            for h in tl.static_range(4):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
+            for h in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
                 d_L += d_A_scores[h] * W2_value  # n m
             d_L_2 = number_0 * d_L  # n m
             d_eps = tl.zeros((n_block, m_block), SUMS)
@@ -534,28 +432,53 @@ def y_1_tiles_rows(
                 ).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 d_L_scores_scores = tl.where(L_scores_scores > 0, d_L_2, 0.0)  # n m
+                d_L_scores_scores_3_3 = d_L_scores_scores * eps_2[k]  # n m
+                d_L_scores_scores_3_2_next += (
+                    d_L_scores_scores_3_2[k * 4 + g] + in_parts(d_L_scores_scores_3_3, PARTS),
+                )
                 d_L_scores_scores_1_next += (d_L_scores_scores_1[g] + d_L_scores_scores * P_value,)  # n m
+                d_P_3 = d_L_scores_scores * L_scores_scores_1[g]  # n m
+                d_P_2_next += (d_P_2[k * 4 + g] + in_parts(d_P_3, PARTS),)
                 d_eps += d_L_scores_scores * L_of_of_p3_value  # n m
             if eps_grad is not None:
                 store_2d(eps_grad + (pair * 8 + k) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_eps)
             d_L_scores_scores_1 = d_L_scores_scores_1_next
+        d_L_scores_scores_3_2 = d_L_scores_scores_3_2_next
+        d_P_2 = d_P_2_next
         d_Q_2_next = ()
         for g in tl.static_range(4):
             d_Q_3 = dot_of(d_L_scores_scores_1[g], K_tile[g], DOT, SUMS)  # n d
             d_Q_2_next += (d_Q_2[g] + d_Q_3,)
         d_Q_2 = d_Q_2_next
+    for h in tl.static_range(8):
+        d_b2_3 = number_0 * tl.sum(d_b2_2[h])  # a number
+        if b2_grad is not None:
+            tl.store(b2_grad + ((pair * blocks + block) * 8 + h), d_b2_3)
+    for k in tl.static_range(8):
+        for g in tl.static_range(4):
+            if L_of_of_p3_grad is not None:
+                tl.store(
+                    L_of_of_p3_grad + ((pair * blocks + block) * 32 + g * 8 + k),
+                    tl.sum(d_L_scores_scores_3_2[k * 4 + g]),
+                )
+            if P_grad is not None:
+                tl.store(P_grad + ((pair * blocks + block) * 32 + g * 8 + k), tl.sum(d_P_2[k * 4 + g]))
     for g in tl.static_range(4):
         if Q_grad is not None:
-            store_2d(Q_grad + (pair * 4 + g) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2[g])
+            store_2d(
+                Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[4] + g * Q_grad_step[1], n, Q_grad_step[2], n_end,
+                d, Q_grad_step[3], d_size, d_Q_2[g],
+            )
 
 
 @triton.jit
 def y_1_tiles_keys(
     Q, K, P, L_of_of_p3, eps, W2, b2, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, seed, Q_step, K_step,
     P_step: tl.constexpr, L_of_of_p3_step: tl.constexpr, eps_step, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TRAIN: tl.constexpr,
-    eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -564,21 +487,23 @@ def y_1_tiles_keys(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     b2_base = b2 + batch * b2_step[0]
+    seed_key = key_of(seed, TRAIN)
     P_base = P + batch * P_step[0]
     L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0]
     W2_base = W2 + batch * W2_step[0]
     mask_base = mask + batch * mask_step[0]
-    d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
+    gradient_base = gradient + batch * gradient_step[0]
+    d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
     K_tile = ()
     for g in tl.static_range(4):
         K_tile += (load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),)  # m d
     b2_value = ()
     V_tile = ()
-    for h in tl.static_range(4):
-        b2_value += (tl.load(b2_base + (h_at * 4 + h) * b2_step[1]).to(SUMS),)  # a number
+    for h in tl.static_range(8):
+        b2_value += (tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS),)  # a number
         V_tile += (
-            load_2d(V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
+            load_2d(V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
         )  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
@@ -593,14 +518,14 @@ def y_1_tiles_keys(
             )  # n d
             L_scores_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
         eps_2 = ()
-        A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 4
+        A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
         tl.debug_barrier()  # recompute instead of keeping values in registers
         for k in tl.static_range(8):
             A_scores_1_next = ()
             eps_2 += (
                 noise_2d(
                     eps + batch * eps_step[0] + k * eps_step[1], m, eps_step[3], m_end, n, eps_step[2], n_end,
-                    n[None, :], m[:, None], batch * 8 + k, 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+                    n[None, :], m[:, None], batch * 2 + k // 4, k % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
                 ),
             )  # n m
             L = tl.zeros((m_block, n_block), SUMS)
@@ -611,27 +536,30 @@ def y_1_tiles_keys(
                 ).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
-            for h in tl.static_range(4):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
+            for h in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
             A_scores_1 = A_scores_1_next
         d_V_2_next = ()
         d_A_scores = ()
-        for h in tl.static_range(4):
+        for h in tl.static_range(8):
             A_scores = with_bias(
-                A_scores_1[h] + b2_value[h], number_0, mask_base + (h_at * 4 + h) * mask_step[1], m, mask_step[3],
+                A_scores_1[h] + b2_value[h], number_0, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3],
                 m_end, n, mask_step[2], n_end, MASK, SUMS,
             )  # n m
             seen_2 = allowed(
-                visible, mask_base + (h_at * 4 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+                visible, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
             )  # n m
-            A_rows = load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end)  # n
+            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-            d_2 = load_2d(gradient + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+            d_2 = load_2d(
+                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            )  # n d
             d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
             d_V_2_next += (d_V_2[h] + d_V_3,)
             d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
-            A_sums = load_1d(sums + (pair * 4 + h) * n_end, n, 1, n_end)  # n
+            A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
         d_V_2 = d_V_2_next
         d_L_scores_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 4
@@ -639,8 +567,8 @@ def y_1_tiles_keys(
         for k in tl.static_range(8):
             d_L_scores_scores_1_next = ()
             d_L = tl.zeros((m_block, n_block), SUMS)
-            for h in tl.static_range(4):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 4 + h) * W2_step[2]).to(SUMS)  # a number
+            for h in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
                 d_L += d_A_scores[h] * W2_value  # n m
             d_L_2 = number_0 * d_L  # n m
             for g in tl.static_range(4):
@@ -657,24 +585,30 @@ def y_1_tiles_keys(
             d_K_3 = dot_of(d_L_scores_scores_1[g], Q_tile[g], DOT, SUMS)  # m d
             d_K_2_next += (d_K_2[g] + d_K_3,)
         d_K_2 = d_K_2_next
-    for h in tl.static_range(4):
+    for h in tl.static_range(8):
         if V_grad is not None:
-            store_2d(V_grad + (pair * 4 + h) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2[h])
+            store_2d(
+                V_grad + batch * V_grad_step[0] + (h_at * 8 + h) * V_grad_step[1], m, V_grad_step[2], m_end, d,
+                V_grad_step[3], d_size, d_V_2[h],
+            )
     for g in tl.static_range(4):
         if K_grad is not None:
-            store_2d(K_grad + (pair * 4 + g) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_2[g])
+            store_2d(
+                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[4] + g * K_grad_step[1], m, K_grad_step[2], m_end,
+                d, K_grad_step[3], d_size, d_K_2[g],
+            )
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "P": "g k", "L_of_of_p3": "g k", "eps": "k n m", "W2": "k h", "b2": "h", "V": "h m d"},
-    heads={"g": 4, "k": 8, "h": 4}, whole=("g", "k"), widths={"d": "d"}, result="h n d", others="h",
-    sizes={"g": 4, "k": 8, "h": 8}, reads=[[0], [1], [2], [3]], loops={},
-    live={"forward": 20, "numbers": 22, "numbers_2": 35, "rows": 39, "keys": 38},
-    sums={"forward": 0, "numbers": 68, "numbers_2": 32, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d", "d", "d", "d"], "numbers": [], "numbers_2": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
-    resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
-    streamed={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers_2": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
-    temporaries={"forward": [], "numbers": [], "numbers_2": [], "rows": [], "keys": []}, random=True, noise=("eps",),
-    kernels={"forward": y_1_tiles_forward, "numbers": y_1_tiles_numbers, "numbers_2": y_1_tiles_numbers_2, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
+    heads={"g": 4, "k": 8, "h": 8}, whole=("g", "k"), widths={"d": "d"}, result="h n d", others="h",
+    sizes={"g": 4, "k": 8, "h": 8}, reads=[[0], [1], [2], [3], [4], [5], [6], [7]], loops={},
+    live={"forward": 24, "numbers": 39, "rows": 44, "keys": 42},
+    sums={"forward": 0, "numbers": 64, "rows": 72, "keys": 0},
+    accumulators={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    streamed={"forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    temporaries={"forward": [], "numbers": [], "rows": [], "keys": []}, random=True, noise=("eps",),
+    kernels={"forward": y_1_tiles_forward, "numbers": y_1_tiles_numbers, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

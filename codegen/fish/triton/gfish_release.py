@@ -102,10 +102,10 @@ class GfishRelease(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, W1, b1, W2, b2, V, mask, key_mask, out, lse, Q_step, K_step, W1_step: tl.constexpr, b1_step: tl.constexpr,
-    W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs,
-    out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step, key_mask_step, out_step, n_end, m_end, blocks,
+    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -120,9 +120,9 @@ def y_1_tiles_forward(
     W2_base = W2 + batch * W2_step[0]
     b2_base = b2 + batch * b2_step[0]
     mask_base = mask + batch * mask_step[0]
-    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 2
-    l_i_0 = (tl.zeros((n_block,), SUMS),) * 2
-    acc = (tl.zeros((n_block, d_wide), SUMS),) * 2
+    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 8
+    l_i_0 = (tl.zeros((n_block,), SUMS),) * 8
+    acc = (tl.zeros((n_block, d_wide), SUMS),) * 8
     Q_tile = ()
     for g in tl.static_range(4):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
@@ -151,44 +151,44 @@ def y_1_tiles_forward(
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
-        for h in tl.static_range(2):
+        for h in tl.static_range(8):
             A_scores_1 = tl.zeros((n_block, m_block), SUMS)
             for k in tl.static_range(8):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
                 A_scores_1 += W2_value * L[k]  # n m
-            b2_value = tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS)  # a number
+            b2_value = tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS)  # a number
             A_scores = A_scores_1 + b2_value  # n m
             A_scores_2 = with_bias(
-                A_scores, 1.0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
+                A_scores, 1.0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
                 m_end, MASK, SUMS,
             )  # n m
             seen_2 = allowed(
-                visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, 1.0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
             V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             read = dot_of(A, V_tile, DOT, SUMS)  # n d
             acc_next += (acc[h] * alpha[:, None] + read,)
         m_i_0 = m_i_0_next
         l_i_0 = l_i_0_next
         acc = acc_next
-    for h in tl.static_range(2):
-        store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
+    for h in tl.static_range(8):
+        store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
         store_2d(
-            out + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
+            out + batch * out_step[0] + (h_at * 8 + h) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
         )
 
 
 @triton.jit
 def y_1_tiles_numbers(
-    Q, K, W1, b1, W2, b2, V, mask, key_mask, lse, gradient, sums, b2_grad, b1_grad, W1_grad, W2_grad, Q_step, K_step,
-    W1_step: tl.constexpr, b1_step: tl.constexpr, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    Q, K, W1, b1, W2, b2, V, mask, key_mask, lse, gradient, sums, W2_grad, Q_step, K_step, W1_step: tl.constexpr,
+    b1_step: tl.constexpr, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step, key_mask_step,
+    gradient_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -198,24 +198,27 @@ def y_1_tiles_numbers(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0]
     W1_base = W1 + batch * W1_step[0]
     W2_base = W2 + batch * W2_step[0]
     b2_base = b2 + batch * b2_step[0]
     mask_base = mask + batch * mask_step[0]
-    d_b2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
-    d_b1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 8
-    d_W1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 32
-    d_W2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 16
+    d_W2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 64
     Q_tile = ()
     for g in tl.static_range(4):
         Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
     A_rows = ()
     d_2 = ()
     A_sums = ()
-    for h in tl.static_range(2):
-        A_rows += (load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
-        d_2 += (load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
-        A_sums += (load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
+    for h in tl.static_range(8):
+        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+        d_2 += (
+            load_2d(
+                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            ),
+        )  # n d
+        A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -226,70 +229,169 @@ def y_1_tiles_numbers(
         for g in tl.static_range(4):
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
             L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
-        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 2
-        tl.debug_barrier()  # recompute instead of keeping values in registers
+        L = ()
         for k in tl.static_range(8):
-            A_scores_1_next = ()
             L_scores_2 = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
                 W1_value = tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS)  # a number
                 L_scores_2 += W1_value * L_scores_1[g]  # n m
             b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
+            L += (tl.maximum(L_scores, 0.0),)  # n m
+        d_W2_2_next = ()
+        for h in tl.static_range(8):
+            A_scores_1 = tl.zeros((n_block, m_block), SUMS)
+            for k in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
+                A_scores_1 += W2_value * L[k]  # n m
+            b2_value = tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS)  # a number
+            A_scores = A_scores_1 + b2_value  # n m
+            A_scores_2 = with_bias(
+                A_scores, 1.0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
+                m_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+            )  # n m
+            A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
+            V_tile = load_2d(
+                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+            )  # m d
+            d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
+            d_A_scores = A * (d_A - A_sums[h][:, None])  # n m
+            for k in tl.static_range(8):
+                d_W2_3 = d_A_scores * L[k]  # n m
+                d_W2_2_next += (d_W2_2[h * 8 + k] + in_parts(d_W2_3, PARTS),)
+        d_W2_2 = d_W2_2_next
+    for h in tl.static_range(8):
+        for k in tl.static_range(8):
+            if W2_grad is not None:
+                tl.store(W2_grad + ((pair * blocks + block) * 64 + k * 8 + h), tl.sum(d_W2_2[h * 8 + k]))
+
+
+@triton.jit
+def y_1_tiles_rows(
+    Q, K, W1, b1, W2, b2, V, mask, key_mask, lse, gradient, sums, mask_grad, b2_grad, b1_grad, Q_grad, W1_grad, Q_step,
+    K_step, W1_step: tl.constexpr, b1_step: tl.constexpr, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step,
+    mask_step, key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+):
+    """L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    first = block * n_block
+    n = first + tl.arange(0, n_block)
+    h_at, batch = pair % h_programs, pair // h_programs
+    d = tl.arange(0, d_wide)
+    b2_base = b2 + batch * b2_step[0]
+    gradient_base = gradient + batch * gradient_step[0]
+    W1_base = W1 + batch * W1_step[0]
+    W2_base = W2 + batch * W2_step[0]
+    mask_base = mask + batch * mask_step[0]
+    d_b2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 8
+    d_b1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 8
+    d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 4
+    d_W1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 32
+    Q_tile = ()
+    for g in tl.static_range(4):
+        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+    b2_value = ()
+    A_rows = ()
+    d_2 = ()
+    A_sums = ()
+    for h in tl.static_range(8):
+        b2_value += (tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS),)  # a number
+        A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+        d_2 += (
+            load_2d(
+                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            ),
+        )  # n d
+        A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+    for start in range(0, m_end, m_block):
+        m = start + tl.arange(0, m_block)
+        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
+        K_tile = ()
+        L_scores_1 = ()
+        for g in tl.static_range(4):
+            K_tile += (
+                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
+            )  # m d
+            L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
+        A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
+        tl.debug_barrier()  # recompute instead of keeping values in registers
+        for k in tl.static_range(8):
+            A_scores_1_next = ()
+            W1_value = ()
+            L_scores_2 = tl.zeros((n_block, m_block), SUMS)
+            for g in tl.static_range(4):
+                W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
+                L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
+            b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
+            L_scores = number_0 * L_scores_2 + b1_value  # n m
             L = tl.maximum(L_scores, 0.0)  # n m
-            for h in tl.static_range(2):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+            for h in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
             A_scores_1 = A_scores_1_next
         d_A_scores = ()
         d_b2_2_next = ()
-        for h in tl.static_range(2):
-            b2_value = tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS)  # a number
-            A_scores = A_scores_1[h] + b2_value  # n m
+        for h in tl.static_range(8):
+            A_scores = A_scores_1[h] + b2_value[h]  # n m
             A_scores_2 = with_bias(
-                A_scores, 1.0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
+                A_scores, 1.0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
                 m_end, MASK, SUMS,
             )  # n m
             seen_2 = allowed(
-                visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
             A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
+                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
             )  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
             d_b2_2_next += (d_b2_2[h] + in_parts(d_A_scores[h], PARTS),)
+            if mask_grad is not None:
+                store_2d(mask_grad + (pair * 8 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
         d_b2_2 = d_b2_2_next
-        d_W2_2_next = ()
         d_b1_2_next = ()
+        d_L_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
         d_W1_2_next = ()
         tl.debug_barrier()  # recompute instead of keeping values in registers
         for k in tl.static_range(8):
+            d_L_scores_1_next = ()
+            W1_value = ()
             L_scores_2 = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
-                W1_value = tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS)  # a number
-                L_scores_2 += W1_value * L_scores_1[g]  # n m
+                W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
+                L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
             b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
             L_scores = number_0 * L_scores_2 + b1_value  # n m
-            L = tl.maximum(L_scores, 0.0)  # n m
             d_L = tl.zeros((n_block, m_block), SUMS)
-            for h in tl.static_range(2):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
+            for h in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
                 d_L += d_A_scores[h] * W2_value  # n m
-                d_W2_3 = d_A_scores[h] * L  # n m
-                d_W2_2_next += (d_W2_2[k * 2 + h] + in_parts(d_W2_3, PARTS),)
             d_L_scores = tl.where(L_scores > 0, d_L, 0.0)  # n m
             d_b1_2_next += (d_b1_2[k] + in_parts(d_L_scores, PARTS),)
             for g in tl.static_range(4):
+                d_L_scores_1_next += (d_L_scores_1[g] + d_L_scores * W1_value[g],)  # n m
                 d_W1_3 = d_L_scores * L_scores_1[g]  # n m
                 d_W1_2_next += (d_W1_2[k * 4 + g] + in_parts(d_W1_3, PARTS),)
-        d_W2_2 = d_W2_2_next
+            d_L_scores_1 = d_L_scores_1_next
         d_b1_2 = d_b1_2_next
         d_W1_2 = d_W1_2_next
-    for h in tl.static_range(2):
+        d_Q_2_next = ()
+        for g in tl.static_range(4):
+            d_Q_3 = dot_of(d_L_scores_1[g], K_tile[g], DOT, SUMS)  # n d
+            d_Q_2_next += (d_Q_2[g] + d_Q_3,)
+        d_Q_2 = d_Q_2_next
+    for h in tl.static_range(8):
         if b2_grad is not None:
-            tl.store(b2_grad + ((pair * blocks + block) * 2 + h), tl.sum(d_b2_2[h]))
+            tl.store(b2_grad + ((pair * blocks + block) * 8 + h), tl.sum(d_b2_2[h]))
     for k in tl.static_range(8):
         if b1_grad is not None:
             tl.store(b1_grad + ((pair * blocks + block) * 8 + k), tl.sum(d_b1_2[k]))
@@ -297,243 +399,144 @@ def y_1_tiles_numbers(
             d_W1_4 = number_0 * tl.sum(d_W1_2[k * 4 + g])  # a number
             if W1_grad is not None:
                 tl.store(W1_grad + ((pair * blocks + block) * 32 + g * 8 + k), d_W1_4)
-        for h in tl.static_range(2):
-            if W2_grad is not None:
-                tl.store(W2_grad + ((pair * blocks + block) * 16 + k * 2 + h), tl.sum(d_W2_2[k * 2 + h]))
-
-
-@triton.jit
-def y_1_tiles_rows(
-    Q, K, W1, b1, W2, b2, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step,
-    W1_step: tl.constexpr, b1_step: tl.constexpr, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, h_parts, h_share, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
-    block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    h_part, batch = lead % h_parts, lead // h_parts
-    d = tl.arange(0, d_wide)
-    d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 4
-    for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
-        pair = batch * h_programs + h_at
-        b2_base = b2 + batch * b2_step[0]
-        W1_base = W1 + batch * W1_step[0]
-        W2_base = W2 + batch * W2_step[0]
-        mask_base = mask + batch * mask_step[0]
-        Q_tile = ()
-        for g in tl.static_range(4):
-            Q_tile += (
-                load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
-            )  # n d
-        b2_value = ()
-        A_rows = ()
-        d_2 = ()
-        A_sums = ()
-        for h in tl.static_range(2):
-            b2_value += (tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS),)  # a number
-            A_rows += (load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
-            d_2 += (load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
-            A_sums += (load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
-        for start in range(0, m_end, m_block):
-            m = start + tl.arange(0, m_block)
-            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
-            edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            K_tile = ()
-            L_scores_1 = ()
-            for g in tl.static_range(4):
-                K_tile += (
-                    load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
-                )  # m d
-                L_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
-            A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 2
-            for k in tl.static_range(8):
-                A_scores_1_next = ()
-                W1_value = ()
-                L_scores_2 = tl.zeros((n_block, m_block), SUMS)
-                for g in tl.static_range(4):
-                    W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
-                    L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
-                b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
-                L_scores = number_0 * L_scores_2 + b1_value  # n m
-                L = tl.maximum(L_scores, 0.0)  # n m
-                for h in tl.static_range(2):
-                    W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
-                    A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
-                A_scores_1 = A_scores_1_next
-            d_A_scores = ()
-            for h in tl.static_range(2):
-                A_scores = A_scores_1[h] + b2_value[h]  # n m
-                A_scores_2 = with_bias(
-                    A_scores, 1.0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
-                    m_end, MASK, SUMS,
-                )  # n m
-                seen_2 = allowed(
-                    visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
-                    MASK,
-                )  # n m
-                A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
-                V_tile = load_2d(
-                    V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-                )  # m d
-                d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
-                d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
-                if mask_grad is not None:
-                    store_2d(mask_grad + (pair * 2 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
-            d_L_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 4
-            for k in tl.static_range(8):
-                d_L_scores_1_next = ()
-                W1_value = ()
-                L_scores_2 = tl.zeros((n_block, m_block), SUMS)
-                for g in tl.static_range(4):
-                    W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
-                    L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
-                b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
-                L_scores = number_0 * L_scores_2 + b1_value  # n m
-                d_L = tl.zeros((n_block, m_block), SUMS)
-                for h in tl.static_range(2):
-                    W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
-                    d_L += d_A_scores[h] * W2_value  # n m
-                d_L_scores = tl.where(L_scores > 0, d_L, 0.0)  # n m
-                for g in tl.static_range(4):
-                    d_L_scores_1_next += (d_L_scores_1[g] + d_L_scores * W1_value[g],)  # n m
-                d_L_scores_1 = d_L_scores_1_next
-            d_Q_2_next = ()
-            for g in tl.static_range(4):
-                d_Q_3 = dot_of(d_L_scores_1[g], K_tile[g], DOT, SUMS)  # n d
-                d_Q_2_next += (d_Q_2[g] + d_Q_3,)
-            d_Q_2 = d_Q_2_next
     for g in tl.static_range(4):
+        d_Q_4 = number_0 * d_Q_2[g]  # n d
         if Q_grad is not None:
-            store_2d(Q_grad + (lead * 4 + g) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_2[g])
+            store_2d(
+                Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[4] + g * Q_grad_step[1], n, Q_grad_step[2], n_end,
+                d, Q_grad_step[3], d_size, d_Q_4,
+            )
 
 
 @triton.jit
 def y_1_tiles_keys(
     Q, K, W1, b1, W2, b2, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, W1_step: tl.constexpr,
-    b1_step: tl.constexpr, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step, key_mask_step, n_end, m_end,
-    blocks, h_programs, h_parts, h_share, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    b1_step: tl.constexpr, W2_step: tl.constexpr, b2_step: tl.constexpr, V_step, mask_step, key_mask_step,
+    gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
-    block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * m_block
     m = first + tl.arange(0, m_block)
-    h_part, batch = lead % h_parts, lead // h_parts
+    h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    b2_base = b2 + batch * b2_step[0]
+    W1_base = W1 + batch * W1_step[0]
+    W2_base = W2 + batch * W2_step[0]
+    mask_base = mask + batch * mask_step[0]
+    gradient_base = gradient + batch * gradient_step[0]
+    d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
-    for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
-        pair = batch * h_programs + h_at
-        b2_base = b2 + batch * b2_step[0]
-        W1_base = W1 + batch * W1_step[0]
-        W2_base = W2 + batch * W2_step[0]
-        mask_base = mask + batch * mask_step[0]
-        d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
-        K_tile = ()
-        for g in tl.static_range(4):
-            K_tile += (
-                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
-            )  # m d
-        b2_value = ()
-        V_tile = ()
-        for h in tl.static_range(2):
-            b2_value += (tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS),)  # a number
-            V_tile += (
-                load_2d(V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
-            )  # m d
-        for start in range(0, n_end, n_block):
-            n = start + tl.arange(0, n_block)
-            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
-            edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            Q_tile = ()
-            L_scores_1 = ()
-            for g in tl.static_range(4):
-                Q_tile += (
-                    load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
-                )  # n d
-                L_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
-            A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 2
-            for k in tl.static_range(8):
-                A_scores_1_next = ()
-                W1_value = ()
-                L_scores_2 = tl.zeros((m_block, n_block), SUMS)
-                for g in tl.static_range(4):
-                    W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
-                    L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
-                b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
-                L_scores = number_0 * L_scores_2 + b1_value  # n m
-                L = tl.maximum(L_scores, 0.0)  # n m
-                for h in tl.static_range(2):
-                    W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
-                    A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
-                A_scores_1 = A_scores_1_next
-            d_V_2_next = ()
-            d_A_scores = ()
-            for h in tl.static_range(2):
-                A_scores = A_scores_1[h] + b2_value[h]  # n m
-                A_scores_2 = with_bias(
-                    A_scores, 1.0, mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2],
-                    n_end, MASK, SUMS,
-                )  # n m
-                seen_2 = allowed(
-                    visible, mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end,
-                    MASK,
-                )  # n m
-                A_rows = load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end)  # n
-                A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[None, :])  # n m
-                d_2 = load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
-                d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
-                d_V_2_next += (d_V_2[h] + d_V_3,)
-                d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
-                A_sums = load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end)  # n
-                d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
-            d_V_2 = d_V_2_next
-            d_L_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 4
-            for k in tl.static_range(8):
-                d_L_scores_1_next = ()
-                W1_value = ()
-                L_scores_2 = tl.zeros((m_block, n_block), SUMS)
-                for g in tl.static_range(4):
-                    W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
-                    L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
-                b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
-                L_scores = number_0 * L_scores_2 + b1_value  # n m
-                d_L = tl.zeros((m_block, n_block), SUMS)
-                for h in tl.static_range(2):
-                    W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 2 + h) * W2_step[2]).to(SUMS)  # a number
-                    d_L += d_A_scores[h] * W2_value  # n m
-                d_L_scores = tl.where(L_scores > 0, d_L, 0.0)  # n m
-                for g in tl.static_range(4):
-                    d_L_scores_1_next += (d_L_scores_1[g] + d_L_scores * W1_value[g],)  # n m
-                d_L_scores_1 = d_L_scores_1_next
-            d_K_2_next = ()
-            for g in tl.static_range(4):
-                d_K_3 = dot_of(d_L_scores_1[g], Q_tile[g], DOT, SUMS)  # m d
-                d_K_2_next += (d_K_2[g] + d_K_3,)
-            d_K_2 = d_K_2_next
-        for h in tl.static_range(2):
-            if V_grad is not None:
-                store_2d(V_grad + (pair * 2 + h) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2[h])
+    K_tile = ()
     for g in tl.static_range(4):
+        K_tile += (load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),)  # m d
+    b2_value = ()
+    V_tile = ()
+    for h in tl.static_range(8):
+        b2_value += (tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS),)  # a number
+        V_tile += (
+            load_2d(V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
+        )  # m d
+    for start in range(0, n_end, n_block):
+        n = start + tl.arange(0, n_block)
+        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
+        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
+        Q_tile = ()
+        L_scores_1 = ()
+        for g in tl.static_range(4):
+            Q_tile += (
+                load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
+            )  # n d
+            L_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
+        A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
+        for k in tl.static_range(8):
+            A_scores_1_next = ()
+            W1_value = ()
+            L_scores_2 = tl.zeros((m_block, n_block), SUMS)
+            for g in tl.static_range(4):
+                W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
+                L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
+            b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
+            L_scores = number_0 * L_scores_2 + b1_value  # n m
+            L = tl.maximum(L_scores, 0.0)  # n m
+            for h in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
+                A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
+            A_scores_1 = A_scores_1_next
+        d_V_2_next = ()
+        d_A_scores = ()
+        for h in tl.static_range(8):
+            A_scores = A_scores_1[h] + b2_value[h]  # n m
+            A_scores_2 = with_bias(
+                A_scores, 1.0, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2],
+                n_end, MASK, SUMS,
+            )  # n m
+            seen_2 = allowed(
+                visible, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+            )  # n m
+            A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+            A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[None, :])  # n m
+            d_2 = load_2d(
+                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            )  # n d
+            d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
+            d_V_2_next += (d_V_2[h] + d_V_3,)
+            d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
+            A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
+            d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
+        d_V_2 = d_V_2_next
+        d_L_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 4
+        for k in tl.static_range(8):
+            d_L_scores_1_next = ()
+            W1_value = ()
+            L_scores_2 = tl.zeros((m_block, n_block), SUMS)
+            for g in tl.static_range(4):
+                W1_value += (tl.load(W1_base + g * W1_step[1] + k * W1_step[2]).to(SUMS),)  # a number
+                L_scores_2 += W1_value[g] * L_scores_1[g]  # n m
+            b1_value = tl.load(b1 + batch * b1_step[0] + k * b1_step[1]).to(SUMS)  # a number
+            L_scores = number_0 * L_scores_2 + b1_value  # n m
+            d_L = tl.zeros((m_block, n_block), SUMS)
+            for h in tl.static_range(8):
+                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
+                d_L += d_A_scores[h] * W2_value  # n m
+            d_L_scores = tl.where(L_scores > 0, d_L, 0.0)  # n m
+            for g in tl.static_range(4):
+                d_L_scores_1_next += (d_L_scores_1[g] + d_L_scores * W1_value[g],)  # n m
+            d_L_scores_1 = d_L_scores_1_next
+        d_K_2_next = ()
+        for g in tl.static_range(4):
+            d_K_3 = dot_of(d_L_scores_1[g], Q_tile[g], DOT, SUMS)  # m d
+            d_K_2_next += (d_K_2[g] + d_K_3,)
+        d_K_2 = d_K_2_next
+    for h in tl.static_range(8):
+        if V_grad is not None:
+            store_2d(
+                V_grad + batch * V_grad_step[0] + (h_at * 8 + h) * V_grad_step[1], m, V_grad_step[2], m_end, d,
+                V_grad_step[3], d_size, d_V_2[h],
+            )
+    for g in tl.static_range(4):
+        d_K_4 = number_0 * d_K_2[g]  # m d
         if K_grad is not None:
-            store_2d(K_grad + (lead * 4 + g) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2[g])
+            store_2d(
+                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[4] + g * K_grad_step[1], m, K_grad_step[2], m_end,
+                d, K_grad_step[3], d_size, d_K_4,
+            )
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "W1": "g k", "b1": "k", "W2": "k h", "b2": "h", "V": "h m d"},
-    heads={"g": 4, "k": 8, "h": 2}, whole=("g", "k"), widths={"d": "d"}, result="h n d", others="h",
-    sizes={"g": 4, "k": 8, "h": 8}, reads=[[0], [1]], loops={"rows": "h", "keys": "h"},
-    live={"forward": 13, "numbers": 11, "rows": 14, "keys": 14},
-    sums={"forward": 0, "numbers": 58, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d", "d"], "numbers": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    streamed={"forward": ["d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
+    heads={"g": 4, "k": 8, "h": 8}, whole=("g", "k"), widths={"d": "d"}, result="h n d", others="h",
+    sizes={"g": 4, "k": 8, "h": 8}, reads=[[0], [1], [2], [3], [4], [5], [6], [7]], loops={},
+    live={"forward": 13, "numbers": 13, "rows": 20, "keys": 20},
+    sums={"forward": 0, "numbers": 64, "rows": 48, "keys": 0},
+    accumulators={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
+    streamed={"forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
     temporaries={"forward": [], "numbers": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": y_1_tiles_forward, "numbers": y_1_tiles_numbers, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

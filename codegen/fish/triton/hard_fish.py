@@ -86,8 +86,8 @@ class HardFish(nn.Module):
 
 @triton.jit
 def y_1_tiles_forward(
-    Q, K, P, V, mask, key_mask, out, lse, Q_step, K_step, P_step, V_step, mask_step, key_mask_step, n_end, m_end,
-    blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    Q, K, P, V, mask, key_mask, out, lse, Q_step, K_step, P_step, V_step, mask_step, key_mask_step, out_step, n_end,
+    m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -152,7 +152,7 @@ def y_1_tiles_forward(
     for h in tl.static_range(2):
         store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
         store_2d(
-            out + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
+            out + batch * out_step[0] + (h_at * 2 + h) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
         )
 
@@ -160,9 +160,9 @@ def y_1_tiles_forward(
 @triton.jit
 def y_1_tiles_rows(
     Q, K, P, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, P_grad, Q_step, K_step, P_step, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, h_parts, h_share, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, h_parts, h_share,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -174,6 +174,7 @@ def y_1_tiles_rows(
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
         P_base = P + batch * P_step[0]
+        gradient_base = gradient + batch * gradient_step[0]
         mask_base = mask + batch * mask_step[0]
         d_P_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 8
         P_value = ()
@@ -189,7 +190,12 @@ def y_1_tiles_rows(
         A_sums = ()
         for h in tl.static_range(2):
             A_rows += (load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
-            d_2 += (load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+            d_2 += (
+                load_2d(
+                    gradient_base + (h_at * 2 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                    d_size,
+                ),
+            )  # n d
             A_sums += (load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
@@ -245,15 +251,18 @@ def y_1_tiles_rows(
                     tl.store(P_grad + ((pair * blocks + block) * 8 + g * 2 + h), d_P_4)
     for g in tl.static_range(4):
         if Q_grad is not None:
-            store_2d(Q_grad + (lead * 4 + g) * n_end * d_size, n, d_size, n_end, d, 1, d_size, number_0 * d_Q_2[g])
+            store_2d(
+                Q_grad + batch * Q_grad_step[0] + h_part * Q_grad_step[4] + g * Q_grad_step[1], n, Q_grad_step[2],
+                n_end, d, Q_grad_step[3], d_size, number_0 * d_Q_2[g],
+            )
 
 
 @triton.jit
 def y_1_tiles_keys(
     Q, K, P, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, P_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, h_parts, h_share, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, h_parts, h_share,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -266,6 +275,7 @@ def y_1_tiles_keys(
         pair = batch * h_programs + h_at
         P_base = P + batch * P_step[0]
         mask_base = mask + batch * mask_step[0]
+        gradient_base = gradient + batch * gradient_step[0]
         d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
         P_value = ()
         K_tile = ()
@@ -309,7 +319,10 @@ def y_1_tiles_keys(
                 )  # n m
                 A_rows = load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end)  # n
                 A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-                d_2 = load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+                d_2 = load_2d(
+                    gradient_base + (h_at * 2 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                    d_size,
+                )  # n d
                 d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
                 d_V_2_next += (d_V_2[h] + d_V_3,)
                 d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
@@ -326,10 +339,16 @@ def y_1_tiles_keys(
             d_K_2 = d_K_2_next
         for h in tl.static_range(2):
             if V_grad is not None:
-                store_2d(V_grad + (pair * 2 + h) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2[h])
+                store_2d(
+                    V_grad + batch * V_grad_step[0] + (h_at * 2 + h) * V_grad_step[1], m, V_grad_step[2], m_end, d,
+                    V_grad_step[3], d_size, d_V_2[h],
+                )
     for g in tl.static_range(4):
         if K_grad is not None:
-            store_2d(K_grad + (lead * 4 + g) * m_end * d_size, m, d_size, m_end, d, 1, d_size, number_0 * d_K_2[g])
+            store_2d(
+                K_grad + batch * K_grad_step[0] + h_part * K_grad_step[4] + g * K_grad_step[1], m, K_grad_step[2],
+                m_end, d, K_grad_step[3], d_size, number_0 * d_K_2[g],
+            )
 
 
 y_1_tiles = region(

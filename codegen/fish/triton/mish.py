@@ -21,6 +21,7 @@ from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
+    key_of,
     load_1d,
     load_2d,
     log_sum,
@@ -98,7 +99,7 @@ class Mish(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     A_of_p1, K, A_of_p3, eps, V, mask, key_mask, out, lse, seed, A_of_p1_step, K_step, A_of_p3_step, eps_step, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr,
+    mask_step, key_mask_step, out_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr,
     d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
     SPLIT: tl.constexpr, TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
     DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -114,6 +115,7 @@ def y_1_tiles_forward(
         lse += tl.program_id(1).to(tl.int64) * lse_part
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0]
     eps_base = eps + batch * eps_step[0]
+    seed_key = key_of(seed, TRAIN)
     mask_base = mask + batch * mask_step[0]
     m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 4
     l_i_0 = (tl.zeros((n_block,), SUMS),) * 4
@@ -143,7 +145,8 @@ def y_1_tiles_forward(
         for h in tl.static_range(4):
             eps_2 = noise_2d(
                 eps_base + (h_at * 4 + h) * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * h_programs * 4 + (h_at * 4 + h), 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+                m[None, :], batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT,
+                SUMS,
             )  # n m
             A_scores = with_bias(
                 A_scores_2_2 + A_of_p3_value * eps_2, number_0, mask_base + (h_at * 4 + h) * mask_step[1], n,
@@ -166,7 +169,7 @@ def y_1_tiles_forward(
     for h in tl.static_range(4):
         store_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
         store_2d(
-            out + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size,
+            out + batch * out_step[0] + (h_at * 4 + h) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
         )
 
@@ -174,10 +177,10 @@ def y_1_tiles_forward(
 @triton.jit
 def y_1_tiles_rows(
     A_of_p1, K, A_of_p3, eps, V, mask, key_mask, lse, gradient, sums, mask_grad, eps_grad, A_of_p3_grad, A_of_p1_grad,
-    seed, A_of_p1_step, K_step, A_of_p3_step, eps_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    seed, A_of_p1_step, K_step, A_of_p3_step, eps_step, V_step, mask_step, key_mask_step, gradient_step,
+    A_of_p1_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, TRAIN: tl.constexpr,
+    eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of.p4, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -186,7 +189,9 @@ def y_1_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0]
+    gradient_base = gradient + batch * gradient_step[0]
     eps_base = eps + batch * eps_step[0]
+    seed_key = key_of(seed, TRAIN)
     mask_base = mask + batch * mask_step[0]
     d_A_scores_3_2 = tl.zeros((), SUMS)
     d_A_scores_1_2 = (tl.zeros((n_block, d_wide), SUMS),) * 4
@@ -201,7 +206,12 @@ def y_1_tiles_rows(
     A_sums = ()
     for h in tl.static_range(4):
         A_rows += (load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
-        d_2 += (load_2d(gradient + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+        d_2 += (
+            load_2d(
+                gradient_base + (h_at * 4 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            ),
+        )  # n d
         A_sums += (load_1d(sums + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -221,7 +231,8 @@ def y_1_tiles_rows(
         for h in tl.static_range(4):
             eps_2 = noise_2d(
                 eps_base + (h_at * 4 + h) * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * h_programs * 4 + (h_at * 4 + h), 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+                m[None, :], batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT,
+                SUMS,
             )  # n m
             A_scores = with_bias(
                 A_scores_2_2 + A_of_p3_value * eps_2, number_0, mask_base + (h_at * 4 + h) * mask_step[1], n,
@@ -259,16 +270,19 @@ def y_1_tiles_rows(
     for g in tl.static_range(4):
         d_A_scores_1_4 = number_0 * d_A_scores_1_2[g]  # n d
         if A_of_p1_grad is not None:
-            store_2d(A_of_p1_grad + (pair * 4 + g) * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_A_scores_1_4)
+            store_2d(
+                A_of_p1_grad + batch * A_of_p1_grad_step[0] + h_at * A_of_p1_grad_step[4] + g * A_of_p1_grad_step[1], n,
+                A_of_p1_grad_step[2], n_end, d, A_of_p1_grad_step[3], d_size, d_A_scores_1_4,
+            )
 
 
 @triton.jit
 def y_1_tiles_keys(
     A_of_p1, K, A_of_p3, eps, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, seed, A_of_p1_step, K_step,
-    A_of_p3_step, eps_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    A_of_p3_step, eps_step, V_step, mask_step, key_mask_step, gradient_step, V_grad_step, K_grad_step, n_end, m_end,
+    blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, TRAIN: tl.constexpr, eps_GIVEN: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of.p4, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -278,7 +292,9 @@ def y_1_tiles_keys(
     d = tl.arange(0, d_wide)
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0]
     eps_base = eps + batch * eps_step[0]
+    seed_key = key_of(seed, TRAIN)
     mask_base = mask + batch * mask_step[0]
+    gradient_base = gradient + batch * gradient_step[0]
     d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
     K_tile = ()
@@ -308,7 +324,8 @@ def y_1_tiles_keys(
         for h in tl.static_range(4):
             eps_2 = noise_2d(
                 eps_base + (h_at * 4 + h) * eps_step[1], m, eps_step[3], m_end, n, eps_step[2], n_end, n[None, :],
-                m[:, None], batch * h_programs * 4 + (h_at * 4 + h), 0, seed, 1, TRAIN, eps_GIVEN, SUMS,
+                m[:, None], batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT,
+                SUMS,
             )  # n m
             A_scores = with_bias(
                 A_scores_2_2 + A_of_p3_value * eps_2, number_0, mask_base + (h_at * 4 + h) * mask_step[1], m,
@@ -319,7 +336,10 @@ def y_1_tiles_keys(
             )  # n m
             A_rows = load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end)  # n
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-            d_2 = load_2d(gradient + (pair * 4 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+            d_2 = load_2d(
+                gradient_base + (h_at * 4 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            )  # n d
             d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
             d_V_2_next += (d_V_2[h] + d_V_3,)
             d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
@@ -333,11 +353,17 @@ def y_1_tiles_keys(
         d_K_2 = d_K_2_next
     for h in tl.static_range(4):
         if V_grad is not None:
-            store_2d(V_grad + (pair * 4 + h) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2[h])
+            store_2d(
+                V_grad + batch * V_grad_step[0] + (h_at * 4 + h) * V_grad_step[1], m, V_grad_step[2], m_end, d,
+                V_grad_step[3], d_size, d_V_2[h],
+            )
     for g in tl.static_range(4):
         d_K_4 = number_0 * d_K_2[g]  # m d
         if K_grad is not None:
-            store_2d(K_grad + (pair * 4 + g) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
+            store_2d(
+                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[4] + g * K_grad_step[1], m, K_grad_step[2], m_end,
+                d, K_grad_step[3], d_size, d_K_4,
+            )
 
 
 y_1_tiles = region(

@@ -29,6 +29,7 @@ from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
+    exp_of,
     load_1d,
     load_2d,
     log_sum,
@@ -42,6 +43,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
+from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
 
 
 class Fmm1Rows(nn.Module):
@@ -77,8 +79,6 @@ class Fmm1Rows(nn.Module):
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        phiQ1 = elu1(Q)  # ... n h d
-        phiK1 = elu1(K)  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
 
@@ -95,10 +95,12 @@ class Fmm1Rows(nn.Module):
         )  # ... h n d
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
-        q = phiQ1.transpose(-3, -2)  # ... h n d
-        k = phiK1.transpose(-3, -2)  # ... h m d
+        q = Q.transpose(-3, -2)  # ... h n d
+        k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
-        o = triton_linear_attention([(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        o = triton_linear_attention(
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
+        )  # ... h n d
 
         far1_V = o.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V.transpose(-3, -2) + blend2[:, None] * far1_V  # ... n h d
@@ -116,11 +118,11 @@ class Fmm1Rows(nn.Module):
         )  # ... h n
 
         # far1.copy and far1.copy A.m: sums over m first; no n by m tensor is formed
-        q_2 = phiQ1.transpose(-3, -2)  # ... h n d
-        k_2 = phiK1.transpose(-3, -2)  # ... h m d
+        q_2 = Q.transpose(-3, -2)  # ... h n d
+        k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = A_m[None, :][..., None]  # 1 m 1
         o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1
+            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )[..., 0]  # ... h n
 
         far1_A_m = o_2.transpose(-2, -1)  # ... n h
@@ -131,9 +133,24 @@ class Fmm1Rows(nn.Module):
 
 
 @triton.jit
+def elu1_map_tile(x):
+    """elu1 of a tile."""
+    return tl.where(x > 0, x + 1, exp_of(tl.minimum(x, 0.0)))
+
+
+@triton.jit
+def elu1_map_slope(x, y, d):
+    """The gradient of x, from that of y = elu1(x)."""
+    return tl.where(x > 0, d, d * y)
+
+
+elu1_map = tile_map(f"{__name__}.elu1_map", elu1, elu1_map_tile, elu1_map_slope)
+
+
+@triton.jit
 def near_A_m_tiles_forward(
-    Q, K, A_m, mask, key_mask, out, lse, Q_step, K_step, A_m_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    Q, K, A_m, mask, key_mask, out, lse, Q_step, K_step, A_m_step, mask_step, key_mask_step, out_step, n_end, m_end,
+    blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -176,15 +193,17 @@ def near_A_m_tiles_forward(
         read_2 = tl.sum(read, 1)  # n
         acc = acc * alpha + read_2
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
+    store_1d(
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0)
+    )
 
 
 @triton.jit
 def near_A_m_tiles_rows(
     Q, K, A_m, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, A_m_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of.copy, near.copy, near.A_m: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -192,11 +211,12 @@ def near_A_m_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     near_copy_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+    d_2 = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
     near_copy_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
@@ -225,15 +245,18 @@ def near_A_m_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_near_copy_scores)
     d_Q_4 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
+            d_size, d_Q_4,
+        )
 
 
 @triton.jit
 def near_A_m_tiles_keys(
     Q, K, A_m, mask, key_mask, lse, gradient, sums, A_m_grad, K_grad, Q_step, K_step, A_m_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, A_m_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of.copy, near.copy, near.A_m: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -242,6 +265,7 @@ def near_A_m_tiles_keys(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_A_m_2 = tl.zeros((m_block,), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -266,7 +290,7 @@ def near_A_m_tiles_keys(
         )  # n m
         near_copy_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         near_copy = softened(near_copy_scores, number_0, MASK, seen_2, edge, near_copy_rows[None, :])  # n m
-        d_2 = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        d_2 = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
         d_A_m_3 = near_copy * d_2[None, :]  # n m
         d_A_m_4 = tl.sum(d_A_m_3, 1)  # m
         d_A_m_2 += d_A_m_4
@@ -275,10 +299,13 @@ def near_A_m_tiles_keys(
         d_K_3 = dot_of(d_near_copy_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K_3
     if A_m_grad is not None:
-        store_1d(A_m_grad + pair * m_end, m, 1, m_end, d_A_m_2)
+        store_1d(A_m_grad + batch * A_m_grad_step[0] + h_at * A_m_grad_step[2], m, A_m_grad_step[1], m_end, d_A_m_2)
     d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
+            d_size, d_K_4,
+        )
 
 
 near_A_m_tiles = region(
@@ -295,7 +322,7 @@ near_A_m_tiles = region(
 
 @triton.jit
 def near_V_tiles_forward(
-    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
+    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end, blocks,
     h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -339,16 +366,17 @@ def near_V_tiles_forward(
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
 
 
 @triton.jit
 def near_V_tiles_rows(
     Q, K, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of, near, near.V: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -356,11 +384,12 @@ def near_V_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
     near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
@@ -390,15 +419,18 @@ def near_V_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_near_scores)
     d_Q_4 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
+            d_size, d_Q_4,
+        )
 
 
 @triton.jit
 def near_V_tiles_keys(
     Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of, near, near.V: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -407,6 +439,7 @@ def near_V_tiles_keys(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -431,7 +464,7 @@ def near_V_tiles_keys(
         )  # n m
         near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[None, :])  # n m
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
         d_V_3 = dot_of(near, d_2, DOT, SUMS)  # m d
         d_V_2 += d_V_3
         d_near = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -440,10 +473,16 @@ def near_V_tiles_keys(
         d_K_3 = dot_of(d_near_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K_3
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d, V_grad_step[3],
+            d_size, d_V_2,
+        )
     d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
+            d_size, d_K_4,
+        )
 
 
 near_V_tiles = region(

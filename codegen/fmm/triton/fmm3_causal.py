@@ -35,6 +35,7 @@ from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
+    exp_of,
     load_1d,
     load_2d,
     log_sum,
@@ -48,6 +49,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
+from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
 
 
 class Fmm3Causal(nn.Module):
@@ -82,37 +84,56 @@ class Fmm3Causal(nn.Module):
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        phiQ1 = elu1(Q)  # ... n h d
-        phiK1 = elu1(K)  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
-        phiQ2 = elu1_neg(Q)  # ... n h d
-        phiK2 = elu1_neg(K)  # ... m h d
-        phiQ3 = torch.tanh(Q)  # ... n h d
-        phiK3 = torch.tanh(K)  # ... m h d
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
-        q = phiQ1.transpose(-3, -2)  # ... h n d
-        k = phiK1.transpose(-3, -2)  # ... h m d
+        q = Q.transpose(-3, -2)  # ... h n d
+        k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
+            [(q, k)],
+            v,
+            mask,
+            key_mask,
+            max(x.ndim, memory.ndim) - 2,
+            1,
+            causal=True,
+            chunk=64,
+            maps=(elu1_map, elu1_map),
         )  # ... h n d
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
-        q_2 = phiQ2.transpose(-3, -2)  # ... h n d
-        k_2 = phiK2.transpose(-3, -2)  # ... h m d
+        q_2 = Q.transpose(-3, -2)  # ... h n d
+        k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_2 = triton_linear_attention(
-            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
+            [(q_2, k_2)],
+            v_2,
+            mask,
+            key_mask,
+            max(x.ndim, memory.ndim) - 2,
+            1,
+            causal=True,
+            chunk=64,
+            maps=(elu1_neg_map, elu1_neg_map),
         )  # ... h n d
 
         # far3 and far3 V: sums over m first; no n by m tensor is formed
-        q_3 = phiQ3.transpose(-3, -2)  # ... h n d
-        k_3 = phiK3.transpose(-3, -2)  # ... h m d
+        q_3 = Q.transpose(-3, -2)  # ... h n d
+        k_3 = K.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
         o_3 = triton_linear_attention(
-            [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, causal=True, chunk=64
+            [(q_3, k_3)],
+            v_3,
+            mask,
+            key_mask,
+            max(x.ndim, memory.ndim) - 2,
+            1,
+            eps=1e-06,
+            causal=True,
+            chunk=64,
+            maps=(tanh_map, tanh_map),
         )  # ... h n d
 
         A_V_1 = blend1[:, None, None] * V.transpose(-3, -2)  # ... h m d
@@ -140,8 +161,8 @@ class Fmm3Causal(nn.Module):
 
 @triton.jit
 def A_V_2_tiles_forward(
-    Q, K, A_V_p1, mask, key_mask, out, lse, Q_step, K_step, A_V_p1_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    Q, K, A_V_p1, mask, key_mask, out, lse, Q_step, K_step, A_V_p1_step, mask_step, key_mask_step, out_step, n_end,
+    m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -184,16 +205,17 @@ def A_V_2_tiles_forward(
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
 
 
 @triton.jit
 def A_V_2_tiles_rows(
     Q, K, A_V_p1, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, A_V_p1_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of, near, A.V.p2: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -201,12 +223,13 @@ def A_V_2_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
     near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(
         tl.maximum(first + (m_end - n_end) - 4, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block
@@ -235,15 +258,18 @@ def A_V_2_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_near_scores)
     d_Q_4 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
+            d_size, d_Q_4,
+        )
 
 
 @triton.jit
 def A_V_2_tiles_keys(
     Q, K, A_V_p1, mask, key_mask, lse, gradient, sums, A_V_p1_grad, K_grad, Q_step, K_step, A_V_p1_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, A_V_p1_grad_step, K_grad_step, n_end, m_end, blocks, h_programs,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of, near, A.V.p2: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -253,6 +279,7 @@ def A_V_2_tiles_keys(
     d = tl.arange(0, d_wide)
     A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_A_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -276,7 +303,7 @@ def A_V_2_tiles_keys(
         )  # n m
         near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[None, :])  # n m
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
         d_A_V_1_3 = dot_of(near, d_2, DOT, SUMS)  # m d
         d_A_V_1_2 += d_A_V_1_3
         d_near = dot_of(A_V_p1_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -285,10 +312,16 @@ def A_V_2_tiles_keys(
         d_K_3 = dot_of(d_near_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K_3
     if A_V_p1_grad is not None:
-        store_2d(A_V_p1_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_A_V_1_2)
+        store_2d(
+            A_V_p1_grad + batch * A_V_p1_grad_step[0] + h_at * A_V_p1_grad_step[1], m, A_V_p1_grad_step[2], m_end, d,
+            A_V_p1_grad_step[3], d_size, d_A_V_1_2,
+        )
     d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
+            d_size, d_K_4,
+        )
 
 
 A_V_2_tiles = region(
@@ -301,3 +334,48 @@ A_V_2_tiles = region(
     temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
     kernels={"forward": A_V_2_tiles_forward, "rows": A_V_2_tiles_rows, "keys": A_V_2_tiles_keys},
 )
+
+
+@triton.jit
+def elu1_map_tile(x):
+    """elu1 of a tile."""
+    return tl.where(x > 0, x + 1, exp_of(tl.minimum(x, 0.0)))
+
+
+@triton.jit
+def elu1_map_slope(x, y, d):
+    """The gradient of x, from that of y = elu1(x)."""
+    return tl.where(x > 0, d, d * y)
+
+
+elu1_map = tile_map(f"{__name__}.elu1_map", elu1, elu1_map_tile, elu1_map_slope)
+
+
+@triton.jit
+def elu1_neg_map_tile(x):
+    """elu1_neg of a tile."""
+    return tl.where(x < 0, 1 - x, exp_of(tl.minimum(-x, 0.0)))
+
+
+@triton.jit
+def elu1_neg_map_slope(x, y, d):
+    """The gradient of x, from that of y = elu1_neg(x)."""
+    return tl.where(x < 0, -d, -d * y)
+
+
+elu1_neg_map = tile_map(f"{__name__}.elu1_neg_map", elu1_neg, elu1_neg_map_tile, elu1_neg_map_slope)
+
+
+@triton.jit
+def tanh_map_tile(x):
+    """tanh of a tile."""
+    return 2 / (1 + exp_of(-2 * x)) - 1
+
+
+@triton.jit
+def tanh_map_slope(x, y, d):
+    """The gradient of x, from that of y = tanh(x)."""
+    return d * (1 - y * y)
+
+
+tanh_map = tile_map(f"{__name__}.tanh_map", torch.tanh, tanh_map_tile, tanh_map_slope)

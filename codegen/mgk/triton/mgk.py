@@ -93,7 +93,7 @@ class MGK(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, logpi, k2, V, mask, key_mask, out, lse, Q_step, K_step, logpi_step, k2_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
+    out_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
     d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -148,16 +148,17 @@ def y_1_tiles_forward(
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
 
 
 @triton.jit
 def y_1_tiles_rows(
     Q, K, logpi, k2, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, logpi_grad, Q_step, K_step, logpi_step,
-    k2_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    k2_step, V_step, mask_step, key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.p1, L, S, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -166,6 +167,7 @@ def y_1_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     logpi_base = logpi + batch * logpi_step[0] + h_at * logpi_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     K_base = K + batch * K_step[0] + h_at * K_step[1]
     k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
@@ -176,7 +178,7 @@ def y_1_tiles_rows(
         logpi_value += (tl.load(logpi_base + r * logpi_step[2]).to(SUMS),)  # a number
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -209,7 +211,10 @@ def y_1_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_bias)
     d_Q_5 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_5)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
+            d_size, d_Q_5,
+        )
     for r in tl.static_range(2):
         if logpi_grad is not None:
             tl.store(logpi_grad + ((pair * blocks + block) * 2 + r), tl.sum(d_logpi_2[r]))
@@ -218,9 +223,10 @@ def y_1_tiles_rows(
 @triton.jit
 def y_1_tiles_keys(
     Q, K, logpi, k2, V, mask, key_mask, lse, gradient, sums, V_grad, k2_grad, K_grad, Q_step, K_step, logpi_step,
-    k2_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    k2_step, V_step, mask_step, key_mask_step, gradient_step, V_grad_step, k2_grad_step, K_grad_step, n_end, m_end,
+    blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """L.p1, L, S, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -232,6 +238,7 @@ def y_1_tiles_keys(
     K_base = K + batch * K_step[0] + h_at * K_step[1]
     k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_L_2 = (tl.zeros((m_block,), SUMS),) * 2
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
@@ -251,7 +258,7 @@ def y_1_tiles_keys(
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         A_2 = tl.zeros((m_block, n_block), SUMS)
@@ -273,14 +280,23 @@ def y_1_tiles_keys(
         d_V_3 = dot_of(A_2, d_2, DOT, SUMS)  # m d
         d_V_2 += d_V_3
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d, V_grad_step[3],
+            d_size, d_V_2,
+        )
     for r in tl.static_range(2):
         d_k2 = -1 * d_L_2[r]  # m
         if k2_grad is not None:
-            store_1d(k2_grad + (pair * 2 + r) * m_end, m, 1, m_end, d_k2)
+            store_1d(
+                k2_grad + batch * k2_grad_step[0] + h_at * k2_grad_step[1] + r * k2_grad_step[2], m, k2_grad_step[3],
+                m_end, d_k2,
+            )
         d_K_4 = number_0 * d_K_2[r]  # m d
         if K_grad is not None:
-            store_2d(K_grad + (pair * 2 + r) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
+            store_2d(
+                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + r * K_grad_step[2], m, K_grad_step[3], m_end,
+                d, K_grad_step[4], d_size, d_K_4,
+            )
 
 
 y_1_tiles = region(

@@ -122,7 +122,7 @@ class MGKEm(nn.Module):
 @triton.jit
 def prior_of_tiles_forward(
     Q, K, logprior, k2, mask, key_mask, out, lse, Q_step, K_step, logprior_step, k2_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
+    out_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
     d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -190,15 +190,18 @@ def prior_of_tiles_forward(
         acc = acc_next
     for r in tl.static_range(2):
         store_1d(lse + (pair * 2 + r) * n_end, n, 1, n_end, sums_of_part(l_i_0[r], 0, SPLIT))
-        store_1d(out + (pair * 2 + r) * n_end, n, 1, n_end, acc[r] * inverse_of(l_i_0[r], 0, SPLIT))
+        store_1d(
+            out + batch * out_step[0] + h_at * out_step[1] + r * out_step[2], n, out_step[3], n_end,
+            acc[r] * inverse_of(l_i_0[r], 0, SPLIT),
+        )
 
 
 @triton.jit
 def prior_of_tiles_rows(
     Q, K, logprior, k2, mask, key_mask, lse, gradient, sums, mask_grad, logprior_grad, Q_grad, Q_step, K_step,
-    logprior_step, k2_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    logprior_step, k2_step, mask_step, key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.p1, L, responsibility, prior.of: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -207,6 +210,7 @@ def prior_of_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     K_base = K + batch * K_step[0] + h_at * K_step[1]
     k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
@@ -218,7 +222,7 @@ def prior_of_tiles_rows(
     prior_scores_share_rows = ()
     for r in tl.static_range(2):
         logprior_value += (tl.load(logprior_base + r * logprior_step[2]).to(SUMS),)  # a number
-        d_2 += (load_1d(gradient + (pair * 2 + r) * n_end, n, 1, n_end).to(SUMS),)  # n
+        d_2 += (load_1d(gradient_base + r * gradient_step[2], n, gradient_step[3], n_end).to(SUMS),)  # n
         prior_scores_share_rows += (load_1d(lse + (pair * 2 + r) * n_end, n, 1, n_end),)  # n
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     logprior_value_2 = ()
@@ -284,15 +288,18 @@ def prior_of_tiles_rows(
         if logprior_grad is not None:
             tl.store(logprior_grad + ((pair * blocks + block) * 2 + r_2), add_4)
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
+            d_size, d_Q_2,
+        )
 
 
 @triton.jit
 def prior_of_tiles_keys(
     Q, K, logprior, k2, mask, key_mask, lse, gradient, sums, k2_grad, K_grad, Q_step, K_step, logprior_step, k2_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, gradient_step, k2_grad_step, K_grad_step, n_end, m_end, blocks, h_programs,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.p1, L, responsibility, prior.of: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -303,6 +310,7 @@ def prior_of_tiles_keys(
     logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
     K_base = K + batch * K_step[0] + h_at * K_step[1]
     k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_L_2 = (tl.zeros((m_block,), SUMS),) * 2
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
@@ -343,7 +351,7 @@ def prior_of_tiles_keys(
             L = logprior_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
             add = L - responsibility  # n m
             responsibility_2 = exp_of(add)  # n m
-            d_2 = load_1d(gradient + (pair * 2 + r) * n_end, n, 1, n_end).to(SUMS)  # n
+            d_2 = load_1d(gradient_base + r * gradient_step[2], n, gradient_step[3], n_end).to(SUMS)  # n
             d_3 = tl.broadcast_to(d_2[None, :], (m_block, n_block))  # n m
             prior_scores_share_rows = load_1d(lse + (pair * 2 + r) * n_end, n, 1, n_end)  # n
             prior_scores_share = spread_2 * prior_scores_share_rows[None, :]  # n m
@@ -376,12 +384,18 @@ def prior_of_tiles_keys(
         d_L_4 = -1 * d_L_2[r_2]  # m
         mul_2 = -1 * (d_L_4 + d_L_3_2[r_2])  # m
         if k2_grad is not None:
-            store_1d(k2_grad + (pair * 2 + r_2) * m_end, m, 1, m_end, mul_2)
+            store_1d(
+                k2_grad + batch * k2_grad_step[0] + h_at * k2_grad_step[1] + r_2 * k2_grad_step[2], m, k2_grad_step[3],
+                m_end, mul_2,
+            )
         d_K_6 = number_0 * d_K_2[r_2]  # m d
         d_K_7 = -1 * d_K_6  # m d
         add_3 = d_K_7 + number_0 * d_K_3_2[r_2]  # m d
         if K_grad is not None:
-            store_2d(K_grad + (pair * 2 + r_2) * m_end * d_size, m, d_size, m_end, d, 1, d_size, add_3)
+            store_2d(
+                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + r_2 * K_grad_step[2], m, K_grad_step[3],
+                m_end, d, K_grad_step[4], d_size, add_3,
+            )
 
 
 prior_of_tiles = region(
@@ -400,9 +414,9 @@ prior_of_tiles = region(
 @triton.jit
 def y_1_tiles_forward(
     Q, K, logprior, k2, V, mask, key_mask, out, lse, Q_step, K_step, logprior_step, k2_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, out_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.p1, L, S, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -455,16 +469,18 @@ def y_1_tiles_forward(
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
 
 
 @triton.jit
 def y_1_tiles_rows(
     Q, K, logprior, k2, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, logprior_grad, Q_step, K_step,
-    logprior_step, k2_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    logprior_step, k2_step, V_step, mask_step, key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks,
+    h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """L.p1, L, S, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -473,6 +489,7 @@ def y_1_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     K_base = K + batch * K_step[0] + h_at * K_step[1]
     k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
@@ -483,7 +500,7 @@ def y_1_tiles_rows(
         logprior_value += (tl.load(logprior_base + r * logprior_step[2]).to(SUMS),)  # a number
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -516,7 +533,10 @@ def y_1_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_bias)
     d_Q_5 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_5)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
+            d_size, d_Q_5,
+        )
     for r in tl.static_range(2):
         if logprior_grad is not None:
             tl.store(logprior_grad + ((pair * blocks + block) * 2 + r), tl.sum(d_logprior_2[r]))
@@ -525,9 +545,10 @@ def y_1_tiles_rows(
 @triton.jit
 def y_1_tiles_keys(
     Q, K, logprior, k2, V, mask, key_mask, lse, gradient, sums, V_grad, k2_grad, K_grad, Q_step, K_step, logprior_step,
-    k2_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    k2_step, V_step, mask_step, key_mask_step, gradient_step, V_grad_step, k2_grad_step, K_grad_step, n_end, m_end,
+    blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """L.p1, L, S, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -539,6 +560,7 @@ def y_1_tiles_keys(
     K_base = K + batch * K_step[0] + h_at * K_step[1]
     k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_L_2 = (tl.zeros((m_block,), SUMS),) * 2
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
@@ -558,7 +580,7 @@ def y_1_tiles_keys(
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         A_2 = tl.zeros((m_block, n_block), SUMS)
@@ -580,14 +602,23 @@ def y_1_tiles_keys(
         d_V_3 = dot_of(A_2, d_2, DOT, SUMS)  # m d
         d_V_2 += d_V_3
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d, V_grad_step[3],
+            d_size, d_V_2,
+        )
     for r in tl.static_range(2):
         d_k2 = -1 * d_L_2[r]  # m
         if k2_grad is not None:
-            store_1d(k2_grad + (pair * 2 + r) * m_end, m, 1, m_end, d_k2)
+            store_1d(
+                k2_grad + batch * k2_grad_step[0] + h_at * k2_grad_step[1] + r * k2_grad_step[2], m, k2_grad_step[3],
+                m_end, d_k2,
+            )
         d_K_4 = number_0 * d_K_2[r]  # m d
         if K_grad is not None:
-            store_2d(K_grad + (pair * 2 + r) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
+            store_2d(
+                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + r * K_grad_step[2], m, K_grad_step[3], m_end,
+                d, K_grad_step[4], d_size, d_K_4,
+            )
 
 
 y_1_tiles = region(

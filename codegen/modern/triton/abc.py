@@ -92,8 +92,8 @@ class ABC(nn.Module):
 
 @triton.jit
 def slots_tiles_forward(
-    s, one, K, mask, key_mask, out, lse, s_step, one_step, K_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, r_programs, out_part, lse_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    s, one, K, mask, key_mask, out, lse, s_step, one_step, K_step, mask_step, key_mask_step, out_step, n_end, m_end,
+    blocks, h_programs, r_programs, out_part, lse_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
     KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -133,15 +133,18 @@ def slots_tiles_forward(
         read = dot_of(P, K_tile, DOT, SUMS)  # n d
         acc += read
     store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 0, SPLIT))
-    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc * inverse_of(l_i_0, 0, SPLIT)[:, None])
+    store_2d(
+        out + batch * out_step[0] + h_at * out_step[1] + r_at * out_step[2], n, out_step[3], n_end, d, out_step[4],
+        d_size, acc * inverse_of(l_i_0, 0, SPLIT)[:, None],
+    )
 
 
 @triton.jit
 def slots_tiles_rows(
-    s, one, K, mask, key_mask, lse, gradient, sums, one_grad, s_step, one_step, K_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    s, one, K, mask, key_mask, lse, gradient, sums, one_grad, s_step, one_step, K_step, mask_step, key_mask_step,
+    gradient_step, one_grad_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """P.of, P, slots: gradients."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -150,10 +153,11 @@ def slots_tiles_rows(
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
     d_one_2 = tl.zeros((n_block,), SUMS)
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
     P_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     P_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
@@ -175,15 +179,18 @@ def slots_tiles_rows(
         d_one_4 = tl.sum(d_one_3, 1)  # n
         d_one_2 += d_one_4
     if one_grad is not None:
-        store_1d(one_grad + pair * n_end, n, 1, n_end, d_one_2)
+        store_1d(
+            one_grad + batch * one_grad_step[0] + h_at * one_grad_step[2] + r_at * one_grad_step[3], n,
+            one_grad_step[1], n_end, d_one_2,
+        )
 
 
 @triton.jit
 def slots_tiles_keys(
     s, one, K, mask, key_mask, lse, gradient, sums, K_grad, s_grad, s_step, one_step, K_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    gradient_step, K_grad_step, s_grad_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """P.of, P, slots: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -194,6 +201,7 @@ def slots_tiles_keys(
     d = tl.arange(0, d_wide)
     s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     d_s_2 = tl.zeros((m_block,), SUMS)
     s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
@@ -213,7 +221,7 @@ def slots_tiles_keys(
             visible & (distance >= 0), mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK
         )  # n m
         P_2 = where_visible(P, seen_2, edge, 0.0)  # n m
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
         d_K_3 = dot_of(P_2, d_2, DOT, SUMS)  # m d
         d_K_2 += d_K_3
         d_P = dot_of(K_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -224,9 +232,15 @@ def slots_tiles_keys(
         d_s_4 = tl.sum(d_s_3, 1)  # m
         d_s_2 += d_s_4
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_2)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + r_at * K_grad_step[4], m, K_grad_step[2], m_end,
+            d, K_grad_step[3], d_size, d_K_2,
+        )
     if s_grad is not None:
-        store_1d(s_grad + pair * m_end, m, 1, m_end, d_s_2)
+        store_1d(
+            s_grad + batch * s_grad_step[0] + h_at * s_grad_step[1] + r_at * s_grad_step[2], m, s_grad_step[3], m_end,
+            d_s_2,
+        )
 
 
 slots_tiles = region(
@@ -242,8 +256,8 @@ slots_tiles = region(
 
 @triton.jit
 def values_tiles_forward(
-    s, one, V, mask, key_mask, out, lse, s_step, one_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    h_programs, r_programs, out_part, lse_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    s, one, V, mask, key_mask, out, lse, s_step, one_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end,
+    blocks, h_programs, r_programs, out_part, lse_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
     KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -283,15 +297,18 @@ def values_tiles_forward(
         read = dot_of(P, V_tile, DOT, SUMS)  # n d
         acc += read
     store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 0, SPLIT))
-    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc * inverse_of(l_i_0, 0, SPLIT)[:, None])
+    store_2d(
+        out + batch * out_step[0] + h_at * out_step[1] + r_at * out_step[2], n, out_step[3], n_end, d, out_step[4],
+        d_size, acc * inverse_of(l_i_0, 0, SPLIT)[:, None],
+    )
 
 
 @triton.jit
 def values_tiles_rows(
-    s, one, V, mask, key_mask, lse, gradient, sums, one_grad, s_step, one_step, V_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    s, one, V, mask, key_mask, lse, gradient, sums, one_grad, s_step, one_step, V_step, mask_step, key_mask_step,
+    gradient_step, one_grad_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """P.of, P, values: gradients."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -300,10 +317,11 @@ def values_tiles_rows(
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
     d_one_2 = tl.zeros((n_block,), SUMS)
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
     P_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     P_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
@@ -325,15 +343,18 @@ def values_tiles_rows(
         d_one_4 = tl.sum(d_one_3, 1)  # n
         d_one_2 += d_one_4
     if one_grad is not None:
-        store_1d(one_grad + pair * n_end, n, 1, n_end, d_one_2)
+        store_1d(
+            one_grad + batch * one_grad_step[0] + h_at * one_grad_step[2] + r_at * one_grad_step[3], n,
+            one_grad_step[1], n_end, d_one_2,
+        )
 
 
 @triton.jit
 def values_tiles_keys(
     s, one, V, mask, key_mask, lse, gradient, sums, V_grad, s_grad, s_step, one_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    gradient_step, V_grad_step, s_grad_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """P.of, P, values: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -344,6 +365,7 @@ def values_tiles_keys(
     d = tl.arange(0, d_wide)
     s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_s_2 = tl.zeros((m_block,), SUMS)
     s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
@@ -363,7 +385,7 @@ def values_tiles_keys(
             visible & (distance >= 0), mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK
         )  # n m
         P_2 = where_visible(P, seen_2, edge, 0.0)  # n m
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
         d_V_3 = dot_of(P_2, d_2, DOT, SUMS)  # m d
         d_V_2 += d_V_3
         d_P = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -374,9 +396,15 @@ def values_tiles_keys(
         d_s_4 = tl.sum(d_s_3, 1)  # m
         d_s_2 += d_s_4
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1] + r_at * V_grad_step[4], m, V_grad_step[2], m_end,
+            d, V_grad_step[3], d_size, d_V_2,
+        )
     if s_grad is not None:
-        store_1d(s_grad + pair * m_end, m, 1, m_end, d_s_2)
+        store_1d(
+            s_grad + batch * s_grad_step[0] + h_at * s_grad_step[1] + r_at * s_grad_step[2], m, s_grad_step[3], m_end,
+            d_s_2,
+        )
 
 
 values_tiles = region(

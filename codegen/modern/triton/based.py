@@ -82,7 +82,7 @@ class Based(nn.Module):
 
 @triton.jit
 def y_1_tiles_forward(
-    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
+    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end, blocks,
     h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -127,16 +127,17 @@ def y_1_tiles_forward(
         acc += read
     store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 1e-06, SPLIT))
     store_2d(
-        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc * inverse_of(l_i_0, 1e-06, SPLIT)[:, None]
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, e, out_step[3], e_size,
+        acc * inverse_of(l_i_0, 1e-06, SPLIT)[:, None],
     )
 
 
 @triton.jit
 def y_1_tiles_rows(
-    Q, K, V, mask, key_mask, lse, gradient, sums, Q_grad, Q_step, K_step, V_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    Q, K, V, mask, key_mask, lse, gradient, sums, Q_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
+    gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """s, A.of.p1, A.of, A, y.p1: gradients."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -145,9 +146,10 @@ def y_1_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
@@ -175,15 +177,19 @@ def y_1_tiles_rows(
         d_Q_3 = dot_of(d_s_5, K_tile, DOT, SUMS)  # n d
         d_Q_2 += d_Q_3
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_2)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
+            d_size, d_Q_2,
+        )
 
 
 @triton.jit
 def y_1_tiles_keys(
     Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """s, A.of.p1, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -193,6 +199,7 @@ def y_1_tiles_keys(
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, e_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -215,7 +222,7 @@ def y_1_tiles_keys(
             visible & (distance >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
         )  # n m
         A_2 = where_visible(A, seen_2, edge, 0.0)  # n m
-        d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
         d_V_3 = dot_of(A_2, d_2, DOT, SUMS)  # m e
         d_V_2 += d_V_3
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -230,9 +237,15 @@ def y_1_tiles_keys(
         d_K_3 = dot_of(d_s_5, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K_3
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * e_size, m, e_size, m_end, e, 1, e_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, e, V_grad_step[3],
+            e_size, d_V_2,
+        )
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_2)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
+            d_size, d_K_2,
+        )
 
 
 y_1_tiles = region(

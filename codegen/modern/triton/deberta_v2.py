@@ -105,9 +105,9 @@ class DebertaV2(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     c2p_of, Qr, K, Q, V, mask, key_mask, out, lse, c2p_of_step, Qr_step, K_step, Q_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, out_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """c2p, Qd, p2c, A.of.p1, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -160,15 +160,18 @@ def y_1_tiles_forward(
         acc = acc_next
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     for d in tl.static_range(64):
-        store_1d(out + (pair * 64 + d) * n_end, n, 1, n_end, acc[d] / tl.where(l_i_0 > 0, l_i_0, 1.0))
+        store_1d(
+            out + batch * out_step[0] + h_at * out_step[1] + d * out_step[2], n, out_step[3], n_end,
+            acc[d] / tl.where(l_i_0 > 0, l_i_0, 1.0),
+        )
 
 
 @triton.jit
 def y_1_tiles_rows(
     c2p_of, Qr, K, Q, V, mask, key_mask, lse, gradient, sums, mask_grad, Qr_grad, c2p_of_grad, Q_grad, c2p_of_step,
-    Qr_step, K_step, Q_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    Qr_step, K_step, Q_step, V_step, mask_step, key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks,
+    h_programs, number_0: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """c2p, Qd, p2c, A.of.p1, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -176,6 +179,7 @@ def y_1_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     Q_base = Q + batch * Q_step[0] + h_at * Q_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     K_base = K + batch * K_step[0] + h_at * K_step[1]
     Qr_base = Qr + batch * Qr_step[0] + h_at * Qr_step[1]
     V_base = V + batch * V_step[0] + h_at * V_step[1]
@@ -190,7 +194,7 @@ def y_1_tiles_rows(
     d_2 = ()
     for d in tl.static_range(64):
         Q_tile += (load_1d(Q_base + d * Q_step[2], n, Q_step[3], n_end).to(SUMS),)  # n
-        d_2 += (load_1d(gradient + (pair * 64 + d) * n_end, n, 1, n_end).to(SUMS),)  # n
+        d_2 += (load_1d(gradient_base + d * gradient_step[2], n, gradient_step[3], n_end).to(SUMS),)  # n
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
@@ -251,7 +255,10 @@ def y_1_tiles_rows(
             store_1d(Qr_grad + (pair * 64 + d) * n_end * 257 + 256, n, 257, n_end, Qr_after[d])
         d_Q_4 = number_0 * d_Q_2[d]  # n
         if Q_grad is not None:
-            store_1d(Q_grad + (pair * 64 + d) * n_end, n, 1, n_end, d_Q_4)
+            store_1d(
+                Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1] + d * Q_grad_step[2], n, Q_grad_step[3], n_end,
+                d_Q_4,
+            )
     if c2p_of_grad is not None:
         store_1d(c2p_of_grad + pair * n_end * 257, n, 257, n_end, c2p_of_before)
         store_1d(c2p_of_grad + pair * n_end * 257 + 256, n, 257, n_end, c2p_of_after)
@@ -260,9 +267,9 @@ def y_1_tiles_rows(
 @triton.jit
 def y_1_tiles_keys(
     c2p_of, Qr, K, Q, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, c2p_of_step, Qr_step, K_step, Q_step,
-    V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+    V_step, mask_step, key_mask_step, gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs,
+    number_0: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """c2p, Qd, p2c, A.of.p1, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -273,6 +280,7 @@ def y_1_tiles_keys(
     V_base = V + batch * V_step[0] + h_at * V_step[1]
     Q_base = Q + batch * Q_step[0] + h_at * Q_step[1]
     Qr_base = Qr + batch * Qr_step[0] + h_at * Qr_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     c2p_of_base = c2p_of + batch * c2p_of_step[0] + h_at * c2p_of_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_V_2 = (tl.zeros((m_block,), SUMS),) * 64
@@ -301,7 +309,7 @@ def y_1_tiles_keys(
                 entries(Qr_base + d * Qr_step[2], n[None, :], 0, distance, Qr_step[3], 128, in_bounds).to(SUMS),
             )  # n m
             p2c += K_tile[d][:, None] * Qd[d]  # n m
-            d_2 += (load_1d(gradient + (pair * 64 + d) * n_end, n, 1, n_end).to(SUMS),)  # n
+            d_2 += (load_1d(gradient_base + d * gradient_step[2], n, gradient_step[3], n_end).to(SUMS),)  # n
             d_A += d_2[d][None, :] * V_tile[d][:, None]  # n m
         c2p = entries(c2p_of_base, n[None, :], c2p_of_step[2], distance, c2p_of_step[3], 128, in_bounds).to(SUMS)  # n m
         A_scores = with_bias(
@@ -328,10 +336,16 @@ def y_1_tiles_keys(
         d_K_2 = d_K_2_next
     for d in tl.static_range(64):
         if V_grad is not None:
-            store_1d(V_grad + (pair * 64 + d) * m_end, m, 1, m_end, d_V_2[d])
+            store_1d(
+                V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1] + d * V_grad_step[2], m, V_grad_step[3], m_end,
+                d_V_2[d],
+            )
         d_K_7 = number_0 * d_K_2[d]  # m
         if K_grad is not None:
-            store_1d(K_grad + (pair * 64 + d) * m_end, m, 1, m_end, d_K_7)
+            store_1d(
+                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + d * K_grad_step[2], m, K_grad_step[3], m_end,
+                d_K_7,
+            )
 
 
 y_1_tiles = region(

@@ -124,7 +124,7 @@ class DeepseekV3(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     Q, K, Qr, Kr, V, mask, key_mask, out, lse, Q_step, K_step, Qr_step, Kr_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
+    out_step, n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
     d_wide: tl.constexpr, r_size: tl.constexpr, r_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -172,17 +172,18 @@ def y_1_tiles_forward(
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
-        out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, e, out_step[3], e_size,
+        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
 
 
 @triton.jit
 def y_1_tiles_rows(
     Q, K, Qr, Kr, V, mask, key_mask, lse, gradient, sums, mask_grad, Qr_grad, Q_grad, Q_step, K_step, Qr_step, Kr_step,
-    V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, r_size: tl.constexpr, r_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    V_step, mask_step, key_mask_step, gradient_step, Qr_grad_step, Q_grad_step, n_end, m_end, blocks, h_programs,
+    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, r_size: tl.constexpr, r_wide: tl.constexpr,
+    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of.p2, A.of, A, y.p1: gradients."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -192,13 +193,14 @@ def y_1_tiles_rows(
     d = tl.arange(0, d_wide)
     r = tl.arange(0, r_wide)
     e = tl.arange(0, e_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Qr_2 = tl.zeros((n_block, r_wide), SUMS)
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Qr_tile = load_2d(Qr + batch * Qr_step[0] + h_at * Qr_step[1], n, Qr_step[2], n_end, r, Qr_step[3], r_size)  # n r
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
@@ -229,19 +231,25 @@ def y_1_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
     d_Qr_4 = number_0 * d_Qr_2  # n r
     if Qr_grad is not None:
-        store_2d(Qr_grad + pair * n_end * r_size, n, r_size, n_end, r, 1, r_size, d_Qr_4)
+        store_2d(
+            Qr_grad + batch * Qr_grad_step[0] + h_at * Qr_grad_step[1], n, Qr_grad_step[2], n_end, r, Qr_grad_step[3],
+            r_size, d_Qr_4,
+        )
     d_Q_4 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
+            d_size, d_Q_4,
+        )
 
 
 @triton.jit
 def y_1_tiles_keys(
     Q, K, Qr, Kr, V, mask, key_mask, lse, gradient, sums, V_grad, Kr_grad, K_grad, Q_step, K_step, Qr_step, Kr_step,
-    V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, r_size: tl.constexpr, r_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    V_step, mask_step, key_mask_step, gradient_step, V_grad_step, Kr_grad_step, K_grad_step, n_end, m_end, blocks,
+    h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, r_size: tl.constexpr,
+    r_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of.p2, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -252,6 +260,7 @@ def y_1_tiles_keys(
     r = tl.arange(0, r_wide)
     e = tl.arange(0, e_wide)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, e_wide), SUMS)
     d_Kr_2 = tl.zeros((m_block, r_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
@@ -279,7 +288,7 @@ def y_1_tiles_keys(
         )  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-        d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
         d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m e
         d_V_2 += d_V_3
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -290,13 +299,22 @@ def y_1_tiles_keys(
         d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K_3
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * e_size, m, e_size, m_end, e, 1, e_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, e, V_grad_step[3],
+            e_size, d_V_2,
+        )
     d_Kr_4 = number_0 * d_Kr_2  # m r
     if Kr_grad is not None:
-        store_2d(Kr_grad + pair * m_end * r_size, m, r_size, m_end, r, 1, r_size, d_Kr_4)
+        store_2d(
+            Kr_grad + batch * Kr_grad_step[0] + h_at * Kr_grad_step[3], m, Kr_grad_step[1], m_end, r, Kr_grad_step[2],
+            r_size, d_Kr_4,
+        )
     d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
+            d_size, d_K_4,
+        )
 
 
 y_1_tiles = region(

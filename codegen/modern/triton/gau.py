@@ -78,10 +78,10 @@ class GAU(nn.Module):
 
 @triton.jit
 def O_tiles_forward(
-    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, out_part,
-    number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end, blocks,
+    out_part, number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, e_size: tl.constexpr,
+    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """R.of, R, A.of, A, O."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -114,15 +114,15 @@ def O_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, e, V_step[2], e_size)  # m e
         read = dot_of(A, V_tile, DOT, SUMS)  # n e
         acc += read
-    store_2d(out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc)
+    store_2d(out + batch * out_step[0], n, out_step[1], n_end, e, out_step[2], e_size, acc)
 
 
 @triton.jit
 def O_tiles_rows(
-    Q, K, V, mask, key_mask, lse, gradient, sums, Q_grad, Q_step, K_step, V_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    Q, K, V, mask, key_mask, lse, gradient, sums, Q_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
+    gradient_step, Q_grad_step, n_end, m_end, blocks, number_0: tl.constexpr, s_size: tl.constexpr,
+    s_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """R.of, R, A.of, A, O: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -134,7 +134,7 @@ def O_tiles_rows(
     mask_base = mask + batch * mask_step[0]
     d_Q_2 = tl.zeros((n_block, s_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
-    d = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+    d = load_2d(gradient + batch * gradient_step[0], n, gradient_step[1], n_end, e, gradient_step[2], e_size)  # n e
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -156,15 +156,15 @@ def O_tiles_rows(
         d_Q_2 += d_Q_3
     d_Q_4 = number_0 * d_Q_2  # n s
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * s_size, n, s_size, n_end, s, 1, s_size, d_Q_4)
+        store_2d(Q_grad + batch * Q_grad_step[0], n, Q_grad_step[1], n_end, s, Q_grad_step[2], s_size, d_Q_4)
 
 
 @triton.jit
 def O_tiles_keys(
     Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, number_0: tl.constexpr, s_size: tl.constexpr,
+    s_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """R.of, R, A.of, A, O: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -191,7 +191,7 @@ def O_tiles_keys(
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
-        d = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+        d = load_2d(gradient + batch * gradient_step[0], n, gradient_step[1], n_end, e, gradient_step[2], e_size)  # n e
         d_V_3 = dot_of(A, d, DOT, SUMS)  # m e
         d_V_2 += d_V_3
         d_A = dot_of(V_tile, tl.trans(d), DOT, SUMS)  # n m
@@ -202,10 +202,10 @@ def O_tiles_keys(
         d_K_3 = dot_of(d_R_scores, Q_tile, DOT, SUMS)  # m s
         d_K_2 += d_K_3
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * e_size, m, e_size, m_end, e, 1, e_size, d_V_2)
+        store_2d(V_grad + batch * V_grad_step[0], m, V_grad_step[1], m_end, e, V_grad_step[2], e_size, d_V_2)
     d_K_4 = number_0 * d_K_2  # m s
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * s_size, m, s_size, m_end, s, 1, s_size, d_K_4)
+        store_2d(K_grad + batch * K_grad_step[0], m, K_grad_step[1], m_end, s, K_grad_step[2], s_size, d_K_4)
 
 
 O_tiles = region(

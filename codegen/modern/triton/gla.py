@@ -113,9 +113,9 @@ class GLA(nn.Module):
 @triton.jit
 def O_of_tiles_forward(
     c, c_2, Q, K, V, mask, key_mask, out, lse, c_step, c_2_step, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, out_part, number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    out_step, n_end, m_end, blocks, h_programs, out_part, number_0: tl.constexpr, e_size: tl.constexpr,
+    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, A.of.p1, A.of, A, O.of."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -163,15 +163,15 @@ def O_of_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         read = dot_of(A, V_tile, DOT, SUMS)  # n e
         acc += read
-    store_2d(out + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size, acc)
+    store_2d(out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, e, out_step[3], e_size, acc)
 
 
 @triton.jit
 def O_of_tiles_rows(
     c, c_2, Q, K, V, mask, key_mask, lse, gradient, sums, c_grad, Q_grad, c_step, c_2_step, Q_step, K_step, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, gradient_step, c_grad_step, Q_grad_step, n_end, m_end, blocks, h_programs,
+    number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, A.of.p1, A.of, A, O.of: gradients."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -181,6 +181,7 @@ def O_of_tiles_rows(
     e = tl.arange(0, e_wide)
     c_base = c + batch * c_step[0] + h_at * c_step[1]
     Q_base = Q + batch * Q_step[0] + h_at * Q_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1]
     K_base = K + batch * K_step[0] + h_at * K_step[1]
@@ -191,7 +192,7 @@ def O_of_tiles_rows(
     for d in tl.static_range(64):
         c_tile += (load_1d(c_base + d * c_step[2], n, c_step[3], n_end).to(SUMS),)  # n
         Q_tile += (load_1d(Q_base + d * Q_step[2], n, Q_step[3], n_end).to(SUMS),)  # n
-    d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -228,18 +229,25 @@ def O_of_tiles_rows(
         d_Q_2 = d_Q_2_next
     for d in tl.static_range(64):
         if c_grad is not None:
-            store_1d(c_grad + (pair * 64 + d) * n_end, n, 1, n_end, d_c_2[d])
+            store_1d(
+                c_grad + batch * c_grad_step[0] + h_at * c_grad_step[1] + d * c_grad_step[2], n, c_grad_step[3], n_end,
+                d_c_2[d],
+            )
         d_Q_5 = number_0 * d_Q_2[d]  # n
         if Q_grad is not None:
-            store_1d(Q_grad + (pair * 64 + d) * n_end, n, 1, n_end, d_Q_5)
+            store_1d(
+                Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1] + d * Q_grad_step[2], n, Q_grad_step[3], n_end,
+                d_Q_5,
+            )
 
 
 @triton.jit
 def O_of_tiles_keys(
     c, c_2, Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, c_2_grad, K_grad, c_step, c_2_step, Q_step, K_step,
-    V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    V_step, mask_step, key_mask_step, gradient_step, V_grad_step, c_2_grad_step, K_grad_step, n_end, m_end, blocks,
+    h_programs, number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """D.of, D, A.of.p1, A.of, A, O.of: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -250,6 +258,7 @@ def O_of_tiles_keys(
     K_base = K + batch * K_step[0] + h_at * K_step[1]
     c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     Q_base = Q + batch * Q_step[0] + h_at * Q_step[1]
     c_base = c + batch * c_step[0] + h_at * c_step[1]
     d_V_2 = tl.zeros((m_block, e_wide), SUMS)
@@ -271,7 +280,7 @@ def O_of_tiles_keys(
         seen_2 = allowed(
             visible & (distance >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
         )  # n m
-        d_2 = load_2d(gradient + pair * n_end * e_size, n, e_size, n_end, e, 1, e_size)  # n e
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         d_A_scores = where_visible(d_A, seen_2, edge, 0.0)  # n m
         A_scores = tl.zeros((m_block, n_block), SUMS)
@@ -302,14 +311,23 @@ def O_of_tiles_keys(
         d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m e
         d_V_2 += d_V_3
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * e_size, m, e_size, m_end, e, 1, e_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, e, V_grad_step[3],
+            e_size, d_V_2,
+        )
     for d in tl.static_range(64):
         d_c = -1 * d_D_scores_2[d]  # m
         if c_2_grad is not None:
-            store_1d(c_2_grad + (pair * 64 + d) * m_end, m, 1, m_end, d_c)
+            store_1d(
+                c_2_grad + batch * c_2_grad_step[0] + h_at * c_2_grad_step[1] + d * c_2_grad_step[2], m,
+                c_2_grad_step[3], m_end, d_c,
+            )
         d_K_5 = number_0 * d_K_2[d]  # m
         if K_grad is not None:
-            store_1d(K_grad + (pair * 64 + d) * m_end, m, 1, m_end, d_K_5)
+            store_1d(
+                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + d * K_grad_step[2], m, K_grad_step[3], m_end,
+                d_K_5,
+            )
 
 
 O_of_tiles = region(

@@ -105,10 +105,10 @@ class GSA(nn.Module):
 
 @triton.jit
 def slots_tiles_forward(
-    c, c_2, new, K, mask, key_mask, out, lse, c_step, c_2_step, new_step, K_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, h_programs, r_programs, out_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    c, c_2, new, K, mask, key_mask, out, lse, c_step, c_2_step, new_step, K_step, mask_step, key_mask_step, out_step,
+    n_end, m_end, blocks, h_programs, r_programs, out_part, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, slots."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -148,15 +148,18 @@ def slots_tiles_forward(
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         read = dot_of(P, K_tile, DOT, SUMS)  # n d
         acc += read
-    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc)
+    store_2d(
+        out + batch * out_step[0] + h_at * out_step[1] + r_at * out_step[2], n, out_step[3], n_end, d, out_step[4],
+        d_size, acc,
+    )
 
 
 @triton.jit
 def slots_tiles_rows(
     c, c_2, new, K, mask, key_mask, lse, gradient, sums, c_2_grad, c_step, c_2_step, new_step, K_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, c_2_grad_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, slots: gradients."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -166,12 +169,13 @@ def slots_tiles_rows(
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
     c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
     c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
     d_D_scores_2 = tl.zeros((n_block,), SUMS)
     c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -197,15 +201,18 @@ def slots_tiles_rows(
         d_D_scores_2 += sum
     d_c = -1 * d_D_scores_2  # n
     if c_2_grad is not None:
-        store_1d(c_2_grad + pair * n_end, n, 1, n_end, d_c)
+        store_1d(
+            c_2_grad + batch * c_2_grad_step[0] + h_at * c_2_grad_step[1] + r_at * c_2_grad_step[2], n,
+            c_2_grad_step[3], n_end, d_c,
+        )
 
 
 @triton.jit
 def slots_tiles_keys(
     c, c_2, new, K, mask, key_mask, lse, gradient, sums, K_grad, new_grad, c_grad, c_step, c_2_step, new_step, K_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, gradient_step, K_grad_step, new_grad_step, c_grad_step, n_end, m_end, blocks, h_programs,
+    r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, slots: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -218,6 +225,7 @@ def slots_tiles_keys(
     new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
     c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     d_new_2 = tl.zeros((m_block,), SUMS)
     d_c_2 = tl.zeros((m_block,), SUMS)
@@ -240,7 +248,7 @@ def slots_tiles_keys(
         D = exp_of(D_hidden)  # n m
         P_scores = D * new_tile[:, None]  # n m
         P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
         d_K_3 = dot_of(P, d_2, DOT, SUMS)  # m d
         d_K_2 += d_K_3
         d_P = dot_of(K_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -254,11 +262,20 @@ def slots_tiles_keys(
         sum = tl.sum(d_D_scores, 1)  # m
         d_c_2 += sum
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_2)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + r_at * K_grad_step[4], m, K_grad_step[2], m_end,
+            d, K_grad_step[3], d_size, d_K_2,
+        )
     if new_grad is not None:
-        store_1d(new_grad + pair * m_end, m, 1, m_end, d_new_2)
+        store_1d(
+            new_grad + batch * new_grad_step[0] + h_at * new_grad_step[1] + r_at * new_grad_step[2], m,
+            new_grad_step[3], m_end, d_new_2,
+        )
     if c_grad is not None:
-        store_1d(c_grad + pair * m_end, m, 1, m_end, d_c_2)
+        store_1d(
+            c_grad + batch * c_grad_step[0] + h_at * c_grad_step[1] + r_at * c_grad_step[2], m, c_grad_step[3], m_end,
+            d_c_2,
+        )
 
 
 slots_tiles = region(
@@ -274,10 +291,10 @@ slots_tiles = region(
 
 @triton.jit
 def values_tiles_forward(
-    c, c_2, new, V, mask, key_mask, out, lse, c_step, c_2_step, new_step, V_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, h_programs, r_programs, out_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    c, c_2, new, V, mask, key_mask, out, lse, c_step, c_2_step, new_step, V_step, mask_step, key_mask_step, out_step,
+    n_end, m_end, blocks, h_programs, r_programs, out_part, d_size: tl.constexpr, d_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, values."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -317,15 +334,18 @@ def values_tiles_forward(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(P, V_tile, DOT, SUMS)  # n d
         acc += read
-    store_2d(out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc)
+    store_2d(
+        out + batch * out_step[0] + h_at * out_step[1] + r_at * out_step[2], n, out_step[3], n_end, d, out_step[4],
+        d_size, acc,
+    )
 
 
 @triton.jit
 def values_tiles_rows(
     c, c_2, new, V, mask, key_mask, lse, gradient, sums, c_2_grad, c_step, c_2_step, new_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, c_2_grad_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, values: gradients."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -335,12 +355,13 @@ def values_tiles_rows(
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
     c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
     c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
     d_D_scores_2 = tl.zeros((n_block,), SUMS)
     c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
@@ -366,15 +387,18 @@ def values_tiles_rows(
         d_D_scores_2 += sum
     d_c = -1 * d_D_scores_2  # n
     if c_2_grad is not None:
-        store_1d(c_2_grad + pair * n_end, n, 1, n_end, d_c)
+        store_1d(
+            c_2_grad + batch * c_2_grad_step[0] + h_at * c_2_grad_step[1] + r_at * c_2_grad_step[2], n,
+            c_2_grad_step[3], n_end, d_c,
+        )
 
 
 @triton.jit
 def values_tiles_keys(
     c, c_2, new, V, mask, key_mask, lse, gradient, sums, V_grad, new_grad, c_grad, c_step, c_2_step, new_step, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, gradient_step, V_grad_step, new_grad_step, c_grad_step, n_end, m_end, blocks, h_programs,
+    r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, values: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -387,6 +411,7 @@ def values_tiles_keys(
     new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
     c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_new_2 = tl.zeros((m_block,), SUMS)
     d_c_2 = tl.zeros((m_block,), SUMS)
@@ -409,7 +434,7 @@ def values_tiles_keys(
         D = exp_of(D_hidden)  # n m
         P_scores = D * new_tile[:, None]  # n m
         P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
         d_V_3 = dot_of(P, d_2, DOT, SUMS)  # m d
         d_V_2 += d_V_3
         d_P = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -423,11 +448,20 @@ def values_tiles_keys(
         sum = tl.sum(d_D_scores, 1)  # m
         d_c_2 += sum
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1] + r_at * V_grad_step[4], m, V_grad_step[2], m_end,
+            d, V_grad_step[3], d_size, d_V_2,
+        )
     if new_grad is not None:
-        store_1d(new_grad + pair * m_end, m, 1, m_end, d_new_2)
+        store_1d(
+            new_grad + batch * new_grad_step[0] + h_at * new_grad_step[1] + r_at * new_grad_step[2], m,
+            new_grad_step[3], m_end, d_new_2,
+        )
     if c_grad is not None:
-        store_1d(c_grad + pair * m_end, m, 1, m_end, d_c_2)
+        store_1d(
+            c_grad + batch * c_grad_step[0] + h_at * c_grad_step[1] + r_at * c_grad_step[2], m, c_grad_step[3], m_end,
+            d_c_2,
+        )
 
 
 values_tiles = region(

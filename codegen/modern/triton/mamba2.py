@@ -116,7 +116,7 @@ class Mamba2(nn.Module):
 @triton.jit
 def Y_1_tiles_forward(
     c, c_2, C, B, t, V, mask, key_mask, out, lse, c_step, c_2_step, C_step, B_step, t_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, out_part, s_size: tl.constexpr, s_wide: tl.constexpr,
+    key_mask_step, out_step, n_end, m_end, blocks, h_programs, out_part, s_size: tl.constexpr, s_wide: tl.constexpr,
     d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -169,15 +169,19 @@ def Y_1_tiles_forward(
             acc_next += (acc[h] + read,)
         acc = acc_next
     for h in tl.static_range(2):
-        store_2d(out + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc[h])
+        store_2d(
+            out + batch * out_step[0] + (h_at * 2 + h) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+            acc[h],
+        )
 
 
 @triton.jit
 def Y_1_tiles_rows(
     c, c_2, C, B, t, V, mask, key_mask, lse, gradient, sums, c_grad, C_grad, c_step, c_2_step, C_step, B_step, t_step,
-    V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, s_size: tl.constexpr, s_wide: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    V_step, mask_step, key_mask_step, gradient_step, c_grad_step, C_grad_step, n_end, m_end, blocks, h_programs,
+    s_size: tl.constexpr, s_wide: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """fade.of, fade, M.of.p1, M.of.p2, M.of, M, Y.p1: gradients."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -186,6 +190,7 @@ def Y_1_tiles_rows(
     h_at, batch = pair % h_programs, pair // h_programs
     s = tl.arange(0, s_wide)
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0]
     c_2_base = c_2 + batch * c_2_step[0]
     mask_base = mask + batch * mask_step[0]
     d_c_2 = (tl.zeros((n_block,), SUMS),) * 2
@@ -194,7 +199,12 @@ def Y_1_tiles_rows(
     d_2 = ()
     for h in tl.static_range(2):
         c_tile += (load_1d(c + batch * c_step[0] + (h_at * 2 + h) * c_step[1], n, c_step[2], n_end).to(SUMS),)  # n
-        d_2 += (load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size),)  # n d
+        d_2 += (
+            load_2d(
+                gradient_base + (h_at * 2 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            ),
+        )  # n d
     C_tile = load_2d(C + batch * C_step[0], n, C_step[1], n_end, s, C_step[2], s_size)  # n s
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
@@ -235,17 +245,23 @@ def Y_1_tiles_rows(
         d_C_2 += d_C_3
     for h in tl.static_range(2):
         if c_grad is not None:
-            store_1d(c_grad + (pair * 2 + h) * n_end, n, 1, n_end, d_c_2[h])
+            store_1d(
+                c_grad + batch * c_grad_step[0] + (h_at * 2 + h) * c_grad_step[1], n, c_grad_step[2], n_end, d_c_2[h]
+            )
     if C_grad is not None:
-        store_2d(C_grad + pair * n_end * s_size, n, s_size, n_end, s, 1, s_size, d_C_2)
+        store_2d(
+            C_grad + batch * C_grad_step[0] + h_at * C_grad_step[3], n, C_grad_step[1], n_end, s, C_grad_step[2],
+            s_size, d_C_2,
+        )
 
 
 @triton.jit
 def Y_1_tiles_keys(
     c, c_2, C, B, t, V, mask, key_mask, lse, gradient, sums, V_grad, c_2_grad, t_grad, B_grad, c_step, c_2_step, C_step,
-    B_step, t_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, s_size: tl.constexpr,
-    s_wide: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    B_step, t_step, V_step, mask_step, key_mask_step, gradient_step, V_grad_step, c_2_grad_step, t_grad_step,
+    B_grad_step, n_end, m_end, blocks, h_programs, s_size: tl.constexpr, s_wide: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """fade.of, fade, M.of.p1, M.of.p2, M.of, M, Y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -256,6 +272,7 @@ def Y_1_tiles_keys(
     d = tl.arange(0, d_wide)
     c_2_base = c_2 + batch * c_2_step[0]
     mask_base = mask + batch * mask_step[0]
+    gradient_base = gradient + batch * gradient_step[0]
     d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
     d_fade_scores_2 = (tl.zeros((m_block,), SUMS),) * 2
     d_t_2 = (tl.zeros((m_block,), SUMS),) * 2
@@ -295,7 +312,10 @@ def Y_1_tiles_keys(
             fade = exp_of(fade_hidden)  # n m
             M_scores = M_scores_2 * fade  # n m
             M = where_visible(M_scores, seen_2, edge, 0.0)  # n m
-            d_2 = load_2d(gradient + (pair * 2 + h) * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+            d_2 = load_2d(
+                gradient_base + (h_at * 2 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
+                d_size,
+            )  # n d
             d_V_3 = dot_of(M, d_2, DOT, SUMS)  # m d
             d_V_2_next += (d_V_2[h] + d_V_3,)
             d_M = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
@@ -317,14 +337,24 @@ def Y_1_tiles_keys(
         d_B_2 += d_B_3
     for h in tl.static_range(2):
         if V_grad is not None:
-            store_2d(V_grad + (pair * 2 + h) * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2[h])
+            store_2d(
+                V_grad + batch * V_grad_step[0] + (h_at * 2 + h) * V_grad_step[1], m, V_grad_step[2], m_end, d,
+                V_grad_step[3], d_size, d_V_2[h],
+            )
         d_c = -1 * d_fade_scores_2[h]  # m
         if c_2_grad is not None:
-            store_1d(c_2_grad + (pair * 2 + h) * m_end, m, 1, m_end, d_c)
+            store_1d(
+                c_2_grad + batch * c_2_grad_step[0] + (h_at * 2 + h) * c_2_grad_step[1], m, c_2_grad_step[2], m_end, d_c
+            )
         if t_grad is not None:
-            store_1d(t_grad + (pair * 2 + h) * m_end, m, 1, m_end, d_t_2[h])
+            store_1d(
+                t_grad + batch * t_grad_step[0] + (h_at * 2 + h) * t_grad_step[1], m, t_grad_step[2], m_end, d_t_2[h]
+            )
     if B_grad is not None:
-        store_2d(B_grad + pair * m_end * s_size, m, s_size, m_end, s, 1, s_size, d_B_2)
+        store_2d(
+            B_grad + batch * B_grad_step[0] + h_at * B_grad_step[3], m, B_grad_step[1], m_end, s, B_grad_step[2],
+            s_size, d_B_2,
+        )
 
 
 Y_1_tiles = region(

@@ -138,8 +138,8 @@ class MOH(nn.Module):
 
 @triton.jit
 def y_2_tiles_forward(
-    sq, sk, sv, mask, key_mask, out, lse, sq_step, sk_step, sv_step, mask_step, key_mask_step, n_end, m_end, blocks,
-    s_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    sq, sk, sv, mask, key_mask, out, lse, sq_step, sk_step, sv_step, mask_step, key_mask_step, out_step, n_end, m_end,
+    blocks, s_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -181,16 +181,17 @@ def y_2_tiles_forward(
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+        out + batch * out_step[0] + s_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
 
 
 @triton.jit
 def y_2_tiles_rows(
     sq, sk, sv, mask, key_mask, lse, gradient, sums, mask_grad, sq_grad, sq_step, sk_step, sv_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, s_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, sq_grad_step, n_end, m_end, blocks, s_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """B.of, B, y.p2: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -198,11 +199,12 @@ def y_2_tiles_rows(
     n = first + tl.arange(0, n_block)
     s_at, batch = pair % s_programs, pair // s_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0] + s_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + s_at * mask_step[1]
     d_sq_2 = tl.zeros((n_block, d_wide), SUMS)
     sq_tile = load_2d(sq + batch * sq_step[0] + s_at * sq_step[1], n, sq_step[2], n_end, d, sq_step[3], d_size)  # n d
     B_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
     B_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -229,15 +231,18 @@ def y_2_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_B_scores)
     d_sq_4 = number_0 * d_sq_2  # n d
     if sq_grad is not None:
-        store_2d(sq_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_sq_4)
+        store_2d(
+            sq_grad + batch * sq_grad_step[0] + s_at * sq_grad_step[1], n, sq_grad_step[2], n_end, d, sq_grad_step[3],
+            d_size, d_sq_4,
+        )
 
 
 @triton.jit
 def y_2_tiles_keys(
     sq, sk, sv, mask, key_mask, lse, gradient, sums, sv_grad, sk_grad, sq_step, sk_step, sv_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, s_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, sv_grad_step, sk_grad_step, n_end, m_end, blocks, s_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """B.of, B, y.p2: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -246,6 +251,7 @@ def y_2_tiles_keys(
     s_at, batch = pair % s_programs, pair // s_programs
     d = tl.arange(0, d_wide)
     mask_base = mask + batch * mask_step[0] + s_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + s_at * gradient_step[1]
     d_sv_2 = tl.zeros((m_block, d_wide), SUMS)
     d_sk_2 = tl.zeros((m_block, d_wide), SUMS)
     sk_tile = load_2d(sk + batch * sk_step[0] + s_at * sk_step[1], m, sk_step[2], m_end, d, sk_step[3], d_size)  # m d
@@ -265,7 +271,7 @@ def y_2_tiles_keys(
         seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
         B_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         B = softened(B_scores_2, number_0, MASK, seen_2, edge, B_rows[None, :])  # n m
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
         d_sv_3 = dot_of(B, d_2, DOT, SUMS)  # m d
         d_sv_2 += d_sv_3
         d_B = dot_of(sv_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -274,10 +280,16 @@ def y_2_tiles_keys(
         d_sk_3 = dot_of(d_B_scores, sq_tile, DOT, SUMS)  # m d
         d_sk_2 += d_sk_3
     if sv_grad is not None:
-        store_2d(sv_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_sv_2)
+        store_2d(
+            sv_grad + batch * sv_grad_step[0] + s_at * sv_grad_step[1], m, sv_grad_step[2], m_end, d, sv_grad_step[3],
+            d_size, d_sv_2,
+        )
     d_sk_4 = number_0 * d_sk_2  # m d
     if sk_grad is not None:
-        store_2d(sk_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_sk_4)
+        store_2d(
+            sk_grad + batch * sk_grad_step[0] + s_at * sk_grad_step[1], m, sk_grad_step[2], m_end, d, sk_grad_step[3],
+            d_size, d_sk_4,
+        )
 
 
 y_2_tiles = region(
@@ -294,7 +306,7 @@ y_2_tiles = region(
 
 @triton.jit
 def y_6_tiles_forward(
-    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
+    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end, blocks,
     h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
@@ -333,16 +345,17 @@ def y_6_tiles_forward(
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
-        out + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
     )
 
 
 @triton.jit
 def y_6_tiles_rows(
     Q, K, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p6: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -350,11 +363,12 @@ def y_6_tiles_rows(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -377,15 +391,18 @@ def y_6_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
     d_Q_4 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
-        store_2d(Q_grad + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size, d_Q_4)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
+            d_size, d_Q_4,
+        )
 
 
 @triton.jit
 def y_6_tiles_keys(
     Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p6: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -394,6 +411,7 @@ def y_6_tiles_keys(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -411,7 +429,7 @@ def y_6_tiles_keys(
         seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-        d_2 = load_2d(gradient + pair * n_end * d_size, n, d_size, n_end, d, 1, d_size)  # n d
+        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
         d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
         d_V_2 += d_V_3
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -420,10 +438,16 @@ def y_6_tiles_keys(
         d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K_3
     if V_grad is not None:
-        store_2d(V_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_V_2)
+        store_2d(
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d, V_grad_step[3],
+            d_size, d_V_2,
+        )
     d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
-        store_2d(K_grad + pair * m_end * d_size, m, d_size, m_end, d, 1, d_size, d_K_4)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
+            d_size, d_K_4,
+        )
 
 
 y_6_tiles = region(

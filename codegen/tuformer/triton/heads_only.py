@@ -80,7 +80,7 @@ class HeadsOnly(nn.Module):
 
 @triton.jit
 def y_1_tiles_forward(
-    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks,
+    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end, blocks,
     h_programs, out_part, lse_part, number_0: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -117,25 +117,29 @@ def y_1_tiles_forward(
         read_2 = tl.sum(read, 1)  # n
         acc = acc * alpha + read_2
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
+    store_1d(
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0)
+    )
 
 
 @triton.jit
 def y_1_tiles_rows(
     Q, K, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block,), SUMS)
     Q_tile = load_1d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end).to(SUMS)  # n
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+    d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -158,14 +162,15 @@ def y_1_tiles_rows(
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
     d_Q_5 = number_0 * d_Q_2  # n
     if Q_grad is not None:
-        store_1d(Q_grad + pair * n_end, n, 1, n_end, d_Q_5)
+        store_1d(Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d_Q_5)
 
 
 @triton.jit
 def y_1_tiles_keys(
     Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
-    n_end, m_end, blocks, h_programs, number_0: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -173,6 +178,7 @@ def y_1_tiles_keys(
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block,), SUMS)
     d_K_2 = tl.zeros((m_block,), SUMS)
     K_tile = load_1d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end).to(SUMS)  # m
@@ -190,7 +196,7 @@ def y_1_tiles_keys(
         seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-        d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
         d_V_3 = A * d[None, :]  # n m
         d_V_4 = tl.sum(d_V_3, 1)  # m
         d_V_2 += d_V_4
@@ -200,10 +206,10 @@ def y_1_tiles_keys(
         d_K_4 = tl.sum(d_K_3, 1)  # m
         d_K_2 += d_K_4
     if V_grad is not None:
-        store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_2)
+        store_1d(V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d_V_2)
     d_K_5 = number_0 * d_K_2  # m
     if K_grad is not None:
-        store_1d(K_grad + pair * m_end, m, 1, m_end, d_K_5)
+        store_1d(K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d_K_5)
 
 
 y_1_tiles = region(

@@ -89,10 +89,10 @@ class SkipLeft(nn.Module):
 
 @triton.jit
 def y_1_tiles_forward(
-    A_of_p1, K, C2, V, mask, key_mask, out, lse, A_of_p1_step, K_step, C2_step, V_step, mask_step, key_mask_step, n_end,
-    m_end, blocks, h_programs, d_programs, out_part, lse_part, number_0: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    A_of_p1, K, C2, V, mask, key_mask, out, lse, A_of_p1_step, K_step, C2_step, V_step, mask_step, key_mask_step,
+    out_step, n_end, m_end, blocks, h_programs, d_programs, out_part, lse_part, number_0: tl.constexpr,
+    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -149,15 +149,19 @@ def y_1_tiles_forward(
         acc = acc_next
     for d in tl.static_range(2):
         store_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end, log_sum(m_i_0[d], l_i_0[d], SPLIT))
-        store_1d(out + (pair * 2 + d) * n_end, n, 1, n_end, acc[d] / tl.where(l_i_0[d] > 0, l_i_0[d], 1.0))
+        store_1d(
+            out + batch * out_step[0] + h_at * out_step[1] + (d_at * 2 + d) * out_step[2], n, out_step[3], n_end,
+            acc[d] / tl.where(l_i_0[d] > 0, l_i_0[d], 1.0),
+        )
 
 
 @triton.jit
 def y_1_tiles_rows(
     A_of_p1, K, C2, V, mask, key_mask, lse, gradient, sums, mask_grad, A_of_p1_grad, C2_grad, A_of_p1_step, K_step,
-    C2_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, d_programs, d_parts, d_share,
-    number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    C2_step, V_step, mask_step, key_mask_step, gradient_step, A_of_p1_grad_step, n_end, m_end, blocks, h_programs,
+    d_programs, d_parts, d_share, number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -170,6 +174,7 @@ def y_1_tiles_rows(
     for d_at in range(d_part * d_share, tl.minimum(d_part * d_share + d_share, d_programs)):
         pair = (batch * h_programs + h_at) * d_programs + d_at
         C2_base = C2 + batch * C2_step[0]
+        gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
         A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
         mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
         V_base = V + batch * V_step[0] + h_at * V_step[1]
@@ -181,7 +186,9 @@ def y_1_tiles_rows(
         for d in tl.static_range(2):
             C2_value += (tl.load(C2_base + (d_at * 2 + d) * C2_step[2]).to(SUMS),)  # a number
             A_rows += (load_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end),)  # n
-            d_2 += (load_1d(gradient + (pair * 2 + d) * n_end, n, 1, n_end).to(SUMS),)  # n
+            d_2 += (
+                load_1d(gradient_base + (d_at * 2 + d) * gradient_step[2], n, gradient_step[3], n_end).to(SUMS),
+            )  # n
             A_sums += (load_1d(sums + (pair * 2 + d) * n_end, n, 1, n_end),)  # n
         A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
         for start in range(0, m_end, m_block):
@@ -219,15 +226,19 @@ def y_1_tiles_rows(
             if C2_grad is not None:
                 tl.store(C2_grad + ((pair * blocks + block) * 2 + d), d_C2_4)
     if A_of_p1_grad is not None:
-        store_2d(A_of_p1_grad + lead * n_end * e_size, n, e_size, n_end, e, 1, e_size, number_0 * d_A_scores_1_2)
+        store_2d(
+            A_of_p1_grad + batch * A_of_p1_grad_step[0] + h_at * A_of_p1_grad_step[2] + d_part * A_of_p1_grad_step[5],
+            n, A_of_p1_grad_step[3], n_end, e, A_of_p1_grad_step[4], e_size, number_0 * d_A_scores_1_2,
+        )
 
 
 @triton.jit
 def y_1_tiles_keys(
     A_of_p1, K, C2, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, A_of_p1_step, K_step, C2_step, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, d_programs, d_parts, d_share, number_0: tl.constexpr,
-    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, d_programs,
+    d_parts, d_share, number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -243,6 +254,7 @@ def y_1_tiles_keys(
         V_base = V + batch * V_step[0] + h_at * V_step[1]
         A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
         mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+        gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
         d_V_2 = (tl.zeros((m_block,), SUMS),) * 2
         C2_value = ()
         V_tile = ()
@@ -271,7 +283,9 @@ def y_1_tiles_keys(
                 )  # n m
                 A_rows = load_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end)  # n
                 A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-                d_2 = load_1d(gradient + (pair * 2 + d) * n_end, n, 1, n_end).to(SUMS)  # n
+                d_2 = load_1d(
+                    gradient_base + (d_at * 2 + d) * gradient_step[2], n, gradient_step[3], n_end
+                ).to(SUMS)  # n
                 d_V_3 = A * d_2[None, :]  # n m
                 d_V_4 = tl.sum(d_V_3, 1)  # m
                 d_V_2_next += (d_V_2[d] + d_V_4,)
@@ -283,9 +297,15 @@ def y_1_tiles_keys(
             d_K_2 += d_K_3
         for d in tl.static_range(2):
             if V_grad is not None:
-                store_1d(V_grad + (pair * 2 + d) * m_end, m, 1, m_end, d_V_2[d])
+                store_1d(
+                    V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1] + (d_at * 2 + d) * V_grad_step[2], m,
+                    V_grad_step[3], m_end, d_V_2[d],
+                )
     if K_grad is not None:
-        store_2d(K_grad + lead * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_2)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + d_part * K_grad_step[4], m, K_grad_step[2], m_end,
+            e, K_grad_step[3], e_size, number_0 * d_K_2,
+        )
 
 
 y_1_tiles = region(

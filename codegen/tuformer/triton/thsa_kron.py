@@ -95,10 +95,11 @@ class THSAKron(nn.Module):
 
 @triton.jit
 def y_1_tiles_forward(
-    A_of_p2, K, A_of_p1, V, mask, key_mask, out, lse, A_of_p2_step, K_step, A_of_p1_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, d_programs, out_part, lse_part, number_0: tl.constexpr,
-    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    A_of_p2, K, A_of_p1, V, mask, key_mask, out, lse, A_of_p2_step, K_step, A_of_p1_step: tl.constexpr, V_step,
+    mask_step, key_mask_step, out_step, n_end, m_end, blocks, h_programs, d_programs, out_part, lse_part,
+    number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """A.of.p3, A.of, A, y.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -110,19 +111,13 @@ def y_1_tiles_forward(
     if SPLIT:
         out += tl.program_id(1).to(tl.int64) * out_part
         lse += tl.program_id(1).to(tl.int64) * lse_part
-    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + d_at * A_of_p1_step[4]
     A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0]
+    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + d_at * A_of_p1_step[4]
     mask_base = mask + batch * mask_step[0] + d_at * mask_step[2]
     V_base = V + batch * V_step[0] + d_at * V_step[2]
-    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 2
-    l_i_0 = (tl.zeros((n_block,), SUMS),) * 2
-    acc = (tl.zeros((n_block,), SUMS),) * 2
-    A_of_p1_value = ()
-    for h in tl.static_range(2):
-        for g in tl.static_range(8):
-            A_of_p1_value += (
-                tl.load(A_of_p1_base + g * A_of_p1_step[2] + (h_at * 2 + h) * A_of_p1_step[3]).to(SUMS),
-            )  # a number
+    m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 8
+    l_i_0 = (tl.zeros((n_block,), SUMS),) * 8
+    acc = (tl.zeros((n_block,), SUMS),) * 8
     A_of_p2_tile = ()
     for g in tl.static_range(8):
         A_of_p2_tile += (
@@ -136,6 +131,7 @@ def y_1_tiles_forward(
         in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
         visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
+        tl.debug_barrier()  # reload scalars per block instead of keeping them
         A_scores_3 = ()
         for g in tl.static_range(8):
             K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
@@ -143,71 +139,74 @@ def y_1_tiles_forward(
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
-        for h in tl.static_range(2):
+        for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
-                A_scores += A_of_p1_value[h * 8 + g] * A_scores_3[g]  # n m
+                A_of_p1_value = tl.load(
+                    A_of_p1_base + g * A_of_p1_step[2] + (h_at * 8 + h) * A_of_p1_step[3]
+                ).to(SUMS)  # a number
+                A_scores += A_of_p1_value * A_scores_3[g]  # n m
             A_scores_2 = with_bias(
-                A_scores, number_0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4],
+                A_scores, number_0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4],
                 m_end, MASK, SUMS,
             )  # n m
             seen_2 = allowed(
-                visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
+                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
             )  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
-            V_tile = load_1d(V_base + (h_at * 2 + h) * V_step[1], m, V_step[3], m_end).to(SUMS)  # m
+            V_tile = load_1d(V_base + (h_at * 8 + h) * V_step[1], m, V_step[3], m_end).to(SUMS)  # m
             read = A * V_tile[None, :]  # n m
             read_2 = tl.sum(read, 1)  # n
             acc_next += (acc[h] * alpha + read_2,)
         m_i_0 = m_i_0_next
         l_i_0 = l_i_0_next
         acc = acc_next
-    for h in tl.static_range(2):
-        store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
-        store_1d(out + (pair * 2 + h) * n_end, n, 1, n_end, acc[h] / tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))
+    for h in tl.static_range(8):
+        store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
+        store_1d(
+            out + batch * out_step[0] + d_at * out_step[2] + (h_at * 8 + h) * out_step[1], n, out_step[3], n_end,
+            acc[h] / tl.where(l_i_0[h] > 0, l_i_0[h], 1.0),
+        )
 
 
 @triton.jit
 def y_1_tiles_rows(
     A_of_p2, K, A_of_p1, V, mask, key_mask, lse, gradient, sums, mask_grad, A_of_p2_grad, A_of_p1_grad, A_of_p2_step,
-    K_step, A_of_p1_step, V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, d_programs, h_parts,
-    h_share, number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    K_step, A_of_p1_step: tl.constexpr, V_step, mask_step, key_mask_step, gradient_step, A_of_p2_grad_step, n_end,
+    m_end, blocks, h_programs, d_programs, d_parts, d_share, number_0: tl.constexpr, e_size: tl.constexpr,
+    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p3, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
-    d_at, batch = lead % d_programs, lead // d_programs
-    h_part, batch = batch % h_parts, batch // h_parts
+    d_part, batch = lead % d_parts, lead // d_parts
+    h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
     d_A_scores_2_2 = (tl.zeros((n_block, e_wide), SUMS),) * 8
-    for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
+    for d_at in range(d_part * d_share, tl.minimum(d_part * d_share + d_share, d_programs)):
         pair = (batch * h_programs + h_at) * d_programs + d_at
-        A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + d_at * A_of_p1_step[4]
         A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0]
+        gradient_base = gradient + batch * gradient_step[0] + d_at * gradient_step[2]
+        A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + d_at * A_of_p1_step[4]
         mask_base = mask + batch * mask_step[0] + d_at * mask_step[2]
         V_base = V + batch * V_step[0] + d_at * V_step[2]
-        d_A_scores_1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 16
-        A_of_p1_value = ()
+        d_A_scores_1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 64
         A_of_p2_tile = ()
         for g in tl.static_range(8):
-            for h in tl.static_range(2):
-                A_of_p1_value += (
-                    tl.load(A_of_p1_base + g * A_of_p1_step[2] + (h_at * 2 + h) * A_of_p1_step[3]).to(SUMS),
-                )  # a number
             A_of_p2_tile += (
                 load_2d(A_of_p2_base + g * A_of_p2_step[2], n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size),
             )  # n e
         A_rows = ()
         d = ()
         A_sums = ()
-        for h in tl.static_range(2):
-            A_rows += (load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
-            d += (load_1d(gradient + (pair * 2 + h) * n_end, n, 1, n_end).to(SUMS),)  # n
-            A_sums += (load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
+        for h in tl.static_range(8):
+            A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
+            d += (load_1d(gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[3], n_end).to(SUMS),)  # n
+            A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
@@ -215,149 +214,167 @@ def y_1_tiles_rows(
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile = ()
             A_scores_3 = ()
-            A_scores = (tl.zeros((n_block, m_block), SUMS),) * 2
             for g in tl.static_range(8):
-                A_scores_next = ()
                 K_tile += (
                     load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size),
                 )  # m e
                 A_scores_3 += (dot_of(A_of_p2_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
-                for h in tl.static_range(2):
-                    A_scores_next += (A_scores[h] + A_of_p1_value[g * 2 + h] * A_scores_3[g],)  # n m
-                A_scores = A_scores_next
-            d_A_scores = ()
-            for h in tl.static_range(2):
+            d_A_scores_3 = (tl.zeros((n_block, m_block), SUMS),) * 8
+            d_A_scores_1_2_next = ()
+            for h in tl.static_range(8):
+                d_A_scores_3_next = ()
+                A_of_p1_value = ()
+                A_scores = tl.zeros((n_block, m_block), SUMS)
+                for g in tl.static_range(8):
+                    A_of_p1_value += (
+                        tl.load(A_of_p1_base + g * A_of_p1_step[2] + (h_at * 8 + h) * A_of_p1_step[3]).to(SUMS),
+                    )  # a number
+                    A_scores += A_of_p1_value[g] * A_scores_3[g]  # n m
                 A_scores_2 = with_bias(
-                    A_scores[h], number_0, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[3], n_end, m,
+                    A_scores, number_0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[3], n_end, m,
                     mask_step[4], m_end, MASK, SUMS,
                 )  # n m
                 seen_2 = allowed(
-                    visible, mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end,
+                    visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end,
                     MASK,
                 )  # n m
                 A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
-                V_tile = load_1d(V_base + (h_at * 2 + h) * V_step[1], m, V_step[3], m_end).to(SUMS)  # m
-                d_A_scores += (A * (d[h][:, None] * V_tile[None, :] - A_sums[h][:, None]),)  # n m
+                V_tile = load_1d(V_base + (h_at * 8 + h) * V_step[1], m, V_step[3], m_end).to(SUMS)  # m
+                d_A_scores = A * (d[h][:, None] * V_tile[None, :] - A_sums[h][:, None])  # n m
+                for g in tl.static_range(8):
+                    d_A_scores_3_next += (d_A_scores_3[g] + d_A_scores * A_of_p1_value[g],)  # n m
+                    d_A_scores_1_3 = d_A_scores * A_scores_3[g]  # n m
+                    d_A_scores_1_2_next += (d_A_scores_1_2[h * 8 + g] + in_parts(d_A_scores_1_3, PARTS),)
                 if mask_grad is not None:
-                    store_2d(mask_grad + (pair * 2 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores[h])
-            d_A_scores_1_2_next = ()
+                    store_2d(mask_grad + (pair * 8 + h) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
+                d_A_scores_3 = d_A_scores_3_next
+            d_A_scores_1_2 = d_A_scores_1_2_next
             d_A_scores_2_2_next = ()
             for g in tl.static_range(8):
-                d_A_scores_3 = tl.zeros((n_block, m_block), SUMS)
-                for h in tl.static_range(2):
-                    d_A_scores_3 += d_A_scores[h] * A_of_p1_value[g * 2 + h]  # n m
-                    d_A_scores_1_3 = d_A_scores[h] * A_scores_3[g]  # n m
-                    d_A_scores_1_2_next += (d_A_scores_1_2[g * 2 + h] + in_parts(d_A_scores_1_3, PARTS),)
-                d_A_scores_2_3 = dot_of(d_A_scores_3, K_tile[g], DOT, SUMS)  # n e
+                d_A_scores_2_3 = dot_of(d_A_scores_3[g], K_tile[g], DOT, SUMS)  # n e
                 d_A_scores_2_2_next += (d_A_scores_2_2[g] + d_A_scores_2_3,)
-            d_A_scores_1_2 = d_A_scores_1_2_next
             d_A_scores_2_2 = d_A_scores_2_2_next
-        for g in tl.static_range(8):
-            for h in tl.static_range(2):
-                d_A_scores_1_4 = number_0 * tl.sum(d_A_scores_1_2[g * 2 + h])  # a number
+        for h in tl.static_range(8):
+            for g in tl.static_range(8):
+                d_A_scores_1_4 = number_0 * tl.sum(d_A_scores_1_2[h * 8 + g])  # a number
                 if A_of_p1_grad is not None:
-                    tl.store(A_of_p1_grad + ((pair * blocks + block) * 16 + g * 2 + h), d_A_scores_1_4)
+                    tl.store(A_of_p1_grad + ((pair * blocks + block) * 64 + g * 8 + h), d_A_scores_1_4)
     for g in tl.static_range(8):
         if A_of_p2_grad is not None:
             store_2d(
-                A_of_p2_grad + (lead * 8 + g) * n_end * e_size, n, e_size, n_end, e, 1, e_size,
-                number_0 * d_A_scores_2_2[g],
+                (
+                    A_of_p2_grad
+                    + batch * A_of_p2_grad_step[0]
+                    + h_at * A_of_p2_grad_step[5]
+                    + d_part * A_of_p2_grad_step[6]
+                    + g * A_of_p2_grad_step[2]
+                ),
+                n, A_of_p2_grad_step[3], n_end, e, A_of_p2_grad_step[4], e_size, number_0 * d_A_scores_2_2[g],
             )
 
 
 @triton.jit
 def y_1_tiles_keys(
-    A_of_p2, K, A_of_p1, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, A_of_p2_step, K_step, A_of_p1_step,
-    V_step, mask_step, key_mask_step, n_end, m_end, blocks, h_programs, d_programs, h_parts, h_share,
-    number_0: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    A_of_p2, K, A_of_p1, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, A_of_p2_step, K_step,
+    A_of_p1_step: tl.constexpr, V_step, mask_step, key_mask_step, gradient_step, V_grad_step, K_grad_step, n_end, m_end,
+    blocks, h_programs, d_programs, d_parts, d_share, number_0: tl.constexpr, e_size: tl.constexpr,
+    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p3, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * m_block
     m = first + tl.arange(0, m_block)
-    d_at, batch = lead % d_programs, lead // d_programs
-    h_part, batch = batch % h_parts, batch // h_parts
+    d_part, batch = lead % d_parts, lead // d_parts
+    h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
     d_K_2 = (tl.zeros((m_block, e_wide), SUMS),) * 8
-    for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
+    for d_at in range(d_part * d_share, tl.minimum(d_part * d_share + d_share, d_programs)):
         pair = (batch * h_programs + h_at) * d_programs + d_at
         A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + d_at * A_of_p1_step[4]
         V_base = V + batch * V_step[0] + d_at * V_step[2]
         A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0]
         mask_base = mask + batch * mask_step[0] + d_at * mask_step[2]
-        d_V_2 = (tl.zeros((m_block,), SUMS),) * 2
+        gradient_base = gradient + batch * gradient_step[0] + d_at * gradient_step[2]
+        d_V_2 = (tl.zeros((m_block,), SUMS),) * 8
         A_of_p1_value = ()
         K_tile = ()
         for g in tl.static_range(8):
-            for h in tl.static_range(2):
+            for h in tl.static_range(8):
                 A_of_p1_value += (
-                    tl.load(A_of_p1_base + g * A_of_p1_step[2] + (h_at * 2 + h) * A_of_p1_step[3]).to(SUMS),
+                    tl.load(A_of_p1_base + g * A_of_p1_step[2] + (h_at * 8 + h) * A_of_p1_step[3]).to(SUMS),
                 )  # a number
             K_tile += (
                 load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size),
             )  # m e
         V_tile = ()
-        for h in tl.static_range(2):
-            V_tile += (load_1d(V_base + (h_at * 2 + h) * V_step[1], m, V_step[3], m_end).to(SUMS),)  # m
+        for h in tl.static_range(8):
+            V_tile += (load_1d(V_base + (h_at * 8 + h) * V_step[1], m, V_step[3], m_end).to(SUMS),)  # m
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
             visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             A_of_p2_tile = ()
-            A_scores = (tl.zeros((m_block, n_block), SUMS),) * 2
+            A_scores = (tl.zeros((m_block, n_block), SUMS),) * 8
             for g in tl.static_range(8):
                 A_scores_next = ()
                 A_of_p2_tile += (
                     load_2d(A_of_p2_base + g * A_of_p2_step[2], n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size),
                 )  # n e
                 A_scores_3 = dot_of(K_tile[g], tl.trans(A_of_p2_tile[g]), DOT, SUMS)  # n m
-                for h in tl.static_range(2):
-                    A_scores_next += (A_scores[h] + A_of_p1_value[g * 2 + h] * A_scores_3,)  # n m
+                for h in tl.static_range(8):
+                    A_scores_next += (A_scores[h] + A_of_p1_value[g * 8 + h] * A_scores_3,)  # n m
                 A_scores = A_scores_next
             d_V_2_next = ()
             d_A_scores = ()
-            for h in tl.static_range(2):
+            for h in tl.static_range(8):
                 A_scores_2 = with_bias(
-                    A_scores[h], number_0, mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[4], m_end, n,
+                    A_scores[h], number_0, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[4], m_end, n,
                     mask_step[3], n_end, MASK, SUMS,
                 )  # n m
                 seen_2 = allowed(
-                    visible, mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[4], m_end, n, mask_step[3], n_end,
+                    visible, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[4], m_end, n, mask_step[3], n_end,
                     MASK,
                 )  # n m
-                A_rows = load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end)  # n
+                A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
                 A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-                d = load_1d(gradient + (pair * 2 + h) * n_end, n, 1, n_end).to(SUMS)  # n
+                d = load_1d(gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[3], n_end).to(SUMS)  # n
                 d_V_3 = A * d[None, :]  # n m
                 d_V_4 = tl.sum(d_V_3, 1)  # m
                 d_V_2_next += (d_V_2[h] + d_V_4,)
-                A_sums = load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end)  # n
+                A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
                 d_A_scores += (A * (d[None, :] * V_tile[h][:, None] - A_sums[None, :]),)  # n m
             d_V_2 = d_V_2_next
             d_K_2_next = ()
             for g in tl.static_range(8):
                 d_A_scores_3 = tl.zeros((m_block, n_block), SUMS)
-                for h in tl.static_range(2):
-                    d_A_scores_3 += d_A_scores[h] * A_of_p1_value[g * 2 + h]  # n m
+                for h in tl.static_range(8):
+                    d_A_scores_3 += d_A_scores[h] * A_of_p1_value[g * 8 + h]  # n m
                 d_K_3 = dot_of(d_A_scores_3, A_of_p2_tile[g], DOT, SUMS)  # m e
                 d_K_2_next += (d_K_2[g] + d_K_3,)
             d_K_2 = d_K_2_next
-        for h in tl.static_range(2):
+        for h in tl.static_range(8):
             if V_grad is not None:
-                store_1d(V_grad + (pair * 2 + h) * m_end, m, 1, m_end, d_V_2[h])
+                store_1d(
+                    V_grad + batch * V_grad_step[0] + d_at * V_grad_step[2] + (h_at * 8 + h) * V_grad_step[1], m,
+                    V_grad_step[3], m_end, d_V_2[h],
+                )
     for g in tl.static_range(8):
         if K_grad is not None:
-            store_2d(K_grad + (lead * 8 + g) * m_end * e_size, m, e_size, m_end, e, 1, e_size, number_0 * d_K_2[g])
+            store_2d(
+                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[4] + d_part * K_grad_step[5] + g * K_grad_step[1],
+                m, K_grad_step[2], m_end, e, K_grad_step[3], e_size, number_0 * d_K_2[g],
+            )
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"A_of_p2": "c g n e", "K": "g m e", "A_of_p1": "c g h d", "V": "h d m"},
-    heads={"c": 1, "g": 8, "h": 2, "d": 1}, whole=("c", "g"), widths={"e": "e"}, result="h d n", others="h d",
-    sizes={"c": 1, "g": 8, "h": 8, "d": 64}, reads=[[0], [1]], loops={"rows": "h", "keys": "h"},
-    live={"forward": 11, "rows": 13, "keys": 4}, sums={"forward": 0, "rows": 16, "keys": 0},
+    heads={"c": 1, "g": 8, "h": 8, "d": 1}, whole=("c", "g"), widths={"e": "e"}, result="h d n", others="h d",
+    sizes={"c": 1, "g": 8, "h": 8, "d": 64}, reads=[[0], [1], [2], [3], [4], [5], [6], [7]],
+    loops={"rows": "d", "keys": "d"}, live={"forward": 11, "rows": 19, "keys": 10},
+    sums={"forward": 0, "rows": 64, "keys": 0},
     accumulators={"forward": [], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},
     resident={"forward": ["e", "e", "e", "e", "e", "e", "e", "e"], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},
     streamed={"forward": ["e", "e", "e", "e", "e", "e", "e", "e"], "rows": ["e", "e", "e", "e", "e", "e", "e", "e"], "keys": ["e", "e", "e", "e", "e", "e", "e", "e"]},

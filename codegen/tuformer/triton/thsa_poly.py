@@ -82,8 +82,8 @@ class THSAPoly(nn.Module):
 
 @triton.jit
 def y_1_tiles_forward(
-    C, Q, K, V, mask, key_mask, out, lse, C_step, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end,
-    blocks, r_programs, out_part, lse_part, s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr,
+    C, Q, K, V, mask, key_mask, out, lse, C_step, Q_step, K_step, V_step, mask_step, key_mask_step, out_step, n_end,
+    m_end, blocks, r_programs, out_part, lse_part, s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr,
     KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -122,15 +122,15 @@ def y_1_tiles_forward(
         read_2 = tl.sum(read, 1)  # n
         acc += read_2
     store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 0, SPLIT))
-    store_1d(out + pair * n_end, n, 1, n_end, acc * inverse_of(l_i_0, 0, SPLIT))
+    store_1d(out + batch * out_step[0] + r_at * out_step[1], n, out_step[2], n_end, acc * inverse_of(l_i_0, 0, SPLIT))
 
 
 @triton.jit
 def y_1_tiles_rows(
     C, Q, K, V, mask, key_mask, lse, gradient, sums, Q_grad, C_grad, C_step, Q_step, K_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, r_programs, r_parts, r_share, s_size: tl.constexpr, s_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, r_programs, r_parts, r_share, s_size: tl.constexpr,
+    s_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.of.p1, A.of.of, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -141,12 +141,13 @@ def y_1_tiles_rows(
     Q_grad_total = tl.zeros((n_block, s_wide), SUMS)
     for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
         pair = batch * r_programs + r_at
+        gradient_base = gradient + batch * gradient_step[0] + r_at * gradient_step[1]
         mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
         d_A_scores_scores_1_2 = tl.zeros((n_block, s_wide), SUMS)
         C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
         Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
         A_scores_scores_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
-        d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         for start in range(0, m_end, m_block):
@@ -172,15 +173,18 @@ def y_1_tiles_rows(
         if C_grad is not None:
             store_1d(C_grad + (pair * blocks + block) * s_size, s, 1, s_size, d_C_2)
     if Q_grad is not None:
-        store_2d(Q_grad + lead * n_end * s_size, n, s_size, n_end, s, 1, s_size, Q_grad_total)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + r_part * Q_grad_step[3], n, Q_grad_step[1], n_end, s, Q_grad_step[2],
+            s_size, Q_grad_total,
+        )
 
 
 @triton.jit
 def y_1_tiles_keys(
     C, Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, C_step, Q_step, K_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, r_programs, r_parts, r_share, s_size: tl.constexpr, s_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, r_programs, r_parts, r_share,
+    s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.of.p1, A.of.of, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -192,6 +196,7 @@ def y_1_tiles_keys(
     for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
         pair = batch * r_programs + r_at
         mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
+        gradient_base = gradient + batch * gradient_step[0] + r_at * gradient_step[1]
         d_V_2 = tl.zeros((m_block,), SUMS)
         d_K_2 = tl.zeros((m_block, s_wide), SUMS)
         C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
@@ -211,7 +216,7 @@ def y_1_tiles_keys(
             A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
             A = A_scores * A_rows[None, :]  # n m
             A_2 = where_visible(A, seen_2, edge, 0.0)  # n m
-            d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+            d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
             d_V_3 = A_2 * d[None, :]  # n m
             d_V_4 = tl.sum(d_V_3, 1)  # m
             d_V_2 += d_V_4
@@ -223,18 +228,21 @@ def y_1_tiles_keys(
             d_K_3 = dot_of(d_A_scores_scores, Q_tile, DOT, SUMS)  # m s
             d_K_2 += d_K_3
         if V_grad is not None:
-            store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_2)
+            store_1d(V_grad + batch * V_grad_step[0] + r_at * V_grad_step[1], m, V_grad_step[2], m_end, d_V_2)
         d_K_4 = C_tile[None, :] * d_K_2  # m s
         K_grad_total += d_K_4
     if K_grad is not None:
-        store_2d(K_grad + lead * m_end * s_size, m, s_size, m_end, s, 1, s_size, K_grad_total)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + r_part * K_grad_step[3], m, K_grad_step[1], m_end, s, K_grad_step[2],
+            s_size, K_grad_total,
+        )
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"C": "r s", "Q": "n s", "K": "m s", "V": "r m"},
     heads={"r": 1}, whole=(), widths={"s": "s"}, result="r n", others="r", sizes={"r": 512}, reads=[[0]],
     normalized=(0,), loops={"rows": "r", "keys": "r"}, live={"forward": 3, "rows": 5, "keys": 5},
-    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": [], "rows": ["s", "s"], "keys": ["s", "s"]},
+    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": [], "rows": ["s"], "keys": ["s"]},
     resident={"forward": ["s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
     streamed={"forward": ["s"], "rows": ["s"], "keys": ["s"]}, temporaries={"forward": [], "rows": [], "keys": []},
     random=False, noise=(), kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},

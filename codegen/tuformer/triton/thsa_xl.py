@@ -106,10 +106,10 @@ class THSAXL(nn.Module):
 @triton.jit
 def y_1_tiles_forward(
     C, Q, K, content_p4, Kr, place_of_p4, V, mask, key_mask, out, lse, C_step, Q_step, K_step, content_p4_step, Kr_step,
-    place_of_p4_step, V_step, mask_step, key_mask_step, n_end, m_end, p_end, blocks, r_programs, out_part, lse_part,
-    number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, p_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    place_of_p4_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end, p_end, blocks, r_programs, out_part,
+    lse_part, number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    p_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1."""
     block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -162,16 +162,18 @@ def y_1_tiles_forward(
         read_2 = tl.sum(read, 1)  # n
         acc = acc * alpha + read_2
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
+    store_1d(
+        out + batch * out_step[0] + r_at * out_step[1], n, out_step[2], n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0)
+    )
 
 
 @triton.jit
 def y_1_tiles_places(
     C, Q, K, content_p4, Kr, place_of_p4, V, mask, key_mask, lse, gradient, sums, place_of_p4_grad, Kr_grad, C_step,
-    Q_step, K_step, content_p4_step, Kr_step, place_of_p4_step, V_step, mask_step, key_mask_step, n_end, m_end, p_end,
-    blocks, r_programs, number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, p_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+    Q_step, K_step, content_p4_step, Kr_step, place_of_p4_step, V_step, mask_step, key_mask_step, gradient_step, n_end,
+    m_end, p_end, blocks, r_programs, number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr,
+    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
+    p_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -183,6 +185,7 @@ def y_1_tiles_places(
     place_of_p4_base = place_of_p4 + batch * place_of_p4_step[0] + r_at * place_of_p4_step[1]
     content_p4_base = content_p4 + batch * content_p4_step[0] + r_at * content_p4_step[1]
     mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
+    gradient_base = gradient + batch * gradient_step[0] + r_at * gradient_step[1]
     d_place_scores_4_2 = tl.zeros((p_block,), SUMS)
     d_Kr_2 = tl.zeros((p_block, s_wide), SUMS)
     C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
@@ -219,7 +222,7 @@ def y_1_tiles_places(
         )  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
-        d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
         V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_A_scores = A * (d[:, None] * V_tile[None, :] - A_sums[:, None])  # n m
@@ -244,10 +247,10 @@ def y_1_tiles_places(
 @triton.jit
 def y_1_tiles_rows(
     C, Q, K, content_p4, Kr, place_of_p4, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, C_grad, C_step,
-    Q_step, K_step, content_p4_step, Kr_step, place_of_p4_step, V_step, mask_step, key_mask_step, n_end, m_end, p_end,
-    blocks, r_programs, r_parts, r_share, number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    p_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    Q_step, K_step, content_p4_step, Kr_step, place_of_p4_step, V_step, mask_step, key_mask_step, gradient_step,
+    Q_grad_step, n_end, m_end, p_end, blocks, r_programs, r_parts, r_share, number_0: tl.constexpr,
+    s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, p_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1: gradients."""
     block, lead = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -258,6 +261,7 @@ def y_1_tiles_rows(
     Q_grad_total = tl.zeros((n_block, s_wide), SUMS)
     for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
         pair = batch * r_programs + r_at
+        gradient_base = gradient + batch * gradient_step[0] + r_at * gradient_step[1]
         content_p4_base = content_p4 + batch * content_p4_step[0] + r_at * content_p4_step[1]
         place_of_p4_base = place_of_p4 + batch * place_of_p4_step[0] + r_at * place_of_p4_step[1]
         mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
@@ -266,7 +270,7 @@ def y_1_tiles_rows(
         Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
         content_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
             m = start + tl.arange(0, m_block)
@@ -310,16 +314,20 @@ def y_1_tiles_rows(
         if C_grad is not None:
             store_1d(C_grad + (pair * blocks + block) * s_size, s, 1, s_size, d_C_2)
     if Q_grad is not None:
-        store_2d(Q_grad + lead * n_end * s_size, n, s_size, n_end, s, 1, s_size, Q_grad_total)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + r_part * Q_grad_step[3], n, Q_grad_step[1], n_end, s, Q_grad_step[2],
+            s_size, Q_grad_total,
+        )
 
 
 @triton.jit
 def y_1_tiles_keys(
     C, Q, K, content_p4, Kr, place_of_p4, V, mask, key_mask, lse, gradient, sums, V_grad, content_p4_grad, K_grad,
-    C_step, Q_step, K_step, content_p4_step, Kr_step, place_of_p4_step, V_step, mask_step, key_mask_step, n_end, m_end,
-    p_end, blocks, r_programs, r_parts, r_share, number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    p_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    C_step, Q_step, K_step, content_p4_step, Kr_step, place_of_p4_step, V_step, mask_step, key_mask_step, gradient_step,
+    V_grad_step, content_p4_grad_step, K_grad_step, n_end, m_end, p_end, blocks, r_programs, r_parts, r_share,
+    number_0: tl.constexpr, s_size: tl.constexpr, s_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, p_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
     """content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -333,6 +341,7 @@ def y_1_tiles_keys(
         content_p4_base = content_p4 + batch * content_p4_step[0] + r_at * content_p4_step[1]
         place_of_p4_base = place_of_p4 + batch * place_of_p4_step[0] + r_at * place_of_p4_step[1]
         mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
+        gradient_base = gradient + batch * gradient_step[0] + r_at * gradient_step[1]
         d_V_2 = tl.zeros((m_block,), SUMS)
         d_content_4_2 = tl.zeros((m_block,), SUMS)
         d_K_2 = tl.zeros((m_block, s_wide), SUMS)
@@ -367,7 +376,7 @@ def y_1_tiles_keys(
             )  # n m
             A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
-            d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+            d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
             d_V_3 = A * d[:, None]  # n m
             d_V_4 = tl.sum(d_V_3, 0)  # m
             d_V_2 += d_V_4
@@ -378,15 +387,21 @@ def y_1_tiles_keys(
             d_K_3 = dot_of(tl.trans(d_A_scores), Q_tile, DOT, SUMS)  # m s
             d_K_2 += d_K_3
         if V_grad is not None:
-            store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_2)
+            store_1d(V_grad + batch * V_grad_step[0] + r_at * V_grad_step[1], m, V_grad_step[2], m_end, d_V_2)
         d_content_4_3 = number_0 * d_content_4_2  # m
         if content_p4_grad is not None:
-            store_1d(content_p4_grad + pair * m_end, m, 1, m_end, d_content_4_3)
+            store_1d(
+                content_p4_grad + batch * content_p4_grad_step[0] + r_at * content_p4_grad_step[1], m,
+                content_p4_grad_step[2], m_end, d_content_4_3,
+            )
         d_K_4 = C_tile[None, :] * d_K_2  # m s
         d_K_5 = number_0 * d_K_4  # m s
         K_grad_total += d_K_5
     if K_grad is not None:
-        store_2d(K_grad + lead * m_end * s_size, m, s_size, m_end, s, 1, s_size, K_grad_total)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + r_part * K_grad_step[3], m, K_grad_step[1], m_end, s, K_grad_step[2],
+            s_size, K_grad_total,
+        )
 
 
 y_1_tiles = region(
@@ -395,7 +410,7 @@ y_1_tiles = region(
     heads={"r": 1}, whole=(), widths={"s": "s"}, result="r n", others="r", sizes={"r": 512}, reads=[[0]],
     loops={"rows": "r", "keys": "r"}, live={"forward": 8, "places": 8, "rows": 8, "keys": 8},
     sums={"forward": 0, "places": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": [], "places": ["s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
+    accumulators={"forward": [], "places": ["s", "s"], "rows": ["s"], "keys": ["s"]},
     resident={"forward": ["s", "s"], "places": ["s", "s", "s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
     streamed={"forward": ["s", "s", "s"], "places": ["s", "s"], "rows": ["s", "s", "s"], "keys": ["s", "s", "s"]},
     temporaries={"forward": [], "places": ["s"], "rows": [], "keys": ["s"]}, relative="p", random=False, noise=(),

@@ -84,8 +84,8 @@ class TrainableHeadsOnly(nn.Module):
 
 @triton.jit
 def y_1_tiles_forward(
-    C1, Q, K, V, mask, key_mask, out, lse, C1_step, Q_step, K_step, V_step, mask_step, key_mask_step, n_end, m_end,
-    blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, g_size: tl.constexpr, g_wide: tl.constexpr,
+    C1, Q, K, V, mask, key_mask, out, lse, C1_step, Q_step, K_step, V_step, mask_step, key_mask_step, out_step, n_end,
+    m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, g_size: tl.constexpr, g_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
@@ -125,15 +125,17 @@ def y_1_tiles_forward(
         read_2 = tl.sum(read, 1)  # n
         acc = acc * alpha + read_2
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_1d(out + pair * n_end, n, 1, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
+    store_1d(
+        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0)
+    )
 
 
 @triton.jit
 def y_1_tiles_rows(
     C1, Q, K, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, C1_grad, C1_step, Q_step, K_step, V_step,
-    mask_step, key_mask_step, n_end, m_end, blocks, h_programs, h_parts, h_share, number_0: tl.constexpr,
-    g_size: tl.constexpr, g_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    mask_step, key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, h_parts, h_share,
+    number_0: tl.constexpr, g_size: tl.constexpr, g_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -144,13 +146,14 @@ def y_1_tiles_rows(
     Q_grad_total = tl.zeros((n_block, g_wide), SUMS)
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
+        gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
         mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
         d_A_scores_1_2 = tl.zeros((n_block, g_wide), SUMS)
         C1_tile = load_1d(C1 + batch * C1_step[0] + h_at * C1_step[1], g, C1_step[2], g_size).to(SUMS)  # g
         Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, g, Q_step[2], g_size)  # n g
         A_scores_1 = C1_tile[None, :] * Q_tile.to(SUMS)  # n g
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+        d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
@@ -179,15 +182,18 @@ def y_1_tiles_rows(
         if C1_grad is not None:
             store_1d(C1_grad + (pair * blocks + block) * g_size, g, 1, g_size, d_C1_3)
     if Q_grad is not None:
-        store_2d(Q_grad + lead * n_end * g_size, n, g_size, n_end, g, 1, g_size, Q_grad_total)
+        store_2d(
+            Q_grad + batch * Q_grad_step[0] + h_part * Q_grad_step[3], n, Q_grad_step[1], n_end, g, Q_grad_step[2],
+            g_size, Q_grad_total,
+        )
 
 
 @triton.jit
 def y_1_tiles_keys(
     C1, Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, C1_step, Q_step, K_step, V_step, mask_step,
-    key_mask_step, n_end, m_end, blocks, h_programs, h_parts, h_share, number_0: tl.constexpr, g_size: tl.constexpr,
-    g_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    key_mask_step, gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, h_parts, h_share,
+    number_0: tl.constexpr, g_size: tl.constexpr, g_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1: gradients."""
     block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
@@ -199,6 +205,7 @@ def y_1_tiles_keys(
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
         mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
+        gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
         d_V_2 = tl.zeros((m_block,), SUMS)
         d_K_2 = tl.zeros((m_block, g_wide), SUMS)
         C1_tile = load_1d(C1 + batch * C1_step[0] + h_at * C1_step[1], g, C1_step[2], g_size).to(SUMS)  # g
@@ -218,7 +225,7 @@ def y_1_tiles_keys(
             seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
             A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-            d = load_1d(gradient + pair * n_end, n, 1, n_end).to(SUMS)  # n
+            d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
             d_V_3 = A * d[None, :]  # n m
             d_V_4 = tl.sum(d_V_3, 1)  # m
             d_V_2 += d_V_4
@@ -227,19 +234,22 @@ def y_1_tiles_keys(
             d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m g
             d_K_2 += d_K_3
         if V_grad is not None:
-            store_1d(V_grad + pair * m_end, m, 1, m_end, d_V_2)
+            store_1d(V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d_V_2)
         d_K_4 = C1_tile[None, :] * d_K_2  # m g
         d_K_5 = number_0 * d_K_4  # m g
         K_grad_total += d_K_5
     if K_grad is not None:
-        store_2d(K_grad + lead * m_end * g_size, m, g_size, m_end, g, 1, g_size, K_grad_total)
+        store_2d(
+            K_grad + batch * K_grad_step[0] + h_part * K_grad_step[3], m, K_grad_step[1], m_end, g, K_grad_step[2],
+            g_size, K_grad_total,
+        )
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"C1": "h g", "Q": "n g", "K": "m g", "V": "h m"},
     heads={"h": 1}, whole=(), widths={"g": "g"}, result="h n", others="h", sizes={"h": 8}, reads=[[0]],
     loops={"rows": "h", "keys": "h"}, live={"forward": 3, "rows": 3, "keys": 3},
-    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": [], "rows": ["g", "g"], "keys": ["g", "g"]},
+    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": [], "rows": ["g"], "keys": ["g"]},
     resident={"forward": ["g", "g"], "rows": ["g", "g"], "keys": ["g", "g"]},
     streamed={"forward": ["g"], "rows": ["g"], "keys": ["g"]}, temporaries={"forward": [], "rows": [], "keys": []},
     random=False, noise=(), kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
