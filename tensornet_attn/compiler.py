@@ -489,7 +489,10 @@ def _ready(graph: Graph, target: Target, dtype: str) -> Plan | None:
         return None
     from tensornet_attn.emit.native import texts
 
-    plan = plan_of(graph, "cpp", target)
+    try:
+        plan = plan_of(graph, "cpp", target)
+    except InputError:  # such as memory: torch's plan may fit, and has its own message
+        return None
     found = texts(plan.schedule)
     return plan if found and all(cpp_stored(text, CPP_DTYPES[dtype]) for text in found) else None
 

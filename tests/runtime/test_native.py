@@ -203,6 +203,11 @@ def test_auto_takes_what_warm_has_compiled(tmp_path: Any, monkeypatch: pytest.Mo
     assert "C++ kernels" in ta.explain(design)
     assert early.plan.backend == "torch"
     assert ta.compile("mhsa").plan.backend == "torch"
+    with pytest.raises(InputError) as of_torch:
+        ta.compile(design, backend="torch", n=4096, memory=4096)
+    with pytest.raises(InputError) as of_auto:
+        ta.compile(design, n=4096, memory=4096)
+    assert str(of_auto.value) == str(of_torch.value)
 
 
 def test_warm_says_what_it_made() -> None:

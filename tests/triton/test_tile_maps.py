@@ -56,6 +56,7 @@ def design(name: str, causal: bool = False) -> dict[str, Any]:
     }
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of 1 / 0 beyond the ends of tiles
 @pytest.mark.rotated
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", WHOLE)
