@@ -167,6 +167,20 @@ def on_device(device: str) -> Sample:
     return by_events(lambda: torch.cuda.Event(enable_timing=True), lambda: torch.cuda.synchronize(device), cache.zero_)
 
 
+def captured(call: Call) -> Call:
+    """Replays a CUDA graph of a call: the host launches one graph instead of kernels. Raises what forbids a capture."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # compiles and allocates, which a graph cannot capture
+        call()
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
 def clock_of(device: str) -> Clock:
     """A clock that first waits for the device."""
     if not is_gpu(device):

@@ -15,7 +15,7 @@ from tensornet_attn.bench.case import DECODING, PASSES, TRAINING, Case, runner
 from tensornet_attn.bench.compare import Oracle, WrongError, oracle, values_of
 from tensornet_attn.bench.contestants import AGAINST, OURS, Contestant, SkippedError, contestant
 from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, memory_limit, select, tidy
-from tensornet_attn.bench.measure import WARM, clock_of, interleaved, is_gpu, peak_bytes, sample_of
+from tensornet_attn.bench.measure import WARM, Call, captured, clock_of, interleaved, is_gpu, peak_bytes, sample_of
 from tensornet_attn.bench.model import model_of
 from tensornet_attn.bench.report import rates_text, step_text, target_table, target_text, text
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, Run, ratio, spread
@@ -36,6 +36,7 @@ class Options:
     """Options of a benchmark.
 
     `seconds`: time limit for each pass of each case. `memory`: limit in GiB of tensors over pairs of positions.
+    `graphs`: time CUDA graphs of the calls, on a GPU.
     """
 
     against: Sequence[str] = ("eager", "compile", "sdpa")
@@ -44,6 +45,7 @@ class Options:
     repeats: int = 20
     seconds: float = 10.0
     memory: float = 8.0
+    graphs: bool = False
 
     def __post_init__(self) -> None:
         for word, names, known in (("contestant", self.against, AGAINST), ("backend to measure", self.backends, OURS)):
@@ -127,17 +129,18 @@ class Bench:
     def time(self, result: Result, ready: dict[str, Contestant], kind: str) -> None:
         """Measures times and peak memory, and sets them in the entries."""
         calls = {name: runner(c.module, c.case, c.case.inputs(), kind) for name, c in ready.items()}
+        graphs = self.graphs(result, calls) if self.options.graphs else calls
         warm = WARM if is_gpu(result.device) else 0.0
         timed = interleaved(
-            calls,
+            graphs,
             self.options.repeats,
             self.options.seconds,
             clock_of(result.device),
             sample_of(result.device),
             warm,
         )
-        for name, call in calls.items():
-            entry, found = result.entry(name), timed[name]
+        for name in graphs:
+            entry, found, call = result.entry(name), timed[name], calls[name]
             try:
                 if found.failed is not None:
                     raise found.failed
@@ -150,6 +153,17 @@ class Bench:
             both = entry.seconds is not None and result.entry(result.ours).seconds is not None
             if both and entry.name != result.ours:
                 entry.ratio = ratio(timed[entry.name].seconds, timed[result.ours].seconds)
+
+    def graphs(self, result: Result, calls: dict[str, Call]) -> dict[str, Call]:
+        """CUDA graphs of the calls; an entry whose call cannot be captured fails."""
+        found = {}
+        for name, call in calls.items():
+            try:
+                found[name] = captured(call)
+            except Exception as error:
+                entry = result.entry(name)
+                entry.status, entry.reason = FAILED, f"a CUDA graph cannot capture it: {sentence(error)}"
+        return found
 
 
 def hint(case: Case) -> str:
@@ -196,6 +210,7 @@ class Setting:
     batch: int = BATCH
     backends: tuple[str, ...] = ("torch",)
     planned: Device | None = None
+    graphs: bool = False
 
     def ready(self, options: Options, always: bool) -> tuple[Run, Options, Setting]:
         """Starts a run. Returns it with its options, and this setting with `planned`.
@@ -205,7 +220,7 @@ class Setting:
         """
         select(self.device)
         limit = memory_limit(self.device, MEMORY) if self.memory is None else self.memory
-        options = replace(options, repeats=self.repeats, seconds=self.seconds, memory=limit)
+        options = replace(options, repeats=self.repeats, seconds=self.seconds, memory=limit, graphs=self.graphs)
         wanted = always or is_gpu(self.device) or self.costs == MEASURED
         rates = [] if DECODING in options.passes else [measured_rates(self.device, self.dtype)]  # steps have no floor
         planned = rates[0].device if wanted else None

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from tensornet_attn.spec.read import Source
 
 OF_CASES = ("against", "legs", "settings", "causal")
-OF_CALLS = ("against", "causal", "plot", "targets", "rehearse", "costs", "tune")  # not for --decoding
-NOT_OF_REGRET = (*OF_CALLS[:1], "backend", "dtype", "device", "plot", "targets", "rehearse", "tune", "decoding")
+OF_CALLS = ("against", "causal", "plot", "targets", "rehearse", "costs", "tune", "graphs")  # not for --decoding
+NOT_OF_REGRET = ("against", "backend", "dtype", "device", "plot", "targets", "rehearse", "tune", "graphs", "decoding")
 OF_LENGTHS = ("n", "backend", "batch", "dtype")
 GPU_BACKENDS, GPU_DTYPE = ("auto", "triton", "torch"), "bfloat16"  # on a CPU: torch first, in float32
 
@@ -89,6 +89,7 @@ def bench(
         Text, option("Device that our modules are planned for: measured (on a GPU), or one of the cost table.", "NAME")
     ] = None,
     tune: Annotated[bool, flag("--tune", "Tune our Triton kernels before measuring; needs a GPU.")] = False,
+    graphs: Annotated[bool, flag("--graphs", "Time CUDA graphs of the calls, without the host; needs a GPU.")] = False,
     decoding: Annotated[
         bool,
         flag("--decoding", "Measure a decoding step after --n positions, against handwritten steps."),
@@ -121,7 +122,7 @@ def bench(
     if decoding:
         _usage_of_steps(context)
     else:
-        _usage(context, designs, aimed, gpu, tune and not on_gpu)
+        _usage(context, designs, aimed, gpu, [] if on_gpu else ["--tune"] * tune + ["--graphs"] * graphs)
     _writable(output, plot)
     import torch
 
@@ -132,7 +133,7 @@ def bench(
 
     if threads is not None or decoding:
         torch.set_num_threads(threads or 1)
-    setting = Setting(device, dtype, seed, costs, tune, memory, repeats, seconds)
+    setting = Setting(device, dtype, seed, costs, tune, memory, repeats, seconds, graphs=graphs)
     if aimed:
         if gpu:
             setting = _for_gpu(context, setting, n, backend, batch)
@@ -194,7 +195,7 @@ def _usage_of_steps(context: typer.Context) -> None:
         raise typer.BadParameter(f"--decoding measures steps with a cache; leave out {names}.")
 
 
-def _usage(context: typer.Context, designs: list[str] | None, aimed: bool, gpu: bool, idle: bool) -> None:
+def _usage(context: typer.Context, designs: list[str] | None, aimed: bool, gpu: bool, idle: list[str]) -> None:
     if not designs and not aimed:
         raise typer.BadParameter("name a design to measure, or give --targets.")
     refused = (*OF_CASES, *(() if gpu else OF_LENGTHS)) if aimed else ()
@@ -203,7 +204,7 @@ def _usage(context: typer.Context, designs: list[str] | None, aimed: bool, gpu: 
         names = ", ".join(f"--{'set' if name == 'settings' else name}" for name in given)
         raise typer.BadParameter(f"--targets has its own sizes and contestants; leave out {names}.")
     if idle:
-        raise typer.BadParameter("tuning needs a GPU; add --device cuda.", param_hint="'--tune'")
+        raise typer.BadParameter(f"{idle[0]} needs a GPU; add --device cuda.")
 
 
 def _for_gpu(context: typer.Context, setting: Setting, n: str, backend: str, batch: int) -> Setting:

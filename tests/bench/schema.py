@@ -96,6 +96,7 @@ SCHEMA = record(
         seed=COUNT,
         costs=or_null(TEXT),
         tune={"type": "boolean"},
+        graphs={"type": "boolean"},
     ),
     finished={"type": "boolean"},
     results={"type": "array", "items": RESULT},

@@ -122,7 +122,8 @@ WRONG = [
     (("moa", "--rehearse", "--n", "8"), 1, "error: there is no target for 'moa': known here: band, epa, fmm2, "),
     (("--device", "cuda:99"), 1, "error: there is no device 'cuda:99' here: cpu"),
     (("mhsa", "--targets", "--device", "cuda:99"), 1, "error: there is no device 'cuda:99' here: cpu"),
-    (("mhsa", "--tune"), 2, "tuning needs a GPU; add --device cuda."),
+    (("mhsa", "--tune"), 2, "--tune needs a GPU; add --device cuda."),
+    (("mhsa", "--graphs"), 2, "--graphs needs a GPU; add --device cuda."),
     (("mhsa", "--n", "4", "--costs", "h300"), 1, "error: there is no device 'h300' in the cost table: "),
 ]
 

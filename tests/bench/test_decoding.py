@@ -88,7 +88,7 @@ def test_a_line_for_each_length(run) -> None:
     assert "cross: torch failed: InputError: cross: no cache can be kept: " in outcome.out
 
 
-@pytest.mark.parametrize("more", [["--against", "eager"], ["--no-causal"], ["--targets"], ["--tune"]])
+@pytest.mark.parametrize("more", [["--against", "eager"], ["--no-causal"], ["--targets"], ["--tune"], ["--graphs"]])
 def test_what_a_step_has_no_use_for_is_refused(run, more: list[str]) -> None:
     outcome = run("bench", "mhsa", "--decoding", *more)
     assert outcome.code == 2

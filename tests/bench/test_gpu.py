@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import jsonschema
 import pytest
 import torch
 
+import tensornet_attn as ta
+from tensornet_attn.bench.case import Case
 from tensornet_attn.bench.machine import LEAST, Rates, gpu_words, measured_rates, memory_limit, shortest
-from tensornet_attn.bench.measure import by_events, is_gpu, on_device, peak_bytes, sample_of
+from tensornet_attn.bench.measure import by_events, captured, is_gpu, on_device, peak_bytes, sample_of
+from tensornet_attn.bench.run import Bench, Options
 from tests.bench.schema import SCHEMA
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -81,6 +86,55 @@ def test_rates_of_this_machine() -> None:
 def test_events_of_a_gpu_are_counted() -> None:
     sample, (a, b) = on_device("cuda"), torch.randn(2, 4096, 4096, device="cuda")
     assert sample(lambda: a @ b, 3) > 0
+
+
+@needs_gpu
+def test_a_graph_of_a_gpu() -> None:
+    x, total = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
+    replay = captured(lambda: total.add_(x))
+    assert total.tolist() == [2.0] * 4  # two calls before the capture
+    replay()
+    assert total.tolist() == [3.0] * 4
+
+
+def test_a_call_is_captured_after_two_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Played:
+        def wait_stream(self, other: object) -> None:
+            log.append("wait")
+
+        def replay(self) -> None:
+            log.append("replay")
+
+    @contextmanager
+    def graph(of: object) -> Iterator[None]:
+        log.append("begin")
+        yield
+        log.append("end")
+
+    for name, own in {"Stream": Played, "CUDAGraph": Played, "current_stream": Played, "graph": graph}.items():
+        monkeypatch.setattr(f"torch.cuda.{name}", own)
+    monkeypatch.setattr("torch.cuda.stream", lambda stream: nullcontext())
+    captured(lambda: log.append("call"))()
+    assert log == ["wait", "call", "call", "wait", "begin", "call", "end", "replay"]
+
+
+def test_what_a_graph_cannot_capture_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(call: Callable[[], object]) -> Callable[[], object]:
+        if not made:
+            made.append(call)
+            return call
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    made: list[object] = []
+    monkeypatch.setattr("tensornet_attn.bench.run.captured", refused)
+    case = Case(ta.load("mhsa", legs={"f": 16, "h": 2}), 8)
+    (result,) = Bench(Options(("sdpa",), passes=("forward",), repeats=3, seconds=0, graphs=True)).results([case])
+    assert [entry.status for entry in result.entries] == ["measured", "failed"]
+    assert result.entry("sdpa").reason == (
+        "a CUDA graph cannot capture it: RuntimeError: operation not permitted when stream is capturing"
+    )
 
 
 @needs_gpu
