@@ -70,7 +70,9 @@ def test_the_targets_of_a_gpu() -> None:
 def test_the_page_has_them_all() -> None:
     page = (Path(__file__).parents[2] / "docs/performance.md").read_text(encoding="utf-8")
     shown = [
-        line for line in page.partition("## On a GPU")[2].splitlines() if line.startswith("| ") and " f 512" in line
+        "|".join(line.split("|")[:5]) + "|"
+        for line in page.partition("## On a GPU")[2].splitlines()
+        if line.startswith("| ") and " f 512" in line
     ]
     assert shown == [f"| {t.label} | {t.n:,} | {words(criterion)} |" for t in GPU_TARGETS for criterion in t.criteria]
 

@@ -303,13 +303,6 @@ COMPILER = (
         ("triton/test_region_designs.py::test_values_and_gradients[19-fish]",),
     ),
     Mutation(
-        "emit/triton/totals.py",
-        "== {text.rolled}, {value}[None, :], 0.0)",
-        "== {text.rolled}, {value}[None, :], {value}[None, :])",
-        "Gradients of numbers in a loop that is not unrolled are those of all of its rounds.",
-        ("triton/test_numbers.py::test_many[gfish]",),
-    ),
-    Mutation(
         "emit/triton/forward.py",
         "{text.entry(out)} * {rows}{sides} + ",
         "{text.entry(out)} + ",

@@ -44,7 +44,7 @@ def program(source: Any, **load: Any) -> Program:
         ("gqa", {"g": 1, "j": 1}, "", {"d": ("d",)}),
         ("thsa", {"r": 1}, "", {"s": ("s",)}),
         ("mgk", {"h": 1, "r": 2}, "r", {"d": ("d",)}),
-        ("talking_heads", {"g": 8, "h": 8, "e": 2}, "gh", {"d": ("d",)}),
+        ("talking_heads", {"g": 8, "h": 8, "e": 8}, "gh", {"d": ("d",)}),
         ("heads_only", {"h": 1}, "", {}),
         ("mish", {"h": 4, "g": 4}, "g", {"d": ("d",)}),
     ],
