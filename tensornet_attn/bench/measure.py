@@ -167,8 +167,11 @@ def on_device(device: str) -> Sample:
     return by_events(lambda: torch.cuda.Event(enable_timing=True), lambda: torch.cuda.synchronize(device), cache.zero_)
 
 
-def captured(call: Call) -> Call:
-    """Replays a CUDA graph of a call: the host launches one graph instead of kernels. Raises what forbids a capture."""
+def captured(call: Call, pool: object = None) -> Call:
+    """Replays a CUDA graph of a call: the host launches one graph instead of kernels. Raises what forbids a capture.
+
+    Graphs with the same `pool` share their memory: the results of a replay last until the next one of any of them.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # compiles and allocates, which a graph cannot capture
@@ -176,7 +179,7 @@ def captured(call: Call) -> Call:
         call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, pool=pool):  # type: ignore[arg-type]
         call()
     return graph.replay
 

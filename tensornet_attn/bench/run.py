@@ -156,10 +156,10 @@ class Bench:
 
     def graphs(self, result: Result, calls: dict[str, Call]) -> dict[str, Call]:
         """CUDA graphs of the calls; an entry whose call cannot be captured fails."""
-        found = {}
+        found, pool = {}, torch.cuda.graph_pool_handle() if is_gpu(result.device) else None
         for name, call in calls.items():
             try:
-                found[name] = captured(call)
+                found[name] = captured(call, pool)
             except Exception as error:
                 entry = result.entry(name)
                 entry.status, entry.reason = FAILED, f"a CUDA graph cannot capture it: {sentence(error)}"

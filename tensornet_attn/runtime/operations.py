@@ -25,13 +25,18 @@ def own_name(name: str, known) -> str:
 def is_plain(tensors) -> bool:
     """Whether nothing watches or transforms operations on these tensors, some of them None.
 
-    What watches: tracing, torch.func, forward derivatives, modes of dispatch, subclasses of Tensor.
+    What watches: tracing, torch.func, forward derivatives, modes of dispatch, subclasses of Tensor. Tensors on meta
+    have no memory, and the memory of those with a negative bit has other values.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
         return False
-    return all(x is None or type(x) in (torch.Tensor, torch.nn.Parameter) for x in tensors)
+    return all(x is None or (type(x) in (torch.Tensor, torch.nn.Parameter) and not _apart(x)) for x in tensors)
+
+
+def _apart(x: torch.Tensor) -> bool:
+    return x.is_meta or x.is_neg()
 
 
 def element(arguments, dims, i: int) -> list:

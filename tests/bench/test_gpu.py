@@ -108,7 +108,7 @@ def test_a_call_is_captured_after_two_others(monkeypatch: pytest.MonkeyPatch) ->
             log.append("replay")
 
     @contextmanager
-    def graph(of: object) -> Iterator[None]:
+    def graph(of: object, pool: object) -> Iterator[None]:
         log.append("begin")
         yield
         log.append("end")
@@ -121,7 +121,7 @@ def test_a_call_is_captured_after_two_others(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_a_graph_cannot_capture_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(call: Callable[[], object]) -> Callable[[], object]:
+    def refused(call: Callable[[], object], pool: object) -> Callable[[], object]:
         if not made:
             made.append(call)
             return call

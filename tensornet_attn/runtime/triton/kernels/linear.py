@@ -6,6 +6,7 @@ from torch import Tensor
 from tensornet_attn.runtime.linear import linear_attention, seen_terms
 from tensornet_attn.runtime.masks import key_keep, run_time_mask, visible_and_bias
 from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear_chunks import (
     chunk_sums,
@@ -33,11 +34,13 @@ def triton_linear_attention(
     maps: tuple[str, str] = ("", ""),
 ) -> Tensor:
     """`linear_attention`, with the same arguments; kernels choose the chunk. `maps`: names of `tile_map`, or empty."""
+    if any(maps) and (
+        mask is not None or autocast_dtype(v) == torch.float16
+    ):  # autocast maps in float32: exp overflows
+        terms, maps = [tuple(mapped_whole(name, x) for name, x in zip(maps, terms[0], strict=True))], ("", "")
     if mask is None and len(terms) == 1 and len(terms[0]) == 2:
         seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
         return linear_by_heads(*terms[0], v, None, causal, normalize, eps, seen, maps)
-    if any(maps):
-        terms = [tuple(mapped_whole(name, x) for name, x in zip(maps, terms[0], strict=True))]
     terms = seen_terms(terms, key_mask, heads)
     cores = [core for _, _, *rest in terms for core in rest]
     if mask is not None:

@@ -17,6 +17,12 @@ def load_2d(base, i, i_step, i_end, j, j_step, j_end):
 
 
 @triton.jit
+def load_pair(base, i, i_step, i_end, j, j_step, j_end):
+    """`load_2d` of a tensor of queries x keys, which may have more than 2^31 elements."""
+    return load_2d(base, i.to(tl.int64), i_step, i_end, j.to(tl.int64), j_step, j_end)
+
+
+@triton.jit
 def store_1d(base, i, step, end, x):
     """Stores elements i, nothing after the end."""
     tl.store(base + i * step, x, i < end)
@@ -25,7 +31,8 @@ def store_1d(base, i, step, end, x):
 @triton.jit
 def store_2d(base, i, i_step, i_end, j, j_step, j_end, x):
     """Stores elements (i, j), nothing after the ends."""
-    tl.store(base + i[:, None] * i_step + j[None, :] * j_step, x, (i < i_end)[:, None] & (j < j_end)[None, :])
+    rows, columns = i.to(tl.int64)[:, None] * i_step, j.to(tl.int64)[None, :] * j_step
+    tl.store(base + rows + columns, x, (i < i_end)[:, None] & (j < j_end)[None, :])
 
 
 @triton.jit
@@ -221,16 +228,16 @@ def log_add(a, b):
 def allowed(visible, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
     """Visibility combined with the mask of the call. MASK 0: none; 1: boolean; 2: float, minus infinity hides."""
     if MASK == 1:
-        visible = visible & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != 0)
+        visible = visible & (load_pair(base, i, i_step, i_end, j, j_step, j_end) != 0)
     if MASK == 2:
-        visible = visible & (load_2d(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
+        visible = visible & (load_pair(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
     return visible
 
 
 @triton.jit
 def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
     """The bias of a float mask, 0 where it hides."""
-    found = load_2d(base, i, i_step, i_end, j, j_step, j_end)
+    found = load_pair(base, i, i_step, i_end, j, j_step, j_end)
     return tl.where(found == float("-inf"), 0.0, found)
 
 
@@ -379,7 +386,7 @@ def noise_2d(
     """The noise given at (i, j), else fresh Gaussian noise times std, else zeros."""
     found = tl.zeros((i.shape[0], j.shape[0]), SUMS)
     if GIVEN:
-        found = load_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
+        found = load_pair(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
     elif DRAW:
         found = std * gaussian_2d(n, m, lead, word, stream, key, DOT).to(SUMS)
     return found

@@ -137,8 +137,8 @@ def launch_of(operands, mask, key_mask, seed, name, present, n, m, batch, number
     """The launch of a call on tensors with memory. All that is derived is kept for calls that differ in values only."""
     tensors = (*operands, mask, key_mask, seed)
     key = (
-        name, tuple(present), n, m, tuple(batch), tuple(numbers), training, cast, operands[0].device,
-        *(None if x is None else (x.shape, x.stride(), x.dtype) for x in tensors),
+        name, tuple(present), n, m, tuple(batch), tuple(numbers), training, cast,
+        *(None if x is None else (x.shape, x.stride(), x.dtype, x.device) for x in tensors),
     )  # fmt: skip
     if (kept := CONFIGS.get(key)) is None:
         kept = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
@@ -232,7 +232,7 @@ class Launch:
     def arranged(self, name: str, x: Tensor) -> Tensor:
         """A tensor of the call as [one batch, legs], widths in one dimension; booleans are bytes."""
         if name == "key_mask":
-            return x.expand(*self.batch, x.shape[-1]).reshape(self.count, -1).view(torch.uint8)
+            return x.expand(*self.batch, x.shape[-1]).reshape(self.count, x.shape[-1]).view(torch.uint8)
         if name == "mask":
             whole = self.whole([*self.region.others.split(), *self.region.sides])
             x = x.reshape(self.mask_shape(x)).expand(*self.batch, *whole).reshape(self.count, *whole)

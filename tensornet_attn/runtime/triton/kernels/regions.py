@@ -309,9 +309,11 @@ def gradients_of(call, wanted, others, gradient, out, lse, mask, *operands):
     return tuple(tiles_backward(gradient, out, lse, wanted, list(operands), mask, key_mask, seed, *call))
 
 
-def plain_gradients(call, wanted, others, gradient, out, lse, mask, *operands):
-    """`gradients_of` on plain tensors."""
-    seed, key_mask = others
+def gradients_now(call, wanted, others, *tensors):
+    """`gradients_of`, without the dispatch of operations on plain tensors."""
+    if torch.is_grad_enabled() or not is_plain((*tensors, *others)):
+        return TiledGradient.apply(call, wanted, others, *tensors)
+    (gradient, out, lse, mask, *operands), (seed, key_mask) = tensors, others
     return gradients_by(gradient, out, lse, wanted, operands, mask, key_mask, seed, *call)
 
 
@@ -331,8 +333,7 @@ class PlainRegion(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient, _):
         wanted = [*ctx.needs_input_grad[4:], ctx.needs_input_grad[2]]
-        plain = is_plain((gradient, *ctx.saved_tensors)) and not torch.is_grad_enabled()
-        *tensors, mask = saved_backward(ctx, gradient, wanted, plain_gradients if plain else TiledGradient.apply)
+        *tensors, mask = saved_backward(ctx, gradient, wanted, gradients_now)
         return None, None, mask, None, *tensors
 
 

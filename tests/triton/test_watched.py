@@ -1,0 +1,71 @@
+"""Calls of regions that need more than plain tensors: saved-tensor hooks, views with a negative bit, meta, no batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import tensornet_attn as ta
+from tensornet_attn.runtime.operations import is_plain
+from tests.triton.regions import F64, draw
+
+LEGS = {"f": 16, "h": 2}
+
+
+def layers() -> tuple[nn.Module, nn.Module]:
+    """The same layer by kernels and by torch."""
+    design = ta.load("mhsa", legs=LEGS)
+    ours, torchs = ta.compile(design, "triton", dtype=F64), ta.compile(design, "torch", dtype=F64)
+    torchs.load_state_dict(ours.state_dict())
+    return ours, torchs
+
+
+def gradients(layer: nn.Module, x: Tensor) -> list[Tensor]:
+    return [*torch.autograd.grad(layer(x).square().sum(), [x, *layer.parameters()])]
+
+
+def test_activation_checkpointing() -> None:
+    ours, torchs = layers()
+    x = draw(2, 9, 16, seed=0).requires_grad_()
+    y = checkpoint(ours, x, use_reentrant=False)
+    found = torch.autograd.grad(y.square().sum(), [x, *ours.parameters()])
+    for one, other in zip(found, gradients(torchs, x), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_hooks_unpack_each_tensor_once() -> None:
+    ours, _ = layers()
+    seen: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: seen.append(id(x)) or x):  # type: ignore[func-returns-value]
+        y = ours(draw(2, 9, 16, seed=0).requires_grad_())
+    y.sum().backward()
+    assert seen
+    assert len(seen) == len({*seen})
+
+
+def test_tensors_without_their_own_values_are_not_plain() -> None:
+    z = torch.complex(draw(2, 9, 16, seed=0), draw(2, 9, 16, seed=1))
+    negative = z.conj().imag
+    assert negative.is_neg()
+    assert [is_plain([x]) for x in (z.imag, negative, torch.empty(2, device="meta"))] == [True, False, False]
+    ours, torchs = layers()
+    torch.testing.assert_close(ours(negative), torchs(negative), rtol=0, atol=1e-12)
+
+
+def test_shapes_on_meta() -> None:
+    ours, _ = layers()
+    assert ours.to("meta")(torch.empty(2, 9, 16, dtype=F64, device="meta")).shape == (2, 9, 16)
+
+
+def test_no_sequence_with_a_mask_of_keys() -> None:
+    ours, _ = layers()
+    assert ours(draw(0, 9, 16, seed=0), key_mask=torch.ones(0, 9, dtype=torch.bool)).shape == (0, 9, 16)
+
+
+def test_a_mask_whose_rows_are_far_apart() -> None:
+    ours, torchs = layers()
+    mask = torch.empty(40, 2**26, dtype=torch.bool)[:, :40]  # the last row begins after 2^31 elements
+    mask.copy_(torch.ones(40, 40).tril() > 0)
+    x = draw(1, 40, 16, seed=0)
+    torch.testing.assert_close(ours(x, mask=mask), torchs(x, mask=mask), rtol=0, atol=1e-12)
