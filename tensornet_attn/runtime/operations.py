@@ -32,11 +32,8 @@ def is_plain(tensors) -> bool:
         return False
     if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
         return False
-    return all(x is None or (type(x) in (torch.Tensor, torch.nn.Parameter) and not _apart(x)) for x in tensors)
-
-
-def _apart(x: torch.Tensor) -> bool:
-    return x.is_meta or x.is_neg()
+    plain = torch.Tensor, torch.nn.Parameter
+    return all(x is None or (type(x) in plain and not x.is_meta and not x.is_neg()) for x in tensors)
 
 
 def element(arguments, dims, i: int) -> list:
