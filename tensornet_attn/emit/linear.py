@@ -17,7 +17,6 @@ from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
-from tensornet_attn.ops import OPS
 from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.ops.maps import Map
 from tensornet_attn.plan.linear import LINEAR
@@ -80,7 +79,7 @@ def maps_inside(writer: Writer, step: Step) -> bool:
     box, readers = step.box, writer.readers[step.name]
     if (
         box is None
-        or OPS[box.kind] is not OPS["map"]
+        or box.function is None
         or arguments(box)
         or step.name in writer.graph.results
         or not readers

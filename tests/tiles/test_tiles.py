@@ -83,7 +83,7 @@ def test_refusals(name: str) -> None:
 
 def test_mixing_too_many_tiles() -> None:
     told = planned("hard_fish", legs={"f": 1024, "h": 128, "g": 100}).explain()
-    assert "not Triton kernels: mixing over 'g' takes 100 tiles per program, but the maximum is 64" in told
+    assert "not Triton kernels: mixing over 'g' takes 100 tiles per program, but the maximum is 40" in told
 
 
 def test_the_plan_tells() -> None:

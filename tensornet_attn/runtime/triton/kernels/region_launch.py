@@ -48,7 +48,7 @@ HOPPER = (  # the same, the most values per thread, and the share of shared memo
     (64, 16, 4, 1, 195, 1),
     (16, 64, 8, 2, 170, 1),
     (16, 32, 4, 1, 210, 1),
-)  # for sm_90 and newer: this order fits the times of 33 kernels on an H200 within 8 % of the best on average
+)  # for sm_90 and newer: the order fits times on an H200, see docs/results/blocks.py
 HOPPER_KEYS = (64, 128, 4, 2, 200, 1 / 2)  # before these, for programs of keys without a band
 
 

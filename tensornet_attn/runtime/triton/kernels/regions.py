@@ -101,8 +101,7 @@ def forward_of(run: Launch, store: Stored, lse: Tensor) -> Tensor:
     values = store.room(run.like, parts, dtype=lse.dtype)
     if "statistics" in region.kernels or not region.reads:
         run.launch("forward", query, parts, step, out=values, lse=lse)
-        out = store.room(run.like)
-        return store.added(torch.sum(values, 0, out=store.room(run.like, dtype=lse.dtype)).to(out.dtype))
+        return store.added(torch.sum(values, 0, out=store.room(run.like, dtype=lse.dtype)).to(store.dtype))
     rows = lse.new_empty(parts, *lse.shape)
     run.launch("forward", query, parts, step, out=values, lse=rows)
     values = from_programs(run, values, 1, store.parts)
