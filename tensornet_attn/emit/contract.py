@@ -39,11 +39,11 @@ def _product(writer: Writer, step: Step, term: Term) -> Value:
 def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
     """The product of two values, summed over the legs that are not wanted."""
     for x, weight in ((left, right), (right, left)):
-        found = _matmul(x, weight.unpacked, want) or _mixing(writer, x.unpacked, weight.unpacked, want)
+        found = _matmul(writer, x, weight.unpacked, want) or _mixing(writer, x.unpacked, weight.unpacked, want)
         if found is not None:
             return found
     left, right = left.unpacked, right.unpacked
-    turned = [_matmul(x, _summed_first(x, weight), want) for x, weight in ((left, right), (right, left))]
+    turned = [_matmul(writer, x, _summed_first(x, weight), want) for x, weight in ((left, right), (right, left))]
     if any(turned):
         return min((found for found in turned if found), key=lambda found: found.legs != want)  # as wanted, if one is
     if set(left.legs) | set(right.legs) == set(want):
@@ -84,8 +84,8 @@ def _batched(left: Value, right: Value, want: Legs) -> str:
     return f"{first} @ {right.atom if ends[1][0] in shared else f'{right.atom}.mT'}"
 
 
-def _matmul(x: Value, weight: Value, want: Legs) -> Value | None:
-    """`(x @ Wq.flatten(1)).unflatten(-1, Wq.shape[1:])`, if the summed legs come first in the weight. Else None."""
+def _matmul(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None:
+    """`projected(x, Wq.flatten(1)).unflatten(-1, Wq.shape[1:])`, if the weight's summed legs come first. Else None."""
     shared = tuple(leg for leg in weight.legs if leg in x.legs)
     count, rest, own = len(shared), tuple(leg for leg in x.legs if leg not in shared), weight.legs[len(shared) :]
     if weight.batched or not shared or weight.legs[:count] != shared or set(shared) & set(want):
@@ -94,7 +94,7 @@ def _matmul(x: Value, weight: Value, want: Legs) -> Value | None:
         return None
     rest = tuple(leg for leg in want if leg in rest) if _follows(want, rest, own) else rest
     left = _side(x, rest, shared)
-    return Value(_projected(left, weight, count), rest + own, x.batched, ATOM if len(own) > 1 else MATMUL)
+    return _projected(writer, Value(left, rest + own, x.batched), weight, count)
 
 
 def _summed_first(x: Value, weight: Value) -> Value:
@@ -137,13 +137,17 @@ def _side(x: Value, rest: Legs, shared: Legs) -> str:
     return packed.grouped((*((leg,) for leg in rest), (*shared[:place], joint, *shared[place + x.packed :])))
 
 
-def _projected(left: str, weight: Value, count: int) -> str:
+def _projected(writer: Writer, left: Value, weight: Value, count: int) -> Value:
+    """A matmul of `left`, with the legs of the result; a weight times a weight, or a vector, is small."""
     own = len(weight.legs) - count
     matrix = weight.atom if own < 2 else f"{weight.atom}.flatten({count})"
     if count > 1:
         matrix += f".flatten(0, {count - 1})" if own else ".flatten()"
-    text = f"{left} @ {matrix}"
-    return text if own < 2 else f"({text}).unflatten(-1, {weight.atom}.shape[{count}:])"
+    large = left.batched and own
+    text = writer.call("projected", left.text, matrix) if large else f"{left.text} @ {matrix}"
+    if own > 1:
+        text = f"{text if large else f'({text})'}.unflatten(-1, {weight.atom}.shape[{count}:])"
+    return Value(text, left.legs, left.batched, ATOM if large or own > 1 else MATMUL)
 
 
 def summed(value: Value, want: Legs) -> Value:

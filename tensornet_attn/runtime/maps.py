@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.runtime.operations import is_plain
+
 SMALL_CALL = 1 << 16  # numbers whose calls take longer than what is computed with them
 
 # In traced code, `elu` and `softplus` are composed of other calls: tracing assumes wrong strides for the gradients of
@@ -50,11 +52,13 @@ class Elu1(torch.autograd.Function):
     @staticmethod
     def forward(x):
         """Computes the value."""
-        if not by_parts(x):
+        if not is_plain((x,)):
             return x.clamp(max=0).exp_().add_(x.relu())
+        if not by_parts(x):
+            return times_exp(torch.add(x, 1).clamp_(min=1), x)
         found = torch.empty_like(x)
         for part, own in flat_parts(x, found):
-            torch.clamp(part, max=0, out=own).exp_().add_(part.relu())
+            times_exp(torch.add(part, 1, out=own).clamp_(min=1), part)
         return found
 
     @staticmethod
@@ -78,6 +82,11 @@ class Elu1(torch.autograd.Function):
     def jvp(ctx, tangent):
         """The tangent of the result."""
         return ctx.saved_tensors[0].clamp(max=1) * tangent
+
+
+def times_exp(y: Tensor, x: Tensor) -> Tensor:
+    """Multiplies y by exp(x) where x is negative, in place and in one pass, as the gradient of elu does."""
+    return torch.ops.aten.elu_backward.grad_input(y, 1, 1, 1, False, x, grad_input=y)
 
 
 def elu1_neg(x: Tensor) -> Tensor:

@@ -1,7 +1,76 @@
-"""Products: their shape, their dtype under autocast, exact columns added to scores, and mixing of large maps."""
+"""Products: with weights, their dtype under autocast, exact columns added to scores, and mixing of large maps."""
+
+import functools
+import pathlib
 
 import torch
 from torch import Tensor
+
+from tensornet_attn.runtime.maps import transformed
+from tensornet_attn.runtime.operations import is_plain
+
+PROJECTED = 1 << 19  # numbers of x from which on oneDNN saves more time than it takes to set up a product
+NARROW = 32  # rows or columns of a weight below which oneDNN saves nothing
+
+
+def projected(x: Tensor, weight: Tensor) -> Tensor:
+    """x [..., f] times a weight [f, e], large products by the faster of torch's two libraries for the CPU."""
+    if torch.compiler.is_compiling() or x.numel() < PROJECTED or not onednn_takes(x, weight):
+        return x @ weight
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        return Projected.apply(x, weight)
+    return onednn_product(x, weight.mT)
+
+
+class Projected(torch.autograd.Function):
+    """x times a weight, and the gradient of x, by oneDNN; the gradient of the weight is as fast by MKL."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        """Saves both operands."""
+        ctx.save_for_backward(x, weight)
+        return onednn_product(x, weight.mT)
+
+    @staticmethod
+    def backward(ctx, g):
+        """The gradients; those of the plain product if they are differentiated in turn, or batched."""
+        x, weight = ctx.saved_tensors
+        again, (of_x, of_weight) = torch.is_grad_enabled(), ctx.needs_input_grad
+        if again or transformed(g):
+            with torch.enable_grad():
+                y = x @ weight
+            asked = [one for one in (x, weight) if one.requires_grad]
+            found = iter(torch.autograd.grad(y, asked, g, create_graph=again))
+            return tuple(next(found) if need else None for need in (of_x, of_weight))
+        d_x = None
+        if of_x:
+            d_x = onednn_product(g, weight) if onednn_takes(g, weight) else g @ weight.mT
+        return d_x, x.flatten(0, -2).mT @ g.flatten(0, -2) if of_weight else None
+
+
+def onednn_product(x: Tensor, weight: Tensor) -> Tensor:
+    """x [..., f], contiguous, times the transpose of a weight [e, f]."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight.contiguous(), None, "none", [], "")
+
+
+def onednn_takes(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN computes a product, and faster: of float32 on some CPUs, not watched, transformed or autocast."""
+    wide = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
+    if not wide or weight.ndim != 2 or min(weight.shape) < NARROW or not x.is_contiguous():
+        return False
+    return onednn_is_faster() and not torch.is_autocast_enabled("cpu") and is_plain((x, weight))
+
+
+@functools.cache
+def onednn_is_faster() -> bool:
+    """Whether oneDNN multiplies tall matrices faster than MKL: on AMD with AVX-512, by a tenth to a fifth."""
+    try:
+        processor = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    known = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return known and wide and "AuthenticAMD" in processor
 
 
 def autocast_kind(x: Tensor) -> str:

@@ -27,7 +27,7 @@ def test_a_core_is_folded_into_the_query_of_a_block() -> None:
         "        sizes=(self.C.shape[0],),",
         "    )  # ... r n",
         "",
-        "    return y_1.transpose(-2, -1) @ self.Wo  # ... n f",
+        "    return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f",
     ]
     forward, backward = tile_of(source).split("\n\n\n")
     assert forward.splitlines() == [

@@ -14,12 +14,15 @@ from tests.random_call import F64
 
 CASES = {
     # diagram of y: (weights, the line of code)
-    "x[n f] W[f h d] -> n h d": ({"W": "f h d"}, "return (x @ self.W.flatten(1)).unflatten(-1, self.W.shape[1:])"),
-    "x[n f] W[f d] -> n d": ({"W": "f d"}, "return x @ self.W"),
+    "x[n f] W[f h d] -> n h d": (
+        {"W": "f h d"},
+        "return projected(x, self.W.flatten(1)).unflatten(-1, self.W.shape[1:])",
+    ),
+    "x[n f] W[f d] -> n d": ({"W": "f d"}, "return projected(x, self.W)"),
     "x[n f] W[f] -> n": ({"W": "f"}, "return x @ self.W"),
-    "2 * x[n f] W[f d] -> n d": ({"W": "f d"}, "return 2 * (x @ self.W)"),
-    "-x[n f] W[f d] + b[d] -> n d": ({"W": "f d", "b": "d"}, "return -(x @ self.W) + self.b"),
-    "x[n f] W[d f] -> n d": ({"W": "d f"}, "return x @ self.W.transpose(-2, -1)"),
+    "2 * x[n f] W[f d] -> n d": ({"W": "f d"}, "return 2 * projected(x, self.W)"),
+    "-x[n f] W[f d] + b[d] -> n d": ({"W": "f d", "b": "d"}, "return -projected(x, self.W) + self.b"),
+    "x[n f] W[d f] -> n d": ({"W": "d f"}, "return projected(x, self.W.transpose(-2, -1))"),
     "x[n f] b[f] -> n f": ({"b": "f"}, "return x * self.b"),
     "x[n f] b[d] -> n d f": ({"b": "d"}, "return x[..., None, :] * self.b[:, None]"),
     "x[n f] x[n f] -> n": ({}, "return x.square().sum(-1)"),

@@ -18,7 +18,7 @@ def test_linear_reads_as_one_would_write_it() -> None:
         "        [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)",
         "    )  # ... h n d",
         "",
-        "    return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f",
+        "    return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f",
     ]
 
 

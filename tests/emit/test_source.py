@@ -35,9 +35,9 @@ def forward(
 ) -> Tensor:
     """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
     memory = x if memory is None else memory
-    Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
-    K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-    V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+    Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
+    K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+    V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
     # A and A V: one fused call; the scores are not materialised
     q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -48,7 +48,7 @@ def forward(
     )
     o = attend(q, k, v, keep, bias, self.Wq.shape[3] ** -0.5)  # ... (g j) n d
 
-    return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 2)  # ... n f'''
+    return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 2))  # ... n f'''
     )
 
 
@@ -67,7 +67,7 @@ def test_differential_reads_as_one_would_write_it() -> None:
         "    o_2 = attend(q_2, k_2, v_2, keep, bias, self.Wq1.shape[2] ** -0.5)  # ... h n e",
         "",
         "    O = rms_norm(o.transpose(-3, -2) + A_A2 * o_2.transpose(-3, -2), -1)  # ... n h e",
-        "    return (1 - 0.8) * (O.flatten(-2) @ self.Wo.flatten(0, 1))  # ... n f",
+        "    return (1 - 0.8) * projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f",
     ]
 
 

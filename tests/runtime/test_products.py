@@ -1,0 +1,120 @@
+"""Products with weights by oneDNN against the same in float64, and the calls that keep the plain product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+import tensornet_attn as ta
+from tensornet_attn.runtime import products
+from tensornet_attn.runtime.products import onednn_takes, projected
+
+pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN")
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+@pytest.fixture(autouse=True)
+def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor on which oneDNN is faster, and for small products too."""
+    monkeypatch.setattr(products, "PROJECTED", 1)
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+
+
+def drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("lead", [(7,), (2, 5), (2, 3, 4), (1, 1)])
+def test_product_and_gradients(lead: tuple[int, ...]) -> None:
+    given = drawn((*lead, 40), (40, 33))
+    assert onednn_takes(*given)
+    wide = [x.detach().double().requires_grad_() for x in given]
+    y, wanted = projected(*given), wide[0] @ wide[1]
+    torch.testing.assert_close(y.double(), wanted, **CLOSE)
+    g = torch.randn_like(wanted)
+    found = torch.autograd.grad(y, given, g.float())
+    for one, other in zip(found, torch.autograd.grad(wanted, wide, g), strict=True):
+        torch.testing.assert_close(one.double(), other, **CLOSE)
+    with torch.no_grad():
+        torch.testing.assert_close(projected(*given), y)
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_gradient_of_one_operand(wanted: int) -> None:
+    given = drawn((6, 40), (40, 33))
+    given[1 - wanted].requires_grad_(False)
+    y = projected(*given)
+    (found,) = torch.autograd.grad(y, given[wanted], torch.ones_like(y))
+    (other,) = torch.autograd.grad(given[0] @ given[1], given[wanted], torch.ones_like(y))
+    torch.testing.assert_close(found, other, **CLOSE)
+
+
+def test_second_derivatives_and_batches_of_gradients() -> None:
+    x, weight = drawn((6, 40), (40, 33))
+
+    def penalty(product: Any) -> Tensor:
+        (first,) = torch.autograd.grad(product(x, weight).square().sum(), x, create_graph=True)
+        return first.square().sum()
+
+    pair = [torch.autograd.grad(penalty(f), (x, weight)) for f in (projected, torch.matmul)]
+    torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-3)
+    y = projected(x, weight.detach())
+    (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    assert second.shape == x.shape
+    many = torch.randn(3, 6, 33)
+    pair = [
+        torch.autograd.grad(f(x, weight), (x, weight), many, is_grads_batched=True) for f in (projected, torch.matmul)
+    ]
+    torch.testing.assert_close(*pair, **CLOSE)
+
+
+def test_a_row_that_is_not_a_number_stays_alone() -> None:
+    x, weight = drawn((6, 40), (40, 33))
+    bad = x.detach().clone()
+    bad[2] = float("nan")
+    found = projected(bad, weight.detach())
+    assert found[2].isnan().all()
+    rest = [0, 1, 3, 4, 5]
+    torch.testing.assert_close(found[rest], (x @ weight).detach()[rest], **CLOSE)
+
+
+def test_calls_of_the_plain_product() -> None:
+    x, weight = drawn((6, 40), (40, 33))
+    assert onednn_takes(x, weight)
+    assert not onednn_takes(x.double(), weight.double())
+    assert not onednn_takes(x.bfloat16(), weight)
+    assert not onednn_takes(x.expand(2, 6, 40), weight)
+    assert not onednn_takes(x, weight[:, :8])
+    assert not onednn_takes(x, weight.expand(2, 40, 33))
+    assert not onednn_takes(x.to("meta"), weight.to("meta"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not onednn_takes(x, weight)
+        assert projected(x, weight).dtype == torch.bfloat16
+    with FlopCounterMode(display=False) as counter:
+        projected(x, weight)
+    assert counter.get_total_flops() == 2 * 6 * 40 * 33
+    torch.testing.assert_close(torch.func.vmap(projected, (0, None))(x[:, None], weight)[:, 0], x @ weight, **CLOSE)
+    tangent = torch.func.jvp(lambda x: projected(x, weight), (x,), (torch.ones_like(x),))[1]
+    torch.testing.assert_close(tangent, torch.ones_like(x) @ weight, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["linear", "mhsa"])
+def test_a_layer(name: str) -> None:
+    """A layer whose products oneDNN computes, with a mask of keys, against the reference in float64."""
+    design = ta.load(name, legs={"f": 64, "h": 2})
+    layer, oracle = ta.compile(design, "torch"), ta.compile(design, "reference", dtype=torch.float64)
+    layer.load_state_dict(oracle.state_dict())
+    x = torch.randn(2, 9, 64)
+    keep = torch.rand(2, 9) < 0.7
+    found, wanted = layer(x, key_mask=keep), oracle(x.double(), key_mask=keep)
+    torch.testing.assert_close(found.double(), wanted, **CLOSE)
+    g = torch.randn_like(wanted)
+    pair = [torch.autograd.grad(y, [*m.parameters()], g.to(y.dtype)) for y, m in ((found, layer), (wanted, oracle))]
+    for one, other in zip(*pair, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
