@@ -51,6 +51,9 @@ def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
         return Value(text, want, left.batched or right.batched, PRODUCT)
     if text := _batched(left, right, want):
         return Value(text, want, True, MATMUL)
+    for x, weight in ((left, right), (right, left)):
+        if (found := _weighted(writer, x, weight, want)) is not None:
+            return found
     text = _inner(left, right, want) or einsum_text(left, right, want)
     return Value(text, want, left.batched or right.batched)
 
@@ -119,6 +122,21 @@ def _mixing(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None
     maps = flattened(x.atom, -len(shared) - len(trail), -len(trail) - 1)
     text = writer.call("mixed", weight.grouped((own, shared)), maps, str(len(trail)))
     return Value(text, lead + own + trail, x.batched, ATOM)
+
+
+def _weighted(writer: Writer, x: Value, weight: Value, want: Legs) -> Value | None:
+    """`weighted_sum(x, pi.mT[:, :, None], -3)`: a sum of rows of x, each times an entry of a weight.
+
+    An einsum would permute x. Requires one summed leg, before legs that only x has.
+    """
+    summed = [leg for leg in x.legs if leg not in want]
+    rest = tuple(leg for leg in x.legs if leg in want)
+    alone = weight.batched or len(summed) != 1 or not x.batched or {*rest} != {*want} or not {*weight.legs} <= {*x.legs}
+    if alone or summed[0] not in weight.legs or x.legs[-1] in weight.legs:
+        return None
+    dim = x.legs.index(summed[0]) - len(x.legs)
+    text = writer.call("weighted_sum", x.text, weight.aligned(x.legs).text, str(dim))
+    return Value(text, rest, True, ATOM)
 
 
 def _follows(want: Legs, rest: Legs, own: Legs) -> bool:

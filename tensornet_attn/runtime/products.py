@@ -6,7 +6,7 @@ import pathlib
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import transformed
+from tensornet_attn.runtime.maps import MAP_PART, SMALL_CALL, transformed
 from tensornet_attn.runtime.operations import is_plain
 
 PROJECTED = 1 << 19  # numbers of x from which on oneDNN saves more time than it takes to set up a product
@@ -141,3 +141,63 @@ def summed_products(a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
     """The sum over some dimensions of a times b, which broadcast; computed in at least float32."""
     dtype = torch.promote_types(a.dtype, b.dtype)
     return (a.to(torch.promote_types(dtype, torch.float32)) * b).sum(dims).to(dtype)
+
+
+def weighted_sum(x: Tensor, weight: Tensor, dim: int) -> Tensor:
+    """The sum over a dimension of x, one of the last, of x times a weight with fewer dimensions, or of size 1."""
+    large = not torch.compiler.is_compiling() and x.numel() > SMALL_CALL and x.device.type == "cpu"
+    wide = x.dtype == weight.dtype and x.dtype.itemsize >= 4
+    if not (large and wide and x.is_contiguous() and is_plain((x, weight))):
+        return summed_products(x, weight, (dim,))
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        return WeightedSum.apply(x, weight, dim)
+    return weighted_parts(x, weight, dim)
+
+
+class WeightedSum(torch.autograd.Function):
+    """`weighted_sum` a part of x at a time: no product is as large as x."""
+
+    @staticmethod
+    def forward(ctx, x, weight, dim):
+        """Saves both operands."""
+        ctx.save_for_backward(x, weight)
+        ctx.dim = dim
+        return weighted_parts(x, weight, dim)
+
+    @staticmethod
+    def backward(ctx, g):
+        """The gradients of x and the weight; by plain operations if they are differentiated in turn, or batched."""
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, _ = ctx.needs_input_grad
+        g = g.unsqueeze(ctx.dim)
+        if torch.is_grad_enabled() or transformed(g) or not is_plain((x, weight, g)):
+            return g * weight if of_x else None, (g * x).sum_to_size(weight.shape) if of_weight else None, None
+        d_x = torch.empty_like(x) if of_x else None
+        d_weight = torch.zeros_like(weight) if of_weight else None
+        for part, own, to in weighted_rows(x, g, d_x, weight):
+            if of_x:
+                torch.mul(own, weight, out=to)
+            if of_weight:
+                d_weight += (part * own).sum_to_size(weight.shape)
+        return d_x, d_weight, None
+
+
+def weighted_parts(x: Tensor, weight: Tensor, dim: int) -> Tensor:
+    """`weighted_sum` of contiguous x."""
+    found = x.new_empty([size for i, size in enumerate(x.shape) if i - x.ndim != dim])
+    weights = weight.unbind(dim)
+    for part, own, _ in weighted_rows(x, found, None, weight):
+        first, *rest = part.unbind(dim)
+        torch.mul(first, weights[0], out=own)
+        for row, one in zip(rest, weights[1:], strict=True):
+            own.addcmul_(row, one)
+    return found
+
+
+def weighted_rows(x: Tensor, y: Tensor, z: Tensor | None, weight: Tensor):
+    """Parts of x, y and z, which stay in the L2 cache: rows of the dimensions before those of the weight."""
+    lead = x.ndim - weight.ndim
+    x, y, z = (None if t is None else t.reshape(-1, *t.shape[lead:]) for t in (x, y, z))
+    size = max(1, MAP_PART * torch.get_num_threads() // max(1, x[0].numel()))
+    parts = [[None] * -(-len(x) // size) if t is None else t.split(size) for t in (x, y, z)]
+    return zip(*parts, strict=True)

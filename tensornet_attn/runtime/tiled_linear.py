@@ -121,7 +121,8 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, given) -> tuple[Tensor, l
             phi = tile_features(query, parts[i])
             read, share = torch.bmm(phi, Ss[i]), 1
             if eps is not None:
-                share = parts[len(kernels) + i].copy_(row_shares(phi.mul_(zs[i]).sum(-1, keepdim=True), eps))
+                phi = phi * zs[i] if query is None else phi.mul_(zs[i])
+                share = parts[len(kernels) + i].copy_(row_shares(phi.sum(-1, keepdim=True), eps))
             torch.mul(read, share, out=total) if i == 0 else total.add_(read.mul_(share))
     return out, [*states, *totals, *rows]
 
@@ -193,8 +194,8 @@ def tile_parts(x: Tensor, heads: int, block: int, blocks: int) -> list[Tensor]:
 
 
 def tile_features(function, x: Tensor, keep: Tensor | None = None) -> Tensor:
-    """The features of a tile, 0 where hidden; a tensor of their own."""
-    phi = x.clone() if function is None else function(x)
+    """The features of a tile, 0 where hidden."""
+    phi = x if function is None else function(x)
     return phi if keep is None else torch.where(keep, phi, 0)
 
 

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tensornet_attn as ta
 from tensornet_attn.runtime import products
-from tensornet_attn.runtime.products import onednn_takes, projected
+from tensornet_attn.runtime.products import onednn_takes, projected, weighted_sum
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN")
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -118,3 +118,37 @@ def test_a_layer(name: str) -> None:
     pair = [torch.autograd.grad(y, [*m.parameters()], g.to(y.dtype)) for y, m in ((found, layer), (wanted, oracle))]
     for one, other in zip(*pair, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dim", [-3, -2])
+@pytest.mark.parametrize("lead", [(700,), (5, 131)])
+def test_weighted_sum(dim: int, lead: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Part by part, with a part that is shorter than the others, against the whole product."""
+    monkeypatch.setattr(products, "SMALL_CALL", 1)
+    monkeypatch.setattr(products, "MAP_PART", 200)
+    x, weight = drawn((*lead, 2, 3, 5), (2, 3, 1), dtype=torch.float64)
+
+    def penalty(made: Any) -> Tensor:
+        y = made(x, weight)
+        (first,) = torch.autograd.grad(y.square().sum(), weight, create_graph=True)
+        return first.square().sum()
+
+    def whole(x: Tensor, weight: Tensor) -> Tensor:
+        return (x * weight).sum(dim)
+
+    def found(x: Tensor, weight: Tensor) -> Tensor:
+        return weighted_sum(x, weight, dim)
+
+    torch.testing.assert_close(found(x, weight), whole(x, weight))
+    g = torch.randn_like(whole(x, weight))
+    pair = [torch.autograd.grad(f(x, weight), (x, weight), g) for f in (found, whole)]
+    torch.testing.assert_close(*pair)
+    pair = [torch.autograd.grad(penalty(f), (x, weight)) for f in (found, whole)]
+    torch.testing.assert_close(*pair)
+    pair = [torch.autograd.grad(f(x, weight), weight, g[None], is_grads_batched=True) for f in (found, whole)]
+    torch.testing.assert_close(*pair)
+    torch.testing.assert_close(torch.func.vmap(found, (0, None))(x, weight), whole(x, weight))
+    with torch.no_grad():
+        torch.testing.assert_close(found(x.float(), weight.float()), whole(x, weight).float())
+        half = found(x.bfloat16(), weight.bfloat16())
+        torch.testing.assert_close(half, whole(x, weight).bfloat16(), rtol=2e-2, atol=2e-2)
