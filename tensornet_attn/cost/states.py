@@ -74,12 +74,14 @@ def states_work(scene: Scene, step: Step) -> dict[Legs, int]:
 
 
 def states_elementwise(scene: Scene, step: Step) -> int:
-    """Operations over the whole batch: sums of keys without values; if causal also the mask inside chunks, and the
-    sums of states and of the values that mixed heads read."""
+    """Operations over the whole batch: sums of keys without values, additions to states; if causal also the mask inside
+    chunks, and the sums of states and of the values that mixed heads read."""
     parts = recurrence_of(step)
     batch = scene.batch if step.name in scene.batched else 1
     rows, (chunk, scored) = scene.sizes[str(scene.graph.key)], _chunk(scene, step)
     found = rows * scene.size((*parts.mixed, *parts.features)) if parts.value is None else 0
+    if parts.added is not None:
+        found += scene.size(parts.added.legs)
     if parts.causal(scene.graph):
         found += rows * scene.size((*parts.heads, *parts.mixed)) * (chunk * scored + scene.size(parts.own))
         found += -(-rows // chunk) * scene.size((*parts.mixed, *parts.features, *parts.own))

@@ -7,7 +7,7 @@ from tensornet_attn.emit.dimensions import split
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step, Use
-from tensornet_attn.graph.recurrence import recurrence_of
+from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.values import Legs, Value, shape_comment
 
 
@@ -29,9 +29,12 @@ def emit_states(writer: Writer, step: Step) -> None:
     options = ["mask" if takes_mask(graph) else "None", "key_mask", writer.batch_dims]
     if parts.causal(graph):
         options.append(f"causal=True, chunk={states_chunk(graph, parts)}")
+    added = [_added(writer, own) for own in each]
     values = [
         Value(writer.local[one.name], (*own.heads, query, *own.own), True) for one, own in zip(steps, each, strict=True)
     ]
+    if any(text != "None" for text in added):
+        options.append(f"added={added[0]}" if len(steps) == 1 else f"added=({', '.join(added)})")
     if len(steps) == 1:
         text = writer.call("mixed_states", q, k, v, mix, *options)
         text += split(-1, [*map(writer.size, parts.own)]) + split(-2 - len(parts.own), [*map(writer.size, parts.heads)])
@@ -50,6 +53,12 @@ def emit_states(writer: Writer, step: Step) -> None:
 def _side(writer: Writer, name: str, use: Use | None, heads: Legs, sequence: str, columns: Legs) -> str:
     """The name of an operand laid out as [heads, sequence, columns], with heads flattened."""
     return "None" if use is None else writer.operand(name, writer.value(use), (heads, (sequence,), columns))
+
+
+def _added(writer: Writer, parts: Recurrence) -> str:
+    """The name of what is added to the states of the heads, laid out as they are."""
+    groups = parts.heads, parts.features, parts.own
+    return "None" if parts.added is None else writer.operand("E", writer.value(parts.added), groups)
 
 
 def _mix(writer: Writer, use: Use | None, heads: Legs, mixed: Legs) -> str:

@@ -69,6 +69,7 @@ class Recurrence:
     are legs of the values only. The result is [heads..., query, mixed..., own...].
 
     With `mixes`, `mixed` are the heads of keys, and `mix` maps their states to the heads of queries before the read.
+    `added` is added to the mixed states, alike for all queries.
     """
 
     box: Step
@@ -81,6 +82,7 @@ class Recurrence:
     decays: tuple[Decay, ...] = ()
     mixes: bool = False
     mix: Use | None = None
+    added: Use | None = None
     erase: Erase | None = None
     fades: Use | None = None  # of a delta rule or a scan: the logarithmic decay of the state at each key
 

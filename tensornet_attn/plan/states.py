@@ -2,13 +2,14 @@
 
 # S = sum over m of k[m g d] v[m g e];  T = P[g h] S[n g d e];  O = q[n h d] T[n h d e]
 #     ->   if no heads are mixed    A = keep over m of q k;  O = A v        a map, which linear attention computes
-#     ->   otherwise                O = states(q, P, k, v)
+#     ->   otherwise                O = states(q, P, k, v); what T adds to its states is added to them in the kernel
 
 In a causal diagram S has a value per query; neither lowering stores these values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -112,11 +113,15 @@ class Mixed:
         assert box.box is not None
         (term,), of, legs = parts.terms, box.box.operand("of"), (*parts.heads, str(graph.query), *parts.own)
         value, mix = (() if use is None else (use,) for use in (parts.value, parts.mix))
+        states = [(Use(box.name, box.legs), *mix), *([(parts.added,)] if parts.added else [])]
         inside = Step(of.name, Contraction((Term(ONE, (*term.key, *value)),)), of.legs)
-        read = Contraction((Term(ONE, (*term.query, Use(box.name, box.legs), *mix)),))
+        read = Contraction(tuple(Term(ONE, (*term.query, *state)) for state in states))
         body = (inside, box, Step(name, read, legs))
         own = Step(name, kernel(STATES.kind, graph, before, body, parts), legs)
-        return _placed(graph, self.read, [*before, own], Term(self.read.coefficient, (Use(name, legs),)))
+        found = replace(self.read, terms=()) if parts.added else self.read
+        late = [step for step in before if parts.added is None or step.name != parts.added.name]
+        early = [step for step in before if step not in late]
+        return _placed(_early(graph, early), found, [*late, own], Term(found.coefficient, (Use(name, legs),)))
 
 
 def sums_as_maps(graph: Graph, context: Context) -> Lowered:
@@ -254,16 +259,38 @@ def _recurrence(graph: Graph, found: Read, before: list[Step]) -> Recurrence | s
     if not fits:
         return "queries, keys, values and mixing weights do not share heads in the way that mixed states need"
     term = ScoreTerm(ONE, (query,), (key,), width=tuple(leg for leg in key.legs if leg in features))
+    outer = tuple(leg for leg in query.legs if leg in heads)
+    inner = tuple(leg for leg in (value.legs if value else ()) if leg in own)
     return Recurrence(
         found.box,
         (term,),
         value,
-        tuple(leg for leg in query.legs if leg in heads),
+        outer,
         tuple(leg for leg in found.box.legs if leg not in (graph.query, *features, *own)),
-        tuple(leg for leg in (value.legs if value else ()) if leg in own),
+        inner,
         mixes=True,
         mix=mix,
+        added=_added(found, (*outer, *term.features, *inner), before),
     )
+
+
+def _added(found: Read, legs: tuple[str, ...], before: list[Step]) -> Use | None:
+    """The terms that are added to the state, as a step; None if queries read them on their own: they lack some leg."""
+    used = legs_in(use for term in found.terms for use in term.factors)
+    outside = used & {*found.between.legs} if found.between else used
+    if not found.terms or found.coefficient != ONE or outside != {*legs}:
+        return None
+    before.append(Step(f"{found.box.name}.added", Contraction(found.terms), legs))
+    return Use(before[-1].name, legs)
+
+
+def _early(graph: Graph, added: Sequence[Step]) -> Graph:
+    """The graph with these steps as soon as their operands are known, so that kernels that need them share a call."""
+    for step in added:
+        read = {use.name for use in step.op.uses}
+        place = max((at + 1 for at, other in enumerate(graph.steps) if other.name in read), default=0)
+        graph = replace(graph, steps=(*graph.steps[:place], step, *graph.steps[place:]))
+    return graph
 
 
 def _joined(name: str, uses: tuple[Use, ...], before: list[Step], needed: set[str] | None = None) -> Use:

@@ -19,18 +19,21 @@ def mixed_states(
     batch: int = 0,
     causal: bool = False,
     chunk: int = 32,
+    added: Tensor | None = None,
 ) -> Tensor:
     """q_h times the sum over g of mix[h, g] S_g, where S_g is the sum of k_g v_g^T over the visible keys.
 
     q [..., h, n, d], k [..., g, m, d], v [..., g, m, e], mix [h, g] -> [..., h, n, e]; without v, only keys are summed
     and e is 1. `batch`: number of batch dimensions. With a `mask`, which may hide any pair, the scores are
-    materialised.
+    materialised. `added`: what is added to the mixed states, [..., h, d, e].
     """
     if mask is not None:
-        return dense_states(q, k, v, mix, mask, key_mask, batch, causal)
+        return read_too(dense_states(q, k, v, mix, mask, key_mask, batch, causal), q, added)
     if key_mask is not None:
         k = torch.where(key_keep(key_mask, 1, query=False)[..., None], k, 0)
-    return causal_states(q, k, v, mix, chunk) if causal else q @ mixed_heads(mix, summed_keys(k, v))
+    if causal:
+        return read_too(causal_states(q, k, v, mix, chunk), q, added)
+    return q @ mixed_heads(mix, summed_keys(k, v), added)
 
 
 def mixed_states_and_blockwise(
@@ -43,14 +46,17 @@ def mixed_states_and_blockwise(
     batch: int = 0,
     causal: bool = False,
     chunk: int = 32,
+    added: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> tuple[Tensor, Tensor]:
     """`mixed_states` with v, and without v as [..., h, n]; both read one state, and scores are computed once."""
     if mask is not None or causal:
         wider = torch.cat([v, torch.ones_like(v[..., :1])], -1)
         read, rows = mixed_states(q, k, wider, mix, mask, key_mask, batch, causal, chunk).split([v.shape[-1], 1], -1)
+        read, rows = read_too(read, q, added[0]), read_too(rows, q, added[1])
     else:
         k = k if key_mask is None else torch.where(key_keep(key_mask, 1, query=False)[..., None], k, 0)
-        read, rows = joint_reads(q, *(mixed_heads(mix, summed_keys(k, each)) for each in (v, None)))
+        states = summed_keys(k, v), summed_keys(k, None)
+        read, rows = joint_reads(q, *(mixed_heads(mix, *each) for each in zip(states, added, strict=True)))
     return read, rows.squeeze(-1)
 
 
@@ -64,9 +70,15 @@ def read_values(scores: Tensor, v: Tensor | None) -> Tensor:
     return scores.sum(-1, keepdim=True) if v is None else scores @ v
 
 
-def mixed_heads(mix: Tensor, S: Tensor) -> Tensor:
-    """mix[h, g] S_g: [..., g, d, e] -> [..., h, d, e]."""
-    return (mix @ S.flatten(-2)).unflatten(-1, S.shape[-2:])
+def mixed_heads(mix: Tensor, S: Tensor, added: Tensor | None = None) -> Tensor:
+    """mix[h, g] S_g, plus what is added: [..., g, d, e] -> [..., h, d, e]."""
+    mixed = (mix @ S.flatten(-2)).unflatten(-1, S.shape[-2:])
+    return mixed if added is None else mixed + added
+
+
+def read_too(found: Tensor, q: Tensor, added: Tensor | None) -> Tensor:
+    """What queries read, plus what they read of a state [..., h, d, e]."""
+    return found if added is None else found + q @ added
 
 
 def causal_states(q: Tensor, k: Tensor, v: Tensor | None, mix: Tensor, chunk: int) -> Tensor:
