@@ -20,6 +20,7 @@ from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.ops.maps import Map
 from tensornet_attn.plan.linear import LINEAR
+from tensornet_attn.plan.states import STATES
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -46,7 +47,7 @@ def emit_total(writer: Writer, step: Step) -> None:
     sides = [_term(writer, parts, parts.terms[0])[1:-1] for parts in every]
     v = _line(writer, "v", _matrix(writer.value(value), every[0].heads, (key,), every[0].result))
     terms = [
-        f"({side}, {', '.join(_sides_maps(writer, parts))}, {_eps(writer, parts)})"
+        f"({side}, {', '.join(sides_maps(writer, parts))}, {_eps(writer, parts)})"
         for side, parts in zip(sides, every, strict=True)
     ]
     text = writer.call("linear_attentions", f"[{', '.join(terms)}]", v, *_masks(writer, every[0]))
@@ -90,22 +91,27 @@ def maps_inside(writer: Writer, step: Step) -> bool:
 
 
 def _takes_maps(writer: Writer, reader: Step) -> bool:
-    """Whether a reader is a kernel that computes tiles in some calls: one term, no decay; causal only in Triton."""
-    if reader.kernel is None or reader.kernel.kind != LINEAR.kind:
+    """Whether a reader is a kernel that computes tiles in some calls: one term, no decay; causal only in Triton.
+
+    Triton computes no tiles of mixed states.
+    """
+    if reader.kernel is None or reader.kernel.kind not in (LINEAR.kind, STATES.kind):
         return False
-    parts = recurrence_of(reader)
-    causal = parts.causal(writer.graph) and "linear_attention" not in writer.instead
+    parts, triton = recurrence_of(reader), "linear_attention" in writer.instead
+    if parts.mixes and triton:
+        return False
+    causal = parts.causal(writer.graph) and not triton
     return not (parts.decaying or parts.alone or causal) and len(parts.terms) == 1
 
 
 def _only_side(parts: Recurrence, name: str) -> bool:
     """Whether the kernel reads a step only as the query side or the key side of its term, as it is."""
     (term,) = parts.terms
-    others = (*term.core, *(() if parts.value is None else (parts.value,)))
+    others = (*term.core, *(use for use in (parts.value, parts.mix, parts.added) if use is not None))
     return not term.core and term.coefficient == ONE and all(use.name != name for use in others)
 
 
-def _unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
+def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
     """The value of a use and the map that the kernel applies to it; `None` if there is none."""
     if use.name in writer.values:
         return writer.value(use), "None"
@@ -141,16 +147,16 @@ def _maps(writer: Writer, parts: Recurrence) -> list[str]:
     """The argument with the maps of the query side and the key side, if the kernel applies them."""
     if parts.decaying or len(parts.terms) > 1:
         return []
-    sides = _sides_maps(writer, parts)
+    sides = sides_maps(writer, parts)
     if sides == ["None", "None"]:
         return []
     none = '""' if "linear_attention" in writer.instead else "None"
     return [f"maps=({', '.join(none if side == 'None' else side for side in sides)})"]
 
 
-def _sides_maps(writer: Writer, parts: Recurrence) -> list[str]:
+def sides_maps(writer: Writer, parts: Recurrence) -> list[str]:
     """The maps of the query side and the key side of the only term."""
-    return [_unmapped(writer, side[0])[1] if side else "None" for side in (parts.terms[0].query, parts.terms[0].key)]
+    return [unmapped(writer, side[0])[1] if side else "None" for side in (parts.terms[0].query, parts.terms[0].key)]
 
 
 def emit_sums(writer: Writer, step: Step) -> None:
@@ -218,7 +224,7 @@ def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: st
         text, shape = ones, f"{sequence} 1"
         value = Value(text, (sequence, "1"), False)
     else:
-        text, shape = _matrix(_unmapped(writer, use)[0], parts.heads, (sequence,), term.features)
+        text, shape = _matrix(unmapped(writer, use)[0], parts.heads, (sequence,), term.features)
         if ones:
             text, shape = f"{text} * {ones}", shape.replace(" 1 ", f" {sequence} ")
         value = Value(text, (), True, PRODUCT if ones else ATOM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensornet_attn.cost.states import states_chunk, with_rows
 from tensornet_attn.emit.dimensions import split
+from tensornet_attn.emit.linear import sides_maps, unmapped
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step, Use
@@ -29,6 +30,9 @@ def emit_states(writer: Writer, step: Step) -> None:
     options = ["mask" if takes_mask(graph) else "None", "key_mask", writer.batch_dims]
     if parts.causal(graph):
         options.append(f"causal=True, chunk={states_chunk(graph, parts)}")
+    maps = sides_maps(writer, parts)
+    if maps != ["None", "None"]:
+        options.append(f"maps=({', '.join(maps)})")
     added = [_added(writer, own) for own in each]
     values = [
         Value(writer.local[one.name], (*own.heads, query, *own.own), True) for one, own in zip(steps, each, strict=True)
@@ -52,7 +56,7 @@ def emit_states(writer: Writer, step: Step) -> None:
 
 def _side(writer: Writer, name: str, use: Use | None, heads: Legs, sequence: str, columns: Legs) -> str:
     """The name of an operand laid out as [heads, sequence, columns], with heads flattened."""
-    return "None" if use is None else writer.operand(name, writer.value(use), (heads, (sequence,), columns))
+    return "None" if use is None else writer.operand(name, unmapped(writer, use)[0], (heads, (sequence,), columns))
 
 
 def _added(writer: Writer, parts: Recurrence) -> str:

@@ -5,8 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.linear import joint_reads, sums
-from tensornet_attn.runtime.maps import kept
+from tensornet_attn.runtime.maps import SMALL_CALL, kept
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
+from tensornet_attn.runtime.tiled_linear import tiled_takes
+from tensornet_attn.runtime.tiled_states import tiled_reads, tiled_states
 
 
 def mixed_states(
@@ -20,13 +22,16 @@ def mixed_states(
     causal: bool = False,
     chunk: int = 32,
     added: Tensor | None = None,
+    maps: tuple = (None, None),
 ) -> Tensor:
     """q_h times the sum over g of mix[h, g] S_g, where S_g is the sum of k_g v_g^T over the visible keys.
 
     q [..., h, n, d], k [..., g, m, d], v [..., g, m, e], mix [h, g] -> [..., h, n, e]; without v, only keys are summed
     and e is 1. `batch`: number of batch dimensions. With a `mask`, which may hide any pair, the scores are
     materialised. `added`: what is added to the mixed states, [..., h, d, e].
+    `maps`: functions to apply to q and k first, or None.
     """
+    q, k = mapped_sides(maps, q, k)
     if mask is not None:
         return read_too(dense_states(q, k, v, mix, mask, key_mask, batch, causal), q, added)
     if key_mask is not None:
@@ -47,17 +52,35 @@ def mixed_states_and_blockwise(
     causal: bool = False,
     chunk: int = 32,
     added: tuple[Tensor | None, Tensor | None] = (None, None),
+    maps: tuple = (None, None),
 ) -> tuple[Tensor, Tensor]:
     """`mixed_states` with v, and without v as [..., h, n]; both read one state, and scores are computed once."""
+    seen = None if key_mask is None else key_keep(key_mask, 1, query=False)[..., None]
+    if mask is None and not causal and states_in_tiles(q, k, v, seen):
+        states = tiled_states(maps[1], k, v, seen)
+        read, rows = tiled_reads(maps[0], q, *(mixed_heads(mix, *each) for each in zip(states, added, strict=True)))
+        return read, rows.squeeze(-1)
+    q, k = mapped_sides(maps, q, k)
     if mask is not None or causal:
         wider = torch.cat([v, torch.ones_like(v[..., :1])], -1)
         read, rows = mixed_states(q, k, wider, mix, mask, key_mask, batch, causal, chunk).split([v.shape[-1], 1], -1)
         read, rows = read_too(read, q, added[0]), read_too(rows, q, added[1])
     else:
-        k = k if key_mask is None else torch.where(key_keep(key_mask, 1, query=False)[..., None], k, 0)
+        k = k if seen is None else torch.where(seen, k, 0)
         states = summed_keys(k, v), summed_keys(k, None)
         read, rows = joint_reads(q, *(mixed_heads(mix, *each) for each in zip(states, added, strict=True)))
     return read, rows.squeeze(-1)
+
+
+def states_in_tiles(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
+    """Whether `tiled_states` and `tiled_reads` take a call: of a size that pays, with equal batches."""
+    same = q.shape[:-3] == k.shape[:-3] and q.dtype == k.dtype
+    return q.numel() > SMALL_CALL and same and tiled_takes(None, q) and tiled_takes(seen, k, v)
+
+
+def mapped_sides(maps: tuple, *sides: Tensor) -> list[Tensor]:
+    """The sides with their maps, or as they are."""
+    return [x if function is None else function(x) for function, x in zip(maps, sides, strict=True)]
 
 
 def summed_keys(k: Tensor, v: Tensor | None) -> Tensor:

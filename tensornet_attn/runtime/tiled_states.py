@@ -1,0 +1,138 @@
+"""The two halves of `tiled_linear` for states that are mixed in between, on a CPU, one tile of positions at a time.
+
+    S, z = sum over the keys of phi(k)^T [v, 1];    out = phi(q) S, rows = phi(q) z
+
+The results have the heads of a position side by side. The backward computes the features again.
+"""
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.runtime.maps import transformed
+from tensornet_attn.runtime.tiled_linear import heads_apart, linear_tiles, tile_features, tile_slope
+
+
+def tiled_states(function, k: Tensor, v: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sums [..., g, d, e] and [..., g, d, 1] over the keys of features of k [..., g, m, d], with v [..., g, m, e].
+
+    `seen`: the visible keys, [..., 1, m, 1].
+    """
+    lead = v.shape[:-2]
+    seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), len(lead) - 1)
+    given = [heads_apart(x, len(lead) - 1) for x in (k, v)]
+    call = TiledStates.apply if asks_gradients(given) else tiled_sums
+    S, z = call(function, seen, *given)
+    return S.view(*lead, *S.shape[-2:]), z.mT.view(*lead, z.shape[-1], 1)
+
+
+def tiled_reads(function, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """What features of q [..., h, n, d] read of states [..., h, d, e] and [..., h, d, 1]."""
+    lead = q.shape[:-2]
+    given = [heads_apart(x.expand(*lead, *x.shape[-2:]), len(lead) - 1) for x in (q, S, z.mT)]
+    call = TiledReads.apply if asks_gradients(given) else reads_of_tiles
+    found, rows = call(function, *given)
+    return found.view(*lead, *found.shape[-2:]), rows.view(*lead, *rows.shape[-2:])
+
+
+def asks_gradients(given: list[Tensor]) -> bool:
+    """Whether a call is part of a graph."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
+
+
+def tiled_sums(function, seen: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """S [batch, heads, d, e] and z [batch, heads, 1, d]."""
+    S, z = v.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]), v.new_zeros(*k.shape[:2], 1, k.shape[3])
+    for (own_k, own_v, keep), (own_S, own_z) in linear_tiles(v, ([k, v, seen],), ([S, z],)):
+        phi = tile_features(function, own_k, keep)
+        own_S.baddbmm_(phi.mT, own_v)
+        own_z.add_(phi.sum(-2, keepdim=True))
+    return S, z
+
+
+def reads_of_tiles(function, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """phi(q) S [batch, heads, n, e] and phi(q) z [batch, heads, n, 1]."""
+    found = q.new_empty(q.shape[0], q.shape[2], q.shape[1], S.shape[3]).transpose(1, 2)
+    rows = q.new_empty(q.shape[0], q.shape[2], q.shape[1], 1).transpose(1, 2)
+    for (own, to, row), (own_S, own_z) in linear_tiles(found, ([q, found, rows],), ([S, z],)):
+        phi = tile_features(function, own)
+        to.copy_(torch.bmm(phi, own_S))
+        phi = phi * own_z if function is None else phi.mul_(own_z)
+        row.copy_(phi.sum(-1, keepdim=True))
+    return found, rows
+
+
+class TiledStates(torch.autograd.Function):
+    """`tiled_sums` with a backward in tiles."""
+
+    @staticmethod
+    def forward(ctx, function, seen, k, v):
+        """Saves the operands."""
+        ctx.function = function
+        ctx.save_for_backward(seen, k, v)
+        return tiled_sums(function, seen, k, v)
+
+    @staticmethod
+    def backward(ctx, d_S, d_z):
+        """The gradients of keys and values; of plain operations if they are differentiated in turn, or batched."""
+        seen, k, v = ctx.saved_tensors
+        if torch.is_grad_enabled() or transformed(d_S) or transformed(d_z):
+            return None, None, *plain_gradients(ctx, lambda k, v: plain_sums(ctx.function, seen, k, v), (d_S, d_z), 2)
+        d_k, d_v = (x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (k, v))
+        tiles = linear_tiles(v, ([k, v, seen, d_k, d_v],), ([d_S.contiguous(), d_z.contiguous()],))
+        for (own_k, own_v, keep, to_k, to_v), (own_S, own_z) in tiles:
+            phi, slope = tile_slope(ctx.function, own_k, keep)
+            to_v.copy_(torch.bmm(phi, own_S))
+            slope(torch.bmm(own_v, own_S.mT).add_(own_z), to_k, False)
+        return None, None, d_k, d_v
+
+
+class TiledReads(torch.autograd.Function):
+    """`reads_of_tiles` with a backward in tiles."""
+
+    @staticmethod
+    def forward(ctx, function, q, S, z):
+        """Saves the operands."""
+        ctx.function = function
+        ctx.save_for_backward(q, S, z)
+        return reads_of_tiles(function, q, S, z)
+
+    @staticmethod
+    def backward(ctx, g, g_rows):
+        """The gradients of queries and states; of plain operations if differentiated in turn, or batched."""
+        q, S, z = ctx.saved_tensors
+        if torch.is_grad_enabled() or transformed(g) or transformed(g_rows):
+            found = plain_gradients(ctx, lambda *given: plain_reads(ctx.function, *given), (g, g_rows), 1)
+            return None, *found
+        d_q = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)
+        d_S, d_z = torch.zeros_like(S), torch.zeros_like(z)
+        for (own, own_g, row, to), (own_S, own_z, to_S, to_z) in linear_tiles(
+            g, ([q, g, g_rows, d_q],), ([S, z, d_S, d_z],)
+        ):
+            phi, slope = tile_slope(ctx.function, own)
+            to_S.baddbmm_(phi.mT, own_g)
+            to_z.baddbmm_(row.mT, phi)
+            slope(torch.bmm(own_g, own_S.mT).addcmul_(row, own_z), to, False)
+        return None, d_q, d_S, d_z
+
+
+def plain_sums(function, seen: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """`tiled_sums` by operations that have all derivatives."""
+    phi = tile_features(function, k, seen)
+    return phi.mT @ v, phi.sum(-2, keepdim=True)
+
+
+def plain_reads(function, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """`reads_of_tiles` by operations that have all derivatives."""
+    phi = tile_features(function, q)
+    return phi @ S, phi @ z.mT
+
+
+def plain_gradients(ctx, function, given: tuple, skip: int) -> list[Tensor | None]:
+    """The gradients of the last saved operands, by a function that has all derivatives; `skip`: arguments before."""
+    wanted = ctx.needs_input_grad[skip:]
+    operands = ctx.saved_tensors[-len(wanted) :]
+    asked = [x for x, need in zip(operands, wanted, strict=True) if need]
+    with torch.enable_grad():
+        out = function(*operands)
+    found = iter(torch.autograd.grad(out, asked, given, create_graph=torch.is_grad_enabled(), materialize_grads=True))
+    return [next(found) if need else None for need in wanted]
