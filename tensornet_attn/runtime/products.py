@@ -144,11 +144,11 @@ def summed_products(a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def weighted_sum(x: Tensor, weight: Tensor, dim: int) -> Tensor:
-    """The sum over a dimension of x, one of the last, of x times a weight with fewer dimensions, or of size 1."""
+    """The sum over a dimension of x times a weight with as many dimensions or fewer, the last of size 1."""
     large = not torch.compiler.is_compiling() and x.numel() > SMALL_CALL and x.device.type == "cpu"
     wide = x.dtype == weight.dtype and x.dtype.itemsize >= 4
     if not (large and wide and x.is_contiguous() and is_plain((x, weight))):
-        return summed_products(x, weight, (dim,))
+        return (weight.movedim(dim, -2).mT @ x.movedim(dim, -2)).squeeze(-2)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return WeightedSum.apply(x, weight, dim)
     return weighted_parts(x, weight, dim)

@@ -59,6 +59,10 @@ MIXED = {  # the states of few heads, mixed before they are read
     "mixed alike for all heads": read(T="c[g] S[n g d e] -> n d e", O="Q[n h d] T[n d e] -> n h e"),
     "mixed twice": read(T="P[g h] b[h] S[n g d e] -> n h d e", O="Q[n h d] T[n h d e] -> n h e"),
     "with a constant state beside": read(T="P[g h] S[n g d e] + B[h d e] -> n h d e", O="Q[n h d] T[n h d e] -> n h e"),
+    "with a product beside": read(
+        T="P[g h] S[n g d e] + 2 * P[g h] c[g] B[h d e] -> n h d e", O="Q[n h d] T[n h d e] -> n h e"
+    ),
+    "with numbers beside": read(T="P[g h] S[n g d e] + b[h] -> n h d e", O="Q[n h d] T[n h d e] -> n h e"),
     "scaled, read by a term of two": read(
         T="0.5 * P[g h] S[n g d e] -> n h d e", O="2 * Q[n h d] T[n h d e] + V0[n h e] -> n h e"
     ),
@@ -109,6 +113,19 @@ def test_few_states_are_mixed_before_many_heads_read_them(name: str, causal: boo
     told = f": mixed states: the keys are summed first, then mixed over 'g' and read by queries{chunks}"
     assert told in ta.compile(source, n=4096, m=4096).explain()
     hold(source)
+
+
+@pytest.mark.parametrize("name", [name for name in MIXED if name.startswith("with ")])
+def test_what_is_added_to_states_is_added_before_queries_read_them(name: str) -> None:
+    """Except numbers without a leg of the states: queries read these on their own."""
+    source = ta.emit_source(ta.load(MIXED[name]))
+    assert ("added=" in source.partition("def mixed_states")[0]) == (name != "with numbers beside")
+
+
+def test_a_design_with_noise_in_its_states_reads_them_once() -> None:
+    source = ta.emit_source("lfish", package=True)
+    assert "maps=(elu1, elu1), added=(E, E_2)" in " ".join(source.split())
+    assert "einsum" not in source
 
 
 @pytest.mark.rotated
