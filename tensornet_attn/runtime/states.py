@@ -74,8 +74,9 @@ def mixed_states_and_blockwise(
 
 def states_in_tiles(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
     """Whether `tiled_states` and `tiled_reads` take a call: of a size that pays, with equal batches."""
-    same = q.shape[:-3] == k.shape[:-3] and q.dtype == k.dtype
-    return q.numel() > SMALL_CALL and same and tiled_takes(None, q) and tiled_takes(seen, k, v)
+    if not (tiled_takes(None, q) and tiled_takes(seen, k, v)):  # before sizes, which are unknown in traced code
+        return False
+    return q.numel() > SMALL_CALL and q.shape[:-3] == k.shape[:-3] and q.dtype == k.dtype
 
 
 def mapped_sides(maps: tuple, *sides: Tensor) -> list[Tensor]:
