@@ -173,10 +173,10 @@ class WeightedSum(torch.autograd.Function):
         if torch.is_grad_enabled() or transformed(g) or not is_plain((x, weight, g)):
             return g * weight if of_x else None, (g * x).sum_to_size(weight.shape) if of_weight else None, None
         d_x = torch.empty_like(x) if of_x else None
-        d_weight = torch.zeros_like(weight) if of_weight else None
+        d_weight, wide = torch.zeros_like(weight) if of_weight else None, long_rows(weight, x)
         for part, own, to in weighted_rows(x, g, d_x, weight):
             if of_x:
-                torch.mul(own, weight, out=to)
+                torch.mul(own, wide, out=to)
             if of_weight:
                 d_weight += (part * own).sum_to_size(weight.shape)
         return d_x, d_weight, None
@@ -185,13 +185,18 @@ class WeightedSum(torch.autograd.Function):
 def weighted_parts(x: Tensor, weight: Tensor, dim: int) -> Tensor:
     """`weighted_sum` of contiguous x."""
     found = x.new_empty([size for i, size in enumerate(x.shape) if i - x.ndim != dim])
-    weights = weight.unbind(dim)
+    weights = long_rows(weight, x).unbind(dim)
     for part, own, _ in weighted_rows(x, found, None, weight):
         first, *rest = part.unbind(dim)
         torch.mul(first, weights[0], out=own)
         for row, one in zip(rest, weights[1:], strict=True):
             own.addcmul_(row, one)
     return found
+
+
+def long_rows(weight: Tensor, x: Tensor) -> Tensor:
+    """The weight as large as the last dimensions of x: loops over short rows are slow."""
+    return weight.expand(x.shape[-weight.ndim :]).contiguous()
 
 
 def weighted_rows(x: Tensor, y: Tensor, z: Tensor | None, weight: Tensor):
