@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from textwrap import wrap
 from typing import Any
 
+from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit import layout
 from tensornet_attn.emit.dimensions import dimensions
 from tensornet_attn.emit.names import Names, locals_of
@@ -14,6 +15,7 @@ from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
 from tensornet_attn.emit.wrap import WIDTH
 from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ir.arithmetic import names as arithmetic_names
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value, shape_comment
@@ -44,6 +46,7 @@ class Writer:
         self.batched = layout.batched(self.graph)
         self.readers = layout.readers(self.graph)
         self.zero_outside = zero_outside(self.graph, self.batched)
+        self.cancelling = bool(doubtful_normalizers(unfolded(self.graph)))
 
     def line(self, text: str, value: Value | None = None) -> None:
         self.groups[-1].append(f"{text}  # {shape_comment(value)}" if value is not None else text)

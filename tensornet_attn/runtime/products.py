@@ -10,6 +10,7 @@ from tensornet_attn.runtime.maps import MAP_PART, SMALL_CALL, transformed
 from tensornet_attn.runtime.operations import is_plain
 
 PROJECTED = 1 << 19  # numbers of x from which on oneDNN saves more time than it takes to set up a product
+LONG = 512  # numbers that an entry of a product adds up, beyond which oneDNN rounds twice as much as MKL
 NARROW = 32  # rows or columns of a weight below which oneDNN saves nothing
 
 
@@ -56,7 +57,7 @@ def onednn_product(x: Tensor, weight: Tensor) -> Tensor:
 def onednn_takes(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN computes a product, and faster: of float32 on some CPUs, not watched, transformed or autocast."""
     wide = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
-    if not wide or weight.ndim != 2 or min(weight.shape) < NARROW or not x.is_contiguous():
+    if not wide or weight.ndim != 2 or min(weight.shape) < NARROW or not x.is_contiguous() or x.shape[-1] > LONG:
         return False
     return onednn_is_faster() and not torch.is_autocast_enabled("cpu") and is_plain((x, weight))
 

@@ -78,3 +78,10 @@ def test_more_legs_than_the_alphabet() -> None:
     module.load_state_dict(oracle.state_dict())
     x = torch.randn(2, 5, 3, dtype=F64)
     torch.testing.assert_close(module(x), oracle(x))
+
+
+@pytest.mark.parametrize(("name", "plain"), [("linear3", True), ("linear3_shifted", False), ("linear2", False)])
+def test_products_are_plain_where_rows_may_be_divided_by_sums_near_zero(name: str, plain: bool) -> None:
+    forward = ta.emit_source(name, package=True)
+    assert ("x @ self.Wq.flatten(1)" in forward) == plain
+    assert ("projected(x, self.Wq.flatten(1))" in forward) != plain
