@@ -36,6 +36,13 @@ def is_plain(tensors) -> bool:
     return all(x is None or (type(x) in plain and not x.is_meta and not x.is_neg()) for x in tensors)
 
 
+def applied(function, *given):
+    """`function.apply(*given)`; directly if nothing is transformed: torch's own inspects a signature at each call."""
+    if torch._C._are_functorch_transforms_active():
+        return function.apply(*given)
+    return super(torch.autograd.Function, function).apply(*given)
+
+
 def element(arguments, dims, i: int) -> list:
     """Element i of the mapped arguments; lists of tensors are mapped entry by entry."""
     return [
