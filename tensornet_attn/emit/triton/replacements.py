@@ -8,5 +8,7 @@ BESIDE = {
         "expert_sums": "triton_expert_sums",
         "gated_delta_rule": "triton_gated_delta_rule",
         "linear_attention": "triton_linear_attention",
+        "top_chosen": "triton_top_chosen",
+        "top_entries": "triton_top_entries",
     }
 }

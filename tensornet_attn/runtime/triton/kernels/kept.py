@@ -34,6 +34,15 @@ class KeptLaunch:
             self.compiled = made[self.grid]
 
 
+def kept_launch(key: tuple, make) -> KeptLaunch:
+    """The launch kept under `key`, which has all that it depends on; made by `make()` the first time."""
+    launch = CONFIGS.get(key)
+    if launch is None:
+        keep_few()
+        launch = CONFIGS[key] = make()
+    return launch
+
+
 def keep_few() -> None:
     """Empties CONFIGS if it has many entries, as calls of many lengths cause."""
     if len(CONFIGS) >= MOST_KEPT:
