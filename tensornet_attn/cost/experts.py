@@ -21,6 +21,7 @@ from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops import OPS
 
 Legs = tuple[str, ...]
+MOST_FEW = 3  # times as many experts as are chosen, for which a product with all of them is faster than sorted rows
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Product:
 
     `tokens`: legs that count rows; `heads`: legs with experts of their own; `summed`: legs of both x and weight;
     `own`: legs of the weight alone. `total`: the result sums over heads. `gated` False: the result keeps `expert`, the
-    leg of the experts.
+    leg of the experts. `at_once`: one product has all experts, and kernels multiply by the gates.
     """
 
     step: Step
@@ -43,6 +44,7 @@ class Product:
     own: Legs
     total: bool
     gated: bool
+    at_once: bool = False
 
     @property
     def slots(self) -> bool:
@@ -158,6 +160,13 @@ def _ordered(scene: Scene, legs: Iterable[str]) -> Legs:
     return tuple(leg.name for leg in scene.graph.legs if leg.name in wanted)
 
 
+def few_experts(product: Product, k: int, sizes: Mapping[str, int]) -> bool:
+    """Whether Triton computes all experts in one product, which has larger tiles and sorts nothing."""
+    kinds = product.gated and not product.slots
+    heads = {*product.heads} <= {*product.x.legs} if product.total else not {*product.heads} & {*product.x.legs}
+    return kinds and heads and sizes[product.expert] <= MOST_FEW * k
+
+
 def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Device, fused: bool = False) -> int:
     """The time of a product for the k chosen experts, in the device's units.
 
@@ -173,6 +182,11 @@ def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Devi
     c, o, tokens, heads = (size(legs) for legs in (product.summed, product.own, product.tokens, product.heads))
     rows, weight = tokens * heads * k, heads * sizes[product.expert] * c * o
     put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
+    if fused and few_experts(product, k, sizes):
+        every = rows // k * sizes[product.expert]
+        extra = c if product.total else o  # the width of rows for each expert, which are written and read
+        own = tokens * (c * heads + o if product.total else c + o * heads) + weight
+        return device.time(2 * every * c * o, device.width * (own + 2 * every * extra))
     if fused:  # rows that several experts read stay in the L2 cache
         read = c * tokens * (heads if {*product.heads} <= {*product.x.legs} else 1) * (k if product.slots else 1)
         multiply = device.time(2 * rows * c * o, device.width * (read + weight + rows * o))

@@ -112,9 +112,8 @@ def _product(writer: Writer, product: Product, topk: Step) -> Value:
     )
     rows = _rows(product, writer.value(product.x))
     if product.gated:
-        text = writer.call(
-            "expert_sums", rows, weight, gates, chosen, *(["True"] if product.total and product.heads else [])
-        )
+        sums = "gated_expert_sums" if product.at_once else "expert_sums"
+        text = writer.call(sums, rows, weight, gates, chosen, *(["True"] if product.total and product.heads else []))
     else:
         text = writer.call("expert_rows", rows, weight, chosen)
     value = _apart(writer, text, product)

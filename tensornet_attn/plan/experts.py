@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.experts import Experts, Product, chosen_of, chosen_time, held, read_product, topk_of
+from tensornet_attn.cost.experts import (
+    Experts,
+    Product,
+    chosen_of,
+    chosen_time,
+    few_experts,
+    held,
+    read_product,
+    topk_of,
+)
 from tensornet_attn.cost.routing import Routing, chosen_behind
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
@@ -119,7 +128,9 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         assert isinstance(product, Product)
         assert not isinstance(hidden, str)
         body = (*(step for step, _ in hidden), product.step)
-        experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, product)) if one is not None))
+        at_once = context.backend == "triton" and few_experts(product, form.chosen, _sizes(form, context))
+        last = replace(product, at_once=at_once)
+        experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, last)) if one is not None))
         made = replace(step, op=kernel(self.kind, graph, joined, body, experts))
         attended = next((one.attention for one, _ in hidden if one.attention is not None), None)
         inside = f", also in '{attended.steps[-1] if attended else hidden[-1][0].name}'" if hidden else ""
@@ -128,7 +139,13 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             if attended
             else ""
         )
-        how = f"rows sorted by expert, only the {form.chosen} chosen of {_sizes(form, context)[form.expert]} computed"
+        count = _sizes(form, context)[form.expert]
+        how = f"rows sorted by expert, only the {form.chosen} chosen of {count} computed"
+        how = (
+            f"one product for all {count}, kernels multiply by the gates of the {form.chosen} chosen"
+            if at_once
+            else how
+        )
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], made]}), {step.name: f"{self.name}: {how}{inside}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:

@@ -38,6 +38,11 @@ def expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total:
     return out.squeeze(-2) if total else out
 
 
+def gated_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
+    """`expert_sums` of x with one row for all k, by products with all experts."""
+    return expert_sums(x, weight, gates, chosen, total, routed_densely)
+
+
 def expert_rows(x: Tensor, weight: Tensor, chosen: Tensor, compute=None) -> Tensor:
     """x weight[h, chosen]: x [..., h or 1, k or 1, c], weight [h, e, c, o], chosen [..., h, k] -> [..., h, k, o].
 

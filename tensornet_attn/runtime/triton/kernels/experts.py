@@ -33,6 +33,7 @@ MOST_TERMS = 64  # rows that a kernel adds
 
 def triton_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
     """`expert_sums`, with the same arguments."""
+    x, weight, gates = in_product_dtype(x, weight, gates)
     if is_plain_call(x, weight, gates, chosen):
         return plainly_routed(x, weight, gates, chosen, total or weight.ndim == 3, False)
     return expert_sums(x, weight, gates, chosen, total, triton_routed)
@@ -40,16 +41,23 @@ def triton_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor,
 
 def triton_expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
     """`expert_rows`, with the same arguments."""
+    x, weight, _ = in_product_dtype(x, weight, None)
     if is_plain_call(x, weight, None, chosen):
         return plainly_routed(x, weight, None, chosen, weight.ndim == 3, True)
     return expert_rows(x, weight, chosen, triton_routed)
 
 
+def in_product_dtype(x: Tensor, weight: Tensor, gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The operands in the dtype of products."""
+    dtype = product_dtype(weight)
+    if x.dtype == weight.dtype == dtype and (gates is None or gates.dtype == dtype):
+        return x, weight, gates
+    return x.to(dtype), weight.to(dtype), None if gates is None else gates.to(dtype)
+
+
 def is_plain_call(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor) -> bool:
-    """Whether operands need no cast and no expansion, and nothing watches them."""
-    if x.shape[: 1 - weight.ndim] != chosen.shape[: 2 - weight.ndim] or (gates is not None and gates.dtype != x.dtype):
-        return False
-    return x.dtype == weight.dtype == product_dtype(weight) and is_plain((x, weight, gates, chosen))
+    """Whether operands need no expansion and nothing watches them."""
+    return x.shape[: 1 - weight.ndim] == chosen.shape[: 2 - weight.ndim] and is_plain((x, weight, gates, chosen))
 
 
 def plainly_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, total: bool, rows: bool) -> Tensor:

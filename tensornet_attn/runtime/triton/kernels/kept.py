@@ -14,24 +14,40 @@ class KeptLaunch:
     """
 
     def __init__(self, kernel, grid: tuple[int, ...], constants: dict):
-        self.kernel, self.grid, self.constants, self.compiled = kernel, (*grid, 1, 1)[:3], constants, None
+        self.kernel, self.grid, self.constants, self.made = kernel, (*grid, 1, 1)[:3], constants, None
 
     def __call__(self, tensors: dict) -> None:
         """Launches the kernel; a tensor may be None, in every call or in none."""
-        addresses = {name: x.data_ptr() for name, x in tensors.items() if x is not None}
-        aligned = not any(address & ALIGNED for address in addresses.values())
-        if self.compiled is not None and aligned and not self.kernel.pre_run_hooks:
-            values = self.values.copy()
-            for place, address in zip(self.places, addresses.values(), strict=True):
-                values[place] = address
-            self.compiled(*values)
-            return
+        made = self.made
+        if made is not None and not self.kernel.pre_run_hooks:
+            values, bits = self.values.copy(), 0
+            for place, x in zip(self.places, tensors.values(), strict=True):
+                if x is not None:
+                    values[place] = address = x.data_ptr()
+                    bits |= address
+            if not bits & ALIGNED:
+                self.launch(made, values)
+                return
         made = self.kernel[self.grid](**tensors, **self.constants)
-        if aligned and hasattr(made, "packed_metadata"):
+        addresses = [x.data_ptr() for x in tensors.values() if x is not None]
+        if hasattr(made, "packed_metadata") and not any(address & ALIGNED for address in addresses):
             given, names = tensors | self.constants, self.kernel.arg_names
-            self.places = [names.index(name) for name in addresses]
-            self.values = [None if name in addresses else given[name] for name in names]
-            self.compiled = made[self.grid]
+            self.places = [names.index(name) for name in tensors]
+            self.values = [given[name] for name in names]
+            for place in self.places:
+                self.values[place] = None  # tensors are not kept
+            self.made = made
+
+    def launch(self, made, values: list) -> None:
+        """Launches a compiled kernel, as `made[grid]` does."""
+        from triton import knobs
+        from triton.runtime import driver
+
+        runtime, active = knobs.runtime, driver.active
+        stream = active.get_current_stream(active.get_current_device())
+        enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
+        more = None if enter is None else made.launch_metadata(self.grid, stream, *values)
+        made.run(*self.grid, stream, made.function, made.packed_metadata, more, enter, leave, *values)
 
 
 def kept_launch(key: tuple, make) -> KeptLaunch:
