@@ -21,6 +21,7 @@ from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops import OPS
 
 Legs = tuple[str, ...]
+MOST_BITS = 31  # experts that kernels note as bits
 MOST_FEW = 3  # times as many experts as are chosen, for which a product with all of them is faster than sorted rows
 
 
@@ -30,7 +31,7 @@ class Product:
 
     `tokens`: legs that count rows; `heads`: legs with experts of their own; `summed`: legs of both x and weight;
     `own`: legs of the weight alone. `total`: the result sums over heads. `gated` False: the result keeps `expert`, the
-    leg of the experts. `at_once`: one product has all experts, and kernels multiply by the gates.
+    leg of the experts. `at_once`: one product has all experts, and kernels choose and multiply by the gates.
     """
 
     step: Step
@@ -160,11 +161,20 @@ def _ordered(scene: Scene, legs: Iterable[str]) -> Legs:
     return tuple(leg.name for leg in scene.graph.legs if leg.name in wanted)
 
 
-def few_experts(product: Product, k: int, sizes: Mapping[str, int]) -> bool:
-    """Whether Triton computes all experts in one product, which has larger tiles and sorts nothing."""
-    kinds = product.gated and not product.slots
+def in_one_product(product: Product, topk: Step, k: int, sizes: Mapping[str, int]) -> bool:
+    """Whether Triton computes all experts in one product, which has larger tiles and sorts nothing.
+
+    Its kernels also choose, by the values themselves.
+    """
     heads = {*product.heads} <= {*product.x.legs} if product.total else not {*product.heads} & {*product.x.legs}
-    return kinds and heads and sizes[product.expert] <= MOST_FEW * k
+    count = sizes[product.expert]
+    return product.gated and not product.slots and heads and count <= min(MOST_FEW * k, MOST_BITS) and _by_itself(topk)
+
+
+def _by_itself(topk: Step) -> bool:
+    """Whether a topk chooses by its own values, among all of them."""
+    assert topk.box is not None
+    return len({*topk.op.uses}) == 1 and [name for name, _ in topk.box.numbers] == ["k"]
 
 
 def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Device, fused: bool = False) -> int:
@@ -182,7 +192,7 @@ def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Devi
     c, o, tokens, heads = (size(legs) for legs in (product.summed, product.own, product.tokens, product.heads))
     rows, weight = tokens * heads * k, heads * sizes[product.expert] * c * o
     put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
-    if fused and few_experts(product, k, sizes):
+    if product.at_once:
         every = rows // k * sizes[product.expert]
         extra = c if product.total else o  # the width of rows for each expert, which are written and read
         own = tokens * (c * heads + o if product.total else c + o * heads) + weight

@@ -16,8 +16,8 @@ from tensornet_attn.cost.experts import (
     Product,
     chosen_of,
     chosen_time,
-    few_experts,
     held,
+    in_one_product,
     read_product,
     topk_of,
 )
@@ -102,8 +102,13 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 
     def cost(self, form: Gated, context: Context) -> Cost:
         """Times of the products and of the maps between them: of the chosen experts, and of all experts."""
-        last, hidden, device, sizes, k = form.product, form.hidden, context.device, _sizes(form, context), form.chosen
-        assert isinstance(last, Product)
+        last, hidden, device, sizes, k = (
+            _last(form, context),
+            form.hidden,
+            context.device,
+            _sizes(form, context),
+            form.chosen,
+        )
         assert not isinstance(hidden, str)
         but = f"'{last.step.name}' for the chosen experts only would take"
         worth = 1 - 1e-12  # strictly less, to pay for the sorting
@@ -128,8 +133,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         assert isinstance(product, Product)
         assert not isinstance(hidden, str)
         body = (*(step for step, _ in hidden), product.step)
-        at_once = context.backend == "triton" and few_experts(product, form.chosen, _sizes(form, context))
-        last = replace(product, at_once=at_once)
+        last = _last(form, context)
         experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, last)) if one is not None))
         made = replace(step, op=kernel(self.kind, graph, joined, body, experts))
         attended = next((one.attention for one, _ in hidden if one.attention is not None), None)
@@ -141,11 +145,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         )
         count = _sizes(form, context)[form.expert]
         how = f"rows sorted by expert, only the {form.chosen} chosen of {count} computed"
-        how = (
-            f"one product for all {count}, kernels multiply by the gates of the {form.chosen} chosen"
-            if at_once
-            else how
-        )
+        if last.at_once:
+            how = f"one product for all {count}, kernels choose {form.chosen} and multiply by their gates"
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], made]}), {step.name: f"{self.name}: {how}{inside}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
@@ -156,10 +157,19 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return replace(made, graph=grouped, chosen=made.chosen | choices)
 
     def on_triton(self, form: object) -> bool:
-        return isinstance(form, Experts) and bool(form.products)  # a choice without products is torch's topk
+        return isinstance(form, Experts)
 
 
 EXPERTS = GroupedExperts()
+
+
+def _last(form: Gated, context: Context) -> Product:
+    """The product with the gates, as the backend computes it."""
+    assert isinstance(form.product, Product)
+    at_once = context.backend == "triton" and in_one_product(
+        form.product, form.topk, form.chosen, _sizes(form, context)
+    )
+    return replace(form.product, at_once=at_once)
 
 
 def _attention_time(graph: Graph, step: Step, context: Context) -> int:

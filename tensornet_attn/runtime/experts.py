@@ -38,9 +38,10 @@ def expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total:
     return out.squeeze(-2) if total else out
 
 
-def gated_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
-    """`expert_sums` of x with one row for all k, by products with all experts."""
-    return expert_sums(x, weight, gates, chosen, total, routed_densely)
+def gated_expert_sums(x: Tensor, weight: Tensor, of: Tensor, k: int, total: bool = False, gate=None) -> Tensor:
+    """`expert_sums` with the k largest of `gate(of)` as gates, by products with all experts; of [..., h, e]."""
+    gates = of if gate is None else gate(of)
+    return expert_sums(x, weight, *top_chosen(gates, gates, k), total, routed_densely)
 
 
 def expert_rows(x: Tensor, weight: Tensor, chosen: Tensor, compute=None) -> Tensor:

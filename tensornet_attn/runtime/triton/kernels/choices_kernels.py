@@ -5,6 +5,18 @@ import triton.language as tl
 
 
 @triton.jit
+def largest(scores, free, k: tl.constexpr, ENTRIES: tl.constexpr):
+    """Which entries of the rows of a tile are the k largest of those that are `free`; NaN counts as infinite."""
+    e, left = tl.arange(0, ENTRIES), free
+    scores = tl.where(scores != scores, float("inf"), scores)
+    for _ in tl.static_range(k):
+        best = tl.max(tl.where(left, scores, float("-inf")), 1)
+        index = tl.min(tl.where(left & (scores == best[:, None]), e[None, :], ENTRIES), 1)
+        left = left & (e[None, :] != index[:, None])
+    return free & (left == 0)
+
+
+@triton.jit
 def choose_entries(
     of, by, gates, chosen, dense, rows, size, fill,
     k: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, ENTRIES: tl.constexpr,

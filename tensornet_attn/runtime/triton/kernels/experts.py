@@ -62,7 +62,7 @@ def is_plain_call(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tenso
 
 def plainly_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, total: bool, rows: bool) -> Tensor:
     """`expert_rows` (`rows`) or `expert_sums` of plain tensors, without the dispatch of operations."""
-    heads, each = (1, len(weight)) if weight.ndim == 3 else weight.shape[:2]
+    heads, each = (1, weight.shape[0]) if weight.ndim == 3 else weight.shape[:2]
     choices = sorted_choices(chosen, heads, each)
     operands = x, weight, gates, chosen, choices.order, choices.ends, total, rows
     if torch.is_grad_enabled() and any(y is not None and y.requires_grad for y in operands[:3]):
@@ -74,7 +74,7 @@ def plain_result(x, weight, gates, chosen, order, ends, total, rows) -> Tensor:
     """`plainly_routed` without gradients."""
     own, k, width = weight.shape[:-3], chosen.shape[-1], weight.shape[-1]
     given, experts, gates, chosen = as_blocks(x, weight, gates, chosen)
-    h = len(experts)
+    h = experts.shape[0]
     with torch.cuda.device_of(x):
         found, _ = grouped(given, experts, gates, Choices(order, ends, h, k))
         out = joined(found, None, chosen.shape, 1 if total else h, k if rows else 1)[0]
@@ -143,7 +143,7 @@ def routed_gradients_by(
     with torch.cuda.device_of(gradient):
         if wanted[0] or wanted[2]:
             rows, dots = grouped(gradient, weight.mT, gates, choices, x if wanted[2] else None)
-            sizes = len(x), choices.heads, choices.slots
+            sizes = x.shape[0], choices.heads, choices.slots
             dx, dgates = joined(rows, dots, sizes, *(x.shape[1:3] if wanted[0] else sizes[1:]))
         if wanted[1]:
             dweight = outer(x, gradient, gates, weight, choices)
@@ -160,7 +160,7 @@ def joined(
     t, h, k = sizes
     width, terms = rows.shape[-1], (h // heads) * (k // slots)
     beside = terms == k // slots or slots == 1  # the terms of a sum are adjacent rows
-    out = rows if terms == 1 else rows.new_empty(len(rows) // terms, width)
+    out = rows if terms == 1 else rows.new_empty(rows.shape[0] // terms, width)
     if terms == 1 or not rows.numel() or not beside or terms > MOST_TERMS:
         dgates = None if dots is None else dots.sum(0).view(t, h, k).to(rows.dtype)
         if terms > 1:
@@ -209,7 +209,7 @@ def grouped(
     given [t, h or 1, k or 1, c], weight [h, e, c, o] by its strides, other [t, h or 1, k or 1, o]. The grid has an
     upper bound of tiles (full tiles plus one per expert), so that no count is read from the device.
     """
-    given, count, (*_, out_width) = given.contiguous(), len(choices.order), weight.shape
+    given, count, (*_, out_width) = given.contiguous(), choices.order.shape[0], weight.shape
     out = given.new_empty(count, out_width)
     if not out.numel():
         return out, None if other is None else given.new_zeros(1, count, dtype=sums_of(given))

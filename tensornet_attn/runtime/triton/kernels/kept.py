@@ -1,5 +1,8 @@
 """Launches without Triton's binding of arguments, which takes longer on the host than a short kernel on the GPU."""
 
+from triton import knobs
+from triton.runtime import driver
+
 from tensornet_attn.runtime.triton.configure import CONFIGS
 
 MOST_KEPT = 1024  # configurations and launches
@@ -40,9 +43,6 @@ class KeptLaunch:
 
     def launch(self, made, values: list) -> None:
         """Launches a compiled kernel, as `made[grid]` does."""
-        from triton import knobs
-        from triton.runtime import driver
-
         runtime, active = knobs.runtime, driver.active
         stream = active.get_current_stream(active.get_current_device())
         enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
