@@ -7,6 +7,8 @@ G are the k largest maps of a router's rows. Nothing is sorted, and a product wi
 for each expert.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -32,14 +34,14 @@ def triton_gated_expert_sums(
     x: Tensor, weight: Tensor, of: Tensor, k: int, total: bool = False, gate: str = ""
 ) -> Tensor:
     """`gated_expert_sums`, with the same arguments; `gate`: the name of a `tile_map`, or empty."""
-    if of.is_floating_point() and is_plain_call(x, weight, None, of):
-        x, weight, _ = in_product_dtype(x, weight, None)
-        call = k, total or weight.ndim == 3, gate
-        if torch.is_grad_enabled() and any(y.requires_grad for y in (x, weight, of)):
-            return GatedSums.apply(x, weight, of, *call)
-        return result_of_all(x, weight, of, *call, False)[0]
-    gates, chosen = top_of_map(of, k, gate)
-    return expert_sums(x, weight, gates, chosen, total, triton_routed)
+    total = total or weight.ndim == 3
+    if not (of.is_floating_point() and is_plain_call(x, weight, None, of)):
+        gates, chosen = top_of_map(of, k, gate)
+        return expert_sums(x, weight, gates, chosen, total, triton_routed)
+    x, weight, _ = in_product_dtype(x, weight, None)
+    if torch.is_grad_enabled() and any(y.requires_grad for y in (x, weight, of)):
+        return GatedSums.apply(x, weight, of, k, total, gate)
+    return gated_call(x, weight, of, k, total, gate).result(x, weight, of, False)[0]
 
 
 def top_of_map(of: Tensor, k: int, gate: str) -> tuple[Tensor, Tensor]:
@@ -49,79 +51,117 @@ def top_of_map(of: Tensor, k: int, gate: str) -> tuple[Tensor, Tensor]:
     return top_chosen(gates, gates, k)
 
 
-def result_of_all(x, weight, of, k, total, gate, keep):
-    """The result, with a bit of each row for each chosen expert.
+def gated_call(x: Tensor, weight: Tensor, of: Tensor, k: int, total: bool, gate: str) -> "GatedCall":
+    """The kept call for tensors like these."""
+    key = "gated", x.shape, weight.shape, of.shape, k, total, gate, x.dtype, of.dtype, x.device
+    return kept_launch(key, lambda: GatedCall(x, weight, of, k, total, gate))
 
-    If not `total`, also the chosen rows if `keep`, and the weight as a matrix [c, h e o].
-    """
-    lead, heads = x.shape[: 1 - weight.ndim], () if total else weight.shape[:-3]
-    x, weight, _, of = as_blocks(x, weight, None, of)
-    (h, e, c, o), t = weight.shape, of.shape[0]
-    chosen, call = torch.empty(t * h, device=x.device, dtype=torch.int32), (of.contiguous(), k, gate)
-    with torch.cuda.device_of(x):
-        if total:
-            rows, _ = rows_by_gates(x.reshape(t * h, c), chosen, *call, choose=True)
-            return (rows.view(t, h * e * c) @ weight.reshape(h * e * c, o)).view(*lead, o), chosen, None, None
+
+class GatedCall:
+    """What calls with tensors of the same shapes and dtypes share: sizes and launches."""
+
+    def __init__(self, x: Tensor, weight: Tensor, of: Tensor, k: int, total: bool, gate: str):
+        *heads, e, c, o = weight.shape
+        h = math.prod(heads)
+        t = math.prod(of.shape[:-1]) // h
+        lead = x.shape[: 1 - weight.ndim]
+        self.sizes, self.k, self.total, self.rows = (h, e, c, o), k, total, t * h
+        self.inner = (t, h * e * (c if total else o))  # of rows for all experts
+        self.outer, self.x_shape = (*lead, *(() if total else heads), o), x.shape
+        self.tokens, self.back = (t * h, c) if total else (t, c), (t, o) if total else (t * h, o)
+        self.dtype, self.device = x.dtype, x.device
+        self.types = {"DTYPE": tile_type(sums_of(x)), **dict(zip(("MAP", "SLOPE"), TILE_MAPS[gate][1:], strict=True))}
+        self.launches = dict[str, KeptLaunch]()
+
+    def result(self, x: Tensor, weight: Tensor, of: Tensor, keep: bool):
+        """The result, with a bit of each row for each chosen expert.
+
+        If not `total`, also the chosen rows if `keep`, and the weight as a matrix [c, h e o].
+        """
+        h, e, c, o = self.sizes
+        chosen, of = torch.empty(self.rows, device=self.device, dtype=torch.int32), of.contiguous()
+        if self.total:
+            rows = self.rows_of(x.contiguous(), of, chosen, None, None, True)
+            return torch.mm(rows, weight.reshape(h * e * c, o)).view(self.outer), chosen, None, None
+        weight = weight if weight.ndim == 4 else weight[None]
         matrix = weight.permute(2, 0, 1, 3).reshape(c, h * e * o)
-        every = (x.reshape(t, c) @ matrix).view(t * h, e, o)
-        kept = x.new_empty(t * h, k, o) if keep else None
-        out, _ = sums_by_gates(every, chosen, *call, kept=kept, choose=True)
-        return out.view(*lead, *heads, o), chosen, kept, matrix
+        every = torch.mm(x.reshape(self.tokens), matrix)
+        out, kept = x.new_empty(self.outer), x.new_empty(self.rows, self.k, o) if keep else None
+        tensors = {"given": every, "of": of, "chosen": chosen, "out": out, "kept": kept, "others": None, "dof": None}
+        self.launch("sums", tensors, True)
+        return out, chosen, kept, matrix
 
-
-def gradients_of_all(gradient, x, weight, of, chosen, kept, matrix, k, gate, wanted):
-    """The gradients of x, weight and `of` where `wanted`: gradient [t, h or 1, 1, o]."""
-    (h, e, c, o), t, dx, dweight, call = weight.shape, of.shape[0], None, None, (chosen, of.contiguous(), k, gate)
-    with torch.cuda.device_of(gradient):
-        if matrix is None:
-            gradient, x = gradient.view(t, o), x.reshape(t * h, c)
+    def gradients(self, gradient, x, weight, of, chosen, kept, matrix, wanted):
+        """The gradients of x, weight and `of` where `wanted`."""
+        (h, e, c, o), of = self.sizes, of.contiguous()
+        dx, dweight, dof = None, None, torch.empty_like(of) if wanted[2] else None
+        if not self.total:
+            rows = self.rows_of(gradient.contiguous(), of, chosen, kept, dof, False)
+            if wanted[0]:
+                dx = torch.mm(rows, matrix.t()).view(self.x_shape)
             if wanted[1]:
-                rows, _ = rows_by_gates(x, *call)
-                dweight = rows.view(t, h * e * c).mT @ gradient
-            if not wanted[0] and not wanted[2]:
-                return None, dweight, None
-            every = (gradient @ weight.reshape(h * e * c, o).mT).view(t * h, e, c)
-            dx, dof = sums_by_gates(every, *call, others=x if wanted[2] else None)
+                dweight = torch.mm(x.reshape(self.tokens).t(), rows).view(c, h, e, o).permute(1, 2, 0, 3)
+                dweight = dweight.view(weight.shape) if weight.ndim == 4 else dweight[0]
             return dx, dweight, dof
-        rows, dof = rows_by_gates(gradient.reshape(t * h, o), *call, others=kept if wanted[2] else None)
-        rows = rows.view(t, h * e * o)
-        if wanted[0]:
-            dx = rows @ matrix.mT
+        gradient, x = gradient.reshape(self.back), x.contiguous()
         if wanted[1]:
-            dweight = (x.reshape(t, c).mT @ rows).view(c, h, e, o).permute(1, 2, 0, 3)
+            rows = self.rows_of(x, of, chosen, None, None, False)
+            dweight = torch.mm(rows.t(), gradient).view(weight.shape)
+        if wanted[0] or wanted[2]:
+            every, dx = torch.mm(gradient, weight.reshape(h * e * c, o).t()), x.new_empty(self.x_shape)
+            tensors = {"given": every, "of": of, "chosen": chosen, "out": dx, "kept": None, "others": x, "dof": dof}
+            self.launch("sums", tensors, False)
         return dx, dweight, dof
+
+    def rows_of(self, given, of, chosen, others, dof, choose: bool) -> Tensor:
+        """Rows times gates for each chosen expert, 0 for the others; the gradient of `of`."""
+        out = given.new_empty(self.inner)
+        tensors = {"given": given, "of": of, "chosen": chosen, "out": out, "others": others, "dof": dof}
+        self.launch("rows", tensors, choose)
+        return out
+
+    def launch(self, name: str, tensors: dict, choose: bool) -> None:
+        """Launches a kernel of programs that have some rows each."""
+        key = name, choose, tensors.get("kept") is None, tensors["dof"] is None
+        launch = self.launches.get(key)
+        if launch is None:
+            (_, e, c, o), kernel = self.sizes, gated_rows if name == "rows" else gated_sums
+            width = c if self.total else o
+            wide = min(256, padded(width))
+            tile = min(max(1, GATED_TILE // wide), padded(self.rows, 1))
+            sizes = {"rows": self.rows, "width": width, "each": e, "k": self.k, "ENTRIES": padded(e, 2)}
+            sizes |= {"CHOOSE": choose, "ROWS": tile, "WIDTH": wide, "num_warps": 4} | self.types
+            launch = self.launches[key] = KeptLaunch(kernel, (-(-self.rows // tile),), sizes)
+        if tensors["out"].numel():
+            with torch.cuda.device_of(tensors["out"]):
+                launch(tensors)
 
 
 class GatedSums(torch.autograd.Function):
-    """`result_of_all` with gradients."""
+    """The result of a `GatedCall`, with gradients."""
 
     @staticmethod
     def forward(ctx, x, weight, of, k, total, gate):
-        out, *saved = result_of_all(x, weight, of, k, total, gate, ctx.needs_input_grad[2])
+        run = gated_call(x, weight, of, k, total, gate)
+        out, *saved = run.result(x, weight, of, ctx.needs_input_grad[2])
         ctx.save_for_backward(x, weight, of, *saved)
         ctx.set_materialize_grads(False)
-        ctx.call = k, total, gate
+        ctx.run, ctx.gate = run, gate
         return out
 
     @staticmethod
     def backward(ctx, gradient):
         if gradient is None:
             return (None,) * 6
-        (x, weight, of, *saved), (k, total, gate), wanted = ctx.saved_tensors, ctx.call, ctx.needs_input_grad[:3]
+        (x, weight, of, *saved), wanted = ctx.saved_tensors, ctx.needs_input_grad[:3]
         if torch.is_grad_enabled() or not is_plain((gradient,)):
-            return *differentiable_gradients(gradient, x, weight, of, k, total, gate, wanted), None, None, None
-        rows, matrices, _, scores = as_blocks(x, weight, None, of)
-        gradient = gradient.reshape(scores.shape[0], -1, 1, weight.shape[-1])
-        found = gradients_of_all(gradient, rows, matrices, scores, *saved, k, gate, wanted)
-        return *shaped_like(found, (x, weight, of), wanted), None, None, None
+            found = differentiable_gradients(gradient, x, weight, of, ctx.run.k, ctx.gate, wanted)
+        else:
+            found = ctx.run.gradients(gradient, x, weight, of, *saved, wanted)
+        return *found, None, None, None
 
 
-def shaped_like(found, tensors, wanted):
-    """Gradients in the shapes of their tensors, None where not `wanted`."""
-    return [y.reshape(x.shape) if one else None for y, x, one in zip(found, tensors, wanted, strict=True)]
-
-
-def differentiable_gradients(gradient, x, weight, of, k, total, gate, wanted):
+def differentiable_gradients(gradient, x, weight, of, k, gate, wanted):
     """The gradients of x, weight and `of` by operations that have derivatives."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
@@ -134,42 +174,7 @@ def differentiable_gradients(gradient, x, weight, of, k, total, gate, wanted):
     dof = None
     if wanted[2]:
         (dof,) = torch.autograd.grad(gates, scores, dgates.reshape(gates.shape), create_graph=again)
-    return *shaped_like((dx, dweight), (x, weight), wanted[:2]), dof
-
-
-def rows_by_gates(given, chosen, of, k, gate, others=None, choose=False) -> tuple[Tensor, Tensor | None]:
-    """given [rows, c] times gates for each chosen expert, 0 for the others: [rows, each, c]; the gradient of `of`."""
-    given, (rows, width), each = given.contiguous(), given.shape, of.shape[-1]
-    out, dof = given.new_empty(rows, each, width), None if others is None else torch.empty_like(of)
-    if out.numel():
-        tensors = {"given": given, "of": of, "chosen": chosen, "out": out, "others": others, "dof": dof}
-        gated_launch(gated_rows, ("rows", rows, width, each, k, gate, choose), tensors)
-    return out, dof
-
-
-def sums_by_gates(given, chosen, of, k, gate, kept=None, others=None, choose=False) -> tuple[Tensor, Tensor | None]:
-    """The chosen rows of given [rows, each, c], times gates and added: [rows, c]; the gradient of `of`."""
-    rows, each, width = given.shape
-    out, dof = given.new_empty(rows, width), None if others is None else torch.empty_like(of)
-    if out.numel():
-        tensors = {"given": given, "of": of, "chosen": chosen, "out": out, "kept": kept, "others": others, "dof": dof}
-        gated_launch(gated_sums, ("sums", rows, width, each, k, gate, choose), tensors)
-    return out, dof
-
-
-def gated_launch(kernel, call: tuple, tensors: dict) -> None:
-    """Launches a kernel of programs that have some rows each."""
-    given, of = tensors["given"], tensors["of"]
-
-    def make() -> KeptLaunch:
-        _, rows, width, each, k, gate, choose = call
-        wide = min(256, padded(width))
-        tile = min(max(1, GATED_TILE // wide), padded(rows, 1))
-        sizes = {"rows": rows, "width": width, "each": each, "k": k, "ENTRIES": padded(each, 2), "CHOOSE": choose}
-        sizes |= {"DTYPE": tile_type(sums_of(given)), "ROWS": tile, "WIDTH": wide, "num_warps": 4}
-        return KeptLaunch(
-            kernel, (-(-rows // tile),), sizes | dict(zip(("MAP", "SLOPE"), TILE_MAPS[gate][1:], strict=True))
-        )
-
-    some = tensors.get("kept") is None, tensors["others"] is None
-    kept_launch(("gated", *call, *some, given.dtype, of.dtype, given.device), make)(tensors)
+    dx, dweight = (
+        y.reshape(z.shape) if one else None for y, z, one in zip((dx, dweight), (x, weight), wanted, strict=False)
+    )
+    return dx, dweight, dof
