@@ -133,8 +133,11 @@ def _product(writer: Writer, product: Product, topk: Step) -> Value:
     weight = writer.value(product.weight).grouped(
         (*_heads(product.heads), (product.expert,), product.summed, product.own)
     )
-    rows, total = _rows(product, writer.value(product.x)), product.total and product.heads
+    total = product.total and product.heads
     if product.at_once:
+        rows = writer.value(product.x).grouped(
+            _groups(product, product.summed) if total else (*((leg,) for leg in product.tokens), product.summed)
+        )
         of, gate = unmapped(writer, topk.op.uses[0])
         scores, k = of.renamed(topk.legs, product.gate.legs), writer.integer(chosen_of(topk)[1])
         options = [str(bool(total)), *([] if gate == "None" else [gate])]
@@ -146,6 +149,7 @@ def _product(writer: Writer, product: Product, topk: Step) -> Value:
         writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
         for name in (_gates(topk), _chosen(topk))
     )
+    rows = _rows(product, writer.value(product.x))
     if product.gated:
         text = writer.call("expert_sums", rows, weight, gates, chosen, *(["True"] if total else []))
     else:

@@ -39,8 +39,12 @@ def expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total:
 
 
 def gated_expert_sums(x: Tensor, weight: Tensor, of: Tensor, k: int, total: bool = False, gate=None) -> Tensor:
-    """`expert_sums` with the k largest of `gate(of)` as gates, by products with all experts; of [..., h, e]."""
+    """`expert_sums` with the k largest of `gate(of)` as gates, by products with all experts.
+
+    x [..., c], or [..., h, c] if `total`, weight [h, e, c, o], of [..., h, e]; or without h, and without `total`.
+    """
     gates = of if gate is None else gate(of)
+    x = x[..., None, None, :] if weight.ndim == 4 and not total else x.unsqueeze(-2)
     return expert_sums(x, weight, *top_chosen(gates, gates, k), total, routed_densely)
 
 

@@ -97,14 +97,11 @@ class PlainRouted(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *operands):
         ctx.save_for_backward(*operands[:6])
-        ctx.set_materialize_grads(False)
         ctx.total, ctx.rows = operands[6:]
         return plain_result(*operands)
 
     @staticmethod
     def backward(ctx, gradient):
-        if gradient is None:
-            return (None,) * 8
         (*tensors, order, ends), wanted = ctx.saved_tensors, list(ctx.needs_input_grad[:3])
         x, weight, gates, chosen = as_blocks(*tensors)
         t, h, k = chosen.shape

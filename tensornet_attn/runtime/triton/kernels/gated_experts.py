@@ -18,7 +18,6 @@ from tensornet_attn.runtime.triton.configure import padded
 from tensornet_attn.runtime.triton.kernels.experts import (
     as_blocks,
     in_product_dtype,
-    is_plain_call,
     triton_routed,
     triton_routed_gradients,
 )
@@ -34,14 +33,19 @@ def triton_gated_expert_sums(
     x: Tensor, weight: Tensor, of: Tensor, k: int, total: bool = False, gate: str = ""
 ) -> Tensor:
     """`gated_expert_sums`, with the same arguments; `gate`: the name of a `tile_map`, or empty."""
-    total = total or weight.ndim == 3
-    if not (of.is_floating_point() and is_plain_call(x, weight, None, of)):
+    if x.shape[: (-2 if total else -1)] != of.shape[: 2 - weight.ndim] or not is_plain((x, weight, of)):
         gates, chosen = top_of_map(of, k, gate)
-        return expert_sums(x, weight, gates, chosen, total, triton_routed)
-    x, weight, _ = in_product_dtype(x, weight, None)
+        return expert_sums(with_slots(x, weight, total), weight, gates, chosen, total, triton_routed)
+    if x.dtype != weight.dtype or torch._C._is_any_autocast_enabled():
+        x, weight, _ = in_product_dtype(x, weight, None)
     if torch.is_grad_enabled() and any(y.requires_grad for y in (x, weight, of)):
         return GatedSums.apply(x, weight, of, k, total, gate)
     return gated_call(x, weight, of, k, total, gate).result(x, weight, of, False)[0]
+
+
+def with_slots(x: Tensor, weight: Tensor, total: bool) -> Tensor:
+    """x with the dimensions of heads and slots that products with sorted rows have."""
+    return x[..., None, None, :] if weight.ndim == 4 and not total else x.unsqueeze(-2)
 
 
 def top_of_map(of: Tensor, k: int, gate: str) -> tuple[Tensor, Tensor]:
@@ -64,25 +68,26 @@ class GatedCall:
         *heads, e, c, o = weight.shape
         h = math.prod(heads)
         t = math.prod(of.shape[:-1]) // h
-        lead = x.shape[: 1 - weight.ndim]
-        self.sizes, self.k, self.total, self.rows = (h, e, c, o), k, total, t * h
-        self.inner = (t, h * e * (c if total else o))  # of rows for all experts
+        lead = of.shape[: 2 - weight.ndim]
+        before = c <= o if h == 1 else total  # gates are multiplied before the product
+        self.sizes, self.k, self.total, self.before, self.rows = (h, e, c, o), k, total, before, t * h
+        self.inner = (t, h * e * (c if before else o))  # of rows for all experts
         self.outer, self.x_shape = (*lead, *(() if total else heads), o), x.shape
-        self.tokens, self.back = (t * h, c) if total else (t, c), (t, o) if total else (t * h, o)
-        self.dtype, self.device = x.dtype, x.device
+        self.tokens, self.back, self.device = (t, c), (t, o), x.device
         self.types = {"DTYPE": tile_type(sums_of(x)), **dict(zip(("MAP", "SLOPE"), TILE_MAPS[gate][1:], strict=True))}
         self.launches = dict[str, KeptLaunch]()
 
     def result(self, x: Tensor, weight: Tensor, of: Tensor, keep: bool):
-        """The result, with a bit of each row for each chosen expert.
+        """The result, a bit of each row for each chosen expert, and what the gradients need besides the operands.
 
-        If not `total`, also the chosen rows if `keep`, and the weight as a matrix [c, h e o].
+        If gates are multiplied before the product: rows times gates. Otherwise: the chosen rows if `keep`, and the
+        weight as a matrix [c, h e o].
         """
         h, e, c, o = self.sizes
         chosen, of = torch.empty(self.rows, device=self.device, dtype=torch.int32), of.contiguous()
-        if self.total:
+        if self.before:
             rows = self.rows_of(x.contiguous(), of, chosen, None, None, True)
-            return torch.mm(rows, weight.reshape(h * e * c, o)).view(self.outer), chosen, None, None
+            return torch.mm(rows, weight.reshape(h * e * c, o)).view(self.outer), chosen, rows, None
         weight = weight if weight.ndim == 4 else weight[None]
         matrix = weight.permute(2, 0, 1, 3).reshape(c, h * e * o)
         every = torch.mm(x.reshape(self.tokens), matrix)
@@ -95,7 +100,7 @@ class GatedCall:
         """The gradients of x, weight and `of` where `wanted`."""
         (h, e, c, o), of = self.sizes, of.contiguous()
         dx, dweight, dof = None, None, torch.empty_like(of) if wanted[2] else None
-        if not self.total:
+        if not self.before:
             rows = self.rows_of(gradient.contiguous(), of, chosen, kept, dof, False)
             if wanted[0]:
                 dx = torch.mm(rows, matrix.t()).view(self.x_shape)
@@ -105,8 +110,7 @@ class GatedCall:
             return dx, dweight, dof
         gradient, x = gradient.reshape(self.back), x.contiguous()
         if wanted[1]:
-            rows = self.rows_of(x, of, chosen, None, None, False)
-            dweight = torch.mm(rows.t(), gradient).view(weight.shape)
+            dweight = torch.mm(kept.t(), gradient).view(weight.shape)
         if wanted[0] or wanted[2]:
             every, dx = torch.mm(gradient, weight.reshape(h * e * c, o).t()), x.new_empty(self.x_shape)
             tensors = {"given": every, "of": of, "chosen": chosen, "out": dx, "kept": None, "others": x, "dof": dof}
@@ -126,7 +130,7 @@ class GatedCall:
         launch = self.launches.get(key)
         if launch is None:
             (_, e, c, o), kernel = self.sizes, gated_rows if name == "rows" else gated_sums
-            width = c if self.total else o
+            width = c if self.before else o
             wide = min(256, padded(width))
             tile = min(max(1, GATED_TILE // wide), padded(self.rows, 1))
             sizes = {"rows": self.rows, "width": width, "each": e, "k": self.k, "ENTRIES": padded(e, 2)}
@@ -145,30 +149,27 @@ class GatedSums(torch.autograd.Function):
         run = gated_call(x, weight, of, k, total, gate)
         out, *saved = run.result(x, weight, of, ctx.needs_input_grad[2])
         ctx.save_for_backward(x, weight, of, *saved)
-        ctx.set_materialize_grads(False)
         ctx.run, ctx.gate = run, gate
         return out
 
     @staticmethod
     def backward(ctx, gradient):
-        if gradient is None:
-            return (None,) * 6
         (x, weight, of, *saved), wanted = ctx.saved_tensors, ctx.needs_input_grad[:3]
         if torch.is_grad_enabled() or not is_plain((gradient,)):
-            found = differentiable_gradients(gradient, x, weight, of, ctx.run.k, ctx.gate, wanted)
+            found = differentiable_gradients(gradient, x, weight, of, ctx.run.k, ctx.run.total, ctx.gate, wanted)
         else:
             found = ctx.run.gradients(gradient, x, weight, of, *saved, wanted)
         return *found, None, None, None
 
 
-def differentiable_gradients(gradient, x, weight, of, k, gate, wanted):
+def differentiable_gradients(gradient, x, weight, of, k, total, gate, wanted):
     """The gradients of x, weight and `of` by operations that have derivatives."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         scores = of if again and of.requires_grad else of.detach().requires_grad_()
         gates, chosen = top_of_map(scores, k, gate)
         own = gates if again else gates.detach()
-    rows, matrices, own, choices = as_blocks(x, weight, own, chosen)
+    rows, matrices, own, choices = as_blocks(with_slots(x, weight, total), weight, own, chosen)
     gradient = gradient.reshape(choices.shape[0], -1, 1, weight.shape[-1])
     dx, dweight, dgates = triton_routed_gradients(gradient, rows, matrices, own, choices, list(wanted))
     dof = None

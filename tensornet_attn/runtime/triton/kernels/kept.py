@@ -21,15 +21,18 @@ class KeptLaunch:
 
     def __call__(self, tensors: dict) -> None:
         """Launches the kernel; a tensor may be None, in every call or in none."""
-        made = self.made
-        if made is not None and not self.kernel.pre_run_hooks:
+        if self.made is not None and not self.kernel.pre_run_hooks:
             values, bits = self.values.copy(), 0
             for place, x in zip(self.places, tensors.values(), strict=True):
                 if x is not None:
                     values[place] = address = x.data_ptr()
                     bits |= address
             if not bits & ALIGNED:
-                self.launch(made, values)
+                runtime, active, made = knobs.runtime, driver.active, self.made
+                stream = active.get_current_stream(active.get_current_device())
+                enter = runtime.launch_enter_hook
+                more = None if enter is None else made.launch_metadata(self.grid, stream, *values)
+                self.run(*self.grid, stream, *self.handles, more, enter, runtime.launch_exit_hook, *values)
                 return
         made = self.kernel[self.grid](**tensors, **self.constants)
         addresses = [x.data_ptr() for x in tensors.values() if x is not None]
@@ -39,15 +42,7 @@ class KeptLaunch:
             self.values = [given[name] for name in names]
             for place in self.places:
                 self.values[place] = None  # tensors are not kept
-            self.made = made
-
-    def launch(self, made, values: list) -> None:
-        """Launches a compiled kernel, as `made[grid]` does."""
-        runtime, active = knobs.runtime, driver.active
-        stream = active.get_current_stream(active.get_current_device())
-        enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook
-        more = None if enter is None else made.launch_metadata(self.grid, stream, *values)
-        made.run(*self.grid, stream, made.function, made.packed_metadata, more, enter, leave, *values)
+            self.made, self.run, self.handles = made, made.run, (made.function, made.packed_metadata)
 
 
 def kept_launch(key: tuple, make) -> KeptLaunch:
