@@ -143,7 +143,10 @@ def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
 
 
 def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
-    """Gates and indices of the chosen experts; rows between two products, for the chosen experts."""
+    """Gates and indices of the chosen experts; rows between two products, for the chosen experts.
+
+    Kernels that choose themselves save the rows of all experts before their product, or the chosen ones after it.
+    """
     topk, products = experts_of(step).topk, experts_of(step).products
     along, k = chosen_of(topk)
     rows = scene.size(leg for leg in topk.legs if leg != along) * int(scene.number(k))
@@ -151,6 +154,12 @@ def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
     if not products:
         return {f"{topk.name}: chosen": 2 * rows}
     between, counted = step.kernel.body[:-1] if step.kernel else (), {*products[-1].gate.legs}
+    if (last := products[-1]).at_once:
+        width, out_width = scene.size(last.summed), scene.size(last.own)
+        each, size = int(scene.number(k)), out_width
+        if before_product(last, scene.size(last.heads), width, out_width):
+            each, size = scene.size((last.expert,)), width
+        return {f"{last.step.name}: rows of experts": rows // int(scene.number(k)) * each * size}
     return {
         f"{one.name}: chosen rows": rows * scene.size(leg for leg in one.legs if leg not in counted) for one in between
     }
@@ -169,6 +178,16 @@ def in_one_product(product: Product, topk: Step, k: int, sizes: Mapping[str, int
     heads = {*product.heads} <= {*product.x.legs} if product.total else not {*product.heads} & {*product.x.legs}
     count = sizes[product.expert]
     return product.gated and not product.slots and heads and count <= min(MOST_FEW * k, MOST_BITS) and _by_itself(topk)
+
+
+def chooses(step: Step) -> bool:
+    """Whether the kernel of a step also makes the choice."""
+    return isinstance(step.form, Experts) and any(product.at_once for product in step.form.products)
+
+
+def before_product(product: Product, heads: int, width: int, out_width: int) -> bool:
+    """Whether kernels multiply by the gates before a product with all experts at once, instead of after it."""
+    return width <= out_width if heads == 1 else product.total
 
 
 def _by_itself(topk: Step) -> bool:

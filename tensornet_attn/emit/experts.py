@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 
-from tensornet_attn.cost.experts import Experts, Product, chosen_of, experts_of
+from tensornet_attn.cost.experts import Experts, Product, chooses, chosen_of, experts_of
 from tensornet_attn.emit.attention import options_of
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import scaled
@@ -48,15 +48,8 @@ def emit_experts(writer: Writer, step: Step) -> None:
 
 def chosen_inside(writer: Writer, step: Step) -> bool:
     """Whether all readers of a choice choose themselves: kernels that compute all experts in one product."""
-    return (
-        step.name not in writer.graph.results
-        and all(
-            isinstance(reader.form, Experts)
-            and any(one.at_once and one.gate.name == step.name for one in reader.form.products)
-            for reader, _ in writer.readers[step.name]
-        )
-        and bool(writer.readers[step.name])
-    )
+    readers = writer.readers[step.name]
+    return bool(readers) and step.name not in writer.graph.results and all(chooses(reader) for reader, _ in readers)
 
 
 def gates_inside(writer: Writer, step: Step) -> bool:

@@ -22,6 +22,7 @@ from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 CHOICE_TILE = 4096  # entries of a program
 MOST_CHOSEN = 16  # entries that kernels choose in turn
 MOST_ENTRIES = 1024  # of a row
+SORTED_TILE = 2048  # tokens times experts of a head
 SORTED_BLOCKS = 128  # programs per head that sort
 
 
@@ -60,7 +61,8 @@ def chosen_of(of: Tensor, by: Tensor | None, k: int, fill: float | None) -> tupl
     """`chosen_entries` without gradients."""
     shape, of, by = of.shape, of.contiguous(), None if by is None else by.contiguous()
     found = of.new_empty((*shape[:-1], k) if fill is None else shape)
-    chosen = torch.empty((*shape[:-1], k), device=of.device, dtype=torch.int64)
+    make = torch.zeros if of.device.type == "cpu" else torch.empty  # valid indices where kernels are only compiled
+    chosen = make((*shape[:-1], k), device=of.device, dtype=torch.int64)
     if of.numel():
         kinds = of.dtype, (of if by is None else by).dtype
         launch = kept_launch(
@@ -167,7 +169,7 @@ def newly_sorted(chosen: Tensor, heads: int, each: int) -> Choices:
     if not count:
         order = torch.zeros(0, device=chosen.device, dtype=torch.int32)
         return Choices(order, order.new_zeros(heads * each), heads, slots)
-    tile = min(max(1, CHOICE_TILE // experts), 256)
+    tile = min(max(1, SORTED_TILE // experts), 256)
     span = tile * -(-tokens // (tile * SORTED_BLOCKS))  # tokens of a program
     blocks = -(-tokens // span)
     order, ends, counts = (
@@ -181,7 +183,7 @@ def newly_sorted(chosen: Tensor, heads: int, each: int) -> Choices:
         kept_launch(("expert_counts", *key), lambda: KeptLaunch(expert_counts, grid, sizes))(
             {"chosen": chosen, "counts": counts}
         )
-        more = {"each": each, "BLOCKS": min(padded(blocks, 2), max(1, CHOICE_TILE // experts))}
+        more = {"each": each, "BLOCKS": min(padded(blocks, 2), max(1, SORTED_TILE // experts))}
         kept_launch(("expert_order", *key), lambda: KeptLaunch(expert_order, grid, sizes | more))(
             {"chosen": chosen, "counts": counts, "order": order, "ends": ends}
         )
