@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, promote_types
+from torch import Tensor
 
 from tensornet_attn.runtime.experts import top_chosen
 from tensornet_attn.runtime.maps import top_entries
@@ -72,7 +72,7 @@ def chosen_of(of: Tensor, by: Tensor | None, k: int, fill: float | None) -> tupl
                 shape,
                 k,
                 fill=fill or 0.0,
-                DTYPE=tile_type(promote_types(promote_types(*kinds), torch.float32)),
+                DTYPE=tile_type(torch.promote_types(torch.promote_types(*kinds), torch.float32)),
             ),
         )
         gates, dense = (found, None) if fill is None else (None, found)

@@ -1,7 +1,6 @@
 """Launches without Triton's binding of arguments, which takes longer on the host than a short kernel on the GPU."""
 
-from triton import knobs
-from triton.runtime import driver
+import triton
 
 from tensornet_attn.runtime.triton.configure import CONFIGS
 
@@ -28,7 +27,7 @@ class KeptLaunch:
                     values[place] = address = x.data_ptr()
                     bits |= address
             if not bits & ALIGNED:
-                runtime, active, made = knobs.runtime, driver.active, self.made
+                runtime, active, made = triton.knobs.runtime, triton.runtime.driver.active, self.made
                 stream = active.get_current_stream(active.get_current_device())
                 enter = runtime.launch_enter_hook
                 more = None if enter is None else made.launch_metadata(self.grid, stream, *values)
