@@ -46,6 +46,16 @@ def test_several_gradients_at_once(name: str) -> None:
         torch.testing.assert_close(found, torch.stack(wanted), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["epa", "sigma_moe"])
+def test_gradients_by_torch_func(name: str) -> None:
+    ours = ta.compile(ta.load(name, legs={"f": 16} | ({} if name == "sigma_moe" else {"h": 2})), "triton", dtype=F64)
+    x, weights = draw(1, 5, 16, seed=0), dict(ours.named_parameters())
+    found = torch.func.grad(lambda own: torch.func.functional_call(ours, own, (x,)).square().sum())(weights)
+    wanted = torch.autograd.grad(ours(x).square().sum(), [*weights.values()])
+    for one, other in zip(found.values(), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
 def test_hooks_unpack_each_tensor_once() -> None:
     ours, _ = layers()
     seen: list[int] = []

@@ -12,7 +12,7 @@ from tensornet_attn.runtime.experts import (
     routed_shape,
     routed_twice,
 )
-from tensornet_attn.runtime.operations import is_plain, one_by_one, operation
+from tensornet_attn.runtime.operations import eager, is_plain, one_by_one, operation
 from tensornet_attn.runtime.products import product_dtype
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.choices import Choices, newly_sorted, sorted_choices
@@ -36,7 +36,7 @@ def triton_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor,
     x, weight, gates = in_product_dtype(x, weight, gates)
     if is_plain_call(x, weight, gates, chosen):
         return plainly_routed(x, weight, gates, chosen, total or weight.ndim == 3, False)
-    return expert_sums(x, weight, gates, chosen, total, triton_routed)
+    return expert_sums(x, weight, gates, chosen, total, watched_routed())
 
 
 def triton_expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
@@ -44,7 +44,12 @@ def triton_expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
     x, weight, _ = in_product_dtype(x, weight, None)
     if is_plain_call(x, weight, None, chosen):
         return plainly_routed(x, weight, None, chosen, weight.ndim == 3, True)
-    return expert_rows(x, weight, chosen, triton_routed)
+    return expert_rows(x, weight, chosen, watched_routed())
+
+
+def watched_routed():
+    """`triton_routed` for operands that are not plain: transforms of torch.func require a Function."""
+    return triton_routed if torch.compiler.is_compiling() else TritonRouted.apply
 
 
 def in_product_dtype(x: Tensor, weight: Tensor, gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -273,7 +278,8 @@ def launch_of_outers(x: Tensor, gradient: Tensor, weight: Tensor, choices: Choic
 def triton_routed_autograd(ctx, gradient):
     """The gradients of the operands that require one."""
     wanted = list(ctx.needs_input_grad[:3])
-    found = triton_routed_gradients(gradient.contiguous(), *ctx.saved_tensors, wanted)
+    compute = triton_routed_gradients if torch.compiler.is_compiling() else TritonRoutedGradients.apply
+    found = compute(gradient.contiguous(), *ctx.saved_tensors, wanted)
     return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
 
 
@@ -283,3 +289,5 @@ triton_routed.register_autograd(triton_routed_autograd, setup_context=routed_sav
 triton_routed_gradients.register_autograd(routed_twice, setup_context=routed_keep_all)
 triton_routed.register_vmap(one_by_one(triton_routed))
 triton_routed_gradients.register_vmap(one_by_one(triton_routed_gradients))
+TritonRouted = eager(triton_routed, routed_save, triton_routed_autograd)
+TritonRoutedGradients = eager(triton_routed_gradients, routed_keep_all, routed_twice)

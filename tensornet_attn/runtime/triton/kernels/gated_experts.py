@@ -18,8 +18,8 @@ from tensornet_attn.runtime.triton.configure import padded
 from tensornet_attn.runtime.triton.kernels.experts import (
     as_blocks,
     in_product_dtype,
-    triton_routed,
     triton_routed_gradients,
+    watched_routed,
 )
 from tensornet_attn.runtime.triton.kernels.gated_experts_kernels import gated_rows, gated_sums
 from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch, kept_launch
@@ -35,7 +35,7 @@ def triton_gated_expert_sums(
     """`gated_expert_sums`, with the same arguments; `gate`: the name of a `tile_map`, or empty."""
     if x.shape[: (-2 if total else -1)] != of.shape[: 2 - weight.ndim] or not is_plain((x, weight, of)):
         gates, chosen = top_of_map(of, k, gate)
-        return expert_sums(with_slots(x, weight, total), weight, gates, chosen, total, triton_routed)
+        return expert_sums(with_slots(x, weight, total), weight, gates, chosen, total, watched_routed())
     if x.dtype != weight.dtype or torch._C._is_any_autocast_enabled():
         x, weight, _ = in_product_dtype(x, weight, None)
     if torch.is_grad_enabled() and any(y.requires_grad for y in (x, weight, of)):
