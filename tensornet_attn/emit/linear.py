@@ -105,7 +105,7 @@ def _only_side(parts: Recurrence, name: str) -> bool:
     return not term.core and term.coefficient == ONE and all(use.name != name for use in others)
 
 
-def _unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
+def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
     """The value of a use and the map that the kernel applies to it; `None` if there is none."""
     if use.name in writer.values:
         return writer.value(use), "None"
@@ -115,10 +115,10 @@ def _unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
     value = writer.value(of).renamed(of.legs, step.legs).renamed(step.legs, use.legs)
     text = own.torch.format(x="x", atom="x") if own.torch else writer.call(own.name, "x")
     text = text.removesuffix("(x)") if text.endswith("(x)") and text.count("(") == 1 else f"lambda x: {text}"
-    return value, _tile_map(writer, own, text) if "linear_attention" in writer.instead else text
+    return value, map_of_tiles(writer, own, text) if "linear_attention" in writer.instead else text
 
 
-def _tile_map(writer: Writer, own: Map, whole: str) -> str:
+def map_of_tiles(writer: Writer, own: Map, whole: str) -> str:
     """The name of a map that Triton kernels apply to tiles; its functions are added beside the class."""
     if own.name not in writer.tile_maps:
         name = writer.tile_maps[own.name] = writer.names.fresh(f"{own.name}_map")
@@ -150,7 +150,7 @@ def _maps(writer: Writer, parts: Recurrence) -> list[str]:
 
 def _sides_maps(writer: Writer, parts: Recurrence) -> list[str]:
     """The maps of the query side and the key side of the only term."""
-    return [_unmapped(writer, side[0])[1] if side else "None" for side in (parts.terms[0].query, parts.terms[0].key)]
+    return [unmapped(writer, side[0])[1] if side else "None" for side in (parts.terms[0].query, parts.terms[0].key)]
 
 
 def emit_sums(writer: Writer, step: Step) -> None:
@@ -218,7 +218,7 @@ def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: st
         text, shape = ones, f"{sequence} 1"
         value = Value(text, (sequence, "1"), False)
     else:
-        text, shape = _matrix(_unmapped(writer, use)[0], parts.heads, (sequence,), term.features)
+        text, shape = _matrix(unmapped(writer, use)[0], parts.heads, (sequence,), term.features)
         if ones:
             text, shape = f"{text} * {ones}", shape.replace(" 1 ", f" {sequence} ")
         value = Value(text, (), True, PRODUCT if ones else ATOM)

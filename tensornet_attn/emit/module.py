@@ -12,6 +12,7 @@ from textwrap import wrap
 from tensornet_attn.emit.attention import emit_attention
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import emit_contraction
+from tensornet_attn.emit.experts import gates_inside
 from tensornet_attn.emit.functions import all_names, carried, imported
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
@@ -211,7 +212,11 @@ def _emit_step(writer: Writer, step: Step) -> None:
         emit_total(writer, step)
     elif step.contraction is not None:
         emit_contraction(writer, step)
-    elif maps_inside(writer, step) or any(summed_with(writer, reader) for reader, _ in writer.readers[step.name]):
+    elif (
+        maps_inside(writer, step)
+        or gates_inside(writer, step)
+        or any(summed_with(writer, reader) for reader, _ in writer.readers[step.name])
+    ):
         return  # part of the call that reads it
     elif step.box is not None:
         emit_box(writer, step)

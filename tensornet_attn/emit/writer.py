@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from textwrap import wrap
 from typing import Any
 
+from tensornet_attn.cost.experts import chooses
 from tensornet_attn.emit import layout
 from tensornet_attn.emit.dimensions import dimensions
 from tensornet_attn.emit.names import Names, locals_of
@@ -76,6 +77,10 @@ class Writer:
         if name not in self.graph.step or "." not in name or len(self.readers[name]) != 1:
             return False
         reader = self.readers[name][0][0]
+        if any(
+            sum(chooses(kernel) for kernel, _ in self.readers[one.name]) > 1 for one, _ in self.readers[reader.name]
+        ):
+            return False  # several kernels compute the reader and the choice
         if reader.contraction is not None:
             fits = len(reader.contraction.terms) > 1
         else:
