@@ -68,6 +68,7 @@ def _registration(graph: Graph, made: Region, name: str, operands: list[Operand]
         f"programs={prod(graph.leg[leg].size or 1 for leg in made.programs)}",
         f"maps={made.maps}",
         f"gradients={tuple(dict.fromkeys(made.gradients))}",
+        *([f"saves={made.saves}"] if made.saved else []),
         f'text=r"""\n{source(made).strip()}\n"""',
     ]
     lines = [f'f"{{__name__}}.{name}",', *(f"{part}," for part in parts)]

@@ -11,6 +11,7 @@ from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
 from tensornet_attn.runtime.operations import own_name
 
 CPP_REGIONS: dict = {}  # name: CppRegion
+SHARE = 4  # of the free memory, a call takes the fourth part at most
 
 
 class CppRegion:
@@ -21,12 +22,24 @@ class CppRegion:
     of each side, and whether programs share it. `masks`: places of mask and key mask, None if there is none, and the
     number of other legs of the mask. `result`: sizes before and after the query leg, and the order of legs for the
     caller. `programs`: their number for a block of one batch element; `maps`: the number of statistics of a row;
-    `gradients`: the operands, by place among these, that have one.
+    `gradients`: the operands, by place among these, that have one. `saves`: the tiles that a block of a program can
+    save for the backward, and its queries and keys; `memory`: the bytes that these may take, None for a quarter of
+    what is free when a call begins.
     """
 
-    def __init__(self, text, operands, masks, result, programs, maps, gradients):
+    def __init__(self, text, operands, masks, result, programs, maps, gradients, saves=(0, 1, 1), memory=None):
         self.text, self.operands, self.masks, self.result = text.strip(), operands, masks, result
         self.programs, self.maps, self.gradients = programs, maps, gradients
+        self.saves, self.memory = saves, memory
+
+
+def free_memory() -> int:
+    """The bytes that processes can still take; 0 if the system does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 0)
+    except OSError:
+        return 0
 
 
 def cpp_region(name: str, **parts) -> str:
@@ -145,7 +158,7 @@ class CppCall:
         self.steps += steps
         self.take(keys, [0 if keys is None else self.m])
 
-    def run(self, name: str, more: list[Tensor], steps: list[int], seed: Tensor | None) -> None:
+    def run(self, name: str, more: list[Tensor | None], steps: list[int], seed: Tensor | None) -> None:
         dtype = str(self.dtype).removeprefix("torch.")
         library = cpp_library(self.region.text, dtype)
         if library is None:  # known only now: tracing compiles nothing
@@ -161,7 +174,22 @@ class CppCall:
             ctypes.c_bool(self.training),
         )
 
-    def gradients(self, out: Tensor, rows: Tensor, gradient: Tensor, seed: Tensor | None) -> dict[int, Tensor]:
+    def room(self, saved: Tensor | None) -> list[Tensor | None]:
+        """The argument for what the forward saves, if the C++ has one."""
+        return [saved] if self.region.saves[0] else []
+
+    def saved(self) -> Tensor | None:
+        """Room for what the forward saves; None if the backward computes it again, because it would take too much."""
+        tiles, queries, keys = self.region.saves
+        blocks = -(-self.n // queries) * -(-self.m // keys)
+        size = self.count * self.region.programs * tiles * blocks * queries * keys
+        most = free_memory() // SHARE if self.region.memory is None else self.region.memory
+        like = next(x for x in self.tensors if x is not None)
+        return like.new_empty(size, dtype=self.dtype) if 0 < size * self.dtype.itemsize <= most else None
+
+    def gradients(
+        self, out: Tensor, rows: Tensor, saved: Tensor | None, gradient: Tensor, seed: Tensor | None
+    ) -> dict[int, Tensor]:
         """The gradients by place among the operands of `blockwise`."""
         threads, made, steps = torch.get_num_threads(), list[Tensor](), list[int]()
         for number in self.region.gradients:
@@ -170,11 +198,12 @@ class CppCall:
             batched = x.ndim > heads + len(sides) and (x.shape[0] > 1 or self.count == 1)
             few = self.count * self.region.programs < threads and "n" not in sizes
             copies = threads if shared or few or not batched else 1  # workers add to a copy each
-            made.append(torch.zeros((copies, *x.shape), dtype=self.dtype))
+            # One copy has the memory order of the operand, which the products before it made.
+            made.append(x.new_zeros((copies, *x.shape)) if copies > 1 else torch.zeros_like(x)[None])
             own = made[-1].stride()[1:]
             lead = x.ndim - heads - len(sides)
             steps += [made[-1].stride(0) if copies > 1 else 0, *([*own] if batched else [0, *own[lead:]])]
-        self.run("backward", [out, rows, gradient.contiguous(), *made], steps, seed)
+        self.run("backward", [out, rows, *self.room(saved), gradient.contiguous(), *made], steps, seed)
         found = {}
         for number, copies in zip(self.region.gradients, made, strict=True):
             place, order, *_ = self.region.operands[number]
@@ -190,11 +219,15 @@ class CppCall:
         return made.sum_to_size(x.shape)
 
 
-def cpp_forward(name: str, operands: list[Tensor | None], call: tuple, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The result in the order of the C++, and the statistics of its rows."""
+def cpp_forward(
+    name: str, operands: list[Tensor | None], call: tuple, seed: Tensor | None, saves: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The result in the order of the C++, the statistics of its rows, and what it saves for the backward, if it may."""
     out, rows = cpp_shapes(name, operands, call)
-    CppCall(name, operands, call).run("forward", [out, rows], [], seed)
-    return out, rows
+    made = CppCall(name, operands, call)
+    saved = made.saved() if saves and made.region.saves[0] else None
+    made.run("forward", [out, rows, *made.room(saved)], [], seed)
+    return out, rows, saved
 
 
 def cpp_shapes(name: str, operands: list[Tensor | None], call: tuple) -> tuple[Tensor, Tensor]:
@@ -212,11 +245,12 @@ def cpp_gradients(
     call: tuple,
     out: Tensor,
     rows: Tensor,
+    saved: Tensor | None,
     gradient: Tensor,
     seed: Tensor | None,
 ) -> dict[int, Tensor]:
     """The gradients by place among the operands of `blockwise`; `out`, `gradient`: in the order of the C++."""
-    return CppCall(name, operands, call).gradients(out, rows, gradient, seed)
+    return CppCall(name, operands, call).gradients(out, rows, saved, gradient, seed)
 
 
 def for_caller(name: str, out: Tensor) -> Tensor:

@@ -48,6 +48,8 @@ class RegionText:
     looks: int = 1
     turned: dict[int, Node] = field(default_factory=dict)  # operands that the function being printed transposes
     taken: set[str] = field(default_factory=set)  # names of buffers
+    saved: dict[Node, int] = field(default_factory=dict)  # products that the forward may save, and their first tiles
+    restores: bool = False  # the function being printed reads them
 
     def __post_init__(self) -> None:
         names = (operand.use.name.replace(".", "_") for operand in self.program.operands)
@@ -77,7 +79,7 @@ class RegionText:
 
     def open(self, online: bool) -> Lines:
         """A pass; `online`: over maps before the division by the sums of their rows, which are otherwise known."""
-        found = Lines(self.graph, self.program, self.operands)
+        found = Lines(self.graph, self.program, self.operands, saved=self.saved, restores=self.restores)
         if not online:
             for node in self.program_maps():
                 found.instead[node] = self.program.divided(node)
