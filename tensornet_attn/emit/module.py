@@ -27,6 +27,7 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.native import memory_for_saved
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
@@ -69,6 +70,7 @@ def emit(
     """
     name = class_name(plan.graph.name, (about, source), all_names())
     writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
+    writer.memory = memory_for_saved(plan)
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)

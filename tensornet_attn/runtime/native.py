@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import pathlib
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
 from tensornet_attn.runtime.operations import own_name
 
 CPP_REGIONS: dict = {}  # name: CppRegion
-SHARE = 4  # of the free memory, a call takes the fourth part at most
+CPP_SHARE = 4  # a call saves for its backward at most this part of the free memory
 
 
 class CppRegion:
@@ -22,9 +23,9 @@ class CppRegion:
     of each side, and whether programs share it. `masks`: places of mask and key mask, None if there is none, and the
     number of other legs of the mask. `result`: sizes before and after the query leg, and the order of legs for the
     caller. `programs`: their number for a block of one batch element; `maps`: the number of statistics of a row;
-    `gradients`: the operands, by place among these, that have one. `saves`: the tiles that a block of a program can
-    save for the backward, and its queries and keys; `memory`: the bytes that these may take, None for a quarter of
-    what is free when a call begins.
+    `gradients`: the operands, by place among these, that have one. `saves`: the tiles of products that each
+    block of a program can save for the backward, and its queries and keys. `memory`: the bytes that these may take;
+    None for a quarter of what is free when the call begins.
     """
 
     def __init__(self, text, operands, masks, result, programs, maps, gradients, saves=(0, 1, 1), memory=None):
@@ -34,12 +35,21 @@ class CppRegion:
 
 
 def free_memory() -> int:
-    """The bytes that processes can still take; 0 if the system does not say."""
+    """The bytes that this process can still take, as far as Linux says; otherwise 0."""
+    lines = system_text("/proc/meminfo").splitlines()
+    found = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
+    most, now = (system_text(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    if most.isdigit() and now.isdigit():
+        found.append(max(0, int(most) - int(now)))
+    return min(found, default=0)
+
+
+def system_text(path: str) -> str:
+    """The text of a file of the system; empty if there is none."""
     try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")), 0)
-    except OSError:
-        return 0
+        return pathlib.Path(path).read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""
 
 
 def cpp_region(name: str, **parts) -> str:
@@ -174,18 +184,22 @@ class CppCall:
             ctypes.c_bool(self.training),
         )
 
-    def room(self, saved: Tensor | None) -> list[Tensor | None]:
-        """The argument for what the forward saves, if the C++ has one."""
-        return [saved] if self.region.saves[0] else []
-
-    def saved(self) -> Tensor | None:
-        """Room for what the forward saves; None if the backward computes it again, because it would take too much."""
+    def room(self) -> Tensor | None:
+        """Memory for the products that the forward saves; None if it would take too much."""
         tiles, queries, keys = self.region.saves
         blocks = -(-self.n // queries) * -(-self.m // keys)
         size = self.count * self.region.programs * tiles * blocks * queries * keys
-        most = free_memory() // SHARE if self.region.memory is None else self.region.memory
-        like = next(x for x in self.tensors if x is not None)
-        return like.new_empty(size, dtype=self.dtype) if 0 < size * self.dtype.itemsize <= most else None
+        most = free_memory() // CPP_SHARE if self.region.memory is None else self.region.memory
+        if not 0 < size * self.dtype.itemsize <= most:
+            return None
+        try:
+            return torch.empty(size, dtype=self.dtype)
+        except RuntimeError:  # other processes have taken it
+            return None
+
+    def optional(self, saved: Tensor | None) -> list[Tensor | None]:
+        """The argument for saved products, if the C++ takes one."""
+        return [saved] if self.region.saves[0] else []
 
     def gradients(
         self, out: Tensor, rows: Tensor, saved: Tensor | None, gradient: Tensor, seed: Tensor | None
@@ -203,7 +217,7 @@ class CppCall:
             own = made[-1].stride()[1:]
             lead = x.ndim - heads - len(sides)
             steps += [made[-1].stride(0) if copies > 1 else 0, *([*own] if batched else [0, *own[lead:]])]
-        self.run("backward", [out, rows, *self.room(saved), gradient.contiguous(), *made], steps, seed)
+        self.run("backward", [out, rows, *self.optional(saved), gradient.contiguous(), *made], steps, seed)
         found = {}
         for number, copies in zip(self.region.gradients, made, strict=True):
             place, order, *_ = self.region.operands[number]
@@ -222,11 +236,11 @@ class CppCall:
 def cpp_forward(
     name: str, operands: list[Tensor | None], call: tuple, seed: Tensor | None, saves: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The result in the order of the C++, the statistics of its rows, and what it saves for the backward, if it may."""
+    """The result in the order of the C++, the statistics of its rows, and products for the backward if it `saves`."""
     out, rows = cpp_shapes(name, operands, call)
     made = CppCall(name, operands, call)
-    saved = made.saved() if saves and made.region.saves[0] else None
-    made.run("forward", [out, rows, *made.room(saved)], [], seed)
+    saved = made.room() if saves else None
+    made.run("forward", [out, rows, *made.optional(saved)], [], seed)
     return out, rows, saved
 
 
@@ -249,7 +263,10 @@ def cpp_gradients(
     gradient: Tensor,
     seed: Tensor | None,
 ) -> dict[int, Tensor]:
-    """The gradients by place among the operands of `blockwise`; `out`, `gradient`: in the order of the C++."""
+    """The gradients by place among the operands of `blockwise`; `out`, `gradient`: in the order of the C++.
+
+    `saved`: products of the forward, which are computed again if it is None.
+    """
     return CppCall(name, operands, call).gradients(out, rows, saved, gradient, seed)
 
 

@@ -54,7 +54,7 @@ def backward(region: RegionText, made: Gradients) -> str:
     stored = [f"{region.operands[number]}_grad" for number in dict.fromkeys(leaf.data[0] for leaf, _ in leaves)]
     fill = [f"fill(sums, {region.maps} * QUERIES, 0);"] if made.maps else []
     lines = [
-        *region.opening(["out", "lse", *(["saved"] if region.saved else []), "gradient"], stored),
+        *region.opening(["out", "lse", *region.optional, "gradient"], stored),
         *gradient_steps(region, [leaf.data[0] for leaf, _ in leaves]),
         "#pragma omp parallel num_threads(threads)",
         "{",

@@ -37,7 +37,7 @@ def forward(region: RegionText) -> str:
     if statistics.stored:
         buffers.append(f"real* most_then = arena.take({region.maps} * QUERIES * key_blocks);")
     lines = [
-        *region.opening([], ["out", "lse", *(["saved"] if region.saved else [])]),
+        *region.opening([], ["out", "lse", *region.optional]),
         "const long tasks = groups * blocks;",
         "#pragma omp parallel num_threads(threads)",
         "{",

@@ -23,8 +23,8 @@ class Lines(Pass):
     sides: dict[str, str] = field(default_factory=dict)  # buffers of a side x width, for products: their width
     pending: list[str] = field(default_factory=list)  # lines that fill them
     turned: dict[int, Node] = field(default_factory=dict)  # operands whose transpose products read, by number
-    saved: dict[Node, int] = field(default_factory=dict)  # products that the forward saves, and their first tiles
-    restores: bool = False  # reads saved products, otherwise saves them
+    saved: dict[Node, int] = field(default_factory=dict)  # products that may be saved: tiles before each
+    restores: bool = False  # reads them, otherwise saves them
 
     def block(self) -> list[str]:
         """The lines for a block of keys."""
@@ -84,13 +84,7 @@ class Lines(Pass):
         node = one.makes[0]
         if node.op == "dot":
             tile = self.tile(node, env)
-            lines = self.product(node, env, tile, self.columns(node), "false")
-            if node not in self.saved:
-                return lines
-            at, size = self.saved_at(node, env), "rows * KEYS * sizeof(real)"
-            if self.restores:
-                return [f"if (saved) std::memcpy({tile}, {at}, {size});", "else {", *indented(lines), "}"]
-            return [*lines, f"if (saved) std::memcpy({at}, {tile}, {size});"]
+            return self.saving(node, env, tile, self.product(node, env, tile, self.columns(node), "false"))
         if node.op in ("softmax", "normalize"):
             return self.online(node, env)
         target = self.row(node, env)
@@ -174,14 +168,19 @@ class Lines(Pass):
 
     # products
 
-    @property
-    def saved_tiles(self) -> int:
-        """The saved tiles of a block of a program."""
-        return sum(self.program.tiles(node.heads) for node in self.saved)
+    def saving(self, node: Node, env: Env, tile: str, lines: list[str]) -> list[str]:
+        """The lines that compute a product; if it is saved, the forward copies it, and the backward reads the copy."""
+        if node not in self.saved:
+            return lines
+        at, size = self.saved_at(node, env), "rows * KEYS * sizeof(real)"
+        if self.restores:
+            return [f"if (saved) std::memcpy({tile}, {at}, {size});", "else {", *indented(lines), "}"]
+        return [*lines, f"if (saved) std::memcpy({at}, {tile}, {size});"]
 
     def saved_at(self, node: Node, env: Env) -> str:
-        """Where a saved tile is: those of a program side by side, each with its blocks of queries and of keys."""
-        tile = f"pair * {self.saved_tiles} + {self.saved[node]} + {self.flat(node.heads, env)}"
+        """Where a saved tile is: all blocks of queries and keys of a tile of a program, then those of the next one."""
+        many = sum(self.program.tiles(one.heads) for one in self.saved)
+        tile = f"pair * {many} + {self.saved[node]} + {self.flat(node.heads, env)}"
         return f"saved + ((({tile}) * blocks + first / QUERIES) * key_blocks + start / KEYS) * TILE"
 
     def product(self, node: Node, env: Env, to: str, ld: str, adds: str, alpha: str = "1") -> list[str]:

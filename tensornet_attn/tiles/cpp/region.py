@@ -48,8 +48,8 @@ class RegionText:
     looks: int = 1
     turned: dict[int, Node] = field(default_factory=dict)  # operands that the function being printed transposes
     taken: set[str] = field(default_factory=set)  # names of buffers
-    saved: dict[Node, int] = field(default_factory=dict)  # products that the forward may save, and their first tiles
-    restores: bool = False  # the function being printed reads them
+    saved: dict[Node, int] = field(default_factory=dict)  # products that may be saved: tiles before each
+    restores: bool = False  # the function being printed reads them, otherwise saves them
 
     def __post_init__(self) -> None:
         names = (operand.use.name.replace(".", "_") for operand in self.program.operands)
@@ -74,6 +74,11 @@ class RegionText:
     @property
     def random(self) -> bool:
         return any(node.op in ("noise", "drop") for node in self.program.nodes.made.values())
+
+    @property
+    def optional(self) -> list[str]:
+        """The name of the memory for saved products, if there are some."""
+        return ["saved"] if self.saved else []
 
     # passes
 

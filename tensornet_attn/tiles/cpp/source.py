@@ -41,8 +41,8 @@ class Region(RegionText):
 
     @property
     def saves(self) -> tuple[int, int, int]:
-        """The tiles that the forward saves for each block of a program, and the queries and keys of a block."""
-        return sum(map(self.program.tiles, (node.heads for node in self.saved))), *self.block
+        """The tiles that each block of a program may save for the backward, and its queries and keys."""
+        return (sum(self.program.tiles(node.heads) for node in self.saved), *self.block)
 
 
 def source(region: Region, kind: str = "float") -> str:
