@@ -110,7 +110,7 @@ def _leg_text(kind: str, size: int | None, maximum: int | None, reach: int | Non
 
 
 def _imports(text: str, needs_math: bool) -> str:
-    used = [name for name in MODULES if re.search(rf"\b{re.escape(name)}\.[a-z_A-Z]+\(|@{name}\.", text)]
+    used = [name for name in MODULES if re.search(rf"\b{re.escape(name)}\.\w+\(|@{name}\.", text)]
     used += ["math"] if needs_math or re.search(r"\bmath\.", text) else []
     own = [f"import {name}" for name in sorted(used)]
     own += ["from dataclasses import dataclass"] if "@dataclass" in text else []

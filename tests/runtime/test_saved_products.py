@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import tensornet_attn as ta
+from tensornet_attn.emit.load import load
 from tensornet_attn.runtime import cpp, native
 from tests.random_call import F64
 
@@ -160,6 +161,15 @@ def test_bands_and_dropout(full: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert numbers(made, x) > 700 * 700
     same(outcome(made, x), again)
     same(outcome(made.eval(), x), outcome(plain.eval(), x))
+
+
+def test_in_one_file() -> None:
+    (made, _), module = layer(), load(ta.emit_source(WIDE, backend="cpp"), "wide_alone")
+    alone = module.Wide(dtype=F64)
+    alone.load_state_dict(made.state_dict())
+    given = [drawn(1, 70, 6), drawn(1, 150, 6)]
+    assert numbers(alone, *given) == SAVED
+    same(outcome(alone, *given), outcome(made, *given))
 
 
 def test_explain_says_what_they_take_and_save() -> None:
