@@ -1,4 +1,4 @@
-"""Measures the table of rates of this machine's CPU, in about half a minute: see `cost/rates.py`.
+"""Measures the table of rates of this machine's CPU, in about 20 seconds: see `cost/rates.py`.
 
 First what every computation is made of. Then, for each implementation, the time of designs that use it, over the
 predicted time: designs at other sizes, and other designs, are predicted from these.
@@ -28,8 +28,9 @@ from tensornet_attn.plan.ways import BLOCKS, DENSE
 from tensornet_attn.spec import Design
 
 SECONDS = 20.0  # of the whole measurement
-SHARE = 0.003  # of this time, for each rate
+SHARE = 0.002  # of this time, for each rate
 LEAST = 2  # minimum number of samples
+LONG = 0.04  # seconds of a call that needs no warm-up
 SAMPLE = 0.002  # minimum seconds of a sample
 CYCLE = 2**23  # bytes: more than the inner caches hold
 COPIED = 2**26  # bytes: more than the caches hold
@@ -64,7 +65,7 @@ PROBES = (
     ("hgrn", ""),
 )
 LENGTHS, LEGS = (256, 1024), {"f": 256}
-PAIRED, HEADS = (256, 1024), 8
+PAIRED, HEADS = (256, 1024), 4
 RIDGE, FACTORS = 0.3, (0.2, 20.0)  # of efficiencies
 MODULE_CALL = 1e-4  # seconds of a call of a module, before its efficiency
 Clock = Callable[[], float]
@@ -78,19 +79,23 @@ class Timing:
         self.clock = clock or (process_time if torch.get_num_threads() == 1 else perf_counter)
 
     def best(self, call: Callable[[], object]) -> float:
-        """The shortest sample within the time for a rate, of at least two. The first call is a warm-up."""
-        call()
-        start = self.clock()
-        call()
-        first = self.clock() - start
+        """The shortest sample within the time for a rate, of at least two. The first call is a warm-up, unless long."""
+        first = self._once(call)
+        if first < LONG:
+            first = self._once(call)
         calls = 1 if first <= 0 else min(1000, max(1, round(SAMPLE / first)))
-        end, times = self.clock() + self.seconds, list[float]()
+        end, times = self.clock() + self.seconds, [first] if calls == 1 else []
         while len(times) < LEAST or self.clock() < end:
             start = self.clock()
             for _ in range(calls):
                 call()
             times.append((self.clock() - start) / calls)
         return max(min(times), 1e-9)
+
+    def _once(self, call: Callable[[], object]) -> float:
+        start = self.clock()
+        call()
+        return self.clock() - start
 
 
 def calibrate(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from tensornet_attn.bench.case import Case
     from tensornet_attn.bench.run import Setting
+    from tensornet_attn.spec import Design
     from tensornet_attn.spec.read import Source
 
 OF_CASES = ("against", "legs", "settings", "causal")
@@ -112,7 +113,7 @@ def bench(
             raise typer.BadParameter(f"--regret measures plans of the torch backend; leave out {others}.")
         from tensornet_attn.cli.regret import measure
 
-        every = [load(name, legs, settings) for name in spelled_out(designs or ["*"])]
+        every = loaded(designs or ["*"], legs, settings)
         wanted = lengths(n) if _given(context, "n") else []
         measure(every, wanted, batch, causal, seed, costs, threads, memory, output, as_json, _say)
         return
@@ -148,8 +149,8 @@ def bench(
         made = of_decoding(_steps(context, designs, n, batch, case_of), listed(backend), setting, _say)
     else:
         names, given = Options(listed(against), listed(backend)), lengths(n)
-        loaded = [load(name, legs, settings) for name in spelled_out(designs or [])]
-        cases = [Case(design, length, batch, causal, dtype, device, seed) for design in loaded for length in given]
+        every = loaded(designs or [], legs, settings)
+        cases = [Case(design, length, batch, causal, dtype, device, seed) for design in every for length in given]
         made = of_cases(cases, names, setting, _say)
     made.run.command = command_line(context)
     for _ in made.measured():  # save after each result, so that an interruption loses none
@@ -276,6 +277,21 @@ def spelled_out(names: list[str]) -> list[str]:
             raise InputError(f"no shipped design matches '{name}'; 'tensornet-attn list' lists all of them.")
         found += several
     return list(dict.fromkeys(found))
+
+
+def loaded(names: list[str], legs: list[str] | None, settings: list[str] | None) -> list[Design]:
+    """The designs, with patterns expanded. Of those that a pattern found, a refused one is skipped, with its error."""
+    from tensornet_attn.errors import DesignError, InputError
+
+    found: list[Design] = []
+    for name in spelled_out(names):
+        try:
+            found.append(load(name, legs, settings))
+        except (DesignError, InputError) as error:
+            if name in names:
+                raise
+            print(f"{name} is skipped: {error}", file=sys.stderr)
+    return found
 
 
 def _writable(output: str | None, plot: str | None) -> None:

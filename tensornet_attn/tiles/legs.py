@@ -17,7 +17,7 @@ from tensornet_attn.tiles.model import Unfit
 
 MOST, DRAWN = 2, 4  # result tiles of a program that share other tiles, or noise: so many leave room for large blocks
 SHARED = 8  # from as many shared tiles on, blocks are small anyway: a program has up to as many result tiles
-ALL = 40  # maximum tiles of one value per program, unless `most` is more: 64 take minutes to compile and 30 kB of stack
+ALL = 48  # maximum tiles of one value per program, unless `most` is more: 64 take minutes to compile and 30 kB of stack
 IN_BLOCK = ("distance", "zeros", "ones", "full")  # constants that are computed per block
 RESERVED = frozenset(  # names that kernels use for other things than legs
     "blocks block pair first start distance in_bounds visible own lead batch seed mask key_mask mask_step "
