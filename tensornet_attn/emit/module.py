@@ -28,6 +28,7 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.native import memory_for_saved
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
@@ -70,6 +71,7 @@ def emit(
     """
     name = class_name(plan.graph.name, (about, source), all_names())
     writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
+    writer.memory = memory_for_saved(plan)
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)
@@ -109,7 +111,7 @@ def _leg_text(kind: str, size: int | None, maximum: int | None, reach: int | Non
 
 
 def _imports(text: str, needs_math: bool) -> str:
-    used = [name for name in MODULES if re.search(rf"\b{re.escape(name)}\.[a-z_A-Z]+\(|@{name}\.", text)]
+    used = [name for name in MODULES if re.search(rf"\b{re.escape(name)}\.\w+\(|@{name}\.", text)]
     used += ["math"] if needs_math or re.search(r"\bmath\.", text) else []
     own = [f"import {name}" for name in sorted(used)]
     own += ["from dataclasses import dataclass"] if "@dataclass" in text else []

@@ -38,6 +38,7 @@ class Writer:
     past_keeps: list[Any] = field(default_factory=list)  # masks created under a condition that has ended
     needs_math: bool = False
     instead: Mapping[str, str] = field(default_factory=dict)  # functions that the backend replaces, by name
+    memory: int | None = None  # bytes that a kernel may save for its backward besides operands; None if free memory may
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
 
     def __post_init__(self) -> None:
