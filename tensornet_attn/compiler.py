@@ -338,8 +338,9 @@ def compile(
     `workload`: training, prefill (no backward) or decoding (one query, many keys); `n`, `m`, `batch`: sizes to optimise
     for, by default those of the workload. `device_costs`: a name from the device table, `this` for measurements of this
     machine, or a Device; the default is generic, on a GPU the most similar one in the table.
-    `memory`: the limit of the predicted peak in bytes, such as "2GiB". `linear_memory`: no tensor has both a query and
-    a key leg, except masks of the caller. `strict`: all regions run on `backend`.
+    `memory`: the limit of the predicted peak in bytes, such as "2GiB"; without it, C++ kernels may save a quarter of
+    the free memory for their backward. `linear_memory`: no tensor has both a query and a key leg, except masks of the
+    caller. `strict`: all regions run on `backend`.
     Raises DesignError if the design is invalid, and InputError if no plan meets the options.
     """
     from tensornet_attn.nn.module import CompiledDesign

@@ -21,6 +21,8 @@ from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops import OPS
 
 Legs = tuple[str, ...]
+MOST_BITS = 31  # experts that kernels note as bits
+MOST_FEW = 3  # times as many experts as are chosen, for which a product with all of them is faster than sorted rows
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Product:
 
     `tokens`: legs that count rows; `heads`: legs with experts of their own; `summed`: legs of both x and weight;
     `own`: legs of the weight alone. `total`: the result sums over heads. `gated` False: the result keeps `expert`, the
-    leg of the experts.
+    leg of the experts. `at_once`: one product has all experts, and kernels choose and multiply by the gates.
     """
 
     step: Step
@@ -43,6 +45,7 @@ class Product:
     own: Legs
     total: bool
     gated: bool
+    at_once: bool = False
 
     @property
     def slots(self) -> bool:
@@ -140,7 +143,10 @@ def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
 
 
 def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
-    """Gates and indices of the chosen experts; rows between two products, for the chosen experts."""
+    """Gates and indices of the chosen experts; rows between two products, for the chosen experts.
+
+    Kernels that choose themselves save the rows of all experts before their product, or the chosen ones after it.
+    """
     topk, products = experts_of(step).topk, experts_of(step).products
     along, k = chosen_of(topk)
     rows = scene.size(leg for leg in topk.legs if leg != along) * int(scene.number(k))
@@ -148,6 +154,12 @@ def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
     if not products:
         return {f"{topk.name}: chosen": 2 * rows}
     between, counted = step.kernel.body[:-1] if step.kernel else (), {*products[-1].gate.legs}
+    if (last := products[-1]).at_once:
+        width, out_width = scene.size(last.summed), scene.size(last.own)
+        each, size = int(scene.number(k)), out_width
+        if before_product(last, scene.size(last.heads), width, out_width):
+            each, size = scene.size((last.expert,)), width
+        return {f"{last.step.name}: rows of experts": rows // int(scene.number(k)) * each * size}
     return {
         f"{one.name}: chosen rows": rows * scene.size(leg for leg in one.legs if leg not in counted) for one in between
     }
@@ -156,6 +168,32 @@ def experts_kept(scene: Scene, step: Step) -> dict[str, int]:
 def _ordered(scene: Scene, legs: Iterable[str]) -> Legs:
     wanted = set(legs)
     return tuple(leg.name for leg in scene.graph.legs if leg.name in wanted)
+
+
+def in_one_product(product: Product, topk: Step, k: int, sizes: Mapping[str, int]) -> bool:
+    """Whether Triton computes all experts in one product, which has larger tiles and sorts nothing.
+
+    Its kernels also choose, by the values themselves.
+    """
+    heads = {*product.heads} <= {*product.x.legs} if product.total else not {*product.heads} & {*product.x.legs}
+    count = sizes[product.expert]
+    return product.gated and not product.slots and heads and count <= min(MOST_FEW * k, MOST_BITS) and _by_itself(topk)
+
+
+def chooses(step: Step) -> bool:
+    """Whether the kernel of a step also makes the choice."""
+    return isinstance(step.form, Experts) and any(product.at_once for product in step.form.products)
+
+
+def before_product(product: Product, heads: int, width: int, out_width: int) -> bool:
+    """Whether kernels multiply by the gates before a product with all experts at once, instead of after it."""
+    return width <= out_width if heads == 1 else product.total
+
+
+def _by_itself(topk: Step) -> bool:
+    """Whether a topk chooses by its own values, among all of them."""
+    assert topk.box is not None
+    return len({*topk.op.uses}) == 1 and [name for name, _ in topk.box.numbers] == ["k"]
 
 
 def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Device, fused: bool = False) -> int:
@@ -173,6 +211,13 @@ def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Devi
     c, o, tokens, heads = (size(legs) for legs in (product.summed, product.own, product.tokens, product.heads))
     rows, weight = tokens * heads * k, heads * sizes[product.expert] * c * o
     put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
+    if product.at_once:
+        every = rows // k * sizes[product.expert]
+        extra = (
+            min(c, o) if heads == 1 else c if product.total else o
+        )  # the width of rows for each expert, which are written and read
+        own = tokens * (c * heads + o if product.total else c + o * heads) + weight
+        return device.time(2 * every * c * o, device.width * (own + 2 * every * extra))
     if fused:  # rows that several experts read stay in the L2 cache
         read = c * tokens * (heads if {*product.heads} <= {*product.x.legs} else 1) * (k if product.slots else 1)
         multiply = device.time(2 * rows * c * o, device.width * (read + weight + rows * o))

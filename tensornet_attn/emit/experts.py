@@ -5,14 +5,16 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 
-from tensornet_attn.cost.experts import Experts, Product, chosen_of, experts_of
+from tensornet_attn.cost.experts import Experts, Product, chooses, chosen_of, experts_of
 from tensornet_attn.emit.attention import options_of
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.dimensions import split
+from tensornet_attn.emit.linear import unmapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Kernel, Step
 from tensornet_attn.ir.values import ATOM, SUM, Legs, Value
+from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.ops.topk import ranks
 
 
@@ -21,7 +23,10 @@ def emit_experts(writer: Writer, step: Step) -> None:
     assert step.kernel is not None
     form = experts_of(step)
     topk, products = form.topk, {product.step.name: product for product in form.products}
-    _choose(writer, topk)
+    if chosen_inside(writer, step):
+        return  # part of the calls that read it
+    if not (products and form.products[-1].at_once):
+        _choose(writer, topk)
     inside = _inside(writer, step.kernel)
     if len(step.kernel.body) > 1:
         names, k = ", ".join(step.kernel.steps[:-1]), writer.integer(chosen_of(topk)[1])
@@ -39,6 +44,21 @@ def emit_experts(writer: Writer, step: Step) -> None:
         elif products:
             emit_box(inside, part)
     writer.needs_math |= inside.needs_math
+
+
+def chosen_inside(writer: Writer, step: Step) -> bool:
+    """Whether all readers of a choice choose themselves: kernels that compute all experts in one product."""
+    readers = writer.readers[step.name]
+    return bool(readers) and step.name not in writer.graph.results and all(chooses(reader) for reader, _ in readers)
+
+
+def gates_inside(writer: Writer, step: Step) -> bool:
+    """Whether kernels compute a map themselves: all its readers are choices that kernels make."""
+    box, readers = step.box, writer.readers[step.name]
+    if box is None or box.function is None or arguments(box) or not readers or step.name in writer.graph.results:
+        return False
+    choices = all(isinstance(one.form, Experts) and chosen_inside(writer, one) for one, _ in readers)
+    return choices and bool(row(box).triton and row(box).slope)
 
 
 def _inside(writer: Writer, kernel: Kernel) -> Writer:
@@ -103,18 +123,28 @@ def _attention(writer: Writer, step: Step, form: Experts, topk: Step) -> None:
 
 def _product(writer: Writer, product: Product, topk: Step) -> Value:
     """One product for the chosen experts, with its coefficient."""
+    weight = writer.value(product.weight).grouped(
+        (*_heads(product.heads), (product.expert,), product.summed, product.own)
+    )
+    total = product.total and product.heads
+    if product.at_once:
+        rows = writer.value(product.x).grouped(
+            _groups(product, product.summed) if total else (*((leg,) for leg in product.tokens), product.summed)
+        )
+        of, gate = unmapped(writer, topk.op.uses[0])
+        scores, k = of.renamed(topk.legs, product.gate.legs), writer.integer(chosen_of(topk)[1])
+        options = [str(bool(total)), *([] if gate == "None" else [gate])]
+        text = writer.call(
+            "gated_expert_sums", rows, weight, scores.grouped(_groups(product, (product.expert,))), k, *options
+        )
+        return scaled(writer, product.step.op.terms[0].coefficient, _apart(writer, text, product))  # type: ignore[union-attr]
     gates, chosen = (
         writer.values[name].renamed(topk.legs, product.gate.legs).grouped(_groups(product, (product.expert,)))
         for name in (_gates(topk), _chosen(topk))
     )
-    weight = writer.value(product.weight).grouped(
-        (*_heads(product.heads), (product.expert,), product.summed, product.own)
-    )
     rows = _rows(product, writer.value(product.x))
     if product.gated:
-        text = writer.call(
-            "expert_sums", rows, weight, gates, chosen, *(["True"] if product.total and product.heads else [])
-        )
+        text = writer.call("expert_sums", rows, weight, gates, chosen, *(["True"] if total else []))
     else:
         text = writer.call("expert_rows", rows, weight, chosen)
     value = _apart(writer, text, product)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from tensornet_attn.graph.model import Box, Contraction, Graph, Step, Use
+from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import OPS
 
@@ -48,7 +48,21 @@ def wanted(graph: Graph, read: Readers, step: Step) -> Legs:
         return _for_box(graph, read, step, reader, reader.box)
     if reader.contraction is not None:
         return _for_contraction(graph, read, step, reader, reader.contraction, use)
+    if reader.kernel is not None:
+        return _for_kernel(graph, reader.kernel, use)
     return step.legs
+
+
+def _for_kernel(graph: Graph, kernel: Kernel, use: Use) -> Legs:
+    """The width that scores sum last: kernels then read rows of queries or keys without a copy that turns them."""
+    parts = [part for part in kernel.body if use in part.op.uses]
+    if len(parts) != 1 or parts[0].contraction is None:
+        return use.legs
+    others = {leg for other in parts[0].op.uses if other != use for leg in other.legs}
+    summed = tuple(leg for leg in use.legs if leg in others and leg not in parts[0].legs)
+    if any(graph.leg[leg].sequence for leg in summed) or not any(graph.leg[leg].sequence for leg in use.legs):
+        return use.legs
+    return tuple(leg for leg in use.legs if leg not in summed) + summed
 
 
 def _for_box(graph: Graph, read: Readers, step: Step, reader: Step, box: Box) -> Legs:

@@ -121,10 +121,10 @@ def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
     value = writer.value(of).renamed(of.legs, step.legs).renamed(step.legs, use.legs)
     text = own.torch.format(x="x", atom="x") if own.torch else writer.call(own.name, "x")
     text = text.removesuffix("(x)") if text.endswith("(x)") and text.count("(") == 1 else f"lambda x: {text}"
-    return value, _tile_map(writer, own, text) if "linear_attention" in writer.instead else text
+    return value, map_of_tiles(writer, own, text) if "linear_attention" in writer.instead else text
 
 
-def _tile_map(writer: Writer, own: Map, whole: str) -> str:
+def map_of_tiles(writer: Writer, own: Map, whole: str) -> str:
     """The name of a map that Triton kernels apply to tiles; its functions are added beside the class."""
     if own.name not in writer.tile_maps:
         name = writer.tile_maps[own.name] = writer.names.fresh(f"{own.name}_map")

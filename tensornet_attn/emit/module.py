@@ -12,6 +12,7 @@ from textwrap import wrap
 from tensornet_attn.emit.attention import emit_attention
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import emit_contraction
+from tensornet_attn.emit.experts import gates_inside
 from tensornet_attn.emit.functions import all_names, carried, imported
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
@@ -27,6 +28,7 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.native import memory_for_saved
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
@@ -69,6 +71,7 @@ def emit(
     """
     name = class_name(plan.graph.name, (about, source), all_names())
     writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
+    writer.memory = memory_for_saved(plan)
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)
@@ -108,7 +111,7 @@ def _leg_text(kind: str, size: int | None, maximum: int | None, reach: int | Non
 
 
 def _imports(text: str, needs_math: bool) -> str:
-    used = [name for name in MODULES if re.search(rf"\b{re.escape(name)}\.[a-z_A-Z]+\(|@{name}\.", text)]
+    used = [name for name in MODULES if re.search(rf"\b{re.escape(name)}\.\w+\(|@{name}\.", text)]
     used += ["math"] if needs_math or re.search(r"\bmath\.", text) else []
     own = [f"import {name}" for name in sorted(used)]
     own += ["from dataclasses import dataclass"] if "@dataclass" in text else []
@@ -211,7 +214,11 @@ def _emit_step(writer: Writer, step: Step) -> None:
         emit_total(writer, step)
     elif step.contraction is not None:
         emit_contraction(writer, step)
-    elif maps_inside(writer, step) or any(summed_with(writer, reader) for reader, _ in writer.readers[step.name]):
+    elif (
+        maps_inside(writer, step)
+        or gates_inside(writer, step)
+        or any(summed_with(writer, reader) for reader, _ in writer.readers[step.name])
+    ):
         return  # part of the call that reads it
     elif step.box is not None:
         emit_box(writer, step)

@@ -29,14 +29,14 @@ def emit_native(writer: Writer, step: Step) -> None:
 
     def registered(tile: str, operands: list[Operand], result: Legs) -> str:
         name = writer.names.fresh(f"{writer.local[step.name]}_cpp")
-        writer.functions |= {_registration(writer.graph, made, name, operands, result)}
+        writer.functions |= {_registration(writer, made, name, operands, result)}
         return name
 
     emit_blockwise(writer, step, registered)
 
 
-def _registration(graph: Graph, made: Region, name: str, operands: list[Operand], result: Legs) -> str:
-    program = made.program
+def _registration(writer: Writer, made: Region, name: str, operands: list[Operand], result: Legs) -> str:
+    graph, program = writer.graph, made.program
     places = {operand.name: place for place, operand in enumerate(operands)}
     by_use = {operand.use: place for place, operand in enumerate(operands) if operand.use is not None}
     lengths = {program.query: "n", program.key: "m", **dict.fromkeys(program.relative, "n + m - 1")}
@@ -68,6 +68,7 @@ def _registration(graph: Graph, made: Region, name: str, operands: list[Operand]
         f"programs={prod(graph.leg[leg].size or 1 for leg in made.programs)}",
         f"maps={made.maps}",
         f"gradients={tuple(dict.fromkeys(made.gradients))}",
+        *([f"saves={made.saves}", f"memory={writer.memory}"] if made.saved else []),
         f'text=r"""\n{source(made).strip()}\n"""',
     ]
     lines = [f'f"{{__name__}}.{name}",', *(f"{part}," for part in parts)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from textwrap import wrap
 from typing import Any
 
+from tensornet_attn.cost.experts import chooses
 from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit import layout
 from tensornet_attn.emit.dimensions import dimensions
@@ -39,6 +40,7 @@ class Writer:
     past_keeps: list[Any] = field(default_factory=list)  # masks created under a condition that has ended
     needs_math: bool = False
     instead: Mapping[str, str] = field(default_factory=dict)  # functions that the backend replaces, by name
+    memory: int | None = None  # bytes that a kernel may save for its backward besides operands; None if free memory may
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
 
     def __post_init__(self) -> None:
@@ -79,6 +81,10 @@ class Writer:
         if name not in self.graph.step or "." not in name or len(self.readers[name]) != 1:
             return False
         reader = self.readers[name][0][0]
+        if any(
+            sum(chooses(kernel) for kernel, _ in self.readers[one.name]) > 1 for one, _ in self.readers[reader.name]
+        ):
+            return False  # several kernels compute the reader and the choice
         if reader.contraction is not None:
             fits = len(reader.contraction.terms) > 1
         else:

@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.experts import Experts, Product, chosen_of, chosen_time, held, read_product, topk_of
+from tensornet_attn.cost.experts import (
+    Experts,
+    Product,
+    chosen_of,
+    chosen_time,
+    held,
+    in_one_product,
+    read_product,
+    topk_of,
+)
 from tensornet_attn.cost.routing import Routing, chosen_behind
 from tensornet_attn.graph.model import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
@@ -93,8 +102,13 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 
     def cost(self, form: Gated, context: Context) -> Cost:
         """Times of the products and of the maps between them: of the chosen experts, and of all experts."""
-        last, hidden, device, sizes, k = form.product, form.hidden, context.device, _sizes(form, context), form.chosen
-        assert isinstance(last, Product)
+        last, hidden, device, sizes, k = (
+            _last(form, context),
+            form.hidden,
+            context.device,
+            _sizes(form, context),
+            form.chosen,
+        )
         assert not isinstance(hidden, str)
         but = f"'{last.step.name}' for the chosen experts only would take"
         worth = 1 - 1e-12  # strictly less, to pay for the sorting
@@ -119,7 +133,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         assert isinstance(product, Product)
         assert not isinstance(hidden, str)
         body = (*(step for step, _ in hidden), product.step)
-        experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, product)) if one is not None))
+        last = _last(form, context)
+        experts = Experts(form.topk, tuple(one for _, one in (*hidden, (step, last)) if one is not None))
         made = replace(step, op=kernel(self.kind, graph, joined, body, experts))
         attended = next((one.attention for one, _ in hidden if one.attention is not None), None)
         inside = f", also in '{attended.steps[-1] if attended else hidden[-1][0].name}'" if hidden else ""
@@ -128,7 +143,10 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
             if attended
             else ""
         )
-        how = f"rows sorted by expert, only the {form.chosen} chosen of {_sizes(form, context)[form.expert]} computed"
+        count = _sizes(form, context)[form.expert]
+        how = f"rows sorted by expert, only the {form.chosen} chosen of {count} computed"
+        if last.at_once:
+            how = f"one product for all {count}, kernels choose {form.chosen} and multiply by their gates"
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], made]}), {step.name: f"{self.name}: {how}{inside}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
@@ -139,10 +157,19 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return replace(made, graph=grouped, chosen=made.chosen | choices)
 
     def on_triton(self, form: object) -> bool:
-        return isinstance(form, Experts) and bool(form.products)  # a choice without products is torch's topk
+        return isinstance(form, Experts)
 
 
 EXPERTS = GroupedExperts()
+
+
+def _last(form: Gated, context: Context) -> Product:
+    """The product with the gates, as the backend computes it."""
+    assert isinstance(form.product, Product)
+    at_once = context.backend == "triton" and in_one_product(
+        form.product, form.topk, form.chosen, _sizes(form, context)
+    )
+    return replace(form.product, at_once=at_once)
 
 
 def _attention_time(graph: Graph, step: Step, context: Context) -> int:

@@ -61,7 +61,7 @@ class Tiles(Implementation[Group]):
             made |= {step.name: step if step.name in against else self.as_kernel(step) for step in group.kernels}
             chosen |= {name: f"blockwise, some queries at a time: {reason}" for name, reason in against.items()}
             fine = [step for step in group.kernels if step.name not in against]
-            chosen |= {step.name: self.describe(self.fit(best, step)) for step in fine}
+            chosen |= {step.name: self.describe(best, step, context) for step in fine}
         return Lowered(replace(graph, steps=tuple(steps_with(graph, best, made, removed))), chosen, refused)
 
     def on_triton(self, form: object) -> bool:
@@ -89,7 +89,8 @@ class Tiles(Implementation[Group]):
                 total += _programs(graph, program) * sum(_macs(graph, program, node) for node in _forward(program))
         return total
 
-    def describe(self, program: Program) -> str:
+    def describe(self, graph: Graph, step: Step, context: Context) -> str:
+        program = self.fit(graph, step)
         beside = " x ".join(f"{tiles} {leg}" for leg, tiles in program.heads.items() if tiles > 1)
         tiles = f", {beside} tiles per program" if beside else ""
         return f"{self.name}{tiles}: no tensor of {program.query} x {program.key} elements"

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import one_by_one, operation, own_name
+from tensornet_attn.runtime.operations import applied, one_by_one, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
-KEEP = 8  # a call is differentiated by torch, which keeps maps, if a block could be this many times as large
+KEPT = 2  # blocks of a call that is differentiated by torch, which keeps maps: faster while they fit into a cache
 FUNCTIONS: dict = {}  # name: (function, legs of each operand, query dimension of the result), see `block_function`
 GRADIENTS: dict = {}  # name: (gradient function, names of the operands), see `block_gradient`
 
@@ -108,8 +108,8 @@ def blockwise(
     larger than its scores). A block has rows of one batch element, or of several if the rows of one are too few: larger
     products are faster, and gradients of keys and values are accumulated less often.
 
-    The backward recomputes each block; with `random`, from the same seed. A call much smaller than a block is computed
-    as plain code instead, which starts in a fraction of the time.
+    The backward recomputes each block; with `random`, from the same seed. A call of few blocks is computed as plain
+    code instead, which starts in a fraction of the time.
     """
     given = [x for x in operands if x is not None]
     seed = torch.randint(2**62, (), device="cpu") if random else None
@@ -128,13 +128,13 @@ def blockwise(
         parts = given if keys == (0, 0, m) else [seen(x, i, legs, piece, call) for i, x in enumerate(given)]
         rows = Rows(piece, call, keys, None, given[0].device)
         return FUNCTIONS[tile][0](rows, *operands_of(parts, call))
-    return Blockwise.apply(seed, (tile, *call), *given)
+    return applied(Blockwise, seed, (tile, *call), *given)
 
 
 def is_small(call: tuple) -> bool:
-    """Whether one block holds the whole call; with gradients, KEEP of them."""
+    """Whether one block holds the whole call; with gradients, KEPT of them."""
     _, n, m, batch, (_, pairs, *keys), *_ = call
-    return n * max(m, *keys, 1) * math.prod(batch) * (KEEP if torch.is_grad_enabled() else 1) <= pairs
+    return n * max(m, *keys, 1) * math.prod(batch) <= pairs * (KEPT if torch.is_grad_enabled() else 1)
 
 
 def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:
@@ -379,7 +379,7 @@ class Blockwise(torch.autograd.Function):
     def backward(ctx, gradient):
         *given, seed = ctx.saved_tensors
         wanted = [i for i in range(len(given)) if ctx.needs_input_grad[2 + i]]
-        found = BlockwiseGradient.apply(gradient, wanted, seed, ctx.call, *given)
+        found = applied(BlockwiseGradient, gradient, wanted, seed, ctx.call, *given)
         return None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
 
 

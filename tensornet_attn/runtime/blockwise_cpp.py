@@ -35,7 +35,8 @@ def blockwise_in_cpp(
     seed = torch.randint(2**62, (), device="cpu") if random else None
     if torch.compiler.is_compiling():
         return for_caller(cpp, blockwise_cpp(given, seed, tile, cpp, *call)[0])
-    return BlockwiseCpp.apply(seed, (tile, cpp, *call), *given)
+    saves = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    return BlockwiseCpp.apply(seed, saves, (tile, cpp, *call), *given)
 
 
 @torch.library.custom_op(operation("blockwise_cpp"), mutates_args=())
@@ -55,7 +56,7 @@ def blockwise_cpp(
 ) -> tuple[Tensor, Tensor]:
     """`blockwise` in C++: the result with its legs in the order of the C++, and the statistics of its rows."""
     call = present, n, m, batch, block, training, sizes, cast
-    return cpp_forward(cpp, operands_of(given, call), call, seed)
+    return cpp_forward(cpp, operands_of(given, call), call, seed)[:2]
 
 
 @blockwise_cpp.register_fake
@@ -84,7 +85,7 @@ def blockwise_cpp_backward(
 ) -> list[Tensor]:
     """The gradients of the operands with indices `wanted`; `gradient`: that of the result of `blockwise_cpp`."""
     call = present, n, m, batch, block, training, sizes, cast
-    every = cpp_gradients(cpp, operands_of(given, call), call, out, rows, gradient, seed)
+    every = cpp_gradients(cpp, operands_of(given, call), call, out, rows, None, gradient, seed)
     places = [place for place, is_present in enumerate(present) if is_present]
     found = [every.get(places[i], torch.zeros(1, dtype=given[i].dtype)) for i in wanted]
     return [
@@ -122,17 +123,17 @@ class BlockwiseCpp(torch.autograd.Function):
     """`blockwise_cpp` in eager mode; second derivatives are those of the functions of blocks."""
 
     @staticmethod
-    def forward(ctx, seed, call, *given):
+    def forward(ctx, seed, saves, call, *given):
         tile, cpp, *ctx.call = call
         ctx.tile, ctx.cpp = tile, cpp
-        out, rows = cpp_forward(cpp, operands_of(given, ctx.call), ctx.call, seed)
-        ctx.save_for_backward(*given, out, rows, seed)
+        out, rows, saved = cpp_forward(cpp, operands_of(given, ctx.call), ctx.call, seed, saves)
+        ctx.save_for_backward(*given, out, rows, saved, seed)
         return for_caller(cpp, out)
 
     @staticmethod
     def backward(ctx, gradient):
-        *given, out, rows, seed = ctx.saved_tensors
-        wanted = [i for i in range(len(given)) if ctx.needs_input_grad[2 + i]]
+        *given, out, rows, saved, seed = ctx.saved_tensors
+        wanted = [i for i in range(len(given)) if ctx.needs_input_grad[3 + i]]
         if torch.is_grad_enabled():
             if seed is not None:
                 raise RuntimeError(
@@ -140,8 +141,8 @@ class BlockwiseCpp(torch.autograd.Function):
                     "derivatives; compile with backend='torch' for second derivatives."
                 )
             found = BlockwiseGradient.apply(gradient, wanted, seed, (ctx.tile, *ctx.call), *given)
-            return None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
+            return None, None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
         gradient = for_cpp(ctx.cpp, gradient)
-        every = cpp_gradients(ctx.cpp, operands_of(given, ctx.call), ctx.call, out, rows, gradient, seed)
+        every = cpp_gradients(ctx.cpp, operands_of(given, ctx.call), ctx.call, out, rows, saved, gradient, seed)
         places = [place for place, is_present in enumerate(ctx.call[0]) if is_present]
-        return None, None, *(every.get(place) if i in wanted else None for i, place in enumerate(places))
+        return None, None, None, *(every.get(place) if i in wanted else None for i, place in enumerate(places))

@@ -38,6 +38,16 @@ def expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total:
     return out.squeeze(-2) if total else out
 
 
+def gated_expert_sums(x: Tensor, weight: Tensor, of: Tensor, k: int, total: bool = False, gate=None) -> Tensor:
+    """`expert_sums` with the k largest of `gate(of)` as gates, by products with all experts.
+
+    x [..., c], or [..., h, c] if `total`, weight [h, e, c, o], of [..., h, e]; or without h, and without `total`.
+    """
+    gates = of if gate is None else gate(of)
+    x = x[..., None, None, :] if weight.ndim == 4 and not total else x.unsqueeze(-2)
+    return expert_sums(x, weight, *top_chosen(gates, gates, k), total, routed_densely)
+
+
 def expert_rows(x: Tensor, weight: Tensor, chosen: Tensor, compute=None) -> Tensor:
     """x weight[h, chosen]: x [..., h or 1, k or 1, c], weight [h, e, c, o], chosen [..., h, k] -> [..., h, k, o].
 

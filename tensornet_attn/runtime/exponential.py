@@ -9,6 +9,8 @@ import math
 import torch
 from torch import Tensor
 
+from tensornet_attn.runtime.operations import applied
+
 FEW_NUMBERS = 512  # numbers for which one call is faster, whatever the values
 LOG2E = 1 / math.log(2)
 
@@ -17,7 +19,7 @@ def exp(x: Tensor) -> Tensor:
     """exp(x), with 0 for results below the smallest normal number."""
     if torch.compiler.is_compiling() or x.device.type != "cpu" or x.element_size() < 4 or x.numel() < FEW_NUMBERS:
         return x.exp()
-    return Exponential.apply(x) if torch.is_grad_enabled() else Exponential.forward(x)
+    return applied(Exponential, x) if torch.is_grad_enabled() else Exponential.forward(x)
 
 
 class Exponential(torch.autograd.Function):

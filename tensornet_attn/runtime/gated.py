@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.fading import faded_gradients, faded_products
-from tensornet_attn.runtime.operations import batch_first, eager, operation
+from tensornet_attn.runtime.operations import applied, batch_first, eager, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.scan import chunks_of, from_chunks, held_before, in_chunks, one_at_a_time
 
@@ -135,7 +135,7 @@ def gated_in_chunks(
     _, operands = expanded(q, e, k, w, v, decay, first)
     if torch.compiler.is_compiling():
         return gated_reads(*operands, undecayed, chunk)
-    return GatedReads.apply(*operands, undecayed, chunk_size(k.shape[-2], chunk))
+    return applied(GatedReads, *operands, undecayed, chunk_size(k.shape[-2], chunk))
 
 
 def after_one_gated_key(
@@ -344,7 +344,7 @@ def gated_kept(ctx):
 def gated_autograd(ctx, g):
     """The gradients of the operands."""
     q, e, k, w, *others = gated_kept(ctx)
-    found = [*GatedGradients.apply(g, q, e, k, w, *others, ctx.undecayed, ctx.chunk)]
+    found = [*applied(GatedGradients, g, q, e, k, w, *others, ctx.undecayed, ctx.chunk)]
     if w is None:
         found[3] = None
     return *found, None, None, None

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import is_plain
+from tensornet_attn.runtime.operations import applied, is_plain
 
 SMALL_CALL = 1 << 16  # numbers whose calls take longer than what is computed with them
 
@@ -39,9 +39,9 @@ def flat_parts(*given: Tensor):
 
 def elu1(x: Tensor) -> Tensor:
     """elu(x) + 1 without cancellation: exp(x) below zero, x + 1 above."""
-    if torch.compiler.is_compiling() or x.numel() <= SMALL_CALL:
+    if torch.compiler.is_compiling():
         return x.clamp(max=0).exp() + x.relu()
-    return Elu1.apply(x) if torch.is_grad_enabled() else Elu1.forward(x)  # `apply` inspects a signature at each call
+    return applied(Elu1, x) if torch.is_grad_enabled() else Elu1.forward(x)
 
 
 class Elu1(torch.autograd.Function):

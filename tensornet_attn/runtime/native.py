@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import pathlib
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
 from tensornet_attn.runtime.operations import own_name
 
 CPP_REGIONS: dict = {}  # name: CppRegion
+CPP_SHARE = 4  # a call saves for its backward at most this part of the free memory
 
 
 class CppRegion:
@@ -21,12 +23,33 @@ class CppRegion:
     of each side, and whether programs share it. `masks`: places of mask and key mask, None if there is none, and the
     number of other legs of the mask. `result`: sizes before and after the query leg, and the order of legs for the
     caller. `programs`: their number for a block of one batch element; `maps`: the number of statistics of a row;
-    `gradients`: the operands, by place among these, that have one.
+    `gradients`: the operands, by place among these, that have one. `saves`: the tiles of products that each
+    block of a program can save for the backward, and its queries and keys. `memory`: the bytes that these may take;
+    None for a quarter of what is free when the call begins.
     """
 
-    def __init__(self, text, operands, masks, result, programs, maps, gradients):
+    def __init__(self, text, operands, masks, result, programs, maps, gradients, saves=(0, 1, 1), memory=None):
         self.text, self.operands, self.masks, self.result = text.strip(), operands, masks, result
         self.programs, self.maps, self.gradients = programs, maps, gradients
+        self.saves, self.memory = saves, memory
+
+
+def free_memory() -> int:
+    """The bytes that this process can still take, as far as Linux says; otherwise 0."""
+    lines = system_text("/proc/meminfo").splitlines()
+    found = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
+    most, now = (system_text(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
+    if most.isdigit() and now.isdigit():
+        found.append(max(0, int(most) - int(now)))
+    return min(found, default=0)
+
+
+def system_text(path: str) -> str:
+    """The text of a file of the system; empty if there is none."""
+    try:
+        return pathlib.Path(path).read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""
 
 
 def cpp_region(name: str, **parts) -> str:
@@ -145,7 +168,7 @@ class CppCall:
         self.steps += steps
         self.take(keys, [0 if keys is None else self.m])
 
-    def run(self, name: str, more: list[Tensor], steps: list[int], seed: Tensor | None) -> None:
+    def run(self, name: str, more: list[Tensor | None], steps: list[int], seed: Tensor | None) -> None:
         dtype = str(self.dtype).removeprefix("torch.")
         library = cpp_library(self.region.text, dtype)
         if library is None:  # known only now: tracing compiles nothing
@@ -161,7 +184,26 @@ class CppCall:
             ctypes.c_bool(self.training),
         )
 
-    def gradients(self, out: Tensor, rows: Tensor, gradient: Tensor, seed: Tensor | None) -> dict[int, Tensor]:
+    def room(self) -> Tensor | None:
+        """Memory for the products that the forward saves; None if it would take too much."""
+        tiles, queries, keys = self.region.saves
+        blocks = -(-self.n // queries) * -(-self.m // keys)
+        size = self.count * self.region.programs * tiles * blocks * queries * keys
+        most = free_memory() // CPP_SHARE if self.region.memory is None else self.region.memory
+        if not 0 < size * self.dtype.itemsize <= most:
+            return None
+        try:
+            return torch.empty(size, dtype=self.dtype)
+        except RuntimeError:  # other processes have taken it
+            return None
+
+    def optional(self, saved: Tensor | None) -> list[Tensor | None]:
+        """The argument for saved products, if the C++ takes one."""
+        return [saved] if self.region.saves[0] else []
+
+    def gradients(
+        self, out: Tensor, rows: Tensor, saved: Tensor | None, gradient: Tensor, seed: Tensor | None
+    ) -> dict[int, Tensor]:
         """The gradients by place among the operands of `blockwise`."""
         threads, made, steps = torch.get_num_threads(), list[Tensor](), list[int]()
         for number in self.region.gradients:
@@ -170,11 +212,12 @@ class CppCall:
             batched = x.ndim > heads + len(sides) and (x.shape[0] > 1 or self.count == 1)
             few = self.count * self.region.programs < threads and "n" not in sizes
             copies = threads if shared or few or not batched else 1  # workers add to a copy each
-            made.append(torch.zeros((copies, *x.shape), dtype=self.dtype))
+            # One copy has the memory order of the operand, which the products before it made.
+            made.append(x.new_zeros((copies, *x.shape)) if copies > 1 else torch.zeros_like(x)[None])
             own = made[-1].stride()[1:]
             lead = x.ndim - heads - len(sides)
             steps += [made[-1].stride(0) if copies > 1 else 0, *([*own] if batched else [0, *own[lead:]])]
-        self.run("backward", [out, rows, gradient.contiguous(), *made], steps, seed)
+        self.run("backward", [out, rows, *self.optional(saved), gradient.contiguous(), *made], steps, seed)
         found = {}
         for number, copies in zip(self.region.gradients, made, strict=True):
             place, order, *_ = self.region.operands[number]
@@ -190,11 +233,15 @@ class CppCall:
         return made.sum_to_size(x.shape)
 
 
-def cpp_forward(name: str, operands: list[Tensor | None], call: tuple, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The result in the order of the C++, and the statistics of its rows."""
+def cpp_forward(
+    name: str, operands: list[Tensor | None], call: tuple, seed: Tensor | None, saves: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The result in the order of the C++, the statistics of its rows, and products for the backward if it `saves`."""
     out, rows = cpp_shapes(name, operands, call)
-    CppCall(name, operands, call).run("forward", [out, rows], [], seed)
-    return out, rows
+    made = CppCall(name, operands, call)
+    saved = made.room() if saves else None
+    made.run("forward", [out, rows, *made.optional(saved)], [], seed)
+    return out, rows, saved
 
 
 def cpp_shapes(name: str, operands: list[Tensor | None], call: tuple) -> tuple[Tensor, Tensor]:
@@ -212,11 +259,15 @@ def cpp_gradients(
     call: tuple,
     out: Tensor,
     rows: Tensor,
+    saved: Tensor | None,
     gradient: Tensor,
     seed: Tensor | None,
 ) -> dict[int, Tensor]:
-    """The gradients by place among the operands of `blockwise`; `out`, `gradient`: in the order of the C++."""
-    return CppCall(name, operands, call).gradients(out, rows, gradient, seed)
+    """The gradients by place among the operands of `blockwise`; `out`, `gradient`: in the order of the C++.
+
+    `saved`: products of the forward, which are computed again if it is None.
+    """
+    return CppCall(name, operands, call).gradients(out, rows, saved, gradient, seed)
 
 
 def for_caller(name: str, out: Tensor) -> Tensor:

@@ -26,14 +26,30 @@ def is_plain(tensors) -> bool:
     """Whether nothing watches or transforms operations on these tensors, some of them None.
 
     What watches: tracing, torch.func, forward derivatives, modes of dispatch, subclasses of Tensor. Tensors on meta
-    have no memory, and the memory of those with a negative bit has other values.
+    have no memory, and the memory of those with a negative bit has other values. Of several gradients at once
+    (`is_grads_batched`) each tensor stands for a batch.
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
         return False
-    plain = torch.Tensor, torch.nn.Parameter
-    return all(x is None or (type(x) in plain and not x.is_meta and not x.is_neg()) for x in tensors)
+    plain, batched = (torch.Tensor, torch.nn.Parameter), torch._C._functorch.is_legacy_batchedtensor
+    return all(x is None or (type(x) in plain and not x.is_meta and not x.is_neg() and not batched(x)) for x in tensors)
+
+
+def for_each_gradient(backward, gradient: torch.Tensor) -> list[torch.Tensor]:
+    """`backward` for each of several gradients at once, as `is_grads_batched` passes them in one tensor."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    found = [backward(one) for one in torch._remove_batch_dim(gradient, level, 0, 0)]
+    return [torch._add_batch_dim(torch.stack(same), 0, level) for same in zip(*found, strict=True)]
+
+
+def applied(function, *given):
+    """`function.apply(*given)`; directly if nothing is transformed: torch's own inspects a signature at each call."""
+    if torch._C._are_functorch_transforms_active():
+        return function.apply(*given)
+    return super(torch.autograd.Function, function).apply(*given)
 
 
 def element(arguments, dims, i: int) -> list:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
-from tensornet_attn.runtime.operations import batch_first, eager, operation
+from tensornet_attn.runtime.operations import applied, batch_first, eager, operation
 
 
 def scan_sums(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor:
@@ -53,7 +53,7 @@ def running(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: 
     x, decay = aligned_ends(x, decay, dims)
     if torch.compiler.is_compiling():
         return faded_sums(x, decay, dims, False)
-    return FadedSums.apply(x, decay, dims, False)
+    return applied(FadedSums, x, decay, dims, False)
 
 
 def aligned_ends(x: Tensor, decay: Tensor, dims: int) -> tuple[Tensor, Tensor]:

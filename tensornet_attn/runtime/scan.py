@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import divided
-from tensornet_attn.runtime.operations import batch_first, eager, operation
+from tensornet_attn.runtime.operations import applied, batch_first, eager, operation
 from tensornet_attn.runtime.products import exact_products
 
 
@@ -130,7 +130,7 @@ def read_in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int, fi
     given = q, k, v, rate, first_[0] if first_ else None, chunk
     if torch.compiler.is_compiling():
         return delta_reads(*given)
-    return DeltaReads.apply(*given[:-1], max(1, min(chunk, k.shape[-2])))
+    return applied(DeltaReads, *given[:-1], max(1, min(chunk, k.shape[-2])))
 
 
 def one_at_a_time() -> bool:
@@ -258,7 +258,7 @@ def delta_keep(ctx, inputs, output):
 
 def delta_autograd(ctx, g):
     """The gradients of the operands."""
-    return *DeltaGradients.apply(g, *kept_operands(ctx), ctx.chunk), None, None
+    return *applied(DeltaGradients, g, *kept_operands(ctx), ctx.chunk), None, None
 
 
 def kept_operands(ctx):

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tensornet_attn.runtime.operations import applied
 from tensornet_attn.runtime.softmax import sink_softmax
 
 
@@ -35,7 +36,7 @@ def attention_beside_sink(
         q, k, v = (t.to(torch.get_autocast_dtype("cpu")) for t in (q, k, v))
     if mask is not None and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float("-inf"))
-    return SinkAttention.apply(q, k, v, sink, mask, causal, scale)[0]
+    return applied(SinkAttention, q, k, v, sink, mask, causal, scale)[0]
 
 
 def sink_takes_kernel(q: Tensor, k: Tensor, mask: Tensor | None, dropout: float) -> bool:
@@ -87,7 +88,7 @@ class SinkAttention(torch.autograd.Function):
     def backward(ctx, g, _):
         """The gradients of the operands."""
         given = (g, *ctx.saved_tensors, ctx.causal, ctx.scale)
-        found = kernel_gradients(*given) if torch.compiler.is_compiling() else SinkGradients.apply(*given)
+        found = kernel_gradients(*given) if torch.compiler.is_compiling() else applied(SinkGradients, *given)
         return *found, None, None, None
 
 

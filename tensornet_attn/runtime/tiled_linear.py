@@ -14,12 +14,18 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import SLOPES, transformed
 
 LINEAR_TILE = 1 << 17  # elements of a tile per thread: the tensors of a tile fit into the L2 cache
+LINEAR_LEAST = 1 << 17  # elements of values up to which plain operations are faster
 LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
 
 
 def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
-    """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, not traced or transformed."""
+    """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, neither traced nor transformed.
+
+    It does not take as few values as LINEAR_LEAST.
+    """
     first = given[0]
+    if given[-1].numel() <= LINEAR_LEAST:
+        return False
     wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
     if torch.compiler.is_compiling() or first.device.type != "cpu" or not wide:
         return False

@@ -53,6 +53,13 @@ def test_a_core_is_folded_into_the_query_of_a_block() -> None:
     assert backward.splitlines()[-1] == "    return d_C, d_Q, d_K, d_V, d_mask, None"
 
 
+def test_rows_that_scores_read_end_with_their_width() -> None:
+    """A block of them is read without a copy that turns it."""
+    source = ta.emit_source(ta.load("thsa", legs={"f": 256, "r": 64, "s": 512}), backend="torch")
+    (line,) = (line for line in forward_of(source).splitlines() if line.strip().startswith("A_q = "))
+    assert line.endswith("# ... n r f")
+
+
 def test_the_backward_makes_what_is_wanted() -> None:
     backward = tile_of(ta.emit_source("hard_fish")).split("\n\n\n")[1]
     assert backward.splitlines()[:2] == [

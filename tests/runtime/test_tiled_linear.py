@@ -22,6 +22,7 @@ SHAPES = [(2, 3, 7, 5, 4, 3), (1, 1, 1, 1, 1, 1), (2, 2, 130, 131, 3, 5), (1, 5,
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled_linear, "LINEAR_TILE", 64)
     monkeypatch.setattr(tiled_linear, "LINEAR_ROWS", 2)
+    monkeypatch.setattr(tiled_linear, "LINEAR_LEAST", 0)
 
 
 def drawn(batch: int, h: int, n: int, m: int, d: int, e: int) -> list[Tensor]:

@@ -18,6 +18,7 @@ MAPS = [(None, None), (maps.elu1, maps.elu1), (torch.tanh, torch.exp)]  # the sl
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled_linear, "LINEAR_TILE", 64)
     monkeypatch.setattr(tiled_linear, "LINEAR_ROWS", 2)
+    monkeypatch.setattr(tiled_linear, "LINEAR_LEAST", 0)
     monkeypatch.setattr(states, "SMALL_CALL", 0)
 
 

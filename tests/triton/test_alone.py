@@ -17,6 +17,7 @@ DESIGNS = {  # of each kind of kernels one
     "hard_fish": {"f": 12, "h": 4, "g": 2},
     "linear": {"f": 12, "h": 2},
     "sigma_moe": {"f": 16, "l": 16},
+    "epa_vk": {"f": 16, "h": 2},
     "fast_weight1": {"f": 12, "h": 2},
 }
 PROGRAM = """

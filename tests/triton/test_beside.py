@@ -10,7 +10,7 @@ from tests.designs.cases import CASES, check, compiled, drawn, inputs_of, normal
 from tests.triton.agreement import near
 
 LINEAR, DELTA, TILES = "triton_linear_attention(", "triton_delta_rule(", "tiled("
-SUMS, ROWS = "triton_expert_sums(", "triton_expert_rows("
+SUMS, ROWS, ONE = "triton_expert_sums(", "triton_expert_rows(", "triton_gated_expert_sums("
 DESIGNS = {
     "band": (TILES,),
     "linear": (LINEAR,),
@@ -20,7 +20,7 @@ DESIGNS = {
 }
 EXPERTS = {  # at sizes where the chosen ones alone are computed
     "sigma_moe": ({"f": 64}, (SUMS, ROWS)),
-    "epa": ({}, (SUMS,)),
+    "epa": ({}, (ONE,)),
 }
 OTHERS = {
     "fmm1": (TILES, LINEAR),
@@ -70,8 +70,8 @@ def test_the_others(name: str, causal: bool) -> None:
     equal_to_loops(name, OTHERS[name], causal)
 
 
-def test_a_topk_stays_with_torch() -> None:
-    assert ta.compile("sigma_moe", "triton").plan.backends == {"G": "torch", "y": "triton"}
+def test_a_choice_is_a_kernel_too() -> None:
+    assert ta.compile("sigma_moe", "triton").plan.backends == {"G": "triton", "y": "triton"}
 
 
 @pytest.mark.rotated

@@ -26,7 +26,10 @@ KERNELS = {
         "delta_gradients_end",
     },
     "delta rule with decay": {"states_between"},
-    "grouped experts": {"expert_counts", "expert_order", "expert_products", "expert_outers"},
+    "grouped experts": {
+        *("choose_entries", "choose_gradient", "expert_counts", "expert_order"),
+        *("expert_products", "expert_joined", "expert_outers", "gated_rows", "gated_sums"),
+    },
 }
 FITS = Used("one", "fp32", "CHUNK 64", 90, 4, 255, 64, 227 * 1024)
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, routed
+from tensornet_attn.runtime.triton.kernels.choices import newly_sorted
 from tensornet_attn.runtime.triton.kernels.experts import (
-    sorted_choices,
     triton_expert_rows,
     triton_expert_sums,
     triton_routed,
@@ -59,10 +59,10 @@ def test_many_tiles(tokens: int, widths: tuple[int, int]) -> None:
 def test_choices_are_sorted_in_blocks() -> None:
     """1,200 choices of 80 experts: some blocks of both; those of one expert stay in the order in which they are."""
     chosen, weight = choices(200, 2, 40, 3), drawn(2, 40, 1, 1)
-    found = sorted_choices(chosen, weight)
+    found = newly_sorted(chosen, 2, 40)
     own = (chosen + torch.tensor([0, 40])[:, None]).flatten()
     assert found.order.tolist() == own.argsort(stable=True).tolist()
-    ends = found.before.view(80, -1)[:, -1]
+    ends = found.ends
     assert ends.tolist() == own.bincount(minlength=80).cumsum(0).tolist()
     x, gates = drawn(200, 2, 1, 1), drawn(200, 2, 3)
     call = x, weight, gates, chosen, 2, 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -31,6 +32,27 @@ def test_activation_checkpointing() -> None:
     y = checkpoint(ours, x, use_reentrant=False)
     found = torch.autograd.grad(y.square().sum(), [x, *ours.parameters()])
     for one, other in zip(found, gradients(torchs, x), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["mhsa", "epa", pytest.param("sigma_moe", marks=pytest.mark.rotated)])
+def test_several_gradients_at_once(name: str) -> None:
+    ours = ta.compile(ta.load(name, legs={"f": 16} | ({} if name == "sigma_moe" else {"h": 2})), "triton", dtype=F64)
+    x = draw(2, 9, 16, seed=0).requires_grad_()
+    y, leaves = ours(x), [x, *ours.parameters()]
+    many = draw(3, 2, 9, 16, seed=1)
+    one_by_one = zip(*(torch.autograd.grad(y, leaves, one, retain_graph=True) for one in many), strict=True)
+    for found, wanted in zip(torch.autograd.grad(y, leaves, many, is_grads_batched=True), one_by_one, strict=True):
+        torch.testing.assert_close(found, torch.stack(wanted), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["epa", "sigma_moe"])
+def test_gradients_by_torch_func(name: str) -> None:
+    ours = ta.compile(ta.load(name, legs={"f": 16} | ({} if name == "sigma_moe" else {"h": 2})), "triton", dtype=F64)
+    x, weights = draw(1, 5, 16, seed=0), dict(ours.named_parameters())
+    found = torch.func.grad(lambda own: torch.func.functional_call(ours, own, (x,)).square().sum())(weights)
+    wanted = torch.autograd.grad(ours(x).square().sum(), [*weights.values()])
+    for one, other in zip(found.values(), wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 

@@ -7,6 +7,9 @@ BESIDE = {
         "expert_rows": "triton_expert_rows",
         "expert_sums": "triton_expert_sums",
         "gated_delta_rule": "triton_gated_delta_rule",
+        "gated_expert_sums": "triton_gated_expert_sums",
         "linear_attention": "triton_linear_attention",
+        "top_chosen": "triton_top_chosen",
+        "top_entries": "triton_top_entries",
     }
 }

@@ -185,14 +185,18 @@ def _gated(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
 
 
 def _experts(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
+    from tensornet_attn.runtime.triton.kernels.choices import triton_top_chosen
     from tensornet_attn.runtime.triton.kernels.experts import triton_expert_rows, triton_expert_sums
+    from tensornet_attn.runtime.triton.kernels.gated_experts import triton_gated_expert_sums
 
-    (x,), (weight,), (gates,) = (
-        _leaves(1, *shape, dtype=dtype) for shape in ((ROWS, 1, width), (4, width, width), (ROWS, 2))
-    )
-    chosen = torch.arange(2 * ROWS).view(ROWS, 2) % 4
-    yield triton_expert_sums(x, weight, gates, chosen)
-    yield triton_expert_rows(x, weight, chosen)
+    x, rows, heads = (_leaves(1, ROWS, *shape, dtype=dtype)[0] for shape in ((width,), (1, width), (2, width)))
+    (weight,), (many,) = (_leaves(1, *shape, width, width, dtype=dtype) for shape in ((4,), (2, 4)))
+    scores, several = (_leaves(1, ROWS, *shape, dtype=dtype)[0] for shape in ((4,), (2, 4)))
+    gates, chosen = triton_top_chosen(scores, scores, 2)
+    yield triton_expert_sums(rows, weight, gates, chosen)
+    yield triton_expert_rows(rows, weight, chosen)
+    yield triton_gated_expert_sums(x, many, several, 2)
+    yield triton_gated_expert_sums(heads, many, several, 2, True)
 
 
 FAMILIES: dict[str, Callable[[int, torch.dtype], Iterator[Tensor]]] = {

@@ -35,7 +35,7 @@ class Sums:
 def backward(region: RegionText, made: Gradients) -> str:
     """The function that adds the gradients of operands to zeros, given the result, its statistics and its gradient."""
     leaves = [(leaf, d) for leaf, d in made.leaves if leaf.op in ("load", "entry")]
-    region.turned = {}
+    region.turned, region.restores = {}, True
     text, sums = region.open(False), Sums()
     totals(region, made, text, leaves, sums)
     for number, (leaf, d) in enumerate(leaves):
@@ -54,7 +54,7 @@ def backward(region: RegionText, made: Gradients) -> str:
     stored = [f"{region.operands[number]}_grad" for number in dict.fromkeys(leaf.data[0] for leaf, _ in leaves)]
     fill = [f"fill(sums, {region.maps} * QUERIES, 0);"] if made.maps else []
     lines = [
-        *region.opening(["out", "lse", "gradient"], stored),
+        *region.opening(["out", "lse", *region.optional, "gradient"], stored),
         *gradient_steps(region, [leaf.data[0] for leaf, _ in leaves]),
         "#pragma omp parallel num_threads(threads)",
         "{",

@@ -16,7 +16,7 @@ from tensornet_attn.tiles.model import Node
 def forward(region: RegionText) -> str:
     """The function that computes the result `out`, and the statistics of its rows, `lse`."""
     program = region.program
-    region.turned = {}
+    region.turned, region.restores = {}, False
     statistics = region.open(True)
     passes, after = [], list[str]()
     one = one_map(program)
@@ -37,7 +37,7 @@ def forward(region: RegionText) -> str:
     if statistics.stored:
         buffers.append(f"real* most_then = arena.take({region.maps} * QUERIES * key_blocks);")
     lines = [
-        *region.opening([], ["out", "lse"]),
+        *region.opening([], ["out", "lse", *region.optional]),
         "const long tasks = groups * blocks;",
         "#pragma omp parallel num_threads(threads)",
         "{",

@@ -23,6 +23,8 @@ class Lines(Pass):
     sides: dict[str, str] = field(default_factory=dict)  # buffers of a side x width, for products: their width
     pending: list[str] = field(default_factory=list)  # lines that fill them
     turned: dict[int, Node] = field(default_factory=dict)  # operands whose transpose products read, by number
+    saved: dict[Node, int] = field(default_factory=dict)  # products that may be saved: tiles before each
+    restores: bool = False  # reads them, otherwise saves them
 
     def block(self) -> list[str]:
         """The lines for a block of keys."""
@@ -81,7 +83,8 @@ class Lines(Pass):
             return one.lines()
         node = one.makes[0]
         if node.op == "dot":
-            return self.product(node, env, self.tile(node, env), self.columns(node), "false")
+            tile = self.tile(node, env)
+            return self.saving(node, env, tile, self.product(node, env, tile, self.columns(node), "false"))
         if node.op in ("softmax", "normalize"):
             return self.online(node, env)
         target = self.row(node, env)
@@ -164,6 +167,21 @@ class Lines(Pass):
         return [f"noise({target}, keys, {given}, {drawn}, {stream}, first + i, start);"]
 
     # products
+
+    def saving(self, node: Node, env: Env, tile: str, lines: list[str]) -> list[str]:
+        """The lines that compute a product; if it is saved, the forward copies it, and the backward reads the copy."""
+        if node not in self.saved:
+            return lines
+        at, size = self.saved_at(node, env), "rows * KEYS * sizeof(real)"
+        if self.restores:
+            return [f"if (saved) std::memcpy({tile}, {at}, {size});", "else {", *indented(lines), "}"]
+        return [*lines, f"if (saved) std::memcpy({at}, {tile}, {size});"]
+
+    def saved_at(self, node: Node, env: Env) -> str:
+        """Where a saved tile is: all blocks of queries and keys of a tile of a program, then those of the next one."""
+        many = sum(self.program.tiles(one.heads) for one in self.saved)
+        tile = f"pair * {many} + {self.saved[node]} + {self.flat(node.heads, env)}"
+        return f"saved + ((({tile}) * blocks + first / QUERIES) * key_blocks + start / KEYS) * TILE"
 
     def product(self, node: Node, env: Env, to: str, ld: str, adds: str, alpha: str = "1") -> list[str]:
         """The call for a product."""

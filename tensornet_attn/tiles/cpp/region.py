@@ -48,6 +48,8 @@ class RegionText:
     looks: int = 1
     turned: dict[int, Node] = field(default_factory=dict)  # operands that the function being printed transposes
     taken: set[str] = field(default_factory=set)  # names of buffers
+    saved: dict[Node, int] = field(default_factory=dict)  # products that may be saved: tiles before each
+    restores: bool = False  # the function being printed reads them, otherwise saves them
 
     def __post_init__(self) -> None:
         names = (operand.use.name.replace(".", "_") for operand in self.program.operands)
@@ -73,11 +75,16 @@ class RegionText:
     def random(self) -> bool:
         return any(node.op in ("noise", "drop") for node in self.program.nodes.made.values())
 
+    @property
+    def optional(self) -> list[str]:
+        """The name of the memory for saved products, if there are some."""
+        return ["saved"] if self.saved else []
+
     # passes
 
     def open(self, online: bool) -> Lines:
         """A pass; `online`: over maps before the division by the sums of their rows, which are otherwise known."""
-        found = Lines(self.graph, self.program, self.operands)
+        found = Lines(self.graph, self.program, self.operands, saved=self.saved, restores=self.restores)
         if not online:
             for node in self.program_maps():
                 found.instead[node] = self.program.divided(node)
@@ -187,9 +194,10 @@ class RegionText:
 
     def turned_buffers(self) -> list[str]:
         """Room for the transposes of operands that have keys or relative positions as rows."""
-        found = ["long turned_pair = -1;"]
+        found = []
         for number, node in self.turned.items():
             count, room = self.program.tiles(node.data[1]), self.room_of(node)
+            found.append(f"long turned{number}_part = -1;")
             found.append(f"real* turned{number} = arena.take({count} * {node.axes[1]}_size * {room});")
         return found
 
@@ -197,18 +205,21 @@ class RegionText:
         return "key_room" if node.axes[0] == self.program.key else "place_room"
 
     def turn(self) -> list[str]:
-        """Transposes operands once for the blocks of a program."""
-        found = []
+        """Transposes operands, once for the programs side by side that share one."""
+        found = list[str]()
         for number, node in self.turned.items():
             width, index = f"{node.axes[1]}_size", [variable for variable in node.data[1] if variable]
             at = f"turned{number} + {self.places.flat(index, {})} * {width} * {self.room_of(node)}"
             length = "key_end" if node.axes[0] == self.program.key else "place_end"
             origin = self.places.address(node, {}, Where({}, {}))
             line = f"turn({at}, {origin}, {self.places.rows_step(node)}, {length}, {width});"
-            found += nested(index, self.program.nodes.sizes, [line])
-        if not found:
-            return []
-        return ["if (turns && turned_pair != pair) {", "  turned_pair = pair;", *indented(found), "}"]
+            part = "batch"
+            for leg in self.programs:
+                part = f"({part} * {leg}_programs + {leg}_at)" if leg in self.program.operands[number].heads else part
+            done = f"turned{number}_part"
+            found += [f"if (turns && {done} != {part}) {{", f"  {done} = {part};"]
+            found += [*indented(nested(index, self.program.nodes.sizes, [line])), "}"]
+        return found
 
     def bases(self) -> list[str]:
         """Where the operands of a program begin."""

@@ -11,6 +11,7 @@ from tensornet_attn.tiles.cpp.backward import backward
 from tensornet_attn.tiles.cpp.factors import with_factors_outside
 from tensornet_attn.tiles.cpp.forward import forward
 from tensornet_attn.tiles.cpp.region import RegionText
+from tensornet_attn.tiles.cpp.saved import saved_products
 from tensornet_attn.tiles.derive import gradients
 
 CACHE = 1024 * 1024  # bytes that the tiles of a block may take: the second cache of a core
@@ -32,10 +33,16 @@ class Region(RegionText):
         self.program = with_factors_outside(self.program)
         super().__post_init__()
         made = gradients(self.program)
+        self.saved = saved_products(self.graph, self.program, made)
         self.gradients = [*dict.fromkeys(leaf.data[0] for leaf, _ in made.leaves if leaf.op in ("load", "entry"))]
         self.text = f"{forward(self)}\n{backward(self, made)}\n"
         fits = ((n, m) for n, m in BLOCKS if self.tiles * n * m * 4 <= CACHE)
         self.block = next(fits, BLOCKS[-1])
+
+    @property
+    def saves(self) -> tuple[int, int, int]:
+        """The tiles that each block of a program may save for the backward, and its queries and keys."""
+        return (sum(self.program.tiles(node.heads) for node in self.saved), *self.block)
 
 
 def source(region: Region, kind: str = "float") -> str:

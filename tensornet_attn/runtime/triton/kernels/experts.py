@@ -1,7 +1,5 @@
 """Products with chosen experts by Triton kernels: one launch for the experts of all heads."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -14,18 +12,14 @@ from tensornet_attn.runtime.experts import (
     routed_shape,
     routed_twice,
 )
-from tensornet_attn.runtime.operations import one_by_one, operation
+from tensornet_attn.runtime.operations import eager, is_plain, one_by_one, operation
+from tensornet_attn.runtime.products import product_dtype
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
-from tensornet_attn.runtime.triton.kernels.experts_kernels import (
-    expert_counts,
-    expert_order,
-    expert_outers,
-    expert_products,
-)
+from tensornet_attn.runtime.triton.kernels.choices import Choices, newly_sorted, sorted_choices
+from tensornet_attn.runtime.triton.kernels.experts_kernels import expert_joined, expert_outers, expert_products
+from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch, kept_launch
 from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
 
-COUNTED = 256  # choices per program that counts the choices of each expert
-COUNTERS = 32  # experts per program
 EXPERTS = (
     (128, 64, 128, 8, 3),
     (64, 64, 128, 8, 3),
@@ -34,24 +28,103 @@ EXPERTS = (
     (32, 32, 32, 4, 1),
     (16, 16, 16, 4, 1),
 )
+MOST_TERMS = 64  # rows that a kernel adds
 
 
 def triton_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, total: bool = False) -> Tensor:
     """`expert_sums`, with the same arguments."""
-    return expert_sums(x, weight, gates, chosen, total, triton_routed)
+    x, weight, gates = in_product_dtype(x, weight, gates)
+    if is_plain_call(x, weight, gates, chosen):
+        return plainly_routed(x, weight, gates, chosen, total or weight.ndim == 3, False)
+    return expert_sums(x, weight, gates, chosen, total, watched_routed())
 
 
 def triton_expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
     """`expert_rows`, with the same arguments."""
-    return expert_rows(x, weight, chosen, triton_routed)
+    x, weight, _ = in_product_dtype(x, weight, None)
+    if is_plain_call(x, weight, None, chosen):
+        return plainly_routed(x, weight, None, chosen, weight.ndim == 3, True)
+    return expert_rows(x, weight, chosen, watched_routed())
+
+
+def watched_routed():
+    """`triton_routed` for operands that are not plain: transforms of torch.func require a Function."""
+    return triton_routed if torch.compiler.is_compiling() else TritonRouted.apply
+
+
+def in_product_dtype(x: Tensor, weight: Tensor, gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The operands in the dtype of products."""
+    dtype = product_dtype(weight)
+    if x.dtype == weight.dtype == dtype and (gates is None or gates.dtype == dtype):
+        return x, weight, gates
+    return x.to(dtype), weight.to(dtype), None if gates is None else gates.to(dtype)
+
+
+def is_plain_call(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor) -> bool:
+    """Whether operands need no expansion and nothing watches them."""
+    return x.shape[: 1 - weight.ndim] == chosen.shape[: 2 - weight.ndim] and is_plain((x, weight, gates, chosen))
+
+
+def plainly_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, total: bool, rows: bool) -> Tensor:
+    """`expert_rows` (`rows`) or `expert_sums` of plain tensors, without the dispatch of operations."""
+    heads, each = (1, weight.shape[0]) if weight.ndim == 3 else weight.shape[:2]
+    choices = sorted_choices(chosen, heads, each)
+    operands = x, weight, gates, chosen, choices.order, choices.ends, total, rows
+    if torch.is_grad_enabled() and any(y is not None and y.requires_grad for y in operands[:3]):
+        return PlainRouted.apply(*operands)
+    return plain_result(*operands)
+
+
+def plain_result(x, weight, gates, chosen, order, ends, total, rows) -> Tensor:
+    """`plainly_routed` without gradients."""
+    own, k, width = weight.shape[:-3], chosen.shape[-1], weight.shape[-1]
+    given, experts, gates, chosen = as_blocks(x, weight, gates, chosen)
+    h = experts.shape[0]
+    with torch.cuda.device_of(x):
+        found, _ = grouped(given, experts, gates, Choices(order, ends, h, k))
+        out = joined(found, None, chosen.shape, 1 if total else h, k if rows else 1)[0]
+    return out.view(*x.shape[: 1 - weight.ndim], *(() if total else own), *((k,) if rows else ()), width)
+
+
+def as_blocks(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor):
+    """x [t, h or 1, k or 1, c], weight [h, e, c, o], gates and chosen [t, h, k] of a plain call."""
+    if weight.ndim == 3:
+        x, weight, gates = x.unsqueeze(-3), weight[None], None if gates is None else gates.unsqueeze(-2)
+        chosen = chosen.unsqueeze(-2)
+    t, sizes = chosen.shape[:-2].numel(), chosen.shape[-2:]
+    gates = None if gates is None else gates.reshape(t, *sizes)
+    return x.reshape(t, *x.shape[-3:]), weight, gates, chosen.reshape(t, *sizes)
+
+
+class PlainRouted(torch.autograd.Function):
+    """`plain_result` with gradients; the sorted choices are saved."""
+
+    @staticmethod
+    def forward(ctx, *operands):
+        ctx.save_for_backward(*operands[:6])
+        ctx.total, ctx.rows = operands[6:]
+        return plain_result(*operands)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (*tensors, order, ends), wanted = ctx.saved_tensors, list(ctx.needs_input_grad[:3])
+        x, weight, gates, chosen = as_blocks(*tensors)
+        t, h, k = chosen.shape
+        gradient = gradient.reshape(t, 1 if ctx.total else h, k if ctx.rows else 1, weight.shape[-1])
+        if torch.is_grad_enabled() or not is_plain((gradient,)):
+            found = triton_routed_gradients(gradient, x, weight, gates, chosen, wanted)
+        else:
+            found = routed_gradients_by(gradient, x, weight, gates, Choices(order, ends, h, k), wanted)
+        some = (y.reshape(own.shape) if one else None for y, own, one in zip(found, tensors, wanted, strict=False))
+        return *some, None, None, None, None, None
 
 
 @torch.library.custom_op(operation("triton_routed"), mutates_args=())
 def triton_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int) -> Tensor:
     """`routed`, with the same arguments: [t, heads, slots, o], rows of all heads in one launch."""
     with torch.cuda.device_of(x):
-        out = grouped(x, weight, gates, sorted_choices(chosen, weight))[0]
-        return summed(out.view(*chosen.shape, out.shape[-1]), heads, slots)
+        rows, _ = grouped(x, weight, gates, newly_sorted(chosen, *weight.shape[:2]))
+        return joined(rows, None, chosen.shape, heads, slots)[0]
 
 
 @torch.library.custom_op(operation("triton_routed_gradients"), mutates_args=())
@@ -59,55 +132,58 @@ def triton_routed_gradients(
     gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, weight and gates where `wanted`, as in `routed_gradients`, otherwise zeros."""
+    found = routed_gradients_by(gradient, x, weight, gates, newly_sorted(chosen, *weight.shape[:2]), wanted)
+    zeros = (y.new_zeros(size) for y, size in ((x, x.shape), (weight, weight.shape), (x, chosen.shape)))
+    return tuple(none if one is None else one for one, none in zip(found, zeros, strict=True))
+
+
+def routed_gradients_by(
+    gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, choices: Choices, wanted: list[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """`triton_routed_gradients` for sorted choices; None where not `wanted`."""
+    dx, dweight, dgates = None, None, None
     with torch.cuda.device_of(gradient):
-        choices = sorted_choices(chosen, weight)
-        back, dots = None, None
         if wanted[0] or wanted[2]:
-            back, dots = grouped(gradient, weight.mT, gates, choices, x if wanted[2] else None)
-        dx = x.new_zeros(x.shape) if back is None else summed(back.view(*chosen.shape, back.shape[-1]), *x.shape[1:3])
-        dweight = outer(x, gradient, gates, weight, choices) if wanted[1] else torch.zeros_like(weight)
-        dgates = x.new_zeros(chosen.shape) if dots is None else dots.sum(0).view(chosen.shape).to(x.dtype)
-        return dx, dweight, dgates
+            rows, dots = grouped(gradient, weight.mT, gates, choices, x if wanted[2] else None)
+            sizes = x.shape[0], choices.heads, choices.slots
+            dx, dgates = joined(rows, dots, sizes, *(x.shape[1:3] if wanted[0] else sizes[1:]))
+        if wanted[1]:
+            dweight = outer(x, gradient, gates, weight, choices)
+    return dx, dweight, dgates
 
 
-@dataclass(frozen=True)
-class Choices:
-    """Choices [t, h, k] sorted by expert: `order` of all t h k, `before` as in the kernels, blocks, experts, h, k."""
+def joined(
+    rows: Tensor, dots: Tensor | None, sizes: tuple[int, ...], heads: int, slots: int
+) -> tuple[Tensor, Tensor | None]:
+    """The results of choices [t, h, k, o], summed over h if `heads` is 1 and over k if `slots` is 1; and dots summed.
 
-    order: Tensor
-    before: Tensor
-    blocks: int
-    experts: int
-    heads: int
-    slots: int
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """The numbers of choices, blocks and experts."""
-        return len(self.order), self.blocks, self.experts
-
-
-def sorted_choices(chosen: Tensor, weight: Tensor) -> Choices:
-    """Sorts choices [t, h, k] of experts of a weight [h, e, c, o] by counting, without synchronising the device."""
-    _, heads, slots = chosen.shape
-    chosen, count, each = chosen.contiguous(), chosen.numel(), weight.shape[1]
-    experts, blocks = heads * each, max(1, -(-count // COUNTED))
-    counts = torch.empty(experts * blocks, device=chosen.device, dtype=torch.int32)
-    order = torch.empty(count, device=chosen.device, dtype=torch.int32)
-    tile = min(COUNTERS, padded(experts))
-    grid, how = (blocks, -(-experts // tile)), {"BLOCK": COUNTED, "EXPERTS": tile, "num_warps": 4}
-    sizes = count, blocks, heads, slots, each
-    expert_counts[grid](chosen, counts, *sizes, **how)
-    before = counts.cumsum(0, dtype=torch.int32)
-    if count:
-        expert_order[grid](chosen, counts, before, order, *sizes, **how)
-    return Choices(order, before, blocks, experts, heads, slots)
+    `sizes`: t, h and k. dots [columns, choices] become [t, h, k], in the dtype of the rows.
+    """
+    t, h, k = sizes
+    width, terms = rows.shape[-1], (h // heads) * (k // slots)
+    beside = terms == k // slots or slots == 1  # the terms of a sum are adjacent rows
+    out = rows if terms == 1 else rows.new_empty(rows.shape[0] // terms, width)
+    if terms == 1 or not rows.numel() or not beside or terms > MOST_TERMS:
+        dgates = None if dots is None else dots.sum(0).view(t, h, k).to(rows.dtype)
+        if terms > 1:
+            over = [dim for dim, one, all_of in ((1, heads, h), (2, slots, k)) if one < all_of]
+            out = rows.view(t, h, k, width).sum(over)
+        return out.view(t, heads, slots, width), dgates
+    dgates = None if dots is None else rows.new_empty(t, h, k)
+    key = ("expert_joined", rows.shape, terms, None if dots is None else dots.shape, rows.dtype, rows.device)
+    kept_launch(key, lambda: launch_of_joined(rows, dots, terms))(
+        {"rows": rows, "out": out, "dots": dots, "dgates": dgates}
+    )
+    return out.view(t, heads, slots, width), dgates
 
 
-def summed(rows: Tensor, heads: int, slots: int) -> Tensor:
-    """Sums choice results [t, h, k, o] over h if `heads` is 1, and over k if `slots` is 1."""
-    over = [dim for dim, size in ((1, heads), (2, slots)) if size == 1 and rows.shape[dim] != 1]
-    return rows.sum(over, keepdim=True) if over else rows
+def launch_of_joined(rows: Tensor, dots: Tensor | None, terms: int) -> KeptLaunch:
+    """The launch that adds adjacent rows."""
+    (choices, width), wide = rows.shape, min(256, padded(rows.shape[-1]))
+    count, each = choices // terms, max(1, 2048 // wide)
+    constants = {"count": count, "choices": choices, "width": width, "columns": 0 if dots is None else len(dots)}
+    constants |= {"TERMS": terms, "DTYPE": tile_type(sums_of(rows)), "ROWS": each, "WIDTH": wide, "num_warps": 4}
+    return KeptLaunch(expert_joined, (-(-count // each), -(-width // wide)), constants)
 
 
 def experts_config(x: Tensor, width: int, out_width: int, rows: int) -> dict:
@@ -135,40 +211,75 @@ def grouped(
     given [t, h or 1, k or 1, c], weight [h, e, c, o] by its strides, other [t, h or 1, k or 1, o]. The grid has an
     upper bound of tiles (full tiles plus one per expert), so that no count is read from the device.
     """
-    width, out_width = weight.shape[-2:]
-    count = len(choices.order)
-    config, given = experts_config(given, width, out_width, count), given.contiguous()
-    out, columns = given.new_empty(count, out_width), -(-out_width // config["OUTER"])
-    dots = None if other is None else given.new_empty(columns, count, dtype=sums_of(given))
-    if out.numel():
-        rows = None if other is None else other.contiguous()
-        weight = weight.flatten(0, 1)
-        expert_products[(-(-count // config["ROWS"]) + choices.experts, columns)](
-            given, weight, None if gates is None else gates.contiguous(), out, rows, dots, choices.order,
-            choices.before, *choices.counts, *weight.stride(), width, out_width, choices.heads, choices.slots,
-            *given.shape[1:3], *((1, 1) if other is None else other.shape[1:3]), EXPERTS=padded(choices.experts),
-            **config,
-        )  # fmt: skip
+    given, count, (*_, out_width) = given.contiguous(), choices.order.shape[0], weight.shape
+    out = given.new_empty(count, out_width)
+    if not out.numel():
+        return out, None if other is None else given.new_zeros(1, count, dtype=sums_of(given))
+    shapes = given.shape, weight.shape, weight.stride(), choices.slots, None if other is None else other.shape
+    launch = kept_launch(
+        ("expert_products", *shapes, gates is None, given.dtype, given.device),
+        lambda: launch_of_products(given, weight, choices, other),
+    )
+    dots = None if other is None else given.new_empty(launch.grid[1], count, dtype=sums_of(given))
+    launch({
+        "given": given, "weight": weight, "gates": None if gates is None else gates.contiguous(), "out": out,
+        "others": None if other is None else other.contiguous(), "dots": dots, "order": choices.order,
+        "ends": choices.ends,
+    })  # fmt: skip
     return out, dots
+
+
+def launch_of_products(given: Tensor, weight: Tensor, choices: Choices, other: Tensor | None) -> KeptLaunch:
+    """The launch of `grouped` for tensors like these."""
+    count, (heads, each, width, out_width) = len(choices.order), weight.shape
+    config = experts_config(given, width, out_width, count)
+    names = ("weight_head", "weight_expert", "weight_in", "weight_out")
+    constants = dict(zip(names, weight.stride(), strict=True)) | config
+    constants |= {"choices": count, "experts": heads * each, "each": each, "width": width, "out_width": out_width}
+    constants |= widths_of(choices, given, other) | {"EXPERTS": padded(heads * each)}
+    grid = -(-count // config["ROWS"]) + heads * each, -(-out_width // config["OUTER"])
+    return KeptLaunch(expert_products, grid, constants)
+
+
+def widths_of(choices: Choices, given: Tensor, other: Tensor | None) -> dict:
+    """The numbers of heads and slots of choices and of two tensors of rows."""
+    own, others = given.shape[1:3], (1, 1) if other is None else other.shape[1:3]
+    return {
+        "heads": choices.heads, "slots": choices.slots, "given_heads": own[0], "given_slots": own[1],
+        "other_heads": others[0], "other_slots": others[1],
+    }  # fmt: skip
 
 
 def outer(x: Tensor, gradient: Tensor, gates: Tensor | None, weight: Tensor, choices: Choices) -> Tensor:
     """The sums of gates x^T gradient over the choices of each expert, shaped like weight [h, e, c, o]."""
-    width, out_width = weight.shape[-2:]
-    config, out = experts_config(x, width, out_width, len(choices.order)), weight.new_empty(weight.shape)
+    out = weight.new_empty(weight.shape)
     if out.numel():
-        expert_outers[(choices.experts, -(-width // config["INNER"]), -(-out_width // config["OUTER"]))](
-            x.contiguous(), gradient.contiguous(), None if gates is None else gates.contiguous(), out,
-            choices.order, choices.before, *choices.counts[:2], width, out_width, choices.heads, choices.slots,
-            *x.shape[1:3], *gradient.shape[1:3], **config,
-        )  # fmt: skip
+        shapes = x.shape, gradient.shape, weight.shape, choices.slots
+        launch = kept_launch(
+            ("expert_outers", *shapes, gates is None, x.dtype, x.device),
+            lambda: launch_of_outers(x, gradient, weight, choices),
+        )
+        launch({
+            "given": x.contiguous(), "gradient": gradient.contiguous(), "out": out, "order": choices.order,
+            "gates": None if gates is None else gates.contiguous(), "ends": choices.ends,
+        })  # fmt: skip
     return out
+
+
+def launch_of_outers(x: Tensor, gradient: Tensor, weight: Tensor, choices: Choices) -> KeptLaunch:
+    """The launch of `outer` for tensors like these."""
+    heads, each, width, out_width = weight.shape
+    config = experts_config(x, width, out_width, len(choices.order))
+    grid = heads * each, -(-width // config["INNER"]), -(-out_width // config["OUTER"])
+    sizes = {"width": width, "out_width": out_width}
+    return KeptLaunch(expert_outers, grid, sizes | widths_of(choices, x, gradient) | config)
 
 
 def triton_routed_autograd(ctx, gradient):
     """The gradients of the operands that require one."""
     wanted = list(ctx.needs_input_grad[:3])
-    found = triton_routed_gradients(gradient.contiguous(), *ctx.saved_tensors, wanted)
+    compute = triton_routed_gradients if torch.compiler.is_compiling() else TritonRoutedGradients.apply
+    found = compute(gradient.contiguous(), *ctx.saved_tensors, wanted)
     return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
 
 
@@ -178,3 +289,5 @@ triton_routed.register_autograd(triton_routed_autograd, setup_context=routed_sav
 triton_routed_gradients.register_autograd(routed_twice, setup_context=routed_keep_all)
 triton_routed.register_vmap(one_by_one(triton_routed))
 triton_routed_gradients.register_vmap(one_by_one(triton_routed_gradients))
+TritonRouted = eager(triton_routed, routed_save, triton_routed_autograd)
+TritonRoutedGradients = eager(triton_routed_gradients, routed_keep_all, routed_twice)

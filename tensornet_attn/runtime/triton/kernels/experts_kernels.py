@@ -1,18 +1,11 @@
 """Kernels of products with chosen experts: choices sorted by expert; the product gathers and scatters rows.
 
 Choice c of [t, heads, slots] belongs to token c // (heads slots), one head and one slot. Experts of all heads are
-numbered consecutively. `before` has the cumulative number of choices, by expert and then by block of choices.
+numbered consecutively; `ends` has the end of each expert in `order`, the sorted choices.
 """
 
 import triton
 import triton.language as tl
-
-
-@triton.jit
-def expert_of(chosen, choice, choices, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr):
-    """The experts of these choices, -1 beyond the last choice; a head has `each` experts."""
-    found = tl.load(chosen + choice, choice < choices, 0) + choice // slots % heads * each
-    return tl.where(choice < choices, found, -1)
 
 
 @triton.jit
@@ -27,62 +20,33 @@ def row_of(choice, heads: tl.constexpr, slots: tl.constexpr, own_heads: tl.const
 
 
 @triton.jit
-def expert_counts(
-    chosen, counts, choices, blocks, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr,
-    BLOCK: tl.constexpr, EXPERTS: tl.constexpr,
-):  # fmt: skip
-    """The number of choices of each expert in a block of [t, heads, slots]: counts [heads each, blocks]."""
-    e = tl.program_id(1) * EXPERTS + tl.arange(0, EXPERTS)
-    choice = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    own = expert_of(chosen, choice, choices, heads, slots, each)
-    found = tl.sum((own[:, None] == e[None, :]).to(tl.int32), 0)
-    tl.store(counts + e * blocks + tl.program_id(0), found, e < heads * each)
-
-
-@triton.jit
-def expert_order(
-    chosen, counts, before, order, choices, blocks, heads: tl.constexpr, slots: tl.constexpr, each: tl.constexpr,
-    BLOCK: tl.constexpr, EXPERTS: tl.constexpr,
-):  # fmt: skip
-    """The choices sorted by expert, stably: order [choices]."""
-    e = tl.program_id(1) * EXPERTS + tl.arange(0, EXPERTS)
-    choice = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    own = expert_of(chosen, choice, choices, heads, slots, each)
-    one = (own[:, None] == e[None, :]).to(tl.int32)
-    at, in_bounds = e * blocks + tl.program_id(0), e < heads * each
-    first = tl.load(before + at, in_bounds, 0) - tl.load(counts + at, in_bounds, 0)
-    place = tl.sum(one * (first[None, :] + tl.cumsum(one, 0) - 1), 1)
-    tl.store(order + place, choice, tl.sum(one, 1) > 0)
-
-
-@triton.jit
 def expert_products(
-    given, weight, gates, out, others, dots, order, before,
-    choices, blocks, experts, weight_expert, weight_in, weight_out, width, out_width,
+    given, weight, gates, out, others, dots, order, ends,
+    choices, experts, each, weight_head, weight_expert, weight_in, weight_out, width, out_width,
     heads: tl.constexpr, slots: tl.constexpr, given_heads: tl.constexpr, given_slots: tl.constexpr,
     other_heads: tl.constexpr, other_slots: tl.constexpr, EXPERTS: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
 ):  # fmt: skip
     """out[c] = gates[c] given[row of c] weight[expert of c] for each choice c; a program has a tile of one expert.
 
-    given [t, heads or 1, slots or 1, width], weight [experts, width, out_width] by its strides, out [choices,
+    given [t, heads or 1, slots or 1, width], weight [heads, each, width, out_width] by its strides, out [choices,
     out_width]. dots [column blocks, choices]: partial inner products with the rows of `others`, before the gates.
     """
     e = tl.arange(0, EXPERTS)
-    ends = tl.load(before + (e + 1) * blocks - 1, e < experts, choices)
-    begins = tl.load(before + e * blocks - 1, (e > 0) & (e < experts), 0)
-    tiles = tl.where(e < experts, (ends - begins + ROWS - 1) // ROWS, 0)
+    until = tl.load(ends + e, e < experts, choices)
+    begins = tl.load(ends + e - 1, (e > 0) & (e < experts), 0)
+    tiles = tl.where(e < experts, (until - begins + ROWS - 1) // ROWS, 0)
     last = tl.cumsum(tiles, 0)  # tiles up to and including this expert
     here = (tl.program_id(0) < last) & (tl.program_id(0) >= last - tiles)  # true for at most one expert
     own = tl.sum(tl.where(here, e, 0), 0)
     first = tl.sum(tl.where(here, begins + (tl.program_id(0) - last + tiles) * ROWS, 0), 0)
     place = first + tl.arange(0, ROWS)
-    in_bounds = place < tl.sum(tl.where(here, ends, 0), 0)
+    in_bounds = place < tl.sum(tl.where(here, until, 0), 0)
     choice = tl.load(order + place, in_bounds, 0)
     taken = row_of(choice, heads, slots, given_heads, given_slots) * width
     o = tl.program_id(1) * OUTER + tl.arange(0, OUTER)
     in_o = (o < out_width)[None, :]
-    weight += own.to(tl.int64) * weight_expert
+    weight += (own // each).to(tl.int64) * weight_head + (own % each).to(tl.int64) * weight_expert
     found = tl.zeros([ROWS, OUTER], DTYPE)
     for begin in range(0, width, INNER):
         c = begin + tl.arange(0, INNER)
@@ -101,7 +65,7 @@ def expert_products(
 
 @triton.jit
 def expert_outers(
-    given, gradient, gates, out, order, before, choices, blocks, width, out_width,
+    given, gradient, gates, out, order, ends, width, out_width,
     heads: tl.constexpr, slots: tl.constexpr, given_heads: tl.constexpr, given_slots: tl.constexpr,
     other_heads: tl.constexpr, other_slots: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, OUTER: tl.constexpr,
@@ -112,7 +76,7 @@ def expert_outers(
     out_width]; one block per program.
     """
     own = tl.program_id(0).to(tl.int64)
-    begin, end = tl.load(before + own * blocks - 1, own > 0, 0), tl.load(before + (own + 1) * blocks - 1)
+    begin, end = tl.load(ends + own - 1, own > 0, 0), tl.load(ends + own)
     c = tl.program_id(1) * INNER + tl.arange(0, INNER)
     o = tl.program_id(2) * OUTER + tl.arange(0, OUTER)
     found = tl.zeros([INNER, OUTER], DTYPE)
@@ -129,3 +93,25 @@ def expert_outers(
         found += tl.dot(x, g, input_precision=PRECISION)
     out += own * width * out_width
     tl.store(out + c[:, None] * out_width + o[None, :], found, (c < width)[:, None] & (o < out_width)[None, :])
+
+
+@triton.jit
+def expert_joined(
+    rows, out, dots, dgates, count, choices, columns, width,
+    TERMS: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """out[r] = the sum of the rows [r TERMS, (r + 1) TERMS); dgates[c] = the sum of dots[column block, c], if given."""
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    o = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    in_bounds = (r < count)[:, None] & (o < width)[None, :]
+    first, found = r.to(tl.int64) * TERMS, tl.zeros([ROWS, WIDTH], DTYPE)
+    for term in tl.static_range(TERMS):
+        found += tl.load(rows + (first + term)[:, None] * width + o[None, :], in_bounds, 0.0).to(DTYPE)
+    tl.store(out + r.to(tl.int64)[:, None] * width + o[None, :], found, in_bounds)
+    if dots is not None:  # noqa: SIM102 - known when it compiles
+        if tl.program_id(1) == 0:
+            for term in tl.static_range(TERMS):
+                gate = tl.zeros([ROWS], DTYPE)
+                for column in range(columns):
+                    gate += tl.load(dots + column * choices + first + term, r < count, 0.0)
+                tl.store(dgates + first + term, gate, r < count)

@@ -1,5 +1,7 @@
 """Launches without Triton's binding of arguments, which takes longer on the host than a short kernel on the GPU."""
 
+import triton
+
 from tensornet_attn.runtime.triton.configure import CONFIGS
 
 MOST_KEPT = 1024  # configurations and launches
@@ -14,24 +16,41 @@ class KeptLaunch:
     """
 
     def __init__(self, kernel, grid: tuple[int, ...], constants: dict):
-        self.kernel, self.grid, self.constants, self.compiled = kernel, (*grid, 1, 1)[:3], constants, None
+        self.kernel, self.grid, self.constants, self.made = kernel, (*grid, 1, 1)[:3], constants, None
 
     def __call__(self, tensors: dict) -> None:
         """Launches the kernel; a tensor may be None, in every call or in none."""
-        addresses = {name: x.data_ptr() for name, x in tensors.items() if x is not None}
-        aligned = not any(address & ALIGNED for address in addresses.values())
-        if self.compiled is not None and aligned and not self.kernel.pre_run_hooks:
-            values = self.values.copy()
-            for place, address in zip(self.places, addresses.values(), strict=True):
-                values[place] = address
-            self.compiled(*values)
-            return
+        if self.made is not None and not self.kernel.pre_run_hooks:
+            values, bits = self.values.copy(), 0
+            for place, x in zip(self.places, tensors.values(), strict=True):
+                if x is not None:
+                    values[place] = address = x.data_ptr()
+                    bits |= address
+            if not bits & ALIGNED:
+                runtime, active, made = triton.knobs.runtime, triton.runtime.driver.active, self.made
+                stream = active.get_current_stream(active.get_current_device())
+                enter = runtime.launch_enter_hook
+                more = None if enter is None else made.launch_metadata(self.grid, stream, *values)
+                self.run(*self.grid, stream, *self.handles, more, enter, runtime.launch_exit_hook, *values)
+                return
         made = self.kernel[self.grid](**tensors, **self.constants)
-        if aligned and hasattr(made, "packed_metadata"):
+        addresses = [x.data_ptr() for x in tensors.values() if x is not None]
+        if hasattr(made, "packed_metadata") and not any(address & ALIGNED for address in addresses):
             given, names = tensors | self.constants, self.kernel.arg_names
-            self.places = [names.index(name) for name in addresses]
-            self.values = [None if name in addresses else given[name] for name in names]
-            self.compiled = made[self.grid]
+            self.places = [names.index(name) for name in tensors]
+            self.values = [given[name] for name in names]
+            for place in self.places:
+                self.values[place] = None  # tensors are not kept
+            self.made, self.run, self.handles = made, made.run, (made.function, made.packed_metadata)
+
+
+def kept_launch(key: tuple, make) -> KeptLaunch:
+    """The launch kept under `key`, which has all that it depends on; made by `make()` the first time."""
+    launch = CONFIGS.get(key)
+    if launch is None:
+        keep_few()
+        launch = CONFIGS[key] = make()
+    return launch
 
 
 def keep_few() -> None:

@@ -84,6 +84,7 @@ def linear_by_heads(
         keys = None if seen is None else batch_and_heads(seen, lead)[..., 0]
         out = triton_linear(*operands, keys, causal, normalize, eps, *maps)[0]
     else:
+        mask = mask.expand(*mask.shape[:-2], q.shape[-2], k.shape[-2])  # of one row for all queries, or one key
         out = triton_masked_linear(*operands, batch_and_heads(mask, lead), causal, normalize, eps)[0]
     return out.reshape(*lead, *out.shape[-2:]).to(v.dtype)
 

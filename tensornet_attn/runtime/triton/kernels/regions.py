@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import is_plain, one_by_one, operation
+from tensornet_attn.runtime.operations import for_each_gradient, is_plain, one_by_one, operation
 from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear_chunks import row_products_of
@@ -310,6 +310,8 @@ def gradients_of(call, wanted, others, gradient, out, lse, mask, *operands):
 
 def gradients_now(call, wanted, others, *tensors):
     """`gradients_of`, without the dispatch of operations on plain tensors."""
+    if torch._C._functorch.is_legacy_batchedtensor(tensors[0]):
+        return for_each_gradient(lambda one: gradients_now(call, wanted, others, one, *tensors[1:]), tensors[0])
     if torch.is_grad_enabled() or not is_plain((*tensors, *others)):
         return TiledGradient.apply(call, wanted, others, *tensors)
     (gradient, out, lse, mask, *operands), (seed, key_mask) = tensors, others

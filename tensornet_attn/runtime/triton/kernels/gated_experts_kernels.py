@@ -1,0 +1,115 @@
+"""Kernels of routers whose products have all experts: rows times gates before the product, or after it."""
+
+import triton
+import triton.language as tl
+
+from tensornet_attn.runtime.triton.kernels.choices_kernels import largest
+
+
+@triton.jit
+def gates_of(
+    of, chosen, r, rows, each, k: tl.constexpr, MAP: tl.constexpr, CHOOSE: tl.constexpr,
+    ENTRIES: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Rows of `of`, their map, rounded to the dtype of `of`, and which k are chosen: [ROWS, ENTRIES] each.
+
+    A row of `chosen` has a bit for each chosen entry; it is stored if CHOOSE, and read otherwise.
+    """
+    e = tl.arange(0, ENTRIES)
+    in_bounds = (r < rows)[:, None] & (e < each)[None, :]
+    values = tl.load(of + r[:, None] * each + e[None, :], in_bounds, 0.0).to(DTYPE)
+    gates = values
+    if MAP is not None:
+        gates = MAP(values).to(of.dtype.element_ty).to(DTYPE)
+    if CHOOSE:
+        own = largest(gates, (r >= 0)[:, None] & (e < each)[None, :], k, ENTRIES)
+        tl.store(chosen + r, tl.sum(own.to(tl.int32) << e[None, :], 1), r < rows)
+    else:
+        own = ((tl.load(chosen + r, r < rows, 0)[:, None] >> e[None, :]) & 1) != 0
+    return values, gates, own & in_bounds
+
+
+@triton.jit
+def of_entry(x, e, ENTRIES: tl.constexpr):
+    """Column e of a tile."""
+    return tl.sum(tl.where((tl.arange(0, ENTRIES) == e)[None, :], x, tl.zeros_like(x)), 1)
+
+
+@triton.jit
+def gradient_of_gates(
+    dots, values, gates, own, out, r, rows, each, SLOPE: tl.constexpr, ENTRIES: tl.constexpr,
+):  # fmt: skip
+    """Stores the gradient of the rows that were mapped and chosen, from that of the gates; 0 for the other entries."""
+    e = tl.arange(0, ENTRIES)
+    if SLOPE is not None:
+        dots = SLOPE(values, gates, dots)
+    in_bounds = (r < rows)[:, None] & (e < each)[None, :]
+    tl.store(out + r[:, None] * each + e[None, :], tl.where(own, dots, 0.0), in_bounds)
+
+
+@triton.jit
+def gated_rows(
+    given, of, chosen, out, others, dof, rows, width, each,
+    k: tl.constexpr, MAP: tl.constexpr, SLOPE: tl.constexpr, CHOOSE: tl.constexpr,
+    ENTRIES: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """out[r, e] = gate given[r] if e is chosen in row r, else 0: given [rows, width] -> out [rows, each, width].
+
+    Gates are the maps of `of` [rows, each]. dof [rows, each]: their gradient, if given, from the inner products of
+    given[r] with the rows others [rows, k, width] of the chosen entries.
+    """
+    r = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    values, gates, own = gates_of(of, chosen, r, rows, each, k, MAP, CHOOSE, ENTRIES, DTYPE)
+    dots = tl.zeros([ROWS, ENTRIES], DTYPE)
+    for begin in range(0, width, WIDTH):
+        c = begin + tl.arange(0, WIDTH)
+        in_bounds = (r < rows)[:, None] & (c < width)[None, :]
+        x = tl.load(given + r[:, None] * width + c[None, :], in_bounds, 0.0).to(DTYPE)
+        place = r * k
+        for e in range(each):
+            gate, some = of_entry(gates, e, ENTRIES), of_entry(own.to(tl.int32), e, ENTRIES)
+            found = tl.where((some > 0)[:, None], x * gate[:, None], 0.0)
+            tl.store(out + (r * each + e)[:, None] * width + c[None, :], found, in_bounds)
+            if dof is not None:
+                at = others + place[:, None] * width + c[None, :]
+                dot = tl.sum(x * tl.load(at, in_bounds & (some > 0)[:, None], 0.0).to(DTYPE), 1)
+                dots += tl.where((tl.arange(0, ENTRIES) == e)[None, :], dot[:, None], 0.0)
+                place += some
+    if dof is not None:
+        gradient_of_gates(dots, values, gates, own, dof, r, rows, each, SLOPE, ENTRIES)
+
+
+@triton.jit
+def gated_sums(
+    given, of, chosen, out, kept, others, dof, rows, width, each,
+    k: tl.constexpr, MAP: tl.constexpr, SLOPE: tl.constexpr, CHOOSE: tl.constexpr,
+    ENTRIES: tl.constexpr, DTYPE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """out[r] = the sum of gate given[r, e] over the chosen e: given [rows, each, width] -> out [rows, width].
+
+    Gates are the maps of `of` [rows, each]. If given: kept [rows, k, width] are the chosen rows, and dof [rows, each]
+    is the gradient of `of` from their inner products with others [rows, width].
+    """
+    r = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    values, gates, own = gates_of(of, chosen, r, rows, each, k, MAP, CHOOSE, ENTRIES, DTYPE)
+    dots = tl.zeros([ROWS, ENTRIES], DTYPE)
+    for begin in range(0, width, WIDTH):
+        c = begin + tl.arange(0, WIDTH)
+        in_bounds = (r < rows)[:, None] & (c < width)[None, :]
+        found, place = tl.zeros([ROWS, WIDTH], DTYPE), r * k
+        if dof is not None:
+            other = tl.load(others + r[:, None] * width + c[None, :], in_bounds, 0.0).to(DTYPE)
+        for e in range(each):
+            gate, some = of_entry(gates, e, ENTRIES), of_entry(own.to(tl.int32), e, ENTRIES)
+            read = in_bounds & (some > 0)[:, None]
+            x = tl.load(given + (r * each + e)[:, None] * width + c[None, :], read, 0.0)
+            if kept is not None:
+                tl.store(kept + place[:, None] * width + c[None, :], x, read)
+                place += some
+            if dof is not None:
+                dot = tl.sum(x.to(DTYPE) * other, 1)
+                dots += tl.where((tl.arange(0, ENTRIES) == e)[None, :], dot[:, None], 0.0)
+            found += tl.where(read, x.to(DTYPE) * gate[:, None], 0.0)
+        tl.store(out + r[:, None] * width + c[None, :], found, in_bounds)
+    if dof is not None:
+        gradient_of_gates(dots, values, gates, own, dof, r, rows, each, SLOPE, ENTRIES)
