@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import projected
 
 
 class Band(nn.Module):
@@ -39,13 +40,13 @@ class Band(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # A and A V: in blocks, only keys near the band
         o = attend_band(
             Q, K, V, 2, 2, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
 
-        return o.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(o.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

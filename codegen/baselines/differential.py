@@ -25,6 +25,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -61,11 +62,11 @@ class Differential(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q1 = (x @ self.Wq1.flatten(1)).unflatten(-1, self.Wq1.shape[1:])  # ... n h d
-        Q2 = (x @ self.Wq2.flatten(1)).unflatten(-1, self.Wq2.shape[1:])  # ... n h d
-        K1 = (memory @ self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m h d
-        K2 = (memory @ self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        Q1 = projected(x, self.Wq1.flatten(1)).unflatten(-1, self.Wq1.shape[1:])  # ... n h d
+        Q2 = projected(x, self.Wq2.flatten(1)).unflatten(-1, self.Wq2.shape[1:])  # ... n h d
+        K1 = projected(memory, self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m h d
+        K2 = projected(memory, self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
         lambda2 = exp(self.lq2 @ self.lk2)  # a scalar
         A_A2 = -lambda1 + lambda2 - 0.8  # a scalar
@@ -84,4 +85,4 @@ class Differential(nn.Module):
         o_2 = attend(q_2, k_2, v_2, keep, bias, self.Wq1.shape[2] ** -0.5)  # ... h n e
 
         O = rms_norm(o.transpose(-3, -2) + A_A2 * o_2.transpose(-3, -2), -1)  # ... n h e
-        return (1 - 0.8) * (O.flatten(-2) @ self.Wo.flatten(0, 1))  # ... n f
+        return (1 - 0.8) * projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

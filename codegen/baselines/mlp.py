@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import projected
 
 
 class Mlp(nn.Module):
@@ -33,5 +34,5 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x is [... n f]."""
-        H = F.relu(x @ self.W1 + self.b1)  # ... n l
-        return H @ self.W2 + self.b2  # ... n f
+        H = F.relu(projected(x, self.W1) + self.b1)  # ... n l
+        return projected(H, self.W2) + self.b2  # ... n f

@@ -22,7 +22,7 @@ from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, ma
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import sinusoid
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -58,9 +58,9 @@ class TransformerXL(nn.Module):
         m = memory.shape[-2]
 
         R = sinusoid(torch.arange(1 - n, m, device=x.device), self.Wq.shape[0], x.dtype)  # p f
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         Kr = (R @ self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:])  # p h d
         content_2 = torch.einsum("hd,...mhd->...hm", self.u, K)  # ... h m
         place_of_2 = torch.einsum("hd,phd->hp", self.v, Kr)  # h p
@@ -85,7 +85,7 @@ class TransformerXL(nn.Module):
             sizes=(self.Wq.shape[2],),
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @block_function(

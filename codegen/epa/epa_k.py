@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.experts import expert_sums, top_chosen
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -43,11 +44,14 @@ class EPAK(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Gs_of = torch.sigmoid((memory @ self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:]))  # ... m h e
+
+        Gs_of_of = projected(memory, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
+        Gs_of = torch.sigmoid(Gs_of_of)  # ... m h e
+
         Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = expert_sums(memory[..., None, None, :], self.Wk, Gs, Gs_chosen)  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d
@@ -56,4 +60,4 @@ class EPAK(nn.Module):
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... h n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

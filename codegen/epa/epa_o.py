@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.experts import expert_sums, top_chosen
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -43,11 +44,14 @@ class EPAO(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Gd_of = torch.sigmoid((x @ self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:]))  # ... n h e
+
+        Gd_of_of = projected(x, self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:])  # ... n h e
+        Gd_of = torch.sigmoid(Gd_of_of)  # ... n h e
+
         Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d

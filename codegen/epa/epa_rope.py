@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.experts import expert_sums, top_chosen
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -51,15 +52,20 @@ class EPAROPE(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Gs_of = torch.sigmoid((memory @ self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:]))  # ... m h e
+        Gs_of_of = projected(memory, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
+        Gs_of = torch.sigmoid(Gs_of_of)  # ... m h e
+
         Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
-        Gd_of = torch.sigmoid((x @ self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:]))  # ... n h e
+
+        Gd_of_of = projected(x, self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:])  # ... n h e
+        Gd_of = torch.sigmoid(Gd_of_of)  # ... n h e
+
         Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
 
-        Q_of = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = rotate(Q_of, query_positions(n, m, x.device), -3, -1, 10000, round(0.5 * self.Wq.shape[2]))  # ... n h d
 
-        K_of = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, round(0.5 * self.Wq.shape[2]))  # ... m h d
 
         V = expert_sums(memory[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.experts import expert_sums, top_chosen
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -46,12 +47,18 @@ class EPAVQO(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Gs_of = torch.sigmoid((memory @ self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:]))  # ... m h e
+
+        Gs_of_of = projected(memory, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
+        Gs_of = torch.sigmoid(Gs_of_of)  # ... m h e
+
         Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
-        Gd_of = torch.sigmoid((x @ self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:]))  # ... n h e
+
+        Gd_of_of = projected(x, self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:])  # ... n h e
+        Gd_of = torch.sigmoid(Gd_of_of)  # ... n h e
+
         Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
         Q = expert_sums(x[..., None, None, :], self.Wq, Gd, Gd_chosen)  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = expert_sums(memory[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised

@@ -24,7 +24,7 @@ from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, ma
 from tensornet_attn.runtime.experts import expert_sums, top_chosen
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import sinusoid
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -64,15 +64,21 @@ class EPAXl(nn.Module):
         m = memory.shape[-2]
 
         R = sinusoid(torch.arange(1 - n, m, device=x.device), self.Wq.shape[0], x.dtype)  # p f
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        Gs_of = torch.sigmoid((memory @ self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:]))  # ... m h e
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+
+        Gs_of_of = projected(memory, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
+        Gs_of = torch.sigmoid(Gs_of_of)  # ... m h e
+
         Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
         V = expert_sums(memory[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d
         Kr = (R @ self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:])  # p h d
         content_2 = torch.einsum("hd,...mhd->...hm", self.u, K)  # ... h m
         place_of_2 = torch.einsum("hd,phd->hp", self.v, Kr)  # h p
-        Gd_of = torch.sigmoid((x @ self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:]))  # ... n h e
+
+        Gd_of_of = projected(x, self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:])  # ... n h e
+        Gd_of = torch.sigmoid(Gd_of_of)  # ... n h e
+
         Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
 
         # content.p1, content, place.of.p1, place.of, place, A.of, A, y.p2: blockwise, recomputed in the backward

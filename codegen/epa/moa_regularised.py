@@ -31,6 +31,7 @@ from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
 from tensornet_attn.runtime.heads import attend_chosen
 from tensornet_attn.runtime.maps import l1_norm, masked_mean, top_entries
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 
 
 class MOARegularised(nn.Module):
@@ -57,11 +58,11 @@ class MOARegularised(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible; losses: return (output, scalar
         losses by name)."""
         n = x.shape[-2]
-        logits = x @ self.Sg  # ... n e
+        logits = projected(x, self.Sg)  # ... n e
         p = logits.softmax(-1)  # ... n e
         G = top_entries(p, p, 8, -1)  # ... n e
-        K = x @ self.Wk  # ... m d
-        V = x @ self.Wv  # ... m d
+        K = projected(x, self.Wk)  # ... m d
+        V = projected(x, self.Wv)  # ... m d
 
         G_gates, G_gates_chosen = top_chosen(p, p, 8)  # ... n 8
         # Q, A.o: leg e has the 8 chosen entries only

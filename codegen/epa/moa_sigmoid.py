@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
 from tensornet_attn.runtime.heads import attend_chosen
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 
 
 class MOASigmoid(nn.Module):
@@ -43,10 +44,10 @@ class MOASigmoid(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        G_of = torch.sigmoid(x @ self.Sg)  # ... n e
+        G_of = torch.sigmoid(projected(x, self.Sg))  # ... n e
         G, G_chosen = top_chosen(G_of, G_of, 8)  # ... n 8
-        K = memory @ self.Wk  # ... m d
-        V = memory @ self.Wv  # ... m d
+        K = projected(memory, self.Wk)  # ... m d
+        V = projected(memory, self.Wv)  # ... m d
 
         # Q, A.o: leg e has the 8 chosen entries only
         Q = expert_rows(x[..., None, :], self.Wq, G_chosen)  # ... n e d

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
+from tensornet_attn.runtime.products import projected
 
 
 class SigmaMoe(nn.Module):
@@ -32,7 +33,7 @@ class SigmaMoe(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x is [... n f]."""
-        G_of = torch.sigmoid(x @ self.Ws)  # ... n e
+        G_of = torch.sigmoid(projected(x, self.Ws))  # ... n e
         G, G_chosen = top_chosen(G_of, G_of, 4)  # ... n 4
 
         # H.of, H: leg e has the 4 chosen entries only

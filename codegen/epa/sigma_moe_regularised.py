@@ -23,6 +23,7 @@ from tensornet_attn.runtime.draw import batch_mean
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
 from tensornet_attn.runtime.maps import masked_mean
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 
 
 class SigmaMOERegularised(nn.Module):
@@ -43,7 +44,7 @@ class SigmaMOERegularised(nn.Module):
         self, x: Tensor, *, key_mask: Tensor | None = None, losses: bool = False
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
         """x is [... n f]; key_mask [... m], True = visible; losses: return (output, scalar losses by name)."""
-        logits = x @ self.Ws  # ... n e
+        logits = projected(x, self.Ws)  # ... n e
         gate = torch.sigmoid(logits)  # ... n e
         G_by = F.dropout(gate, 0.05, self.training)  # ... n e
         G, G_chosen = top_chosen(gate, G_by, 4)  # ... n 4

@@ -20,7 +20,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient, noise_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import joint_shape, mixed
+from tensornet_attn.runtime.products import joint_shape, mixed, projected, weighted_sum
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -63,9 +63,9 @@ class Gfish(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         L_of_of_3 = self.P * self.sigma[:, None]  # g k
 
         # L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the
@@ -93,7 +93,7 @@ class Gfish(nn.Module):
             sizes=(self.P.shape[1], self.Wq.shape[2]),
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @block_function(rows=(-2, 0, 0, 0, 0, 0, 0, -2, -2, 0), out=-2, legs=(3, 3, 0, 0, 0, 0, 3, 3, -1, 1))
@@ -159,7 +159,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, L_of_of_3, W2, b2, V, eps
     del d_A_scores
     d_L_of_of = torch.ops.aten.threshold_backward(d_L[..., None, :, :, :], L_of, 0)  # ... g k n m
     del L_of, d_L
-    d_eps = torch.einsum("...gknm,gk->...knm", d_L_of_of, L_of_of_3) if "eps" in wanted else None  # ... k n m
+    d_eps = weighted_sum(d_L_of_of, L_of_of_3[..., None, None], -4) if "eps" in wanted else None  # ... k n m
     d_P = torch.einsum(
         "...gkp,...gp->...gk", d_L_of_of.flatten(-2), L_of_of_1.flatten(-2)
     ) if "P" in wanted else None  # ... g k
@@ -168,7 +168,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, P, L_of_of_3, W2, b2, V, eps
         "...gkp,...kp->...gk", d_L_of_of.flatten(-2), eps.flatten(-2)
     ) if "L_of_of_3" in wanted else None  # ... g k
     del eps
-    d_L_of_of_1 = torch.einsum("...gknm,gk->...gnm", d_L_of_of, P)  # ... g n m
+    d_L_of_of_1 = weighted_sum(d_L_of_of, P[..., None, None], -3)  # ... g n m
     del d_L_of_of
     d_Q = d_L_of_of_1 @ K if "Q" in wanted else None  # ... g n d
     d_K = d_L_of_of_1.mT @ Q if "K" in wanted else None  # ... g m d

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import gaussian, xavier_
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
-from tensornet_attn.runtime.products import joint_shape, mixed
+from tensornet_attn.runtime.products import joint_shape, mixed, projected
 
 
 class Glfish(nn.Module):
@@ -87,9 +87,13 @@ class Glfish(nn.Module):
             x,
         )  # ... k d
 
-        phiQ = elu1((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]))  # ... n h d
-        phiK = elu1((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]))  # ... m g d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
+        phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        phiQ = elu1(phiQ_of)  # ... n h d
+
+        phiK_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        phiK = elu1(phiK_of)  # ... m g d
+
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
         KV_k = phiK[..., None] * V[..., None, :]  # ... m g d e
 
         # KV: sums over m; no n by m tensor is formed
@@ -129,4 +133,4 @@ class Glfish(nn.Module):
 
         y_1 = rows[..., None] * phiQ  # ... n h d
         y_2 = torch.einsum("...nhd,...nhde->...nhe", y_1, KVh)  # ... n h e
-        return y_2.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_2.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

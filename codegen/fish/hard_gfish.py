@@ -20,7 +20,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import joint_shape, mixed
+from tensornet_attn.runtime.products import joint_shape, mixed, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -55,9 +55,9 @@ class HardGfish(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         L_of_P_up = F.relu(self.P)  # g k
         L_of_P_down = F.relu(-self.P)  # g k
@@ -77,7 +77,7 @@ class HardGfish(nn.Module):
             sizes=(self.Wq.shape[2],),
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @block_function(rows=(-2, 0, 0, 0, 0, 0, -2, 0), out=-2, legs=(3, 3, 0, 0, 0, 3, -1, 1))

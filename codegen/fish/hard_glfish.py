@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
-from tensornet_attn.runtime.products import mixed
+from tensornet_attn.runtime.products import mixed, projected
 from tensornet_attn.runtime.states import mixed_states
 
 
@@ -61,9 +61,14 @@ class HardGlfish(nn.Module):
         memory = x if memory is None else memory
         n = x.shape[-2]
         each = torch.ones(n, device=x.device, dtype=x.dtype)  # n
-        phiQ = elu1((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]))  # ... n h d
-        phiK = elu1((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]))  # ... m g d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
+
+        phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        phiQ = elu1(phiQ_of)  # ... n h d
+
+        phiK_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        phiK = elu1(phiK_of)  # ... m g d
+
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
         KV_k = phiK[..., None] * V[..., None, :]  # ... m g d e
 
         # KV: sums over m; no n by m tensor is formed
@@ -82,7 +87,7 @@ class HardGlfish(nn.Module):
         KVh_3 = self.W2 @ KVk_of_P_down.transpose(-2, -1)  # h g
         KVh = (
             mixed(KVh_1, KVk_of_up, 3).movedim(-1, -4)
-            + (KVk_of_down @ KVh_3.transpose(-2, -1)).movedim(-1, -3)
+            + projected(KVk_of_down, KVh_3.transpose(-2, -1)).movedim(-1, -3)
             + self.b2[:, None, None]
         )  # ... n h d e
 
@@ -104,4 +109,4 @@ class HardGlfish(nn.Module):
 
         y_1 = rows[..., None] * phiQ  # ... n h d
         y_2 = torch.einsum("...nhd,...nhde->...nhe", y_1, KVh)  # ... n h e
-        return y_2.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_2.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

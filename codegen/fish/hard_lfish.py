@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.states import mixed_states_and_blockwise
 
 
@@ -47,17 +48,17 @@ class HardLfish(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        phiQ = elu1((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]))  # ... n h d
-        phiK = elu1((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]))  # ... m g d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
+        phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        phiK_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
         mixture = softplus(self.P)  # g h
 
         # KV and z: sums over m first, mixed over heads; no n by m tensor is formed
-        q = phiQ.transpose(-3, -2)  # ... h n d
-        k = phiK.transpose(-3, -2)  # ... g m d
+        q = phiQ_of.transpose(-3, -2)  # ... h n d
+        k = phiK_of.transpose(-3, -2)  # ... g m d
         v = V.transpose(-3, -2)  # ... g m e
         KV_read, z_read = mixed_states_and_blockwise(
-            q, k, v, mixture.transpose(-2, -1), mask, key_mask, max(x.ndim, memory.ndim) - 2
+            q, k, v, mixture.transpose(-2, -1), mask, key_mask, max(x.ndim, memory.ndim) - 2, maps=(elu1, elu1)
         )  # ... h n e; ... h n
 
         z_sum = z_read.transpose(-2, -1)  # ... n h
@@ -65,4 +66,4 @@ class HardLfish(nn.Module):
         KV_sum = KV_read.transpose(-3, -2)  # ... n h e
 
         y_1 = KV_sum * rows[..., None]  # ... n h e
-        return y_1.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

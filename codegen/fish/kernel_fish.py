@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1, softplus
+from tensornet_attn.runtime.products import projected
 
 
 class KernelFish(nn.Module):
@@ -45,9 +46,9 @@ class KernelFish(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         mixture = softplus(self.P)  # g h
         phiQ = elu1(Q)  # ... n g d
         phiK = elu1(K)  # ... m g d
@@ -60,4 +61,4 @@ class KernelFish(nn.Module):
             [(q, k, mixture)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0
         ).unflatten(-1, (self.P.shape[1], self.Wq.shape[2]))  # ... n h d
 
-        return o.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(o.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

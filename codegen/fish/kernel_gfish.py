@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1, softplus
+from tensornet_attn.runtime.products import projected
 
 
 class KernelGfish(nn.Module):
@@ -55,9 +56,9 @@ class KernelGfish(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         mixture = softplus(self.P)  # g k
         phiQ = elu1(Q)  # ... n g d
         phiK = elu1(K)  # ... m g d
@@ -76,4 +77,4 @@ class KernelGfish(nn.Module):
             [(q, k, A_c1), (q_2, k_2, core)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0
         ).unflatten(-1, (self.Wv.shape[1], self.Wq.shape[2]))  # ... n h d
 
-        return o.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(o.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import gaussian, xavier_
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.states import mixed_states_and_blockwise
 
 
@@ -74,30 +74,38 @@ class Lfish(nn.Module):
             x,
         )  # ... h d
 
-        phiQ = elu1((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]))  # ... n h d
-        phiK = elu1((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]))  # ... m g d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
+        phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        phiK_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
         mixture = softplus(self.P)  # g h
 
+        z_added_1 = mixture.transpose(-2, -1) @ self.sigma  # h
+        z_added = z_added_1[:, None] * epsz  # ... h d
+
+        KV_added_1 = mixture.transpose(-2, -1) @ self.sigma  # h
+        KV_added = KV_added_1[:, None, None] * eps  # ... h d e
+
         # KV and z: sums over m first, mixed over heads; no n by m tensor is formed
-        q = phiQ.transpose(-3, -2)  # ... h n d
-        k = phiK.transpose(-3, -2)  # ... g m d
+        q = phiQ_of.transpose(-3, -2)  # ... h n d
+        k = phiK_of.transpose(-3, -2)  # ... g m d
         v = V.transpose(-3, -2)  # ... g m e
+        E = KV_added  # ... h d e
+        E_2 = z_added[..., None]  # ... h d 1
         KV_read, z_read = mixed_states_and_blockwise(
-            q, k, v, mixture.transpose(-2, -1), mask, key_mask, max(x.ndim, memory.ndim) - 2
+            q,
+            k,
+            v,
+            mixture.transpose(-2, -1),
+            mask,
+            key_mask,
+            max(x.ndim, memory.ndim) - 2,
+            maps=(elu1, elu1),
+            added=(E, E_2),
         )  # ... h n e; ... h n
 
-        z_sum_1 = mixture.transpose(-2, -1) @ self.sigma  # h
-        z_sum_2 = z_sum_1[:, None] * epsz  # ... h d
-        z_sum_3 = torch.einsum("...nhd,...hd->...nh", phiQ, z_sum_2)  # ... n h
-        z_sum = z_read.transpose(-2, -1) + z_sum_3  # ... n h
-
+        z_sum = z_read.transpose(-2, -1)  # ... n h
         rows = reciprocal(z_sum)  # ... n h
-
-        KV_sum_1 = mixture.transpose(-2, -1) @ self.sigma  # h
-        KV_sum_2 = KV_sum_1[:, None, None] * eps.transpose(-2, -1)  # ... h e d
-        KV_sum_3 = torch.einsum("...nhd,...hed->...nhe", phiQ, KV_sum_2)  # ... n h e
-        KV_sum = KV_read.transpose(-3, -2) + KV_sum_3  # ... n h e
+        KV_sum = KV_read.transpose(-3, -2)  # ... n h e
 
         y_1 = KV_sum * rows[..., None]  # ... n h e
-        return y_1.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

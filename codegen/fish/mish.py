@@ -18,7 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient, noise_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -57,25 +57,17 @@ class Mish(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        A_of_1 = self.P[:, None, None] * Q.transpose(-3, -2)  # ... g n d
+        A_of_1 = self.P[:, None] * Q  # ... n g d
         A_of_3 = self.P @ self.sigma  # a scalar
 
         # A.of.p2, A.of.p4, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
             y_1_rows,
-            [
-                A_of_1.transpose(-3, -2),
-                K,
-                A_of_3,
-                V.transpose(-3, -2),
-                None if noise is None else noise.get("eps"),
-                mask,
-                key_mask,
-            ],
+            [A_of_1, K, A_of_3, V.transpose(-3, -2), None if noise is None else noise.get("eps"), mask, key_mask],
             n,
             m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
@@ -85,7 +77,7 @@ class Mish(nn.Module):
             sizes=(self.Wv.shape[1], self.Wq.shape[2]),
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @block_function(rows=(-3, 0, 0, 0, -2, -2, 0), out=-2, legs=(3, 3, 0, 3, 3, -1, 1))

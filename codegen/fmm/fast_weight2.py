@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1, l1_norm
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.scan import delta_rule
 
 
@@ -49,14 +50,14 @@ class FASTWeight2(nn.Module):
     def forward(self, x: Tensor, memory: Tensor | None = None, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; memory is [... m f]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         phiQ1 = elu1(Q)  # ... n h d
         phiK1 = elu1(K)  # ... m h d
         phiQ = l1_norm(phiQ1, -1)  # ... n h d
         phiK = l1_norm(phiK1, -1)  # ... m h d
-        rate = torch.sigmoid(memory @ self.Wb)  # ... m h
+        rate = torch.sigmoid(projected(memory, self.Wb))  # ... m h
         far2 = delta_rule(
             phiQ.transpose(-3, -2),
             phiK.transpose(-3, -2),
@@ -75,4 +76,4 @@ class FASTWeight2(nn.Module):
         )  # ... h n e
 
         O = o.transpose(-3, -2) + far2.transpose(-3, -2)  # ... n h e
-        return O.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

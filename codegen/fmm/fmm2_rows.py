@@ -27,6 +27,7 @@ from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1, elu1_neg, reciprocal
+from tensornet_attn.runtime.products import projected
 
 
 class Fmm2Rows(nn.Module):
@@ -56,9 +57,9 @@ class Fmm2Rows(nn.Module):
         memory = x if memory is None else memory
         m = memory.shape[-2]
         A_m = torch.ones(m, device=x.device, dtype=x.dtype)  # m
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
 
@@ -120,4 +121,4 @@ class Fmm2Rows(nn.Module):
         A_rows = reciprocal(blend1 * near_A_m + blend2 * far1_A_m + blend2 * far2_A_m)  # ... n h
 
         y_1 = A_read * A_rows[..., None]  # ... n h d
-        return y_1.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

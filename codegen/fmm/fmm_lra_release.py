@@ -22,6 +22,7 @@ from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1
+from tensornet_attn.runtime.products import projected
 
 
 class FmmLRARelease(nn.Module):
@@ -50,9 +51,9 @@ class FmmLRARelease(nn.Module):
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         m = memory.shape[-2]
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         phiQ1 = elu1(Q)  # ... n h d
         phiK1 = elu1(K)  # ... m h d
 
@@ -70,4 +71,4 @@ class FmmLRARelease(nn.Module):
         )  # ... h n d
 
         A_V = self.w1[:, None] * o + self.w2[:, None] * o_2.transpose(-3, -2)  # ... n h d
-        return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(A_V.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attentions
 from tensornet_attn.runtime.maps import elu1, elu1_neg
+from tensornet_attn.runtime.products import projected
 
 
 class Linear2(nn.Module):
@@ -46,9 +47,9 @@ class Linear2(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # the sum of far1, far2 times V: sums over m first; no n by m tensor is formed
         q = Q.transpose(-3, -2)  # ... h n d
@@ -58,4 +59,4 @@ class Linear2(nn.Module):
             [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1
         )  # ... h n d
 
-        return A_V.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(A_V.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

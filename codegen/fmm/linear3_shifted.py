@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attentions
 from tensornet_attn.runtime.maps import elu1, elu1_neg
+from tensornet_attn.runtime.products import projected
 
 
 class Linear3Shifted(nn.Module):
@@ -51,9 +52,9 @@ class Linear3Shifted(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         tanhQ = torch.tanh(Q)  # ... n h d
         tanhK = torch.tanh(K)  # ... m h d
         phiQ3 = tanhQ + 1  # ... n h d
@@ -74,4 +75,4 @@ class Linear3Shifted(nn.Module):
             1,
         )  # ... h n d
 
-        return A_V.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(A_V.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -25,7 +25,7 @@ from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient
 from tensornet_attn.runtime.draw import update_, xavier_
 from tensornet_attn.runtime.maps import added, masked_mean
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import attend, softmax_gradient
 
 
@@ -57,9 +57,9 @@ class MGKEm(nn.Module):
         m = memory.shape[-2]
 
         pi = self.pi.clone()  # h r
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m r h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m r h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         k2 = 0.5 * self.Wq.shape[2] ** -0.5 * K.square().sum(-1)  # ... m r h
         logprior = torch.log(pi)  # h r
 
@@ -76,7 +76,7 @@ class MGKEm(nn.Module):
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, 1, keys=self.Wk.shape[1])  # ... h n d
 
-        y = o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        y = projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
         if self.training:
             with torch.no_grad():

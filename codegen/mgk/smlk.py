@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1
+from tensornet_attn.runtime.products import projected, weighted_sum
 
 
 class SMLK(nn.Module):
@@ -46,23 +47,21 @@ class SMLK(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
+        phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
 
-        phiK_of = (
-            (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])[..., None, :, :]
-            + self.b
-        )  # ... m r h d
-        phiK = elu1(phiK_of)  # ... m r h d
+        phiK_of_1 = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        phiK = elu1(phiK_of_1[..., None, :, :] + self.b)  # ... m r h d
 
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         pi = self.logits.softmax(-1)  # h r
-        Kmix = torch.einsum("hr,...mrhd->...mhd", pi, phiK)  # ... m h d
+        Kmix = weighted_sum(phiK, pi.transpose(-2, -1)[:, :, None], -3)  # ... m h d
 
         # A and A V: sums over m first; no n by m tensor is formed
-        q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]).transpose(-3, -2)  # ... h n d
+        q = phiQ_of.transpose(-3, -2)  # ... h n d
         k = Kmix.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, None)
         )  # ... h n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

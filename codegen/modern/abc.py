@@ -22,6 +22,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.products import projected
 
 
 class ABC(nn.Module):
@@ -46,15 +47,12 @@ class ABC(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = x.shape[-2]
         one = torch.ones(n, device=x.device, dtype=x.dtype)  # n
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        s_hidden = hide(
-            (x @ self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:]),
-            key_mask[..., None, None] if key_mask is not None else None,
-            float("-inf"),
-        )  # ... m h r
+        s_of = projected(x, self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:])  # ... m h r
+        s_hidden = hide(s_of, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h r
         s = exp(s_hidden)  # ... m h r
 
         # P and P K: sums over m first; no n by m tensor is formed
@@ -79,4 +77,4 @@ class ABC(nn.Module):
         A = (self.Wq.shape[2] ** -0.5 * A_scores).softmax(-1)  # ... n h r
 
         y_1 = torch.einsum("...nhr,...nhrd->...nhd", A, values)  # ... n h d
-        return y_1.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -20,6 +20,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import layer_norm
 from tensornet_attn.runtime.masks import heads_together, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -52,8 +53,11 @@ class Cohere(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        q = layer_norm((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]), -1)  # ... n g j d
-        k = layer_norm((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]), -1)  # ... m g d
+        q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
+        q = layer_norm(q_of, -1)  # ... n g j d
+
+        k_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        k = layer_norm(k_of, -1)  # ... m g d
 
         Q_of = q * self.q_norm  # ... n g j d
         Q = rotate(
@@ -65,7 +69,7 @@ class Cohere(nn.Module):
             K_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq.shape[3], interleaved=True
         )  # ... m g d
 
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A and A V: one fused call; the scores are not materialised
         q_2 = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -76,4 +80,4 @@ class Cohere(nn.Module):
         )
         o = attend(q_2, k_2, v, keep, bias, self.Wq.shape[3] ** -0.5, causal=True)  # ... (g j) n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 2)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 2))  # ... n f

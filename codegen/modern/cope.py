@@ -27,7 +27,7 @@ from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, ma
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import masked_reverse_cumsum
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -59,10 +59,10 @@ class COPE(nn.Module):
         m = memory.shape[-2]
 
         i = torch.arange(self.E.shape[1], device=x.device, dtype=x.dtype)  # p
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        z = Q @ self.E  # ... n h p
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        z = projected(Q, self.E)  # ... n h p
 
         # S, gate, count, place, off.of, off, near.of, near, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the
         # backward
@@ -76,7 +76,7 @@ class COPE(nn.Module):
             sizes=(self.Wq.shape[2], self.E.shape[1]),
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @block_function(rows=(-2, 0, 0, -2, 0, -2, 0), out=-2, keys=(0, -2, 0, 0, -2, -1, -1), legs=(3, 3, 0, 3, 3, -1, 1))

@@ -23,7 +23,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient, relative_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import summed_products
+from tensornet_attn.runtime.products import projected, summed_products
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -64,9 +64,16 @@ class DebertaV2(nn.Module):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]) + self.bq  # ... n h d
-        K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]) + self.bk  # ... m h d
-        V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:]) + self.bv  # ... m h d
+
+        Q_1 = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = Q_1 + self.bq  # ... n h d
+
+        K_1 = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = K_1 + self.bk  # ... m h d
+
+        V_1 = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = V_1 + self.bv  # ... m h d
+
         Kr = (self.R @ self.Wp.flatten(1)).unflatten(-1, self.Wp.shape[1:]) + self.bp  # p h d
         Qr = (
             (self.R @ self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:]).movedim(-3, -1)
@@ -85,7 +92,8 @@ class DebertaV2(nn.Module):
             sizes=(self.Wq.shape[2],),
         )  # ... h d n
 
-        return y_1.flatten(-3, -2).transpose(-2, -1) @ self.Wo.flatten(0, 1) + self.bo  # ... n f
+        y_2 = projected(y_1.flatten(-3, -2).transpose(-2, -1), self.Wo.flatten(0, 1))  # ... n f
+        return y_2 + self.bo  # ... n f
 
 
 @block_function(rows=(-2, 0, 0, -2, 0, -2, 0), out=-1, legs=(3, 0, 3, 3, 3, -1, 1))

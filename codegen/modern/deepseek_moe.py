@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import in_best_groups, l1_norm, top_entries
+from tensornet_attn.runtime.products import projected
 
 
 class DeepseekMoe(nn.Module):
@@ -52,25 +53,27 @@ class DeepseekMoe(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x is [... n f]."""
-        p = torch.sigmoid(x @ self.Wr)  # ... n e
+        p = torch.sigmoid(projected(x, self.Wr))  # ... n e
 
         chosen_by = p + self.bias  # ... n e
         chosen = top_entries(p, in_best_groups(chosen_by, 8, 4, -1, 2), 4, -1)  # ... n e
 
         R = l1_norm(chosen, -1, 1e-20)  # ... n e
 
-        G_of = (
-            x @ self.Wg.transpose(-3, -2).flatten(1)
+        G_of = projected(
+            x, self.Wg.transpose(-3, -2).flatten(1)
         ).unflatten(-1, self.Wg.transpose(-3, -2).shape[1:])  # ... n e l
         G = F.silu(G_of)  # ... n e l
 
-        U = (x @ self.Wu.transpose(-3, -2).flatten(1)).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
+        U = projected(
+            x, self.Wu.transpose(-3, -2).flatten(1)
+        ).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
         H = G * U  # ... n e l
-        Sg = F.silu(x @ self.Wsg)  # ... n s
-        Su = x @ self.Wsu  # ... n s
+        Sg = F.silu(projected(x, self.Wsg))  # ... n s
+        Su = projected(x, self.Wsu)  # ... n s
         S = Sg * Su  # ... n s
 
         routed_1 = R[..., None] * H  # ... n e l
-        routed_ = 2.5 * (routed_1.flatten(-2) @ self.Wd.flatten(0, 1))  # ... n f
+        routed_ = 2.5 * projected(routed_1.flatten(-2), self.Wd.flatten(0, 1))  # ... n f
 
-        return routed_ + S @ self.Wsd  # ... n f
+        return routed_ + projected(S, self.Wsd)  # ... n f

@@ -24,6 +24,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -70,25 +71,25 @@ class DeepseekV3(nn.Module):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
-        a = rms_norm(x @ self.Wa, -1, 1e-06)  # ... n a
+        a = rms_norm(projected(x, self.Wa), -1, 1e-06)  # ... n a
         latent = a * self.a_norm  # ... n a
-        c = rms_norm(x @ self.Wc, -1, 1e-06)  # ... m c
+        c = rms_norm(projected(x, self.Wc), -1, 1e-06)  # ... m c
         C = c * self.c_norm  # ... m c
-        Q = (latent @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = projected(latent, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
 
-        Qr_of = (latent @ self.Wqr.flatten(1)).unflatten(-1, self.Wqr.shape[1:])  # ... n h r
+        Qr_of = projected(latent, self.Wqr.flatten(1)).unflatten(-1, self.Wqr.shape[1:])  # ... n h r
         Qr = rotate(
             Qr_of, query_positions(n, m, x.device), -3, -1, 10000, self.Wqr.shape[2], interleaved=True
         )  # ... n h r
 
-        K = (C @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = projected(C, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
 
-        Kr_of = x @ self.Wkr  # ... m r
+        Kr_of = projected(x, self.Wkr)  # ... m r
         Kr = rotate(
             Kr_of, torch.arange(m, device=x.device), -2, -1, 10000, self.Wqr.shape[2], interleaved=True
         )  # ... m r
 
-        V = (C @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        V = projected(C, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
 
         first = Q  # ... n h (d)
         A_q = torch.cat((first, Qr), -1)  # ... n h w
@@ -101,4 +102,4 @@ class DeepseekV3(nn.Module):
         keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
         o = attend(q, k, v, keep, bias, 1 * (self.Wq.shape[2] + self.Wqr.shape[2]) ** -0.5, causal=True)  # ... h n e
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

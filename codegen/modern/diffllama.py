@@ -27,6 +27,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import heads_together, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -62,19 +63,19 @@ class Diffllama(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
 
-        Q1_of = (x @ self.Wq1.flatten(1)).unflatten(-1, self.Wq1.shape[1:])  # ... n g j d
+        Q1_of = projected(x, self.Wq1.flatten(1)).unflatten(-1, self.Wq1.shape[1:])  # ... n g j d
         Q1 = rotate(Q1_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq1.shape[3])  # ... n g j d
 
-        Q2_of = (x @ self.Wq2.flatten(1)).unflatten(-1, self.Wq2.shape[1:])  # ... n g j d
+        Q2_of = projected(x, self.Wq2.flatten(1)).unflatten(-1, self.Wq2.shape[1:])  # ... n g j d
         Q2 = rotate(Q2_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq1.shape[3])  # ... n g j d
 
-        K1_of = (x @ self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m g d
+        K1_of = projected(x, self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m g d
         K1 = rotate(K1_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq1.shape[3])  # ... m g d
 
-        K2_of = (x @ self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m g d
+        K2_of = projected(x, self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m g d
         K2 = rotate(K2_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq1.shape[3])  # ... m g d
 
-        V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
+        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
         lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
         lambda2 = exp(self.lq2 @ self.lk2)  # a scalar
         weight = lambda1 - lambda2 + 0.8  # a scalar
@@ -96,4 +97,4 @@ class Diffllama(nn.Module):
         O_of = o.unflatten(-3, (self.Wq1.shape[1], self.Wq1.shape[2])).movedim(-2, -4) - O_of_1  # ... n g j e
         O = rms_norm(O_of, -1)  # ... n g j e
 
-        return (1 - 0.8) * (O.flatten(-3) @ self.Wo.flatten(0, 2))  # ... n f
+        return (1 - 0.8) * projected(O.flatten(-3), self.Wo.flatten(0, 2))  # ... n f

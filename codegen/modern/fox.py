@@ -21,7 +21,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import equal_columns, exact_columns
+from tensornet_attn.runtime.products import equal_columns, exact_columns, projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -49,10 +49,10 @@ class Fox(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = x.shape[-2]
         c_ones = torch.ones(n, device=x.device, dtype=x.dtype)  # n
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        u = softplus(-(x @ self.Wf) - self.bf)  # ... m h
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        u = softplus(-projected(x, self.Wf) - self.bf)  # ... m h
         g = -u  # ... m h
 
         # c: sums over m; no n by m tensor is formed
@@ -76,4 +76,4 @@ class Fox(nn.Module):
         keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
         o = attend(q_2, k_2, v, keep, bias, 1, causal=True)  # ... h n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -27,6 +27,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import l2_norm, rms_norm, softplus
+from tensornet_attn.runtime.products import projected
 
 
 class GatedDeltanet(nn.Module):
@@ -59,18 +60,20 @@ class GatedDeltanet(nn.Module):
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
-        Q_of = F.silu((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]))  # ... n h d
-        Q = l2_norm(Q_of, -1, 1e-06)  # ... n h d
+        Q_of_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = l2_norm(F.silu(Q_of_of), -1, 1e-06)  # ... n h d
 
         q = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
 
-        K_of = F.silu((x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]))  # ... m h d
-        K = l2_norm(K_of, -1, 1e-06)  # ... m h d
+        K_of_of = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = l2_norm(F.silu(K_of_of), -1, 1e-06)  # ... m h d
 
-        V = F.silu((x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:]))  # ... m h e
-        rate = torch.sigmoid(x @ self.Wb)  # ... m h
+        V_of = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        V = F.silu(V_of)  # ... m h e
+
+        rate = torch.sigmoid(projected(x, self.Wb))  # ... m h
         rates = exp(self.speed)  # h
-        steps = softplus(x @ self.Wa + self.step)  # ... m h
+        steps = softplus(projected(x, self.Wa) + self.step)  # ... m h
         g = -rates * steps  # ... m h
         S = gated_delta_rule(
             q.transpose(-3, -2),
@@ -81,9 +84,11 @@ class GatedDeltanet(nn.Module):
             key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
         O = rms_norm(S, -1)  # ... h n e
-        gate = F.silu((x @ self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:]))  # ... n h e
+
+        gate_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h e
+        gate = F.silu(gate_of)  # ... n h e
 
         gated_1 = O.transpose(-3, -2) * self.norm  # ... n h e
         gated = gated_1 * gate  # ... n h e
 
-        return gated.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

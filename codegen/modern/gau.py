@@ -24,6 +24,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import kept
 from tensornet_attn.runtime.masks import hide, visible
+from tensornet_attn.runtime.products import projected
 
 
 class GAU(nn.Module):
@@ -53,9 +54,9 @@ class GAU(nn.Module):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
-        U = F.silu(x @ self.Wu)  # ... n e
-        V = F.silu(x @ self.Wv)  # ... m e
-        Z = F.silu(x @ self.Wz)  # ... n s
+        U = F.silu(projected(x, self.Wu))  # ... n e
+        V = F.silu(projected(x, self.Wv))  # ... m e
+        Z = F.silu(projected(x, self.Wz))  # ... n s
         Q = Z * self.q_scale + self.q_shift  # ... n s
         K = Z * self.k_scale + self.k_shift  # ... m s
 
@@ -63,7 +64,7 @@ class GAU(nn.Module):
         O = blockwise(O_rows, [Q, K, V, mask, key_mask], n, m, (*x.shape[:-2],), (16, 1048576))  # ... n e
 
         gated = U * O  # ... n e
-        return gated @ self.Wo  # ... n f
+        return projected(gated, self.Wo)  # ... n f
 
 
 @block_function(rows=(-2, 0, 0, -2, 0), out=-2, legs=(2, 2, 2, -1, 1))

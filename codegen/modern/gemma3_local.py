@@ -22,6 +22,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import causal_mask, heads_together, visible, window_mask
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -56,8 +57,12 @@ class Gemma3Local(nn.Module):
 
         q_scale = self.q_norm + 1  # d
         k_scale = self.k_norm + 1  # d
-        q = rms_norm((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]), -1, 1e-06)  # ... n g j d
-        k = rms_norm((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]), -1, 1e-06)  # ... m g d
+
+        q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
+        q = rms_norm(q_of, -1, 1e-06)  # ... n g j d
+
+        k_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        k = rms_norm(k_of, -1, 1e-06)  # ... m g d
 
         Q_of = q * q_scale  # ... n g j d
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq.shape[3])  # ... n g j d
@@ -65,7 +70,7 @@ class Gemma3Local(nn.Module):
         K_of = k * k_scale  # ... m g d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq.shape[3])  # ... m g d
 
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A and A V: one fused call; the scores are not materialised
         q_2 = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -80,4 +85,4 @@ class Gemma3Local(nn.Module):
         )
         o = attend(q_2, k_2, v, keep, bias, 0.125)  # ... (g j) n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 2)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 2))  # ... n f

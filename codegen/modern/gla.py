@@ -27,6 +27,7 @@ from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import layer_norm, softplus
+from tensornet_attn.runtime.products import projected
 
 
 class GLA(nn.Module):
@@ -59,13 +60,13 @@ class GLA(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = x.shape[-2]
         c_ones = torch.ones(n, device=x.device, dtype=x.dtype)  # n
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
-        low = x @ self.Wa1  # ... m r
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        low = projected(x, self.Wa1)  # ... m r
 
-        u_of = -(low @ self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:]) - self.ba  # ... m h d
-        u = softplus(u_of)  # ... m h d
+        u_of_1 = projected(low, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d
+        u = softplus(-u_of_1 - self.ba)  # ... m h d
 
         g = -1 / 16 * u  # ... m h d
 
@@ -89,8 +90,8 @@ class GLA(nn.Module):
 
         O = layer_norm(o.transpose(-3, -2), -1)  # ... n h e
 
-        gate_of = (x @ self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:]) + self.bg  # ... n h e
-        gate = F.silu(gate_of)  # ... n h e
+        gate_of_1 = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h e
+        gate = F.silu(gate_of_1 + self.bg)  # ... n h e
 
         gated = O * gate  # ... n h e
-        return gated.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -53,13 +54,16 @@ class GPTNeox(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q_of = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]) + self.bq  # ... n h d
+        Q_of_1 = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q_of = Q_of_1 + self.bq  # ... n h d
         Q = rotate(Q_of, query_positions(n, m, x.device), -3, -1, 10000, round(0.25 * self.Wq.shape[2]))  # ... n h d
 
-        K_of = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]) + self.bk  # ... m h d
+        K_of_1 = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K_of = K_of_1 + self.bk  # ... m h d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, round(0.25 * self.Wq.shape[2]))  # ... m h d
 
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:]) + self.bv  # ... m h d
+        V_1 = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = V_1 + self.bv  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d
@@ -68,4 +72,5 @@ class GPTNeox(nn.Module):
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5, causal=True)  # ... h n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1) + self.bo  # ... n f
+        y_1 = projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
+        return y_1 + self.bo  # ... n f

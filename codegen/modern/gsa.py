@@ -30,6 +30,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.products import projected
 
 
 class GSA(nn.Module):
@@ -54,10 +55,10 @@ class GSA(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = x.shape[-2]
         c_ones = torch.ones(n, device=x.device, dtype=x.dtype)  # n
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        s = (x @ self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:])  # ... m h r
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        s = projected(x, self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:])  # ... m h r
         u = softplus(-s)  # ... m h r
         g = 0.125 * u  # ... m h r
 
@@ -107,4 +108,4 @@ class GSA(nn.Module):
         A = (self.Wq.shape[2] ** -0.5 * A_scores).softmax(-1)  # ... n h r
 
         y_1 = torch.einsum("...nhr,...nhrd->...nhd", A, values)  # ... n h d
-        return y_1.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

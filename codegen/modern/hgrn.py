@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.running import scan_sums
 
 
@@ -47,8 +48,8 @@ class HGRN(nn.Module):
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
         n = x.shape[-2]
-        i = F.silu(x @ self.Wi)  # ... m a
-        mu = torch.sigmoid(x @ self.Wf)  # ... m a
+        i = F.silu(projected(x, self.Wi))  # ... m a
+        mu = torch.sigmoid(projected(x, self.Wf))  # ... m a
         keep_ = 0.5 + 0.5 * mu  # ... m a
 
         decay_hidden = hide(keep_, key_mask[..., None] if key_mask is not None else None, 1)  # ... m a
@@ -57,9 +58,9 @@ class HGRN(nn.Module):
         new = i - keep_ * i  # ... m a
         H = scan_sums(new, decay, 1, None, key_mask, n)  # ... n a
         O = rms_norm(H, -1)  # ... n a
-        gate = F.silu(x @ self.Wg)  # ... n a
+        gate = F.silu(projected(x, self.Wg))  # ... n a
 
         gated_1 = O * self.norm  # ... n a
         gated = gated_1 * gate  # ... n a
 
-        return gated @ self.Wo  # ... n f
+        return projected(gated, self.Wo)  # ... n f

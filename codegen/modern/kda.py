@@ -28,6 +28,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import l2_norm, rms_norm, softplus
+from tensornet_attn.runtime.products import projected
 
 
 class KDA(nn.Module):
@@ -64,21 +65,23 @@ class KDA(nn.Module):
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
-        Q_of = F.silu((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]))  # ... n h d
-        Q = l2_norm(Q_of, -1, 1e-06)  # ... n h d
+        Q_of_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = l2_norm(F.silu(Q_of_of), -1, 1e-06)  # ... n h d
 
         q = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
 
-        K_of = F.silu((x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]))  # ... m h d
-        K = l2_norm(K_of, -1, 1e-06)  # ... m h d
+        K_of_of = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = l2_norm(F.silu(K_of_of), -1, 1e-06)  # ... m h d
 
-        V = F.silu((x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:]))  # ... m h e
-        rate = torch.sigmoid(x @ self.Wb)  # ... m h
+        V_of = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        V = F.silu(V_of)  # ... m h e
+
+        rate = torch.sigmoid(projected(x, self.Wb))  # ... m h
         rates = exp(self.speed)  # h
-        low = x @ self.Wa1  # ... m r
+        low = projected(x, self.Wa1)  # ... m r
 
-        steps_of_2 = (low @ self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:]) + self.step  # ... m h d
-        steps = softplus(steps_of_2)  # ... m h d
+        steps_of_1 = projected(low, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d
+        steps = softplus(steps_of_1 + self.step)  # ... m h d
 
         g = -rates[:, None] * steps  # ... m h d
         S = gated_delta_rule(
@@ -91,11 +94,11 @@ class KDA(nn.Module):
         )  # ... h n e
         O = rms_norm(S, -1)  # ... h n e
 
-        gate_of_1 = x @ self.Wg1  # ... n r
-        gate_of = (gate_of_1 @ self.Wg2.flatten(1)).unflatten(-1, self.Wg2.shape[1:])  # ... n h e
+        gate_of_1 = projected(x, self.Wg1)  # ... n r
+        gate_of = projected(gate_of_1, self.Wg2.flatten(1)).unflatten(-1, self.Wg2.shape[1:])  # ... n h e
         gate = torch.sigmoid(gate_of)  # ... n h e
 
         gated_1 = O.transpose(-3, -2) * self.norm  # ... n h e
         gated = gated_1 * gate  # ... n h e
 
-        return gated.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

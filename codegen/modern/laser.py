@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.masks import hide, visible
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -44,9 +45,9 @@ class LASER(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         E_hidden = hide(V, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h d
         E = exp(E_hidden)  # ... m h d
@@ -60,4 +61,4 @@ class LASER(nn.Module):
 
         mean = o.transpose(-3, -2).clamp(1e-20, 1e+30)  # ... n h d
         O = torch.log(mean)  # ... n h d
-        return O.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

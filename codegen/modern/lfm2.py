@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.conv import convolve
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import projected
 
 
 class LFM2(nn.Module):
@@ -40,10 +41,10 @@ class LFM2(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x is [... n f]."""
-        B = x @ self.Wb  # ... n a
-        C = x @ self.Wc  # ... n a
-        X = x @ self.Wx  # ... n a
+        B = projected(x, self.Wb)  # ... n a
+        C = projected(x, self.Wc)  # ... n a
+        X = projected(x, self.Wx)  # ... n a
         gated = B * X  # ... n a
         near = convolve(gated.transpose(-2, -1), self.T.transpose(-2, -1).unsqueeze(-2), 2, self.Wb.shape[1])  # ... a n
         Y = C * near.transpose(-2, -1)  # ... n a
-        return Y @ self.Wo  # ... n f
+        return projected(Y, self.Wo)  # ... n f

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import softplus
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.running import scan_sums
 
 
@@ -60,11 +61,11 @@ class Mamba1(nn.Module):
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
         n = x.shape[-2]
-        u = F.silu(x @ self.Wx)  # ... m a
-        B = u @ self.Wb  # ... m s
-        C = u @ self.Wc  # ... n s
-        low = u @ self.Wt1  # ... m r
-        t = softplus(low @ self.Wt2 + self.bt)  # ... m a
+        u = F.silu(projected(x, self.Wx))  # ... m a
+        B = projected(u, self.Wb)  # ... m s
+        C = projected(u, self.Wc)  # ... n s
+        low = projected(u, self.Wt1)  # ... m r
+        t = softplus(projected(low, self.Wt2) + self.bt)  # ... m a
         speed = exp(self.A)  # a s
         decay = -t[..., None] * speed  # ... m a s
         tu = t * u  # ... m a
@@ -75,6 +76,6 @@ class Mamba1(nn.Module):
         Y_1 = torch.einsum("...nas,...ns->...na", H, C)  # ... n a
         Y = Y_1 + self.D * u  # ... n a
 
-        gate = F.silu(x @ self.Wz)  # ... n a
+        gate = F.silu(projected(x, self.Wz))  # ... n a
         gated = Y * gate  # ... n a
-        return gated @ self.Wo  # ... n f
+        return projected(gated, self.Wo)  # ... n f

@@ -31,6 +31,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
+from tensornet_attn.runtime.products import projected
 
 
 class Mamba2(nn.Module):
@@ -65,10 +66,13 @@ class Mamba2(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = x.shape[-2]
         c_ones = torch.ones(n, device=x.device, dtype=x.dtype)  # n
-        V = F.silu((x @ self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:]))  # ... m h d
-        B = F.silu(x @ self.Wb)  # ... m s
-        C = F.silu(x @ self.Wc)  # ... n s
-        t = softplus(x @ self.Wt + self.bt)  # ... m h
+
+        V_of = projected(x, self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:])  # ... m h d
+        V = F.silu(V_of)  # ... m h d
+
+        B = F.silu(projected(x, self.Wb))  # ... m s
+        C = F.silu(projected(x, self.Wc))  # ... n s
+        t = softplus(projected(x, self.Wt) + self.bt)  # ... m h
         speed = exp(self.A)  # h
         g = -speed * t  # ... m h
 
@@ -77,13 +81,13 @@ class Mamba2(nn.Module):
         k = g.transpose(-2, -1)[..., None]  # ... h m 1
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
 
-        M_k = B[..., None] * t[..., None, :]  # ... m s h
+        M_k = B[..., None, :] * t[..., None]  # ... m h s
         M_fade_a = c  # ... h n
         M_fade_b = c  # ... h m
 
         # M and M V: sums over m first; no n by m tensor is formed
         q_2 = C[..., None, :, :]  # ... 1 n s
-        k_2 = M_k.movedim(-1, -3)  # ... h m s
+        k_2 = M_k.transpose(-3, -2)  # ... h m s
         a = M_fade_a[..., None]  # ... h n 1
         b = M_fade_b[..., None]  # ... h m 1
         v = V.transpose(-3, -2)  # ... h m d
@@ -92,7 +96,10 @@ class Mamba2(nn.Module):
         )  # ... h n d
 
         Y = o.transpose(-3, -2) + self.D[:, None] * V  # ... n h d
-        gate = F.silu((x @ self.Wz.flatten(1)).unflatten(-1, self.Wz.shape[1:]))  # ... n h d
+
+        gate_of = projected(x, self.Wz.flatten(1)).unflatten(-1, self.Wz.shape[1:])  # ... n h d
+        gate = F.silu(gate_of)  # ... n h d
+
         gated = Y * gate  # ... n h d
 
         square_of_of = torch.square(gated)  # ... n h d
@@ -104,4 +111,4 @@ class Mamba2(nn.Module):
         normed_1 = gated * root[..., None, None]  # ... n h d
         normed = normed_1 * self.norm  # ... n h d
 
-        return normed.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(normed.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import softplus
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.running import scan_sums
 
 
@@ -39,11 +40,11 @@ class Mingru(nn.Module):
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
         n = x.shape[-2]
-        logit = x @ self.Wz  # ... m a
+        logit = projected(x, self.Wz)  # ... m a
         u = softplus(logit)  # ... m a
         decay = -u  # ... m a
         z = torch.sigmoid(logit)  # ... m a
-        new = x @ self.Wh  # ... m a
+        new = projected(x, self.Wh)  # ... m a
         zh = z * new  # ... m a
         H = scan_sums(zh, decay, 1, None, key_mask, n)  # ... n a
-        return H @ self.Wo  # ... n f
+        return projected(H, self.Wo)  # ... n f

@@ -23,6 +23,7 @@ from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.positions import alibi_slopes, exactly, query_positions
+from tensornet_attn.runtime.products import projected
 
 
 class Minimax(nn.Module):
@@ -53,9 +54,14 @@ class Minimax(nn.Module):
         gap_n = exactly(query_positions(n, m, x.device))  # n
         gap_m = exactly(torch.arange(m, device=x.device))  # m
 
-        Q = F.silu((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]))  # ... n h d
-        K = F.silu((x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]))  # ... m h d
-        V = F.silu((x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:]))  # ... m h d
+        Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = F.silu(Q_of)  # ... n h d
+
+        K_of = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = F.silu(K_of)  # ... m h d
+
+        V_of = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = F.silu(V_of)  # ... m h d
 
         A_D_a = -1 * slopes[:, None] * gap_n  # h n
         A_D_b = -1 * slopes[:, None] * gap_m  # h m
@@ -74,9 +80,10 @@ class Minimax(nn.Module):
         O_joined = rms_norm(O_of.flatten(-2), -1, 1e-06)  # ... n h_d
         O = O_joined.unflatten(-1, (self.Wq.shape[1], self.Wq.shape[2]))  # ... n h d
 
-        gate = torch.sigmoid((x @ self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:]))  # ... n h d
+        gate_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h d
+        gate = torch.sigmoid(gate_of)  # ... n h d
 
         gated_1 = gate * O  # ... n h d
         gated = gated_1 * self.norm  # ... n h d
 
-        return gated.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import top_entries
+from tensornet_attn.runtime.products import projected
 
 
 class Mixtral(nn.Module):
@@ -38,17 +39,19 @@ class Mixtral(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x is [... n f]."""
-        chosen_of = x @ self.Wr  # ... n e
-        chosen = top_entries(chosen_of, chosen_of, 2, -1, float("-inf"))  # ... n e
+        chosen_of_2 = projected(x, self.Wr)  # ... n e
+        chosen = top_entries(chosen_of_2, chosen_of_2, 2, -1, float("-inf"))  # ... n e
 
         R = chosen.softmax(-1)  # ... n e
 
-        G_of = (
-            x @ self.Wg.transpose(-3, -2).flatten(1)
+        G_of = projected(
+            x, self.Wg.transpose(-3, -2).flatten(1)
         ).unflatten(-1, self.Wg.transpose(-3, -2).shape[1:])  # ... n e l
         G = F.silu(G_of)  # ... n e l
 
-        U = (x @ self.Wu.transpose(-3, -2).flatten(1)).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
+        U = projected(
+            x, self.Wu.transpose(-3, -2).flatten(1)
+        ).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
         H = G * U  # ... n e l
 
         y_1 = torch.einsum("...nel,elf->...nfe", H, self.Wd)  # ... n f e

@@ -27,6 +27,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
 from tensornet_attn.runtime.heads import attend_chosen
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -66,21 +67,21 @@ class MOH(nn.Module):
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         picked = torch.arange(self.Rp.shape[1], device=x.device, dtype=x.dtype)  # p
-        sq = (x @ self.Sq.flatten(1)).unflatten(-1, self.Sq.shape[1:])  # ... n s d
-        sk = (memory @ self.Sk.flatten(1)).unflatten(-1, self.Sk.shape[1:])  # ... m s d
-        sv = (memory @ self.Sv.flatten(1)).unflatten(-1, self.Sv.shape[1:])  # ... m s d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        sq = projected(x, self.Sq.flatten(1)).unflatten(-1, self.Sq.shape[1:])  # ... n s d
+        sk = projected(memory, self.Sk.flatten(1)).unflatten(-1, self.Sk.shape[1:])  # ... m s d
+        sv = projected(memory, self.Sv.flatten(1)).unflatten(-1, self.Sv.shape[1:])  # ... m s d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        Gs_scores = x @ self.Rs  # ... n s
+        Gs_scores = projected(x, self.Rs)  # ... n s
         Gs = Gs_scores.softmax(-1)  # ... n s
 
-        G_of_scores = x @ self.Rh  # ... n h
+        G_of_scores = projected(x, self.Rh)  # ... n h
         G_of = G_of_scores.softmax(-1)  # ... n h
 
         G, G_chosen = top_chosen(G_of, G_of, 2)  # ... n 2
 
-        shares_scores = x @ self.Rp  # ... n p
+        shares_scores = projected(x, self.Rp)  # ... n p
         shares = shares_scores.softmax(-1)  # ... n p
 
         others = shares @ picked  # ... n
@@ -109,4 +110,4 @@ class MOH(nn.Module):
 
         y_1 = common[..., None] * Gs  # ... n s
         y_2 = y_1[..., None] * o.transpose(-3, -2)  # ... n s d
-        return y_2.flatten(-2) @ self.So.flatten(0, 1) + others[..., None] * y_routed  # ... n f
+        return projected(y_2.flatten(-2), self.So.flatten(0, 1)) + others[..., None] * y_routed  # ... n f

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import alibi_slopes, exactly, query_positions
-from tensornet_attn.runtime.products import equal_columns, exact_columns
+from tensornet_attn.runtime.products import equal_columns, exact_columns, projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -50,9 +50,14 @@ class MPT(nn.Module):
         offset_n = exactly(query_positions(n, m, x.device))  # n
         offset_m = exactly(torch.arange(m, device=x.device))  # m
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]).clamp(-6, 6)  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]).clamp(-6, 6)  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:]).clamp(-6, 6)  # ... m h d
+        Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = Q_of.clamp(-6, 6)  # ... n h d
+
+        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = K_of.clamp(-6, 6)  # ... m h d
+
+        V_of = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = V_of.clamp(-6, 6)  # ... m h d
 
         part = -slopes * offset_n[:, None]  # n h
         part_2 = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
@@ -77,4 +82,4 @@ class MPT(nn.Module):
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, 1, causal=True)  # ... h n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import heads_together, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -45,13 +46,13 @@ class Nemotron(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q_of = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
+        Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 10000, round(0.5 * self.Wq.shape[3]))  # ... n g j d
 
-        K_of = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, round(0.5 * self.Wq.shape[3]))  # ... m g d
 
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -62,4 +63,4 @@ class Nemotron(nn.Module):
         )
         o = attend(q, k, v, keep, bias, self.Wq.shape[3] ** -0.5, causal=True)  # ... (g j) n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 2)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 2))  # ... n f

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import projected
 
 
 class NemotronMlp(nn.Module):
@@ -30,6 +31,6 @@ class NemotronMlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x is [... n f]."""
-        R = F.relu(x @ self.W1)  # ... n l
+        R = F.relu(projected(x, self.W1))  # ... n l
         H = torch.square(R)  # ... n l
-        return H @ self.W2  # ... n f
+        return projected(H, self.W2)  # ... n f

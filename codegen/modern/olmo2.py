@@ -20,6 +20,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import heads_together, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -52,11 +53,11 @@ class Olmo2(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        q_of = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
+        q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
         q_joined = rms_norm(q_of.flatten(-3), -1, 1e-06)  # ... n g_j_d
         q = q_joined.unflatten(-1, (self.Wq.shape[1], self.Wq.shape[2], self.Wq.shape[3]))  # ... n g j d
 
-        k_of = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        k_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         k_joined = rms_norm(k_of.flatten(-2), -1, 1e-06)  # ... m g_d
         k = k_joined.unflatten(-1, (self.Wq.shape[1], self.Wq.shape[3]))  # ... m g d
 
@@ -66,7 +67,7 @@ class Olmo2(nn.Module):
         K_of = k * self.k_norm  # ... m g d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 500000, self.Wq.shape[3])  # ... m g d
 
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A and A V: one fused call; the scores are not materialised
         q_2 = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -77,4 +78,4 @@ class Olmo2(nn.Module):
         )
         o = attend(q_2, k_2, v, keep, bias, self.Wq.shape[3] ** -0.5, causal=True)  # ... (g j) n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 2)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 2))  # ... n f

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import layer_norm
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -64,9 +65,15 @@ class Perceiver(nn.Module):
         memory_normed = layer_norm(memory, -1)  # ... m c
         X = x_normed * self.x_scale + self.x_shift  # ... n f
         M = memory_normed * self.memory_scale + self.memory_shift  # ... m c
-        Q = (X @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]) + self.bq  # ... n h d
-        K = (M @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]) + self.bk  # ... m h d
-        V = (M @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:]) + self.bv  # ... m h d
+
+        Q_1 = projected(X, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = Q_1 + self.bq  # ... n h d
+
+        K_1 = projected(M, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = K_1 + self.bk  # ... m h d
+
+        V_1 = projected(M, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = V_1 + self.bv  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d
@@ -75,4 +82,5 @@ class Perceiver(nn.Module):
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... h n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1) + self.bo  # ... n f
+        y_1 = projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
+        return y_1 + self.bo  # ... n f

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import top_entries
+from tensornet_attn.runtime.products import projected
 
 
 class Qwen2MOE(nn.Module):
@@ -51,26 +52,28 @@ class Qwen2MOE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x is [... n f]."""
-        p_scores = x @ self.Wr  # ... n e
+        p_scores = projected(x, self.Wr)  # ... n e
         p = p_scores.softmax(-1)  # ... n e
 
         R = top_entries(p, p, 2, -1)  # ... n e
 
-        G_of = (
-            x @ self.Wg.transpose(-3, -2).flatten(1)
+        G_of = projected(
+            x, self.Wg.transpose(-3, -2).flatten(1)
         ).unflatten(-1, self.Wg.transpose(-3, -2).shape[1:])  # ... n e l
         G = F.silu(G_of)  # ... n e l
 
-        U = (x @ self.Wu.transpose(-3, -2).flatten(1)).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
+        U = projected(
+            x, self.Wu.transpose(-3, -2).flatten(1)
+        ).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
         H = G * U  # ... n e l
 
         routed_1 = torch.einsum("...nel,elf->...nfe", H, self.Wd)  # ... n f e
         routed_ = torch.einsum("...ne,...nfe->...nf", R, routed_1)  # ... n f
 
-        Sg = F.silu(x @ self.Wsg)  # ... n s
-        Su = x @ self.Wsu  # ... n s
+        Sg = F.silu(projected(x, self.Wsg))  # ... n s
+        Su = projected(x, self.Wsu)  # ... n s
         S = Sg * Su  # ... n s
         open = torch.sigmoid(x @ self.gate)  # ... n
 
-        y_1 = S @ self.Wsd  # ... n f
+        y_1 = projected(S, self.Wsd)  # ... n f
         return routed_ + open[..., None] * y_1  # ... n f

@@ -20,6 +20,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import heads_together, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -52,8 +53,11 @@ class Qwen3(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        q = rms_norm((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]), -1, 1e-06)  # ... n g j d
-        k = rms_norm((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]), -1, 1e-06)  # ... m g d
+        q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
+        q = rms_norm(q_of, -1, 1e-06)  # ... n g j d
+
+        k_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        k = rms_norm(k_of, -1, 1e-06)  # ... m g d
 
         Q_of = q * self.q_norm  # ... n g j d
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 1000000, self.Wq.shape[3])  # ... n g j d
@@ -61,7 +65,7 @@ class Qwen3(nn.Module):
         K_of = k * self.k_norm  # ... m g d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 1000000, self.Wq.shape[3])  # ... m g d
 
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A and A V: one fused call; the scores are not materialised
         q_2 = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -72,4 +76,4 @@ class Qwen3(nn.Module):
         )
         o = attend(q_2, k_2, v, keep, bias, self.Wq.shape[3] ** -0.5, causal=True)  # ... (g j) n d
 
-        return o.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 2)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 2))  # ... n f

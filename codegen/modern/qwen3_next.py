@@ -25,6 +25,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import heads_together, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -61,8 +62,12 @@ class Qwen3Next(nn.Module):
 
         q_scale = self.q_norm + 1  # d
         k_scale = self.k_norm + 1  # d
-        q = rms_norm((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]), -1, 1e-06)  # ... n g j d
-        k = rms_norm((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]), -1, 1e-06)  # ... m g d
+
+        q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
+        q = rms_norm(q_of, -1, 1e-06)  # ... n g j d
+
+        k_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        k = rms_norm(k_of, -1, 1e-06)  # ... m g d
 
         Q_of = q * q_scale  # ... n g j d
         Q = rotate(
@@ -74,7 +79,7 @@ class Qwen3Next(nn.Module):
             K_of, torch.arange(m, device=x.device), -3, -1, 10000000, round(0.25 * self.Wq.shape[3])
         )  # ... m g d
 
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A and A V: one fused call; the scores are not materialised
         q_2 = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -86,6 +91,9 @@ class Qwen3Next(nn.Module):
         o = attend(q_2, k_2, v, keep, bias, self.Wq.shape[3] ** -0.5, causal=True)  # ... (g j) n d
 
         O = o.unflatten(-3, (self.Wq.shape[1], self.Wq.shape[2])).movedim(-2, -4)  # ... n g j d
-        G = torch.sigmoid((x @ self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:]))  # ... n g j d
+
+        G_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n g j d
+        G = torch.sigmoid(G_of)  # ... n g j d
+
         gated = G * O  # ... n g j d
-        return gated.flatten(-3) @ self.Wo.flatten(0, 2)  # ... n f
+        return projected(gated.flatten(-3), self.Wo.flatten(0, 2))  # ... n f

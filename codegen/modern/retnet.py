@@ -28,6 +28,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import layer_norm
 from tensornet_attn.runtime.positions import exactly, query_positions, rotate
+from tensornet_attn.runtime.products import projected
 
 
 class Retnet(nn.Module):
@@ -56,13 +57,13 @@ class Retnet(nn.Module):
         gap_n = exactly(query_positions(n, m, x.device))  # n
         gap_m = exactly(torch.arange(m, device=x.device))  # m
 
-        Q_of = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = rotate(Q_of, query_positions(n, m, x.device), -3, -1, 10000, self.Wq.shape[2])  # ... n h d
 
-        K_of = (x @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K_of = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq.shape[2])  # ... m h d
 
-        V = (x @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         share = exp(-0.6931471805599453 * i - 5 * math.log(2))  # h
         gamma = torch.log(1 - share)  # h
 
@@ -80,6 +81,9 @@ class Retnet(nn.Module):
         )  # ... h n e
 
         O = layer_norm(o.transpose(-3, -2), -1)  # ... n h e
-        gate = F.silu((x @ self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:]))  # ... n h e
+
+        gate_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h e
+        gate = F.silu(gate_of)  # ... n h e
+
         gated = O * gate  # ... n h e
-        return gated.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -26,6 +26,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.running import scan_sums
 
 
@@ -56,7 +57,7 @@ class RgLRU(nn.Module):
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
         n = x.shape[-2]
-        X = (x @ self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:])  # ... m h d
+        X = projected(x, self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:])  # ... m h d
 
         r_of_1 = torch.einsum("...mhd,hde->...mhe", X, self.Wa)  # ... m h e
         r = torch.sigmoid(r_of_1 + self.ba)  # ... m h e
@@ -79,6 +80,9 @@ class RgLRU(nn.Module):
         new = new_1 * X  # ... m h e
 
         H = scan_sums(new, decay, 2, None, key_mask, n)  # ... n h e
-        gate = F.gelu((x @ self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:]))  # ... n h e
+
+        gate_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h e
+        gate = F.gelu(gate_of)  # ... n h e
+
         gated = H * gate  # ... n h e
-        return gated.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -30,6 +30,7 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import kept
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import exactly, query_positions
+from tensornet_attn.runtime.products import projected
 
 
 class Rwkv4(nn.Module):
@@ -76,9 +77,9 @@ class Rwkv4(nn.Module):
         xr = self.mu_r * x + last.transpose(-2, -1) - self.mu_r * last.transpose(-2, -1)  # ... n f
         xk = self.mu_k * x + last.transpose(-2, -1) - self.mu_k * last.transpose(-2, -1)  # ... n f
         xv = self.mu_v * x + last.transpose(-2, -1) - self.mu_v * last.transpose(-2, -1)  # ... n f
-        r = torch.sigmoid(xr @ self.Wr)  # ... n a
-        K = xk @ self.Wk  # ... m a
-        V = xv @ self.Wv  # ... m a
+        r = torch.sigmoid(projected(xr, self.Wr))  # ... n a
+        K = projected(xk, self.Wk)  # ... m a
+        V = projected(xv, self.Wv)  # ... m a
         decay = exp(self.w)  # a
 
         A_A_a = -decay[:, None] * gap_n + decay[:, None]  # a n
@@ -98,4 +99,4 @@ class Rwkv4(nn.Module):
 
         wkv = o.transpose(-2, -1)  # ... n a
         gated = r * wkv  # ... n a
-        return gated @ self.Wo  # ... n f
+        return projected(gated, self.Wo)  # ... n f

@@ -44,6 +44,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import kept, l2_norm, layer_norm
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 
 
 class Rwkv7(nn.Module):
@@ -121,22 +122,22 @@ class Rwkv7(nn.Module):
         xv = x + self.mu_v * last  # ... n f
         xa = x + self.mu_a * last  # ... n f
         xg = x + self.mu_g * last  # ... n f
-        R = (xr @ self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:])  # ... n h d
-        K = (xk @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (xv @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
-        lw = torch.tanh(xw @ self.Ww1)  # ... m r
+        R = projected(xr, self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:])  # ... n h d
+        K = projected(xk, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(xv, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        lw = torch.tanh(projected(xw, self.Ww1))  # ... m r
 
-        w_of = (lw @ self.Ww2.flatten(1)).unflatten(-1, self.Ww2.shape[1:]) + self.w0  # ... m h d
-        w = torch.sigmoid(w_of)  # ... m h d
+        w_of_1 = projected(lw, self.Ww2.flatten(1)).unflatten(-1, self.Ww2.shape[1:])  # ... m h d
+        w = torch.sigmoid(w_of_1 + self.w0)  # ... m h d
 
         decay = -0.6065306597126334 * w  # ... m h d
-        la = xa @ self.Wa1  # ... m r
+        la = projected(xa, self.Wa1)  # ... m r
 
-        a_of = (la @ self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:]) + self.a0  # ... m h d
-        a = torch.sigmoid(a_of)  # ... m h d
+        a_of_1 = projected(la, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d
+        a = torch.sigmoid(a_of_1 + self.a0)  # ... m h d
 
-        lg = torch.sigmoid(xg @ self.Wg1)  # ... n r
-        gate = (lg @ self.Wg2.flatten(1)).unflatten(-1, self.Wg2.shape[1:])  # ... n h e
+        lg = torch.sigmoid(projected(xg, self.Wg1))  # ... n r
+        gate = projected(lg, self.Wg2.flatten(1)).unflatten(-1, self.Wg2.shape[1:])  # ... n h e
         kappa = l2_norm(K * self.xi, -1, 1e-12)  # ... m h d
         removal = a * kappa  # ... m h d
 
@@ -159,4 +160,4 @@ class Rwkv7(nn.Module):
         bonus = (R * weighed).sum(-1)  # ... n h
         O = self.scale * normed.transpose(-3, -2) + self.shift + bonus[..., None] * V  # ... n h e
         gated = O * gate  # ... n h e
-        return gated.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

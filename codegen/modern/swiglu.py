@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import projected
 
 
 class Swiglu(nn.Module):
@@ -33,7 +34,7 @@ class Swiglu(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x is [... n f]."""
-        G = F.silu(x @ self.Wg)  # ... n l
-        U = x @ self.Wu  # ... n l
+        G = F.silu(projected(x, self.Wg))  # ... n l
+        U = projected(x, self.Wu)  # ... n l
         H = G * U  # ... n l
-        return H @ self.Wd  # ... n f
+        return projected(H, self.Wd)  # ... n f

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
+from tensornet_attn.runtime.products import projected
 
 
 class Switch(nn.Module):
@@ -34,7 +35,7 @@ class Switch(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x is [... n f]."""
-        p_scores = x @ self.Wr  # ... n e
+        p_scores = projected(x, self.Wr)  # ... n e
         p = p_scores.softmax(-1)  # ... n e
 
         R, R_chosen = top_chosen(p, p, 1)  # ... n 1

@@ -21,7 +21,7 @@ from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient, 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import buckets, one_of
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -55,9 +55,9 @@ class T5(nn.Module):
         bucket = one_of(
             buckets(torch.arange(-128, 129, device=x.device), self.B.shape[0], 128, True), self.B.shape[0], x.dtype
         )  # p b
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         table = bucket @ self.B  # p h
 
         # near, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
@@ -70,7 +70,7 @@ class T5(nn.Module):
             (16, 131072),
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @block_function(rows=(0, -2, 0, 0, -2, 0), out=-2, legs=(0, 3, 3, 3, -1, 1))

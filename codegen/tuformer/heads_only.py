@@ -18,7 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -47,9 +47,9 @@ class HeadsOnly(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = x @ self.Wq  # ... n h
-        K = memory @ self.Wk  # ... m h
-        V = memory @ self.Wv  # ... m h
+        Q = projected(x, self.Wq)  # ... n h
+        K = projected(memory, self.Wk)  # ... m h
+        V = projected(memory, self.Wv)  # ... m h
 
         # A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
@@ -62,7 +62,7 @@ class HeadsOnly(nn.Module):
             sizes=(self.Wq.shape[1],),
         )  # ... h n
 
-        return y_1.transpose(-2, -1) @ self.Wo  # ... n f
+        return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
 
 
 @block_function(rows=(-1, 0, 0, -2, 0), out=-1, legs=(2, 2, 2, -1, 1))

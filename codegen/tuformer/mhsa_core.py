@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -46,9 +47,9 @@ class MHSACore(nn.Module):
         Wv = self.Wv.unflatten(1, (8, -1))  # f h d
         Wo = self.Wo.unflatten(0, (8, -1))  # h d f
 
-        Q = (x @ Wq.flatten(1)).unflatten(-1, Wq.shape[1:])  # ... n h d
-        K = (memory @ Wk.flatten(1)).unflatten(-1, Wk.shape[1:])  # ... m h d
-        V = (memory @ Wv.flatten(1)).unflatten(-1, Wv.shape[1:])  # ... m h d
+        Q = projected(x, Wq.flatten(1)).unflatten(-1, Wq.shape[1:])  # ... n h d
+        K = projected(memory, Wk.flatten(1)).unflatten(-1, Wk.shape[1:])  # ... m h d
+        V = projected(memory, Wv.flatten(1)).unflatten(-1, Wv.shape[1:])  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d_
@@ -57,4 +58,4 @@ class MHSACore(nn.Module):
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, 64 ** -0.5)  # ... h n d
 
-        return o.transpose(-3, -2).flatten(-2) @ Wo.flatten(0, 1)  # ... n f
+        return projected(o.transpose(-3, -2).flatten(-2), Wo.flatten(0, 1))  # ... n f

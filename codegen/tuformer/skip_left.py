@@ -18,7 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import joint_shape, mixed
+from tensornet_attn.runtime.products import joint_shape, mixed, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -51,22 +51,15 @@ class SkipLeft(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h e
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h e
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        A_of_1 = self.C3[..., None, None] * Q.movedim(-1, -3)[..., None, :, :, :]  # ... c e n h
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h e
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h e
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        A_of_1 = self.C3[..., None, None, :] * Q[..., None, :, :, :]  # ... c n h e
 
         # A.of.p2, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
             y_1_rows,
-            [
-                A_of_1.movedim((-1, -2, -4, -3), (-4, -3, -2, -1)),
-                K.transpose(-3, -2),
-                self.C2,
-                V.movedim(-3, -1),
-                mask,
-                key_mask,
-            ],
+            [A_of_1.transpose(-4, -2), K.transpose(-3, -2), self.C2, V.movedim(-3, -1), mask, key_mask],
             n,
             m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
@@ -74,7 +67,7 @@ class SkipLeft(nn.Module):
             sizes=(self.Wq.shape[1], self.C2.shape[1]),
         )  # ... h d n
 
-        return y_1.flatten(-3, -2).transpose(-2, -1) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.flatten(-3, -2).transpose(-2, -1), self.Wo.flatten(0, 1))  # ... n f
 
 
 @block_function(rows=(-3, 0, 0, 0, -2, 0), out=-1, legs=(4, 3, 0, 3, -1, 1))

@@ -18,7 +18,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import joint_shape, summed_products
+from tensornet_attn.runtime.products import joint_shape, projected, summed_products
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -49,9 +49,9 @@ class THSA(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = x @ self.Wq  # ... n s
-        K = memory @ self.Wk  # ... m s
-        V = memory @ self.Wv  # ... m r
+        Q = projected(x, self.Wq)  # ... n s
+        K = projected(memory, self.Wk)  # ... m s
+        V = projected(memory, self.Wv)  # ... m r
 
         # A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
@@ -64,7 +64,7 @@ class THSA(nn.Module):
             sizes=(self.C.shape[0],),
         )  # ... r n
 
-        return y_1.transpose(-2, -1) @ self.Wo  # ... n f
+        return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
 
 
 @block_function(rows=(0, -1, 0, 0, -2, 0), out=-1, legs=(0, 2, 2, 2, -1, 1))

@@ -22,7 +22,7 @@ from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, ma
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
 from tensornet_attn.runtime.positions import sinusoid
-from tensornet_attn.runtime.products import joint_shape, summed_products
+from tensornet_attn.runtime.products import joint_shape, projected, summed_products
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
 
@@ -60,13 +60,13 @@ class THSAXL(nn.Module):
         m = memory.shape[-2]
 
         R = sinusoid(torch.arange(1 - n, m, device=x.device), self.Wq.shape[0], x.dtype)  # p f
-        Q = x @ self.Wq  # ... n s
-        K = memory @ self.Wk  # ... m s
-        V = memory @ self.Wv  # ... m r
+        Q = projected(x, self.Wq)  # ... n s
+        K = projected(memory, self.Wk)  # ... m s
+        V = projected(memory, self.Wv)  # ... m r
         Kr = R @ self.Wr  # p s
 
         content_4_1 = self.C * self.u  # r s
-        content_4 = K @ content_4_1.transpose(-2, -1)  # ... m r
+        content_4 = projected(K, content_4_1.transpose(-2, -1))  # ... m r
 
         place_of_4_1 = self.C * self.v  # r s
         place_of_4 = place_of_4_1 @ Kr.transpose(-2, -1)  # r p
@@ -93,7 +93,7 @@ class THSAXL(nn.Module):
             sizes=(self.Wv.shape[1],),
         )  # ... r n
 
-        return y_1.transpose(-2, -1) @ self.Wo  # ... n f
+        return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
 
 
 @block_function(
@@ -121,7 +121,7 @@ def y_1_rows(
     content_1 = C[:, None, :] * Q.transpose(-2, -1)[..., None, :, :]  # ... r n s
     content_2 = torch.einsum("...rns,...ms->...rnm", content_1, K)  # ... r n m
     content = content_2 + content_4[..., None, :]  # ... r n m
-    place_of = content_1 @ Kr.transpose(-2, -1) + place_of_4[:, None, :]  # ... r n p
+    place_of = projected(content_1, Kr.transpose(-2, -1)) + place_of_4[:, None, :]  # ... r n p
     place = relative_rows(place_of, rows)  # ... r n m
     A_scores = r ** -0.5 * (content + place)  # ... r n m
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
@@ -137,7 +137,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     content_2 = torch.einsum("...rns,...ms->...rnm", content_1, K)  # ... r n m
     content = content_2 + content_4[..., None, :]  # ... r n m
     del content_2
-    place_of = content_1 @ Kr.transpose(-2, -1) + place_of_4[:, None, :]  # ... r n p
+    place_of = projected(content_1, Kr.transpose(-2, -1)) + place_of_4[:, None, :]  # ... r n p
     place = relative_rows(place_of, rows)  # ... r n m
     A_scores = r ** -0.5 * (content + place)  # ... r n m
     del content, place
@@ -159,7 +159,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     K_k = r ** -0.5 * K  # ... m s
     d_content_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores, K_k)  # ... r n s
     del d_A_scores
-    d_content_1_2 = d_place_of @ Kr + d_content_1  # ... r n s
+    d_content_1_2 = projected(d_place_of, Kr) + d_content_1  # ... r n s
     del d_place_of
     d_C = summed_products(
         d_content_1_2, Q.transpose(-2, -1)[..., None, :, :], (-2,)

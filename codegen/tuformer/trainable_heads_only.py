@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
 
@@ -42,9 +43,9 @@ class TrainableHeadsOnly(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = x @ self.Wq  # ... n g
-        K = memory @ self.Wk  # ... m g
-        V = memory @ self.Wv  # ... m h
+        Q = projected(x, self.Wq)  # ... n g
+        K = projected(memory, self.Wk)  # ... m g
+        V = projected(memory, self.Wv)  # ... m h
         A_q = self.C1 * Q[..., None, :]  # ... n h g
 
         # A and A V: one fused call; the scores are not materialised
@@ -54,4 +55,4 @@ class TrainableHeadsOnly(nn.Module):
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.C1.shape[0] ** -0.5)[..., 0]  # ... h n
 
-        return o.transpose(-2, -1) @ self.Wo  # ... n f
+        return projected(o.transpose(-2, -1), self.Wo)  # ... n f

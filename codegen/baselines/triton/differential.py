@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import rms_norm
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -82,11 +82,11 @@ class Differential(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q1 = (x @ self.Wq1.flatten(1)).unflatten(-1, self.Wq1.shape[1:])  # ... n h d
-        Q2 = (x @ self.Wq2.flatten(1)).unflatten(-1, self.Wq2.shape[1:])  # ... n h d
-        K1 = (memory @ self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m h d
-        K2 = (memory @ self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        Q1 = projected(x, self.Wq1.flatten(1)).unflatten(-1, self.Wq1.shape[1:])  # ... n h d
+        Q2 = projected(x, self.Wq2.flatten(1)).unflatten(-1, self.Wq2.shape[1:])  # ... n h d
+        K1 = projected(memory, self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m h d
+        K2 = projected(memory, self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
         lambda2 = exp(self.lq2 @ self.lk2)  # a scalar
         A_A2 = -lambda1 + lambda2 - 0.8  # a scalar
@@ -118,7 +118,7 @@ class Differential(nn.Module):
         )  # ... h n e
 
         O = rms_norm(O_of_1.transpose(-3, -2) + O_of_3.transpose(-3, -2), -1)  # ... n h e
-        return (1 - 0.8) * (O.flatten(-2) @ self.Wo.flatten(0, 1))  # ... n f
+        return (1 - 0.8) * projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

@@ -18,12 +18,12 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from tensornet_attn.runtime.experts import top_chosen
-from tensornet_attn.runtime.products import joint_shape
-from tensornet_attn.runtime.triton.kernels.experts import triton_expert_sums
+from tensornet_attn.runtime.products import joint_shape, projected
+from tensornet_attn.runtime.triton.kernels.gated_experts import triton_gated_expert_sums
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
+    exp_of,
     load_1d,
     load_2d,
     log_sum,
@@ -37,6 +37,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
+from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
 
 
 class EPA(nn.Module):
@@ -68,13 +69,11 @@ class EPA(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Gs_of = torch.sigmoid((memory @ self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:]))  # ... m h e
-        Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
-        Gd_of = torch.sigmoid((x @ self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:]))  # ... n h e
-        Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = triton_expert_sums(memory[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d
+        Gs_of_of = projected(memory, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
+        Gd_of_of = projected(x, self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:])  # ... n h e
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = triton_gated_expert_sums(memory, self.Wv, Gs_of_of, 2, False, sigmoid_map)  # ... m h d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -87,7 +86,22 @@ class EPA(nn.Module):
             key_mask,
             [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
-        return triton_expert_sums(y_1.transpose(-3, -2).unsqueeze(-2), self.Wo, Gd, Gd_chosen, True)  # ... n f
+        return triton_gated_expert_sums(y_1.transpose(-3, -2), self.Wo, Gd_of_of, 2, True, sigmoid_map)  # ... n f
+
+
+@triton.jit
+def sigmoid_map_tile(x):
+    """sigmoid of a tile."""
+    return 1 / (1 + exp_of(-x))
+
+
+@triton.jit
+def sigmoid_map_slope(x, y, d):
+    """The gradient of x, from that of y = sigmoid(x)."""
+    return d * y * (1 - y)
+
+
+sigmoid_map = tile_map(f"{__name__}.sigmoid_map", torch.sigmoid, sigmoid_map_tile, sigmoid_map_slope)
 
 
 @triton.jit

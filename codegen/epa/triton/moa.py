@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from tensornet_attn.runtime.maps import top_entries
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
+from tensornet_attn.runtime.triton.kernels.choices import triton_top_entries
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -64,13 +64,15 @@ class MOA(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        G_of_scores = x @ self.Sg  # ... n e
+        G_of_scores = projected(x, self.Sg)  # ... n e
         G_of = G_of_scores.softmax(-1)  # ... n e
-        G = top_entries(G_of, G_of, 8, -1)  # ... n e
+        G = triton_top_entries(G_of, G_of, 8, -1)  # ... n e
 
-        Q = (x @ self.Wq.transpose(-3, -2).flatten(1)).unflatten(-1, self.Wq.transpose(-3, -2).shape[1:])  # ... n e d
-        K = memory @ self.Wk  # ... m d
-        V = memory @ self.Wv  # ... m d
+        Q = projected(
+            x, self.Wq.transpose(-3, -2).flatten(1)
+        ).unflatten(-1, self.Wq.transpose(-3, -2).shape[1:])  # ... n e d
+        K = projected(memory, self.Wk)  # ... m d
+        V = projected(memory, self.Wv)  # ... m d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -85,7 +87,7 @@ class MOA(nn.Module):
         )  # ... e n d
 
         y_2 = G[..., None] * y_1.transpose(-3, -2)  # ... n e d
-        return y_2.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_2.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -73,17 +73,23 @@ class Mish(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        A_of_1 = self.P[:, None, None] * Q.transpose(-3, -2)  # ... g n d
+        A_of_1 = self.P[:, None] * Q  # ... n g d
         A_of_3 = self.P @ self.sigma  # a scalar
 
         # A.of.p2, A.of.p4, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
-            [A_of_1, K.transpose(-3, -2), A_of_3, given_noise(noise, "eps", (0, 1, 2)), V.transpose(-3, -2)],
+            [
+                A_of_1.transpose(-3, -2),
+                K.transpose(-3, -2),
+                A_of_3,
+                given_noise(noise, "eps", (0, 1, 2)),
+                V.transpose(-3, -2),
+            ],
             n,
             m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
@@ -93,7 +99,7 @@ class Mish(nn.Module):
             training=self.training,
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

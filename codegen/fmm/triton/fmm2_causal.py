@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, elu1_neg
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
@@ -78,9 +78,9 @@ class Fmm2Causal(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
 
@@ -135,7 +135,7 @@ class Fmm2Causal(nn.Module):
             + blend2[:, None] * o.transpose(-3, -2)
             + blend2[:, None] * o_2.transpose(-3, -2)
         )  # ... n h d
-        return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(A_V.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

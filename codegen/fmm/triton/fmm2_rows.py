@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, elu1_neg, reciprocal
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
@@ -79,9 +79,9 @@ class Fmm2Rows(nn.Module):
         m = memory.shape[-2]
 
         A_m = torch.ones(m, device=x.device, dtype=x.dtype)  # m
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
 
@@ -158,7 +158,7 @@ class Fmm2Rows(nn.Module):
         A_rows = reciprocal(A_sums)  # ... n h
 
         y_1 = A_read * A_rows[..., None]  # ... n h d
-        return y_1.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, l1_norm
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -76,9 +76,9 @@ class FmmFASTWeight1(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
 
         # A.of, A, near: Triton kernels, recomputed in the backward
         near = tiled(
@@ -94,7 +94,7 @@ class FmmFASTWeight1(nn.Module):
 
         phiQ = l1_norm(elu1(Q), -1)  # ... n h d
         phiK = l1_norm(elu1(K), -1)  # ... m h d
-        rate = torch.sigmoid(memory @ self.Wb)  # ... m h
+        rate = torch.sigmoid(projected(memory, self.Wb))  # ... m h
         far = triton_delta_rule(
             phiQ.transpose(-3, -2),
             phiK.transpose(-3, -2),
@@ -106,7 +106,7 @@ class FmmFASTWeight1(nn.Module):
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
         O = blend1[:, None] * near.transpose(-3, -2) + blend2[:, None] * far.transpose(-3, -2)  # ... n h e
-        return O.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -86,25 +87,25 @@ class DeepseekV3(nn.Module):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
-        a = rms_norm(x @ self.Wa, -1, 1e-06)  # ... n a
+        a = rms_norm(projected(x, self.Wa), -1, 1e-06)  # ... n a
         latent = a * self.a_norm  # ... n a
-        c = rms_norm(x @ self.Wc, -1, 1e-06)  # ... m c
+        c = rms_norm(projected(x, self.Wc), -1, 1e-06)  # ... m c
         C = c * self.c_norm  # ... m c
-        Q = (latent @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = projected(latent, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
 
-        Qr_of = (latent @ self.Wqr.flatten(1)).unflatten(-1, self.Wqr.shape[1:])  # ... n h r
+        Qr_of = projected(latent, self.Wqr.flatten(1)).unflatten(-1, self.Wqr.shape[1:])  # ... n h r
         Qr = rotate(
             Qr_of, query_positions(n, m, x.device), -3, -1, 10000, self.Wqr.shape[2], interleaved=True
         )  # ... n h r
 
-        K = (C @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = projected(C, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
 
-        Kr_of = x @ self.Wkr  # ... m r
+        Kr_of = projected(x, self.Wkr)  # ... m r
         Kr = rotate(
             Kr_of, torch.arange(m, device=x.device), -2, -1, 10000, self.Wqr.shape[2], interleaved=True
         )  # ... m r
 
-        V = (C @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        V = projected(C, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
 
         # A.of.p1, A.of.p2, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -118,7 +119,7 @@ class DeepseekV3(nn.Module):
             [1 * (self.Wq.shape[2] + self.Wqr.shape[2]) ** -0.5],
         )  # ... h n e
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -63,9 +64,9 @@ class GAU(nn.Module):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
-        U = F.silu(x @ self.Wu)  # ... n e
-        V = F.silu(x @ self.Wv)  # ... m e
-        Z = F.silu(x @ self.Wz)  # ... n s
+        U = F.silu(projected(x, self.Wu))  # ... n e
+        V = F.silu(projected(x, self.Wv))  # ... m e
+        Z = F.silu(projected(x, self.Wz))  # ... n s
         Q = Z * self.q_scale + self.q_shift  # ... n s
         K = Z * self.k_scale + self.k_shift  # ... m s
 
@@ -73,7 +74,7 @@ class GAU(nn.Module):
         O = tiled(O_tiles, [Q, K, V], n, m, (*x.shape[:-2],), mask, key_mask, [1 / m])  # ... n e
 
         gated = U * O  # ... n e
-        return gated @ self.Wo  # ... n f
+        return projected(gated, self.Wo)  # ... n f
 
 
 @triton.jit

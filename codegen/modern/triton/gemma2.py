@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.positions import query_positions, rotate
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -63,13 +63,13 @@ class Gemma2(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q_of = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
+        Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq.shape[3])  # ... n g j d
 
-        K_of = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq.shape[3])  # ... m g d
 
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A.of.of, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -83,7 +83,7 @@ class Gemma2(nn.Module):
             [0.125, 50],
         )  # ... g j n d
 
-        return y_1.movedim(-2, -4).flatten(-3) @ self.Wo.flatten(0, 2)  # ... n f
+        return projected(y_1.movedim(-2, -4).flatten(-3), self.Wo.flatten(0, 2))  # ... n f
 
 
 @triton.jit

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.positions import query_positions, rotate
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -73,8 +73,12 @@ class Gemma3Local(nn.Module):
 
         q_scale = self.q_norm + 1  # d
         k_scale = self.k_norm + 1  # d
-        q = rms_norm((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]), -1, 1e-06)  # ... n g j d
-        k = rms_norm((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]), -1, 1e-06)  # ... m g d
+
+        q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
+        q = rms_norm(q_of, -1, 1e-06)  # ... n g j d
+
+        k_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        k = rms_norm(k_of, -1, 1e-06)  # ... m g d
 
         Q_of = q * q_scale  # ... n g j d
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq.shape[3])  # ... n g j d
@@ -82,7 +86,7 @@ class Gemma3Local(nn.Module):
         K_of = k * k_scale  # ... m g d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq.shape[3])  # ... m g d
 
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -96,7 +100,7 @@ class Gemma3Local(nn.Module):
             [0.125],
         )  # ... g j n d
 
-        return y_1.movedim(-2, -4).flatten(-3) @ self.Wo.flatten(0, 2)  # ... n f
+        return projected(y_1.movedim(-2, -4).flatten(-3), self.Wo.flatten(0, 2))  # ... n f
 
 
 @triton.jit

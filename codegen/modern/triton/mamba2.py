@@ -32,6 +32,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -80,10 +81,13 @@ class Mamba2(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
         c_ones = torch.ones(n, device=x.device, dtype=x.dtype)  # n
-        V = F.silu((x @ self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:]))  # ... m h d
-        B = F.silu(x @ self.Wb)  # ... m s
-        C = F.silu(x @ self.Wc)  # ... n s
-        t = softplus(x @ self.Wt + self.bt)  # ... m h
+
+        V_of = projected(x, self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:])  # ... m h d
+        V = F.silu(V_of)  # ... m h d
+
+        B = F.silu(projected(x, self.Wb))  # ... m s
+        C = F.silu(projected(x, self.Wc))  # ... n s
+        t = softplus(projected(x, self.Wt) + self.bt)  # ... m h
         speed = exp(self.A)  # h
         g = -speed * t  # ... m h
 
@@ -98,7 +102,10 @@ class Mamba2(nn.Module):
         )  # ... h n d
 
         Y = Y_1.transpose(-3, -2) + self.D[:, None] * V  # ... n h d
-        gate = F.silu((x @ self.Wz.flatten(1)).unflatten(-1, self.Wz.shape[1:]))  # ... n h d
+
+        gate_of = projected(x, self.Wz.flatten(1)).unflatten(-1, self.Wz.shape[1:])  # ... n h d
+        gate = F.silu(gate_of)  # ... n h d
+
         gated = Y * gate  # ... n h d
 
         square_of_of = torch.square(gated)  # ... n h d
@@ -110,7 +117,7 @@ class Mamba2(nn.Module):
         normed_1 = gated * root[..., None, None]  # ... n h d
         normed = normed_1 * self.norm  # ... n h d
 
-        return normed.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(normed.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

@@ -26,8 +26,8 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.maps import top_entries
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
+from tensornet_attn.runtime.triton.kernels.choices import triton_top_entries
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -86,21 +86,21 @@ class MOH(nn.Module):
         m = memory.shape[-2]
 
         picked = torch.arange(self.Rp.shape[1], device=x.device, dtype=x.dtype)  # p
-        sq = (x @ self.Sq.flatten(1)).unflatten(-1, self.Sq.shape[1:])  # ... n s d
-        sk = (memory @ self.Sk.flatten(1)).unflatten(-1, self.Sk.shape[1:])  # ... m s d
-        sv = (memory @ self.Sv.flatten(1)).unflatten(-1, self.Sv.shape[1:])  # ... m s d
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        sq = projected(x, self.Sq.flatten(1)).unflatten(-1, self.Sq.shape[1:])  # ... n s d
+        sk = projected(memory, self.Sk.flatten(1)).unflatten(-1, self.Sk.shape[1:])  # ... m s d
+        sv = projected(memory, self.Sv.flatten(1)).unflatten(-1, self.Sv.shape[1:])  # ... m s d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        Gs_scores = x @ self.Rs  # ... n s
+        Gs_scores = projected(x, self.Rs)  # ... n s
         Gs = Gs_scores.softmax(-1)  # ... n s
 
-        G_of_scores = x @ self.Rh  # ... n h
+        G_of_scores = projected(x, self.Rh)  # ... n h
         G_of = G_of_scores.softmax(-1)  # ... n h
-        G = top_entries(G_of, G_of, 2, -1)  # ... n h
+        G = triton_top_entries(G_of, G_of, 2, -1)  # ... n h
 
-        shares_scores = x @ self.Rp  # ... n p
+        shares_scores = projected(x, self.Rp)  # ... n p
         shares = shares_scores.softmax(-1)  # ... n p
 
         others = shares @ picked  # ... n
@@ -133,7 +133,10 @@ class MOH(nn.Module):
         y_3 = y_1[..., None] * y_2.transpose(-3, -2)  # ... n s d
         y_5 = others[..., None] * G  # ... n h
         y_7 = y_5[..., None] * y_6.transpose(-3, -2)  # ... n h d
-        return y_3.flatten(-2) @ self.So.flatten(0, 1) + y_7.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return (
+            projected(y_3.flatten(-2), self.So.flatten(0, 1))
+            + projected(y_7.flatten(-2), self.Wo.flatten(0, 1))
+        )  # ... n f
 
 
 @triton.jit

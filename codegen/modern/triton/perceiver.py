@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import layer_norm
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -84,9 +84,15 @@ class Perceiver(nn.Module):
         memory_normed = layer_norm(memory, -1)  # ... m c
         X = x_normed * self.x_scale + self.x_shift  # ... n f
         M = memory_normed * self.memory_scale + self.memory_shift  # ... m c
-        Q = (X @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]) + self.bq  # ... n h d
-        K = (M @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]) + self.bk  # ... m h d
-        V = (M @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:]) + self.bv  # ... m h d
+
+        Q_1 = projected(X, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = Q_1 + self.bq  # ... n h d
+
+        K_1 = projected(M, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = K_1 + self.bk  # ... m h d
+
+        V_1 = projected(M, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = V_1 + self.bv  # ... m h d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -100,7 +106,8 @@ class Perceiver(nn.Module):
             [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1) + self.bo  # ... n f
+        y_2 = projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
+        return y_2 + self.bo  # ... n f
 
 
 @triton.jit

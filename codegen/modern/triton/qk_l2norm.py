@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import l2_norm
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -64,9 +64,13 @@ class QkL2norm(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = l2_norm((x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:]), -1)  # ... n h d
-        K = l2_norm((memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:]), -1)  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = l2_norm(Q_of, -1)  # ... n h d
+
+        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K = l2_norm(K_of, -1)  # ... m h d
+
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         A_of_1 = self.temperature * Q  # ... n h d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
@@ -80,7 +84,7 @@ class QkL2norm(nn.Module):
             key_mask,
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.positions import query_positions, rotate
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -67,18 +68,18 @@ class TPA(nn.Module):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
-        Qa = (x @ self.Wqa.flatten(1)).unflatten(-1, self.Wqa.shape[1:])  # ... n q h
+        Qa = projected(x, self.Wqa.flatten(1)).unflatten(-1, self.Wqa.shape[1:])  # ... n q h
 
-        Qb_of = (x @ self.Wqb.flatten(1)).unflatten(-1, self.Wqb.shape[1:])  # ... n q d
+        Qb_of = projected(x, self.Wqb.flatten(1)).unflatten(-1, self.Wqb.shape[1:])  # ... n q d
         Qb = rotate(Qb_of, query_positions(n, m, x.device), -3, -1, 10000, self.Wqb.shape[2])  # ... n q d
 
-        Ka = (x @ self.Wka.flatten(1)).unflatten(-1, self.Wka.shape[1:])  # ... m r h
+        Ka = projected(x, self.Wka.flatten(1)).unflatten(-1, self.Wka.shape[1:])  # ... m r h
 
-        Kb_of = (x @ self.Wkb.flatten(1)).unflatten(-1, self.Wkb.shape[1:])  # ... m r d
+        Kb_of = projected(x, self.Wkb.flatten(1)).unflatten(-1, self.Wkb.shape[1:])  # ... m r d
         Kb = rotate(Kb_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wqb.shape[2])  # ... m r d
 
-        Va = (x @ self.Wva.flatten(1)).unflatten(-1, self.Wva.shape[1:])  # ... m r h
-        Vb = (x @ self.Wvb.flatten(1)).unflatten(-1, self.Wvb.shape[1:])  # ... m r d
+        Va = projected(x, self.Wva.flatten(1)).unflatten(-1, self.Wva.shape[1:])  # ... m r h
+        Vb = projected(x, self.Wvb.flatten(1)).unflatten(-1, self.Wvb.shape[1:])  # ... m r d
         Q = Qa.mT @ Qb  # ... n h d
         K = Ka.mT @ Kb  # ... m h d
         V = 1 / self.Wka.shape[1] * (Va.mT @ Vb)  # ... m h d
@@ -95,7 +96,7 @@ class TPA(nn.Module):
             [1 / self.Wka.shape[1] * (1 / self.Wqa.shape[1]) * self.Wqb.shape[2] ** -0.5],
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

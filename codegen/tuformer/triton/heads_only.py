@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     load_1d,
@@ -59,9 +59,9 @@ class HeadsOnly(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = x @ self.Wq  # ... n h
-        K = memory @ self.Wk  # ... m h
-        V = memory @ self.Wv  # ... m h
+        Q = projected(x, self.Wq)  # ... n h
+        K = projected(memory, self.Wk)  # ... m h
+        V = projected(memory, self.Wv)  # ... m h
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -75,7 +75,7 @@ class HeadsOnly(nn.Module):
             [self.Wq.shape[1] ** -0.5],
         )  # ... h n
 
-        return y_1.transpose(-2, -1) @ self.Wo  # ... n f
+        return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
 
 
 @triton.jit

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -66,9 +66,9 @@ class MHSACore(nn.Module):
         Wv = self.Wv.unflatten(1, (8, -1))  # f h d
         Wo = self.Wo.unflatten(0, (8, -1))  # h d f
 
-        Q = (x @ Wq.flatten(1)).unflatten(-1, Wq.shape[1:])  # ... n h d
-        K = (memory @ Wk.flatten(1)).unflatten(-1, Wk.shape[1:])  # ... m h d
-        V = (memory @ Wv.flatten(1)).unflatten(-1, Wv.shape[1:])  # ... m h d
+        Q = projected(x, Wq.flatten(1)).unflatten(-1, Wq.shape[1:])  # ... n h d
+        K = projected(memory, Wk.flatten(1)).unflatten(-1, Wk.shape[1:])  # ... m h d
+        V = projected(memory, Wv.flatten(1)).unflatten(-1, Wv.shape[1:])  # ... m h d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -82,7 +82,7 @@ class MHSACore(nn.Module):
             [64 ** -0.5],
         )  # ... h n d
 
-        return y_1.transpose(-3, -2).flatten(-2) @ Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

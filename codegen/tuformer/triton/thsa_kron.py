@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -71,17 +71,17 @@ class THSAKron(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g e
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g e
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g e
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g e
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         A_of_1 = self.C1[..., None, None] * self.C2  # h g c d
-        A_of_2 = self.C3[..., None, None] * Q.movedim(-1, -3)[..., None, :, :, :]  # ... c e n g
+        A_of_2 = self.C3[..., None, None, :] * Q[..., None, :, :, :]  # ... c n g e
 
         # A.of.p3, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles,
-            [A_of_2.transpose(-3, -1), K.transpose(-3, -2), A_of_1.transpose(-4, -2), V.movedim(-3, -1)],
+            [A_of_2.transpose(-3, -2), K.transpose(-3, -2), A_of_1.transpose(-4, -2), V.movedim(-3, -1)],
             n,
             m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
@@ -90,7 +90,7 @@ class THSAKron(nn.Module):
             [(self.Wv.shape[1] * self.C2.shape[1]) ** -0.5],
         )  # ... h d n
 
-        return y_1.flatten(-3, -2).transpose(-2, -1) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.flatten(-3, -2).transpose(-2, -1), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit

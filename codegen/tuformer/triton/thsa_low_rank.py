@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -65,9 +65,9 @@ class THSALowRank(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = x @ self.Wq  # ... n s
-        K = memory @ self.Wk  # ... m s
-        V = memory @ self.Wv  # ... m r
+        Q = projected(x, self.Wq)  # ... n s
+        K = projected(memory, self.Wk)  # ... m s
+        V = projected(memory, self.Wv)  # ... m r
         A_of_1 = self.C2.transpose(-2, -1) @ self.C3  # r s
 
         # A.of.p2, A.of, A, y.p1: Triton kernels, recomputed in the backward
@@ -82,7 +82,7 @@ class THSALowRank(nn.Module):
             [self.Wv.shape[1] ** -0.5],
         )  # ... r n
 
-        return y_1.transpose(-2, -1) @ self.Wo  # ... n f
+        return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
 
 
 @triton.jit

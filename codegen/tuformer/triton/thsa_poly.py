@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -62,9 +62,9 @@ class THSAPoly(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = x @ self.Wq  # ... n s
-        K = memory @ self.Wk  # ... m s
-        V = memory @ self.Wv  # ... m r
+        Q = projected(x, self.Wq)  # ... n s
+        K = projected(memory, self.Wk)  # ... m s
+        V = projected(memory, self.Wv)  # ... m r
 
         # A.of.of.p1, A.of.of, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -77,7 +77,7 @@ class THSAPoly(nn.Module):
             key_mask,
         )  # ... r n
 
-        return y_1.transpose(-2, -1) @ self.Wo  # ... n f
+        return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
 
 
 @triton.jit

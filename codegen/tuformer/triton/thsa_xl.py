@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.positions import sinusoid
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     at_keys,
@@ -76,13 +76,13 @@ class THSAXL(nn.Module):
         m = memory.shape[-2]
 
         R = sinusoid(torch.arange(1 - n, m, device=x.device), self.Wq.shape[0], x.dtype)  # p f
-        Q = x @ self.Wq  # ... n s
-        K = memory @ self.Wk  # ... m s
-        V = memory @ self.Wv  # ... m r
+        Q = projected(x, self.Wq)  # ... n s
+        K = projected(memory, self.Wk)  # ... m s
+        V = projected(memory, self.Wv)  # ... m r
         Kr = R @ self.Wr  # p s
 
         content_4_1 = self.C * self.u  # r s
-        content_4 = K @ content_4_1.transpose(-2, -1)  # ... m r
+        content_4 = projected(K, content_4_1.transpose(-2, -1))  # ... m r
 
         place_of_4_1 = self.C * self.v  # r s
         place_of_4 = place_of_4_1 @ Kr.transpose(-2, -1)  # r p
@@ -100,7 +100,7 @@ class THSAXL(nn.Module):
             [self.Wv.shape[1] ** -0.5],
         )  # ... r n
 
-        return y_1.transpose(-2, -1) @ self.Wo  # ... n f
+        return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
 
 
 @triton.jit

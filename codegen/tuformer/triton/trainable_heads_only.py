@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed,
     dot_of,
@@ -63,9 +63,9 @@ class TrainableHeadsOnly(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = x @ self.Wq  # ... n g
-        K = memory @ self.Wk  # ... m g
-        V = memory @ self.Wv  # ... m h
+        Q = projected(x, self.Wq)  # ... n g
+        K = projected(memory, self.Wk)  # ... m g
+        V = projected(memory, self.Wv)  # ... m h
 
         # A.of.p1, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
@@ -79,7 +79,7 @@ class TrainableHeadsOnly(nn.Module):
             [self.C1.shape[0] ** -0.5],
         )  # ... h n
 
-        return y_1.transpose(-2, -1) @ self.Wo  # ... n f
+        return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
 
 
 @triton.jit
