@@ -24,10 +24,10 @@ def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
     It does not take as few values as LINEAR_LEAST.
     """
     first = given[0]
-    if given[-1].numel() <= LINEAR_LEAST:
-        return False
     wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
     if torch.compiler.is_compiling() or first.device.type != "cpu" or not wide:
+        return False
+    if given[-1].numel() <= LINEAR_LEAST:
         return False
     if any(x.dtype != first.dtype or x.shape[:-2] != first.shape[:-2] or 0 in x.shape for x in given):
         return False
