@@ -20,7 +20,7 @@ from tensornet_attn.runtime.blockwise_inside import causal_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import normalized, normalized_gradient
 from tensornet_attn.runtime.masks import visible
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 
 
 class Based(nn.Module):
@@ -48,9 +48,9 @@ class Based(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
 
         # s, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
@@ -63,7 +63,7 @@ class Based(nn.Module):
             sizes=(self.Wq.shape[2],),
         )  # ... h n e
 
-        return y_1.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @block_function(rows=(-2, 0, 0, -2, 0), out=-2, keys=(0, -2, -2, -1, -1), legs=(3, 3, 3, -1, 1))

@@ -80,11 +80,9 @@ class Timing:
 
     def best(self, call: Callable[[], object]) -> float:
         """The shortest sample within the time for a rate, of at least two. The first call is a warm-up, unless long."""
-        first = self._once(call)
-        if first < LONG:
-            first = self._once(call)
-        calls = 1 if first <= 0 else min(1000, max(1, round(SAMPLE / first)))
-        end, times = self.clock() + self.seconds, [first] if calls == 1 else []
+        first, second = self._once(call), self._once(call)
+        calls = 1 if second <= 0 else min(1000, max(1, round(SAMPLE / second)))
+        end, times = self.clock() + self.seconds, [first, second] if second >= LONG else []
         while len(times) < LEAST or self.clock() < end:
             start = self.clock()
             for _ in range(calls):

@@ -143,8 +143,8 @@ def bench(
         from tensornet_attn.bench.decoding import of_decoding
 
         def case_of(source: Source, length: int, size: int) -> Case:
-            loaded = compiler.load(source, overrides(legs, "--legs"), overrides(settings, "--set"))
-            return Case(loaded, length, size, True, dtype, device, seed)
+            design = compiler.load(source, overrides(legs, "--legs"), overrides(settings, "--set"))
+            return Case(design, length, size, True, dtype, device, seed)
 
         made = of_decoding(_steps(context, designs, n, batch, case_of), listed(backend), setting, _say)
     else:
@@ -280,15 +280,19 @@ def spelled_out(names: list[str]) -> list[str]:
 
 
 def loaded(names: list[str], legs: list[str] | None, settings: list[str] | None) -> list[Design]:
-    """The designs, with patterns expanded. Of those that a pattern found, a refused one is skipped, with its error."""
+    """The designs, with patterns expanded; those of a pattern that do not fit the sizes are skipped, with their error.
+
+    Raises DesignError or InputError for a design that was named, and if none is left.
+    """
     from tensornet_attn.errors import DesignError, InputError
 
     found: list[Design] = []
-    for name in spelled_out(names):
+    every = spelled_out(names)
+    for name in every:
         try:
             found.append(load(name, legs, settings))
         except (DesignError, InputError) as error:
-            if name in names:
+            if name in names or (not found and name == every[-1]):
                 raise
             print(f"{name} is skipped: {error}", file=sys.stderr)
     return found

@@ -160,7 +160,7 @@ def _inside(
     inner = BlockWriter(
         inner_graph, Names(function_names() | {"rows", "wanted"}), [[]], sizes=[] if sizes is None else sizes
     )
-    inner.nearby = nearby
+    inner.nearby, inner.cancelling = nearby, writer.cancelling
     inner.lengths = {leg.name: f"rows.{'n' if leg.kind == 'query' else 'keys'}" for leg in graph.legs if leg.sequence}
     return inner, _operands(writer, inner, leaves)
 

@@ -26,6 +26,7 @@ from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.plan.native import memory_for_saved
@@ -71,7 +72,7 @@ def emit(
     """
     name = class_name(plan.graph.name, (about, source), all_names())
     writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
-    writer.memory = memory_for_saved(plan)
+    writer.memory, writer.cancelling = memory_for_saved(plan), bool(doubtful_normalizers(plan.graph))
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)

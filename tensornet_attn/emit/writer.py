@@ -8,7 +8,6 @@ from textwrap import wrap
 from typing import Any
 
 from tensornet_attn.cost.experts import chooses
-from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit import layout
 from tensornet_attn.emit.dimensions import dimensions
 from tensornet_attn.emit.names import Names, locals_of
@@ -16,7 +15,6 @@ from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
 from tensornet_attn.emit.wrap import WIDTH
 from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ir.arithmetic import names as arithmetic_names
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value, shape_comment
@@ -40,6 +38,7 @@ class Writer:
     past_keeps: list[Any] = field(default_factory=list)  # masks created under a condition that has ended
     needs_math: bool = False
     instead: Mapping[str, str] = field(default_factory=dict)  # functions that the backend replaces, by name
+    cancelling: bool = False  # whether rows may be divided by sums near zero
     memory: int | None = None  # bytes that a kernel may save for its backward besides operands; None if free memory may
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
 
@@ -48,7 +47,6 @@ class Writer:
         self.batched = layout.batched(self.graph)
         self.readers = layout.readers(self.graph)
         self.zero_outside = zero_outside(self.graph, self.batched)
-        self.cancelling = bool(doubtful_normalizers(unfolded(self.graph)))
 
     def line(self, text: str, value: Value | None = None) -> None:
         self.groups[-1].append(f"{text}  # {shape_comment(value)}" if value is not None else text)

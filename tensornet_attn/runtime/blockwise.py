@@ -9,7 +9,7 @@ from torch import Tensor
 from tensornet_attn.runtime.operations import applied, one_by_one, operation, own_name
 from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 
-KEPT = 2  # blocks of a call that is differentiated by torch, which keeps maps: faster while they fit into a cache
+KEEP = 8  # a call is differentiated by torch, which keeps maps, if a block could be this many times as large
 FUNCTIONS: dict = {}  # name: (function, legs of each operand, query dimension of the result), see `block_function`
 GRADIENTS: dict = {}  # name: (gradient function, names of the operands), see `block_gradient`
 
@@ -108,8 +108,8 @@ def blockwise(
     larger than its scores). A block has rows of one batch element, or of several if the rows of one are too few: larger
     products are faster, and gradients of keys and values are accumulated less often.
 
-    The backward recomputes each block; with `random`, from the same seed. A call of few blocks is computed as plain
-    code instead, which starts in a fraction of the time.
+    The backward recomputes each block; with `random`, from the same seed. A call much smaller than a block is computed
+    as plain code instead, which starts in a fraction of the time.
     """
     given = [x for x in operands if x is not None]
     seed = torch.randint(2**62, (), device="cpu") if random else None
@@ -132,9 +132,9 @@ def blockwise(
 
 
 def is_small(call: tuple) -> bool:
-    """Whether one block holds the whole call; with gradients, KEPT of them."""
+    """Whether one block holds the whole call; with gradients, KEEP of them."""
     _, n, m, batch, (_, pairs, *keys), *_ = call
-    return n * max(m, *keys, 1) * math.prod(batch) <= pairs * (KEPT if torch.is_grad_enabled() else 1)
+    return n * max(m, *keys, 1) * math.prod(batch) * (KEEP if torch.is_grad_enabled() else 1) <= pairs
 
 
 def computed(tile: str, given: list[Tensor], call: tuple, rows: Rows) -> Tensor:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.blockwise import BlockwiseGradient, blockwise, operands_of
-from tensornet_attn.runtime.native import cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, runs_cpp
-from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.native import Held, cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, runs_cpp
+from tensornet_attn.runtime.operations import for_each_gradient, operation
 from tensornet_attn.runtime.products import autocast_dtype
 
 HALVES = (torch.bfloat16, torch.float16)  # computed in float32 by C++
@@ -128,10 +128,15 @@ class BlockwiseCpp(torch.autograd.Function):
         ctx.tile, ctx.cpp = tile, cpp
         out, rows, saved = cpp_forward(cpp, operands_of(given, ctx.call), ctx.call, seed, saves)
         ctx.save_for_backward(*given, out, rows, saved, seed)
+        ctx.held = None if saved is None else Held(saved.nbytes)
         return for_caller(cpp, out)
 
     @staticmethod
     def backward(ctx, gradient):
+        if torch._C._functorch.is_legacy_batchedtensor(gradient):
+            wanted = [i for i, need in enumerate(ctx.needs_input_grad) if need]
+            found = for_each_gradient(lambda one: [BlockwiseCpp.backward(ctx, one)[i] for i in wanted], gradient)
+            return tuple(found[wanted.index(i)] if need else None for i, need in enumerate(ctx.needs_input_grad))
         *given, out, rows, saved, seed = ctx.saved_tensors
         wanted = [i for i in range(len(given)) if ctx.needs_input_grad[3 + i]]
         if torch.is_grad_enabled():
@@ -142,7 +147,7 @@ class BlockwiseCpp(torch.autograd.Function):
                 )
             found = BlockwiseGradient.apply(gradient, wanted, seed, (ctx.tile, *ctx.call), *given)
             return None, None, None, *(found[wanted.index(i)] if i in wanted else None for i in range(len(given)))
-        gradient = for_cpp(ctx.cpp, gradient)
+        gradient, ctx.held = for_cpp(ctx.cpp, gradient), None
         every = cpp_gradients(ctx.cpp, operands_of(given, ctx.call), ctx.call, out, rows, saved, gradient, seed)
         places = [place for place, is_present in enumerate(ctx.call[0]) if is_present]
         return None, None, None, *(every.get(place) if i in wanted else None for i, place in enumerate(places))

@@ -12,7 +12,8 @@ from tensornet_attn.runtime.masks import run_time_mask, visible_and_bias
 from tensornet_attn.runtime.operations import own_name
 
 CPP_REGIONS: dict = {}  # name: CppRegion
-CPP_SHARE = 4  # a call saves for its backward at most this part of the free memory
+CGROUP = "/sys/fs/cgroup", "max", "current"  # of version 2
+CPP_SHARE = 4  # calls whose backward has not run save at most this part of the memory that is free without them
 
 
 class CppRegion:
@@ -23,9 +24,9 @@ class CppRegion:
     of each side, and whether programs share it. `masks`: places of mask and key mask, None if there is none, and the
     number of other legs of the mask. `result`: sizes before and after the query leg, and the order of legs for the
     caller. `programs`: their number for a block of one batch element; `maps`: the number of statistics of a row;
-    `gradients`: the operands, by place among these, that have one. `saves`: the tiles of products that each
-    block of a program can save for the backward, and its queries and keys. `memory`: the bytes that these may take;
-    None for a quarter of what is free when the call begins.
+    `gradients`: the operands, by place among these, that have one. `saves`: the number of tiles that a block
+    of a program can save for the backward, and the queries and keys of a tile. `memory`: the bytes that these may
+    take; None for a part of the free memory.
     """
 
     def __init__(self, text, operands, masks, result, programs, maps, gradients, saves=(0, 1, 1), memory=None):
@@ -38,10 +39,29 @@ def free_memory() -> int:
     """The bytes that this process can still take, as far as Linux says; otherwise 0."""
     lines = system_text("/proc/meminfo").splitlines()
     found = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
-    most, now = (system_text(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current"))
-    if most.isdigit() and now.isdigit():
-        found.append(max(0, int(most) - int(now)))
+    for line in system_text("/proc/self/cgroup").splitlines():
+        _, kinds, path = line.split(":", 2)
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        root, *names = ("/sys/fs/cgroup/memory", "limit_in_bytes", "usage_in_bytes") if kinds else CGROUP
+        for place in (path.strip("/"), *map(str, pathlib.PurePosixPath(path.strip("/")).parents)):
+            most, now = (system_text(f"{root}/{place}/memory.{name}").strip() for name in names)
+            if most.isdigit() and now.isdigit():
+                found.append(max(0, int(most) - int(now)))
     return min(found, default=0)
+
+
+class Held:
+    """Counts bytes that a call has saved, as long as this object lives."""
+
+    total = 0
+
+    def __init__(self, size: int):
+        self.size = size
+        Held.total += size
+
+    def __del__(self):
+        Held.total -= self.size
 
 
 def system_text(path: str) -> str:
@@ -189,8 +209,12 @@ class CppCall:
         tiles, queries, keys = self.region.saves
         blocks = -(-self.n // queries) * -(-self.m // keys)
         size = self.count * self.region.programs * tiles * blocks * queries * keys
-        most = free_memory() // CPP_SHARE if self.region.memory is None else self.region.memory
-        if not 0 < size * self.dtype.itemsize <= most:
+        if not size:
+            return None
+        most = self.region.memory
+        if most is None:
+            most = (free_memory() + Held.total) // CPP_SHARE - Held.total
+        if size * self.dtype.itemsize > most:
             return None
         try:
             return torch.empty(size, dtype=self.dtype)

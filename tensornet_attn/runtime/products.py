@@ -10,7 +10,7 @@ from tensornet_attn.runtime.maps import MAP_PART, SMALL_CALL, transformed
 from tensornet_attn.runtime.operations import is_plain
 
 PROJECTED = 1 << 19  # numbers of x from which on oneDNN saves more time than it takes to set up a product
-LONG = 512  # numbers that an entry of a product adds up, beyond which oneDNN rounds twice as much as MKL
+ONEDNN_LONGEST = 512  # numbers that an entry of a product adds up, beyond which oneDNN rounds twice as much as MKL
 NARROW = 32  # rows or columns of a weight below which oneDNN saves nothing
 
 
@@ -28,25 +28,21 @@ class Projected(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight):
-        """Saves both operands."""
-        ctx.save_for_backward(x, weight)
+        """Saves what the gradients need."""
+        of_x, of_weight = ctx.needs_input_grad
+        ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
         return onednn_product(x, weight.mT)
 
     @staticmethod
     def backward(ctx, g):
-        """The gradients; those of the plain product if they are differentiated in turn, or batched."""
-        x, weight = ctx.saved_tensors
-        again, (of_x, of_weight) = torch.is_grad_enabled(), ctx.needs_input_grad
-        if again or transformed(g):
-            with torch.enable_grad():
-                y = x @ weight
-            asked = [one for one in (x, weight) if one.requires_grad]
-            found = iter(torch.autograd.grad(y, asked, g, create_graph=again))
-            return tuple(next(found) if need else None for need in (of_x, of_weight))
-        d_x = None
-        if of_x:
-            d_x = onednn_product(g, weight) if onednn_takes(g, weight) else g @ weight.mT
-        return d_x, x.flatten(0, -2).mT @ g.flatten(0, -2) if of_weight else None
+        """The gradients, by products that have gradients themselves if they are differentiated in turn."""
+        (x, weight), d_x, d_weight = ctx.saved_tensors, None, None
+        if weight is not None:
+            fast = not torch.is_grad_enabled() and onednn_takes(g, weight)
+            d_x = onednn_product(g, weight) if fast else g @ weight.mT
+        if x is not None:
+            d_weight = x.reshape(-1, x.shape[-1]).mT @ g.reshape(-1, g.shape[-1])
+        return d_x, d_weight
 
 
 def onednn_product(x: Tensor, weight: Tensor) -> Tensor:
@@ -55,11 +51,22 @@ def onednn_product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def onednn_takes(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN computes a product, and faster: of float32 on some CPUs, not watched, transformed or autocast."""
+    """Whether oneDNN computes a product faster: a large one of float32, without autocast, and nothing watches it."""
     wide = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
-    if not wide or weight.ndim != 2 or min(weight.shape) < NARROW or not x.is_contiguous() or x.shape[-1] > LONG:
+    if (
+        not wide
+        or weight.ndim != 2
+        or min(weight.shape) < NARROW
+        or not x.is_contiguous()
+        or x.shape[-1] > ONEDNN_LONGEST
+    ):
         return False
-    return onednn_is_faster() and not torch.is_autocast_enabled("cpu") and is_plain((x, weight))
+    return (
+        onednn_is_faster()
+        and torch.backends.mkldnn.enabled
+        and not torch.is_autocast_enabled("cpu")
+        and is_plain((x, weight))
+    )
 
 
 @functools.cache
@@ -147,7 +154,7 @@ def summed_products(a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
 def weighted_sum(x: Tensor, weight: Tensor, dim: int) -> Tensor:
     """The sum over a dimension of x times a weight with as many dimensions or fewer, the last of size 1."""
     large = not torch.compiler.is_compiling() and x.numel() > SMALL_CALL and x.device.type == "cpu"
-    wide = x.dtype == weight.dtype and x.dtype.itemsize >= 4
+    wide = x.dtype == weight.dtype and x.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cpu")
     if not (large and wide and x.is_contiguous() and is_plain((x, weight))):
         return (weight.movedim(dim, -2).mT @ x.movedim(dim, -2)).squeeze(-2)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.linear import joint_reads, sums
-from tensornet_attn.runtime.maps import SMALL_CALL, kept
+from tensornet_attn.runtime.maps import kept
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.tiled_linear import tiled_takes
 from tensornet_attn.runtime.tiled_states import tiled_reads, tiled_states
@@ -74,9 +74,8 @@ def mixed_states_and_blockwise(
 
 def states_in_tiles(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
     """Whether `tiled_states` and `tiled_reads` take a call: of a size that pays, with equal batches."""
-    if not (tiled_takes(None, q) and tiled_takes(seen, k, v)):  # before sizes, which are unknown in traced code
-        return False
-    return q.numel() > SMALL_CALL and q.shape[:-3] == k.shape[:-3] and q.dtype == k.dtype
+    takes = tiled_takes(None, q) and tiled_takes(seen, k, v)  # before sizes, which are unknown in traced code
+    return takes and q.shape[:-3] == k.shape[:-3] and q.dtype == k.dtype
 
 
 def mapped_sides(maps: tuple, *sides: Tensor) -> list[Tensor]:

@@ -21,7 +21,7 @@ LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows a
 def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
     """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, neither traced nor transformed.
 
-    It does not take as few values as LINEAR_LEAST.
+    The last operand has more than LINEAR_LEAST elements.
     """
     first = given[0]
     wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")

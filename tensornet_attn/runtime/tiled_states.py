@@ -8,7 +8,7 @@ The results have the heads of a position side by side. The backward computes the
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import transformed
+from tensornet_attn.runtime.operations import is_plain
 from tensornet_attn.runtime.tiled_linear import heads_apart, linear_tiles, tile_features, tile_slope
 
 
@@ -56,8 +56,7 @@ def reads_of_tiles(function, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, T
     for (own, to, row), (own_S, own_z) in linear_tiles(found, ([q, found, rows],), ([S, z],)):
         phi = tile_features(function, own)
         to.copy_(torch.bmm(phi, own_S))
-        phi = phi * own_z if function is None else phi.mul_(own_z)
-        row.copy_(phi.sum(-1, keepdim=True))
+        row.copy_((phi * own_z).sum(-1, keepdim=True))
     return found, rows
 
 
@@ -75,7 +74,7 @@ class TiledStates(torch.autograd.Function):
     def backward(ctx, d_S, d_z):
         """The gradients of keys and values; of plain operations if they are differentiated in turn, or batched."""
         seen, k, v = ctx.saved_tensors
-        if torch.is_grad_enabled() or transformed(d_S) or transformed(d_z):
+        if torch.is_grad_enabled() or not is_plain((d_S, d_z)):
             return None, None, *plain_gradients(ctx, lambda k, v: plain_sums(ctx.function, seen, k, v), (d_S, d_z), 2)
         d_k, d_v = (x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (k, v))
         tiles = linear_tiles(v, ([k, v, seen, d_k, d_v],), ([d_S.contiguous(), d_z.contiguous()],))
@@ -100,7 +99,7 @@ class TiledReads(torch.autograd.Function):
     def backward(ctx, g, g_rows):
         """The gradients of queries and states; of plain operations if differentiated in turn, or batched."""
         q, S, z = ctx.saved_tensors
-        if torch.is_grad_enabled() or transformed(g) or transformed(g_rows):
+        if torch.is_grad_enabled() or not is_plain((g, g_rows)):
             found = plain_gradients(ctx, lambda *given: plain_reads(ctx.function, *given), (g, g_rows), 1)
             return None, *found
         d_q = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)

@@ -13,16 +13,15 @@ from tensornet_attn.cost.rates import from_dict
 
 
 def test_the_shortest_sample_counts_and_long_calls_need_no_warm_up() -> None:
-    # the first call, which takes 9 s; a sample of 3 s; one of 1 s within the 4 s for a rate; their end
-    first, slow, fast = [0.0, 9.0, 9.0], [9.0, 12.0], [12.0, 12.0, 13.0, 14.0]
-    clock = iter([*first, *slow, *fast])
+    # two calls of 9 s and 8 s, and the start of the 4 s for a rate; a call of 1 s within them; their end
+    clock = iter([0.0, 9.0, 9.0, 17.0, 17.0, 17.0, 18.0, 19.0, 22.0])
     assert Timing(4.0, lambda: next(clock)).best(lambda: None) == 1.0
 
 
-def test_a_short_first_call_is_a_warm_up() -> None:
-    # the first call of 10 ms, one of 20 ms, one of 30 ms, and the end of the time
-    clock = iter([0.0, 0.010, 1.0, 1.020, 2.0, 3.0, 3.030, 9.0])
-    assert Timing(4.0, lambda: next(clock)).best(lambda: None) == pytest.approx(0.020)
+def test_a_short_second_call_makes_the_first_a_warm_up() -> None:
+    # a cold call of 500 ms; one of 20 ms, which sets the number of calls; samples of 30 ms and 25 ms; the end
+    clock = iter([0.0, 0.5, 1.0, 1.020, 2.0, 3.0, 3.030, 4.0, 4.025, 9.0])
+    assert Timing(4.0, lambda: next(clock)).best(lambda: None) == pytest.approx(0.025)
 
 
 def test_samples_end_with_the_time_of_a_rate() -> None:

@@ -1,4 +1,4 @@
-"""Calls of few blocks, with gradients: plain code, without the block loop (`tests/conftest.py`)."""
+"""Calls much smaller than a block, with gradients: plain code, without the block loop (`tests/conftest.py`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = "gfish talking_heads mish transformer_xl thsa_xl cope mgk_em deberta_v2 
 
 @pytest.fixture(autouse=True)
 def _plain() -> Iterator[None]:
-    with patch.object(blockwise, "KEPT", 1), patch.object(blockwise, "blocks", None):
+    with patch.object(blockwise, "KEEP", 1), patch.object(blockwise, "blocks", None):
         yield
 
 
@@ -47,7 +47,7 @@ def test_what_a_mask_hides_reaches_neither_the_output_nor_a_gradient(form: str, 
 def test_a_call_as_large_as_a_block_runs_block_by_block() -> None:
     module = ta.compile(ta.load("talking_heads", legs={"f": 8}))
     assert module(torch.zeros(1, 64, 8)).shape == (1, 64, 8)
-    with patch.object(blockwise, "KEPT", 0), pytest.raises(TypeError, match="not callable"):
+    with patch.object(blockwise, "KEEP", 64), pytest.raises(TypeError, match="not callable"):
         module(torch.zeros(1, 64, 8))
 
 

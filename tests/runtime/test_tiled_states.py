@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime import maps, states, tiled_linear
+from tensornet_attn.runtime import maps, tiled_linear
 from tensornet_attn.runtime.states import mixed_states_and_blockwise
 
 MAPS = [(None, None), (maps.elu1, maps.elu1), (torch.tanh, torch.exp)]  # the slope of the last is found by autograd
@@ -19,7 +19,6 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled_linear, "LINEAR_TILE", 64)
     monkeypatch.setattr(tiled_linear, "LINEAR_ROWS", 2)
     monkeypatch.setattr(tiled_linear, "LINEAR_LEAST", 0)
-    monkeypatch.setattr(states, "SMALL_CALL", 0)
 
 
 def drawn(batch: tuple[int, ...], n: int, m: int) -> list[Tensor]:
