@@ -127,13 +127,14 @@ def experts_of(step: Step) -> Experts:
 
 
 def experts_work(scene: Scene, step: Step) -> dict[Legs, int]:
-    """MACs by legs: those of the chosen experts, with k in place of their leg."""
+    """MACs by legs: those of the chosen experts, with k in place of their leg, unless one product has all experts."""
     form, found = experts_of(step), Counter[Legs]()
     k = word(chosen_of(form.topk)[1])
     for product in form.products:
         result = (*product.tokens, *product.heads, product.expert, *product.own)
         for legs in ((*result, *product.summed), *([result] if product.gated else [])):
-            found[tuple(k if leg == product.expert else leg for leg in _ordered(scene, legs))] += 1
+            count = product.expert if product.at_once else k
+            found[tuple(count if leg == product.expert else leg for leg in _ordered(scene, legs))] += 1
     for part in step.kernel.body if step.kernel is not None else ():
         if part.attention is not None:  # attention of the chosen heads
             op, expert = part.attention, form.products[-1].expert

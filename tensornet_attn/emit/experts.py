@@ -47,9 +47,11 @@ def emit_experts(writer: Writer, step: Step) -> None:
 
 
 def chosen_inside(writer: Writer, step: Step) -> bool:
-    """Whether all readers of a choice choose themselves: kernels that compute all experts in one product."""
+    """Whether a step is a choice that all its readers make: kernels that compute all experts in one product."""
     readers = writer.readers[step.name]
-    return bool(readers) and step.name not in writer.graph.results and all(chooses(reader) for reader, _ in readers)
+    if experts_of(step).products or not readers or step.name in writer.graph.results:
+        return False
+    return all(chooses(reader) for reader, _ in readers)
 
 
 def gates_inside(writer: Writer, step: Step) -> bool:

@@ -169,3 +169,40 @@ def test_one_expert_of_many_is_sorted() -> None:
     """More than three times as many experts as are chosen: rows are sorted by expert."""
     module = ta.compile(ta.load("epa", legs={"f": 64, "e": 8}), "triton")
     assert "gated_expert_sums" not in module.source
+
+
+TWICE = """
+tensornet: 1
+name: twice
+about: Experts of one choice, after each other.
+legs: {n: query, f: 8, e: head 5, l: 6}
+settings: {k: 2}
+inputs: {x: n f}
+weights:
+  Ws: {legs: f e, init: normal(f ** -0.5)}
+  W1: {legs: e f l, init: normal(f ** -0.5)}
+  W2: {legs: e l f, init: normal(f ** -0.5)}
+diagram:
+  G: {topk: e, k: k, of: {map: sigmoid, of: "x[n f] Ws[f e] -> n e"}}
+  a: G[n e] x[n f] W1[e f l] -> n l
+  y: G[n e] a[n l] W2[e l f] -> n f
+output: y
+"""
+
+
+def test_a_product_that_only_such_products_read() -> None:
+    modules = [ta.compile(TWICE, backend, dtype=torch.float64) for backend in ("triton", "reference")]
+    modules[1].load_state_dict(modules[0].state_dict())
+    x = drawn(2, 9, 8)
+    found, wanted = (module(x) for module in modules)
+    assert str(modules[0].source).count("gated_expert_sums(") == 2
+    g = torch.randn_like(wanted)
+    near(found, wanted)
+    for one, other in zip(
+        *(
+            torch.autograd.grad(y, [x, *module.parameters()], g)
+            for y, module in zip((found, wanted), modules, strict=True)
+        ),
+        strict=True,
+    ):
+        near(one, other)

@@ -40,7 +40,6 @@ def test_values_and_gradients(n: int, m: int, d: int, e: int, causal: bool) -> N
     both(plain(n, m, d, e), normalize=False, causal=causal)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 12), (9, 1), (1, 1, 12)])
 def test_a_mask_with_one_row_or_one_column(shape: tuple[int, ...]) -> None:
     mask = torch.rand(*shape, generator=torch.Generator().manual_seed(0)) < 0.6
@@ -49,6 +48,7 @@ def test_a_mask_with_one_row_or_one_column(shape: tuple[int, ...]) -> None:
     agree(found, wanted, [q, k, v])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 @pytest.mark.parametrize(("n", "d", "e"), SIZES)
 def test_every_size(n: int, d: int, e: int, dtype: torch.dtype) -> None:

@@ -44,9 +44,10 @@ def triton_top_entries(values: Tensor, by: Tensor, k: int, dim: int, fill: float
 
 def suits_kernels(of: Tensor, by: Tensor, k: int, dim: int) -> bool:
     """Whether kernels choose: few entries of short rows, of tensors that nothing watches."""
-    if k > MOST_CHOSEN or of.shape[-1] > MOST_ENTRIES or of.shape != by.shape or dim not in (-1, of.ndim - 1):
+    size = of.shape[-1]
+    if k > min(MOST_CHOSEN, size) or size > MOST_ENTRIES or of.shape != by.shape or dim not in (-1, of.ndim - 1):
         return False
-    return is_plain((of, by)) and of.is_floating_point() and by.is_floating_point()
+    return is_plain((of, by)) and of.is_floating_point() and of.dtype == by.dtype
 
 
 def chosen_entries(of: Tensor, by: Tensor, k: int, fill: float | None) -> tuple[Tensor, Tensor]:
@@ -154,11 +155,12 @@ def sorted_choices(chosen: Tensor, heads: int, each: int) -> Choices:
     `triton_top_chosen` are sorted once: all products with these experts share the result.
     """
     known = getattr(chosen, "by_experts", None)
-    found = None if known is None else known.get((heads, each))
+    key = heads, each, 0 if chosen.is_inference() else chosen._version
+    found = None if known is None else known.get(key)
     if found is None:
         found = newly_sorted(chosen, heads, each)
         if known is not None:
-            known[heads, each] = found
+            known[key] = found
     return found
 
 

@@ -147,6 +147,7 @@ def routed_gradients_by(
             rows, dots = grouped(gradient, weight.mT, gates, choices, x if wanted[2] else None)
             sizes = x.shape[0], choices.heads, choices.slots
             dx, dgates = joined(rows, dots, sizes, *(x.shape[1:3] if wanted[0] else sizes[1:]))
+            dx, dgates = dx if wanted[0] else None, dgates if wanted[2] else None
         if wanted[1]:
             dweight = outer(x, gradient, gates, weight, choices)
     return dx, dweight, dgates
@@ -217,7 +218,7 @@ def grouped(
         return out, None if other is None else given.new_zeros(1, count, dtype=sums_of(given))
     shapes = given.shape, weight.shape, weight.stride(), choices.slots, None if other is None else other.shape
     launch = kept_launch(
-        ("expert_products", *shapes, gates is None, given.dtype, given.device),
+        ("expert_products", *shapes, None if gates is None else gates.dtype, given.dtype, given.device),
         lambda: launch_of_products(given, weight, choices, other),
     )
     dots = None if other is None else given.new_empty(launch.grid[1], count, dtype=sums_of(given))
@@ -256,7 +257,7 @@ def outer(x: Tensor, gradient: Tensor, gates: Tensor | None, weight: Tensor, cho
     if out.numel():
         shapes = x.shape, gradient.shape, weight.shape, choices.slots
         launch = kept_launch(
-            ("expert_outers", *shapes, gates is None, x.dtype, x.device),
+            ("expert_outers", *shapes, None if gates is None else gates.dtype, x.dtype, x.device),
             lambda: launch_of_outers(x, gradient, weight, choices),
         )
         launch({

@@ -12,13 +12,12 @@ import math
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.experts import expert_sums, top_chosen
+from tensornet_attn.runtime.experts import expert_sums, gated_expert_sums, top_chosen
 from tensornet_attn.runtime.operations import is_plain
+from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.triton.configure import padded
 from tensornet_attn.runtime.triton.kernels.experts import (
-    as_blocks,
     in_product_dtype,
-    triton_routed_gradients,
     watched_routed,
 )
 from tensornet_attn.runtime.triton.kernels.gated_experts_kernels import gated_rows, gated_sums
@@ -27,13 +26,18 @@ from tensornet_attn.runtime.triton.kernels.tile_maps import TILE_MAPS
 from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
 
 GATED_TILE = 2048  # elements of a tile
+BITS = 31  # of the number that says which experts a row chose
 
 
 def triton_gated_expert_sums(
     x: Tensor, weight: Tensor, of: Tensor, k: int, total: bool = False, gate: str = ""
 ) -> Tensor:
     """`gated_expert_sums`, with the same arguments; `gate`: the name of a `tile_map`, or empty."""
-    if x.shape[: (-2 if total else -1)] != of.shape[: 2 - weight.ndim] or not is_plain((x, weight, of)):
+    if (
+        x.shape[: (-2 if total else -1)] != of.shape[: 2 - weight.ndim]
+        or not is_plain((x, weight, of))
+        or of.shape[-1] > BITS
+    ):
         gates, chosen = top_of_map(of, k, gate)
         return expert_sums(with_slots(x, weight, total), weight, gates, chosen, total, watched_routed())
     if x.dtype != weight.dtype or torch._C._is_any_autocast_enabled():
@@ -80,30 +84,32 @@ class GatedCall:
     def result(self, x: Tensor, weight: Tensor, of: Tensor, keep: bool):
         """The result, a bit of each row for each chosen expert, and what the gradients need besides the operands.
 
-        If gates are multiplied before the product: rows times gates. Otherwise: the chosen rows if `keep`, and the
-        weight as a matrix [c, h e o].
+        If gates are multiplied before the product: rows times gates. Otherwise: the chosen rows if `keep`.
         """
         h, e, c, o = self.sizes
         chosen, of = torch.empty(self.rows, device=self.device, dtype=torch.int32), of.contiguous()
         if self.before:
             rows = self.rows_of(x.contiguous(), of, chosen, None, None, True)
-            return torch.mm(rows, weight.reshape(h * e * c, o)).view(self.outer), chosen, rows, None
-        weight = weight if weight.ndim == 4 else weight[None]
-        matrix = weight.permute(2, 0, 1, 3).reshape(c, h * e * o)
-        every = torch.mm(x.reshape(self.tokens), matrix)
+            return torch.mm(rows, weight.reshape(h * e * c, o)).view(self.outer), chosen, rows
+        every = torch.mm(x.reshape(self.tokens), self.matrix(weight))
         out, kept = x.new_empty(self.outer), x.new_empty(self.rows, self.k, o) if keep else None
         tensors = {"given": every, "of": of, "chosen": chosen, "out": out, "kept": kept, "others": None, "dof": None}
         self.launch("sums", tensors, True)
-        return out, chosen, kept, matrix
+        return out, chosen, kept
 
-    def gradients(self, gradient, x, weight, of, chosen, kept, matrix, wanted):
+    def matrix(self, weight: Tensor) -> Tensor:
+        """The weight as [c, h e o]."""
+        weight = weight if weight.ndim == 4 else weight[None]
+        return weight.permute(2, 0, 1, 3).flatten(1)
+
+    def gradients(self, gradient, x, weight, of, chosen, kept, wanted):
         """The gradients of x, weight and `of` where `wanted`."""
         (h, e, c, o), of = self.sizes, of.contiguous()
         dx, dweight, dof = None, None, torch.empty_like(of) if wanted[2] else None
         if not self.before:
             rows = self.rows_of(gradient.contiguous(), of, chosen, kept, dof, False)
             if wanted[0]:
-                dx = torch.mm(rows, matrix.t()).view(self.x_shape)
+                dx = torch.mm(rows, self.matrix(weight).t()).view(self.x_shape)
             if wanted[1]:
                 dweight = torch.mm(x.reshape(self.tokens).t(), rows).view(c, h, e, o).permute(1, 2, 0, 3)
                 dweight = dweight.view(weight.shape) if weight.ndim == 4 else dweight[0]
@@ -158,24 +164,17 @@ class GatedSums(torch.autograd.Function):
         if torch.is_grad_enabled() or not is_plain((gradient,)):
             found = differentiable_gradients(gradient, x, weight, of, ctx.run.k, ctx.run.total, ctx.gate, wanted)
         else:
-            found = ctx.run.gradients(gradient, x, weight, of, *saved, wanted)
+            with exact_products(gradient):  # autocast may differ from that of the forward
+                found = ctx.run.gradients(gradient, x, weight, of, *saved, wanted)
         return *found, None, None, None
 
 
 def differentiable_gradients(gradient, x, weight, of, k, total, gate, wanted):
     """The gradients of x, weight and `of` by operations that have derivatives."""
     again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        scores = of if again and of.requires_grad else of.detach().requires_grad_()
-        gates, chosen = top_of_map(scores, k, gate)
-        own = gates if again else gates.detach()
-    rows, matrices, own, choices = as_blocks(with_slots(x, weight, total), weight, own, chosen)
-    gradient = gradient.reshape(choices.shape[0], -1, 1, weight.shape[-1])
-    dx, dweight, dgates = triton_routed_gradients(gradient, rows, matrices, own, choices, list(wanted))
-    dof = None
-    if wanted[2]:
-        (dof,) = torch.autograd.grad(gates, scores, dgates.reshape(gates.shape), create_graph=again)
-    dx, dweight = (
-        y.reshape(z.shape) if one else None for y, z, one in zip((dx, dweight), (x, weight), wanted, strict=False)
-    )
-    return dx, dweight, dof
+    with torch.enable_grad(), exact_products(gradient):
+        given = [y.view_as(y) for y in (x, weight, of)]  # `of` may depend on x
+        out = gated_expert_sums(*given, k, total, TILE_MAPS[gate][0])
+        asked = [y for y, one in zip(given, wanted, strict=True) if one]
+        found = iter(torch.autograd.grad(out, asked, gradient, create_graph=again))
+    return tuple(next(found) if one else None for one in wanted)

@@ -41,7 +41,8 @@ class KeptLaunch:
             self.values = [given[name] for name in names]
             for place in self.places:
                 self.values[place] = None  # tensors are not kept
-            self.made, self.run, self.handles = made, made.run, (made.function, made.packed_metadata)
+            self.run, self.handles = made.run, (made.function, made.packed_metadata)
+            self.made = made  # last: another thread may look at it
 
 
 def kept_launch(key: tuple, make) -> KeptLaunch:
