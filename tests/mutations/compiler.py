@@ -137,7 +137,7 @@ COMPILER = (
     ),
     Mutation(
         "cost/experts.py",
-        "k if leg == product.expert else leg",
+        "count if leg == product.expert else leg",
         "leg",
         "A product with chosen experts costs what all experts cost.",
         ("cost/test_experts.py::test_the_formula_has_the_number_of_chosen_experts",),
