@@ -1,4 +1,4 @@
-"""Measures the table of rates of this machine's CPU, in about 20 seconds: see `cost/rates.py`.
+"""Measures the table of rates of this machine's CPU, in about half a minute: see `cost/rates.py`.
 
 First what every computation is made of. Then, for each implementation, the time of designs that use it, over the
 predicted time: designs at other sizes, and other designs, are predicted from these.
@@ -27,7 +27,7 @@ from tensornet_attn.plan.target import Target
 from tensornet_attn.plan.ways import BLOCKS, DENSE
 from tensornet_attn.spec import Design
 
-SECONDS = 20.0  # of the whole measurement
+SECONDS = 20.0  # of the measurement, without long calls
 SHARE = 0.002  # of this time, for each rate
 LEAST = 2  # minimum number of samples
 LONG = 0.04  # seconds of a call that needs no warm-up

@@ -22,7 +22,7 @@ REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graph
 def doctor(
     as_json: Json = False,
     calibrate: Annotated[
-        bool, flag("--calibrate", "Measure this CPU (20 seconds), for '--device this' of other commands.")
+        bool, flag("--calibrate", "Measure this CPU (half a minute), for '--device this' of other commands.")
     ] = False,
     output: Annotated[
         Text, typer.Option("-o", "--output", metavar="FILE", help="With --calibrate: write the table to this file.")

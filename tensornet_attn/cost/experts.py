@@ -214,9 +214,7 @@ def chosen_time(product: Product, k: int, sizes: Mapping[str, int], device: Devi
     put = tokens * heads * o * (2 if product.total and heads > 1 else 1) if product.gated else rows * o
     if product.at_once:
         every = rows // k * sizes[product.expert]
-        extra = (
-            min(c, o) if heads == 1 else c if product.total else o
-        )  # the width of rows for each expert, which are written and read
+        extra = c if before_product(product, heads, c, o) else o  # of rows for each expert, which are written and read
         own = tokens * (c * heads + o if product.total else c + o * heads) + weight
         return device.time(2 * every * c * o, device.width * (own + 2 * every * extra))
     if fused:  # rows that several experts read stay in the L2 cache

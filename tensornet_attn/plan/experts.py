@@ -14,6 +14,7 @@ from math import prod
 from tensornet_attn.cost.experts import (
     Experts,
     Product,
+    chooses,
     chosen_of,
     chosen_time,
     held,
@@ -102,13 +103,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 
     def cost(self, form: Gated, context: Context) -> Cost:
         """Times of the products and of the maps between them: of the chosen experts, and of all experts."""
-        last, hidden, device, sizes, k = (
-            _last(form, context),
-            form.hidden,
-            context.device,
-            _sizes(form, context),
-            form.chosen,
-        )
+        hidden, device, sizes, k = form.hidden, context.device, _sizes(form, context), form.chosen
+        last = _last(form, context)
         assert not isinstance(hidden, str)
         but = f"'{last.step.name}' for the chosen experts only would take"
         worth = 1 - 1e-12  # strictly less, to pay for the sorting
@@ -283,9 +279,11 @@ def _choices(graph: Graph) -> tuple[Graph, dict[str, str]]:
     for step in graph.steps:
         if topk_of(graph, step.name) is None or step.name in graph.results:
             continue
-        if all(reader.name in grouped for reader, _ in graph.readers.get(step.name, ())):
+        readers = [reader for reader, _ in graph.readers.get(step.name, ())]
+        if all(reader.name in grouped for reader in readers):
             new[step.name] = [replace(step, op=kernel("experts", graph, (), (step,), Experts(step)))]
-            chosen[step.name] = "gates and indices of the chosen experts only"
+            inside = bool(readers) and all(map(chooses, readers))
+            chosen[step.name] = "part of the products" if inside else "gates and indices of the chosen experts only"
     return with_steps(graph, new) if new else graph, chosen
 
 

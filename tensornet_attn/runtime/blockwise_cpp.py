@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.blockwise import BlockwiseGradient, blockwise, operands_of
 from tensornet_attn.runtime.native import Held, cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, runs_cpp
-from tensornet_attn.runtime.operations import for_each_gradient, operation
+from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient, operation
 from tensornet_attn.runtime.products import autocast_dtype
 
 HALVES = (torch.bfloat16, torch.float16)  # computed in float32 by C++
@@ -35,7 +35,7 @@ def blockwise_in_cpp(
     seed = torch.randint(2**62, (), device="cpu") if random else None
     if torch.compiler.is_compiling():
         return for_caller(cpp, blockwise_cpp(given, seed, tile, cpp, *call)[0])
-    saves = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    saves = asks_gradients(*given)
     return BlockwiseCpp.apply(seed, saves, (tile, cpp, *call), *given)
 
 

@@ -1,9 +1,12 @@
 """Attention of the heads chosen by a topk: for each head, attention of the queries that chose it."""
 
+import functools
+
 import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.masks import both
+from tensornet_attn.runtime.operations import plain_gradients
 from tensornet_attn.runtime.softmax import attend, masked_softmax, softmax_gradient
 
 PIECES = 8  # causal queries of a head are split into this many pieces; each omits the keys after its last query
@@ -73,6 +76,15 @@ def causal_parts(counts: list[int], at: Tensor) -> list[tuple[int, slice, int, i
     return [(*part, *seen) for part, seen in zip(parts, (at[ends] + 1).tolist(), strict=True)]
 
 
+def plain_rows(at, keep, parts, heads: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The result of `CausalRows` by operations that have derivatives."""
+    found = []
+    for part in parts:
+        keys, values = of_group((k, v), part, heads)
+        found.append(seen_weights(q, keys, at, part, shown(keep, at, part, heads)) @ values)
+    return torch.cat(found)
+
+
 class CausalRows(torch.autograd.Function):
     """Causal attention of sorted rows [r, d] of all groups: k [b, h or 1, m, d], v [b, h or 1, m, e].
 
@@ -97,13 +109,8 @@ class CausalRows(torch.autograd.Function):
         q, k, v, at, keep = ctx.saved_tensors
         need, none = ctx.needs_input_grad[:3], (None,) * 4
         if torch.is_grad_enabled():
-            found = []
-            for part in ctx.parts:
-                keys, values = of_group((k, v), part, ctx.heads)
-                found.append(seen_weights(q, keys, at, part, shown(keep, at, part, ctx.heads)) @ values)
-            wanted = [x for x, needed in zip((q, k, v), need, strict=True) if needed]
-            made = iter(torch.autograd.grad(torch.cat(found), wanted, g, create_graph=True))
-            return *(next(made) if needed else None for needed in need), *none
+            plain = functools.partial(plain_rows, at, keep, ctx.parts, ctx.heads)
+            return *plain_gradients(plain, (q, k, v), need, g), *none
         sums = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for part in ctx.parts:
             rows, seen = part[1], shown(keep, at, part, ctx.heads)

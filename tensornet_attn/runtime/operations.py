@@ -45,6 +45,25 @@ def for_each_gradient(backward, gradient: torch.Tensor) -> list[torch.Tensor]:
     return [torch._add_batch_dim(torch.stack(same), 0, level) for same in zip(*found, strict=True)]
 
 
+def asks_gradients(*tensors) -> bool:
+    """Whether a call with these tensors, some of them None, is part of a graph."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def plain_gradients(function, operands, wanted, *gradients) -> list:
+    """The gradients of the operands that are `wanted`, by the operations of `function`; they may have derivatives.
+
+    For the backward of a Function. `gradients`: those of the results. An operand may depend on another one.
+    """
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        own = [x.view_as(x) for x in operands]
+        found = function(*own)
+        asked = [x for x, one in zip(own, wanted, strict=True) if one]
+        made = torch.autograd.grad(found, asked, gradients, create_graph=again, materialize_grads=True)
+    return [made[sum(wanted[:i])] if one else None for i, one in enumerate(wanted)]
+
+
 def applied(function, *given):
     """`function.apply(*given)`; directly if nothing is transformed: torch's own inspects a signature at each call."""
     if torch._C._are_functorch_transforms_active():

@@ -6,8 +6,8 @@ import pathlib
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import MAP_PART, SMALL_CALL, transformed
-from tensornet_attn.runtime.operations import is_plain
+from tensornet_attn.runtime.maps import MAP_PART, SMALL_CALL
+from tensornet_attn.runtime.operations import asks_gradients, is_plain
 
 PROJECTED = 1 << 19  # numbers of x from which on oneDNN saves more time than it takes to set up a product
 ONEDNN_LONGEST = 512  # numbers that an entry of a product adds up, beyond which oneDNN rounds twice as much as MKL
@@ -18,7 +18,7 @@ def projected(x: Tensor, weight: Tensor) -> Tensor:
     """x [..., f] times a weight [f, e], large products by the faster of torch's two libraries for the CPU."""
     if torch.compiler.is_compiling() or x.numel() < PROJECTED or not onednn_takes(x, weight):
         return x @ weight
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+    if asks_gradients(x, weight):
         return Projected.apply(x, weight)
     return onednn_product(x, weight.mT)
 
@@ -157,7 +157,7 @@ def weighted_sum(x: Tensor, weight: Tensor, dim: int) -> Tensor:
     wide = x.dtype == weight.dtype and x.dtype.itemsize >= 4 and not torch.is_autocast_enabled("cpu")
     if not (large and wide and x.is_contiguous() and is_plain((x, weight))):
         return (weight.movedim(dim, -2).mT @ x.movedim(dim, -2)).squeeze(-2)
-    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+    if asks_gradients(x, weight):
         return WeightedSum.apply(x, weight, dim)
     return weighted_parts(x, weight, dim)
 
@@ -178,7 +178,7 @@ class WeightedSum(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         of_x, of_weight, _ = ctx.needs_input_grad
         g = g.unsqueeze(ctx.dim)
-        if torch.is_grad_enabled() or transformed(g) or not is_plain((x, weight, g)):
+        if torch.is_grad_enabled() or not is_plain((x, weight, g)):
             return g * weight if of_x else None, (g * x).sum_to_size(weight.shape) if of_weight else None, None
         d_x = torch.empty_like(x) if of_x else None
         d_weight, wide = torch.zeros_like(weight) if of_weight else None, long_rows(weight, x)

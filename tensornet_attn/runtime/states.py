@@ -54,7 +54,10 @@ def mixed_states_and_blockwise(
     added: tuple[Tensor | None, Tensor | None] = (None, None),
     maps: tuple = (None, None),
 ) -> tuple[Tensor, Tensor]:
-    """`mixed_states` with v, and without v as [..., h, n]; both read one state, and scores are computed once."""
+    """`mixed_states` with v, and without v as [..., h, n]; both read one state, and scores are computed once.
+
+    `added`: what is added to each of the two states. `maps`: as for `mixed_states`.
+    """
     seen = None if key_mask is None else key_keep(key_mask, 1, query=False)[..., None]
     if mask is None and not causal and states_in_tiles(q, k, v, seen):
         states = tiled_states(maps[1], k, v, seen)

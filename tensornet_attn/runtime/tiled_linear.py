@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import SLOPES, transformed
+from tensornet_attn.runtime.maps import SLOPES
+from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
 
 LINEAR_TILE = 1 << 17  # elements of a tile per thread: the tensors of a tile fit into the L2 cache
 LINEAR_LEAST = 1 << 17  # elements of values up to which plain operations are faster
@@ -19,7 +20,7 @@ LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows a
 
 
 def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
-    """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, neither traced nor transformed.
+    """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, and nothing watches them.
 
     The last operand has more than LINEAR_LEAST elements.
     """
@@ -33,7 +34,7 @@ def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
         return False
     if seen is not None and torch.broadcast_shapes(seen.shape[:-2], first.shape[:-2]) != first.shape[:-2]:
         return False
-    return torch._C._functorch.peek_interpreter_stack() is None and torch.autograd.forward_ad._current_level < 0
+    return is_plain((seen, *given))
 
 
 def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     sides, of_q, of_k = [*queries.values(), *keys.values()], [*queries], [*keys]
     plan = tuple((of_q.index(id(q)), len(of_q) + of_k.index(id(k)), *rest) for q, k, *rest in kernels)
     given = [heads_apart(x, batch) for x in (*sides, v)]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+    if asks_gradients(*given):
         found = TiledLinear.apply(plan, seen, *given)
     else:
         found, _ = tiled_forward(plan, seen, given)
@@ -76,17 +77,12 @@ class TiledLinear(torch.autograd.Function):
         """The gradients of the operands; plain operations if they are differentiated in turn, or batched."""
         seen, *rest = ctx.saved_tensors
         given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[2:]
-        again = torch.is_grad_enabled()
-        if again or transformed(g):
-            asked = [x for x, need in zip(given, wanted, strict=True) if need]
-            with torch.enable_grad():
-                out = untiled_reads(ctx.kernels, seen, given)
-            found = iter(torch.autograd.grad(out, asked, g, create_graph=again))
-            return None, None, *(next(found) if need else None for need in wanted)
+        if torch.is_grad_enabled() or not is_plain((g,)):
+            return None, None, *plain_gradients(lambda *own: untiled_reads(ctx.kernels, seen, own), given, wanted, g)
         return None, None, *tiled_backward(ctx.kernels, seen, g, given, kept, wanted)
 
 
-def untiled_reads(kernels: tuple, seen: Tensor | None, given: list[Tensor]) -> Tensor:
+def untiled_reads(kernels: tuple, seen: Tensor | None, given) -> Tensor:
     """The same by operations that have all derivatives. A kernel: places of q and k, their maps, eps."""
     *sides, v = given
     total = 0

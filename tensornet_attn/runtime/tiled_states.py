@@ -5,10 +5,12 @@
 The results have the heads of a position side by side. The backward computes the features again.
 """
 
+import functools
+
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import is_plain
+from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
 from tensornet_attn.runtime.tiled_linear import heads_apart, linear_tiles, tile_features, tile_slope
 
 
@@ -20,7 +22,7 @@ def tiled_states(function, k: Tensor, v: Tensor, seen: Tensor | None) -> tuple[T
     lead = v.shape[:-2]
     seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), len(lead) - 1)
     given = [heads_apart(x, len(lead) - 1) for x in (k, v)]
-    call = TiledStates.apply if asks_gradients(given) else tiled_sums
+    call = TiledStates.apply if asks_gradients(*given) else tiled_sums
     S, z = call(function, seen, *given)
     return S.view(*lead, *S.shape[-2:]), z.mT.view(*lead, z.shape[-1], 1)
 
@@ -29,14 +31,9 @@ def tiled_reads(function, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tens
     """What features of q [..., h, n, d] read of states [..., h, d, e] and [..., h, d, 1]."""
     lead = q.shape[:-2]
     given = [heads_apart(x.expand(*lead, *x.shape[-2:]), len(lead) - 1) for x in (q, S, z.mT)]
-    call = TiledReads.apply if asks_gradients(given) else reads_of_tiles
+    call = TiledReads.apply if asks_gradients(*given) else reads_of_tiles
     found, rows = call(function, *given)
     return found.view(*lead, *found.shape[-2:]), rows.view(*lead, *rows.shape[-2:])
-
-
-def asks_gradients(given: list[Tensor]) -> bool:
-    """Whether a call is part of a graph."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in given)
 
 
 def tiled_sums(function, seen: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,7 +72,8 @@ class TiledStates(torch.autograd.Function):
         """The gradients of keys and values; of plain operations if they are differentiated in turn, or batched."""
         seen, k, v = ctx.saved_tensors
         if torch.is_grad_enabled() or not is_plain((d_S, d_z)):
-            return None, None, *plain_gradients(ctx, lambda k, v: plain_sums(ctx.function, seen, k, v), (d_S, d_z), 2)
+            plain, wanted = functools.partial(plain_sums, ctx.function, seen), ctx.needs_input_grad[2:]
+            return None, None, *plain_gradients(plain, (k, v), wanted, d_S, d_z)
         d_k, d_v = (x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (k, v))
         tiles = linear_tiles(v, ([k, v, seen, d_k, d_v],), ([d_S.contiguous(), d_z.contiguous()],))
         for (own_k, own_v, keep, to_k, to_v), (own_S, own_z) in tiles:
@@ -100,8 +98,8 @@ class TiledReads(torch.autograd.Function):
         """The gradients of queries and states; of plain operations if differentiated in turn, or batched."""
         q, S, z = ctx.saved_tensors
         if torch.is_grad_enabled() or not is_plain((g, g_rows)):
-            found = plain_gradients(ctx, lambda *given: plain_reads(ctx.function, *given), (g, g_rows), 1)
-            return None, *found
+            plain, wanted = functools.partial(plain_reads, ctx.function), ctx.needs_input_grad[1:]
+            return None, *plain_gradients(plain, (q, S, z), wanted, g, g_rows)
         d_q = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)
         d_S, d_z = torch.zeros_like(S), torch.zeros_like(z)
         for (own, own_g, row, to), (own_S, own_z, to_S, to_z) in linear_tiles(
@@ -124,14 +122,3 @@ def plain_reads(function, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tens
     """`reads_of_tiles` by operations that have all derivatives."""
     phi = tile_features(function, q)
     return phi @ S, phi @ z.mT
-
-
-def plain_gradients(ctx, function, given: tuple, skip: int) -> list[Tensor | None]:
-    """The gradients of the last saved operands, by a function that has all derivatives; `skip`: arguments before."""
-    wanted = ctx.needs_input_grad[skip:]
-    operands = ctx.saved_tensors[-len(wanted) :]
-    asked = [x for x, need in zip(operands, wanted, strict=True) if need]
-    with torch.enable_grad():
-        out = function(*operands)
-    found = iter(torch.autograd.grad(out, asked, given, create_graph=torch.is_grad_enabled(), materialize_grads=True))
-    return [next(found) if need else None for need in wanted]

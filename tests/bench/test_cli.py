@@ -65,6 +65,18 @@ def test_patterns_causal_and_one_length_as_bars(run, tmp_path: Path) -> None:
     assert picture.stat().st_size > 0
 
 
+def test_designs_of_a_pattern_that_sizes_do_not_fit_are_skipped(run) -> None:
+    options = ("--n", "4", "--against", "eager", "--repeats", "3", "--seconds", "0", "--json")
+    outcome = run("bench", "mhsa", "moonsh*", "--legs", "f=32,h=2,d=10", *options)
+    assert outcome.code == 0
+    assert {r["design"] for r in json.loads(outcome.out)["results"]} == {"mhsa"}
+    assert outcome.err.startswith("moonshine is skipped: ")
+    for alone in ("moonshine", "moonsh*"):
+        outcome = run("bench", alone, "--legs", "f=32,h=2,d=10", *options)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert "entries rotate in pairs" in outcome.err
+
+
 def test_a_wrong_contestant_ends_with_an_error(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MultiHead, "forward", lambda self, x: x)
     target = tmp_path / "results.json"

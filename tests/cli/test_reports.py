@@ -143,7 +143,7 @@ def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.M
     assert run("explain", "mhsa", "--device", "this").code == 1
     rates = json.loads(run("doctor", "--json").out)["rates"]
     assert rates["this"] == (
-        "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about 20 seconds."
+        "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about half a minute."
     )
     assert rates["cpu"].endswith(" ago by 'tensornet-attn doctor --calibrate'")
     table = replace(shipped(), machine=machine(1), measured=date.today().isoformat())

@@ -74,6 +74,18 @@ def test_second_derivatives_and_batches_of_gradients() -> None:
     torch.testing.assert_close(*pair, **CLOSE)
 
 
+def test_second_derivatives_of_a_weight_that_is_used_twice() -> None:
+    x, weight = drawn((6, 40), (40, 40))
+
+    def penalty(product: Any) -> Tensor:
+        y = product(torch.tanh(product(x, weight)), weight)
+        (first,) = torch.autograd.grad(y.square().sum(), weight, create_graph=True)
+        return first.square().sum()
+
+    pair = [torch.autograd.grad(penalty(f), (x, weight)) for f in (projected, torch.matmul)]
+    torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-1)
+
+
 def test_a_row_that_is_not_a_number_stays_alone() -> None:
     x, weight = drawn((6, 40), (40, 33))
     bad = x.detach().clone()

@@ -139,6 +139,48 @@ def test_two_calls_in_flight() -> None:
     same(*both)
 
 
+def test_calls_in_flight_share_a_quarter_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = layer()
+    x = drawn(1, 70, 6)
+    saved = made(x)  # alone
+    size = native.Held.total
+    assert size > 0
+    monkeypatch.setattr(native, "free_memory", lambda: 4 * size - native.Held.total)
+    assert numbers(made, x) < size // 8  # no room for a second call
+    saved.sum().backward()
+    assert native.Held.total == 0
+    assert numbers(made, x) == size // 8
+
+
+def test_limits_of_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 8 kB\n",
+        "/proc/self/cgroup": "5:cpu:/x\n4:memory,pids:/job/step\n0::/slice/own\n",
+        "/sys/fs/cgroup/memory/job/memory.limit_in_bytes": "7000\n",
+        "/sys/fs/cgroup/memory/job/memory.usage_in_bytes": "1000\n",
+        "/sys/fs/cgroup/slice/own/memory.max": "max\n",
+        "/sys/fs/cgroup/slice/own/memory.current": "10\n",
+        "/sys/fs/cgroup/slice/memory.max": "5000\n",
+        "/sys/fs/cgroup/slice/memory.current": "100\n",
+    }
+    monkeypatch.setattr(native, "system_text", lambda path: files.get(path, ""))
+    assert native.free_memory() == 4900
+    del files["/sys/fs/cgroup/slice/memory.max"]
+    assert native.free_memory() == 6000
+    del files["/proc/self/cgroup"]
+    assert native.free_memory() == 8192
+
+
+def test_several_gradients_at_once() -> None:
+    made, plain = layer()
+    x, many = drawn(2, 9, 6).requires_grad_(), drawn(3, 2, 9, 2, 6, seed=2)
+    pair = []
+    for one in (made, plain):
+        wanted = [x, *one.parameters()]
+        pair.append(torch.autograd.grad(one(x), wanted, many, is_grads_batched=True))
+    same(*map(list, pair))
+
+
 def test_checkpoints_second_derivatives_and_transforms() -> None:
     (made, plain), (x,) = layer(), [drawn(1, 70, 6)]
     found = []

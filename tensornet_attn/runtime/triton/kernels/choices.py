@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.experts import top_chosen
 from tensornet_attn.runtime.maps import top_entries
-from tensornet_attn.runtime.operations import is_plain
+from tensornet_attn.runtime.operations import asks_gradients, is_plain
 from tensornet_attn.runtime.triton.configure import padded
 from tensornet_attn.runtime.triton.kernels.choices_kernels import (
     choose_entries,
@@ -53,7 +53,7 @@ def suits_kernels(of: Tensor, by: Tensor, k: int, dim: int) -> bool:
 def chosen_entries(of: Tensor, by: Tensor, k: int, fill: float | None) -> tuple[Tensor, Tensor]:
     """The chosen entries of `of`, or all with `fill` instead of the others, and the indices of the chosen ones."""
     by = None if by is of else by
-    if torch.is_grad_enabled() and (of.requires_grad or (by is not None and by.requires_grad)):
+    if asks_gradients(of, by):
         return PlainChoice.apply(of, by, k, fill)
     return chosen_of(of, by, k, fill)
 

@@ -12,7 +12,7 @@ from tensornet_attn.runtime.experts import (
     routed_shape,
     routed_twice,
 )
-from tensornet_attn.runtime.operations import eager, is_plain, one_by_one, operation
+from tensornet_attn.runtime.operations import asks_gradients, eager, is_plain, one_by_one, operation
 from tensornet_attn.runtime.products import product_dtype
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.choices import Choices, newly_sorted, sorted_choices
@@ -70,7 +70,7 @@ def plainly_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tens
     heads, each = (1, weight.shape[0]) if weight.ndim == 3 else weight.shape[:2]
     choices = sorted_choices(chosen, heads, each)
     operands = x, weight, gates, chosen, choices.order, choices.ends, total, rows
-    if torch.is_grad_enabled() and any(y is not None and y.requires_grad for y in operands[:3]):
+    if asks_gradients(*operands[:3]):
         return PlainRouted.apply(*operands)
     return plain_result(*operands)
 

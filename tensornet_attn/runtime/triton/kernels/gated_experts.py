@@ -7,13 +7,14 @@ G are the k largest maps of a router's rows. Nothing is sorted, and a product wi
 for each expert.
 """
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.experts import expert_sums, gated_expert_sums, top_chosen
-from tensornet_attn.runtime.operations import is_plain
+from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.triton.configure import padded
 from tensornet_attn.runtime.triton.kernels.experts import (
@@ -42,7 +43,7 @@ def triton_gated_expert_sums(
         return expert_sums(with_slots(x, weight, total), weight, gates, chosen, total, watched_routed())
     if x.dtype != weight.dtype or torch._C._is_any_autocast_enabled():
         x, weight, _ = in_product_dtype(x, weight, None)
-    if torch.is_grad_enabled() and any(y.requires_grad for y in (x, weight, of)):
+    if asks_gradients(x, weight, of):
         return GatedSums.apply(x, weight, of, k, total, gate)
     return gated_call(x, weight, of, k, total, gate).result(x, weight, of, False)[0]
 
@@ -162,19 +163,10 @@ class GatedSums(torch.autograd.Function):
     def backward(ctx, gradient):
         (x, weight, of, *saved), wanted = ctx.saved_tensors, ctx.needs_input_grad[:3]
         if torch.is_grad_enabled() or not is_plain((gradient,)):
-            found = differentiable_gradients(gradient, x, weight, of, ctx.run.k, ctx.run.total, ctx.gate, wanted)
-        else:
+            made = functools.partial(gated_expert_sums, k=ctx.run.k, total=ctx.run.total, gate=TILE_MAPS[ctx.gate][0])
             with exact_products(gradient):  # autocast may differ from that of the forward
+                found = plain_gradients(made, (x, weight, of), wanted, gradient)
+        else:
+            with exact_products(gradient):
                 found = ctx.run.gradients(gradient, x, weight, of, *saved, wanted)
         return *found, None, None, None
-
-
-def differentiable_gradients(gradient, x, weight, of, k, total, gate, wanted):
-    """The gradients of x, weight and `of` by operations that have derivatives."""
-    again = torch.is_grad_enabled()
-    with torch.enable_grad(), exact_products(gradient):
-        given = [y.view_as(y) for y in (x, weight, of)]  # `of` may depend on x
-        out = gated_expert_sums(*given, k, total, TILE_MAPS[gate][0])
-        asked = [y for y, one in zip(given, wanted, strict=True) if one]
-        found = iter(torch.autograd.grad(out, asked, gradient, create_graph=again))
-    return tuple(next(found) if one else None for one in wanted)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.operations import for_each_gradient, is_plain, one_by_one, operation
+from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient, is_plain, one_by_one, operation
 from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear_chunks import row_products_of
@@ -42,7 +42,7 @@ def tiled(
     seed = torch.randint(2**62, (1,), device=operands[0].device) if REGIONS[name].random and training else None
     call = (name, present, n, m, list(batch), list(map(float, numbers)), training, autocast_dtype(operands[0]))
     if is_plain((*operands, mask, key_mask)):
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*operands, mask)):
+        if asks_gradients(*operands, mask):
             return PlainRegion.apply(call, seed, mask, key_mask, *operands)[0]
         return results_of(operands, mask, key_mask, seed, *call)[0]
     if torch.compiler.is_compiling():
