@@ -43,7 +43,8 @@ class Scope:
         self.used_legs.add(token.name)
         leg = self.sizes.legs.get(token.name)
         if leg is None:
-            raise Refusal("unknown-leg", f"there is no leg '{token.name}'.", self.sizes.missing(token.name), token.span)
+            hint = self.sizes.missing(token.name, settings=False)
+            raise Refusal("unknown-leg", f"there is no leg '{token.name}'.", hint, token.span)
         return leg
 
     def joined(self, token: LegToken) -> Leg:

@@ -161,12 +161,12 @@ class Sizes:
                     ready.append(user)
         self._circles({name: waiting[name] & waiting.keys() for name in waiting if name not in done})
 
-    def missing(self, name: str, besides: str = "") -> str:
-        """The hint for an undeclared name. A name that it suggests counts as used.
+    def missing(self, name: str, besides: str = "", settings: bool = True) -> str:
+        """The hint for an undeclared name: similar legs, and `settings`. A name that it suggests counts as used.
 
         A name that resembles no declared name becomes broken, so that it is reported once.
         """
-        names = chain(self.legs, self.settings)
+        names = chain(self.legs, self.settings if settings else ())
         known = (other for other in names if other != besides and other not in self.strange)
         hint = self.reporter.nearest(name, known)
         self.used.add(meant(hint) or "")
