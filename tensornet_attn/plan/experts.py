@@ -109,7 +109,8 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         but = f"'{last.step.name}' for the chosen experts only would take"
         worth = 1 - 1e-12  # strictly less, to pay for the sorting
         if device.measured:
-            own, other = seconds_apart(self.lower(form, context).graph, form.graph, context.sizes, context.target)
+            made = _without_unread(self.lower(form, context).graph)
+            own, other = seconds_apart(made, form.graph, context.sizes, context.target)
             return Cost(own, other, duration, but, worth)
         dense = ours = 0
         for step, product in (*hidden, (last.step, last)):
