@@ -96,11 +96,18 @@ def kind_of(step: Step) -> str:
 
 
 def _calls(scene: Scene, step: Step) -> int:
-    """The operations on few elements of a kernel; grouped experts have some for each expert."""
+    """The operations on few elements of a kernel; grouped experts have some for each expert and head of attention."""
     form = step.form
     if not isinstance(form, Experts):
         return CALLS
-    return CALLS + CALLS_OF_EXPERT * sum(scene.size((one.expert, *one.heads)) for one in form.products)
+    assert step.kernel is not None
+    heads = [
+        {*part.attention.scores} - {scene.graph.query, part.attention.leg}
+        for part in step.kernel.body
+        if part.attention
+    ]
+    each = [*heads, *((one.expert, *one.heads) for one in form.products)]
+    return CALLS + CALLS_OF_EXPERT * sum(map(scene.size, each))
 
 
 def _masked(scene: Scene, op: FusedAttention) -> str:
