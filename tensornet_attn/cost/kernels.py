@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from tensornet_attn.cost.band import band_kept, band_work
 from tensornet_attn.cost.experts import experts_kept, experts_work
-from tensornet_attn.cost.linear import linear_kept, linear_work, sums_elementwise, sums_kept, sums_work
+from tensornet_attn.cost.linear import linear_chunk, linear_kept, linear_work, sums_elementwise, sums_kept, sums_work
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.states import states_elementwise, states_kept, states_work
+from tensornet_attn.cost.states import states_chunked, states_elementwise, states_kept, states_work
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 
@@ -38,6 +38,22 @@ ELEMENTWISE: dict[str, Callable[[Scene, Step], int]] = {
     "states": states_elementwise,
     "sums": sums_elementwise,
 }  # elementwise operations over the whole batch
+CHUNKED: dict[str, Callable[[Scene, Step], int]] = {
+    "linear": linear_chunk,
+    "states": states_chunked,
+}  # keys in a chunk of a causal kernel, 0 if it has none
+
+
+def chunk_in(scene: Scene, step: Step) -> int:
+    """The keys in a chunk of a step, 0 if it is not computed in chunks."""
+    found = CHUNKED.get(step.kernel.kind) if step.kernel is not None else None
+    return 0 if found is None else found(scene, step)
+
+
+def between(scene: Scene, step: Step) -> list[int]:
+    """The elements of tensors that a kernel in chunks writes and reads again: states, and scores inside the chunks."""
+    own = SAVED_BY_KERNELS[step.kernel.kind](scene, step) if step.kernel and chunk_in(scene, step) else {}
+    return [count for count in own.values() if count]
 
 
 def unfolded(graph: Graph) -> Graph:

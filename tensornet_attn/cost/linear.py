@@ -66,11 +66,16 @@ def chunk_of(graph: Graph, parts: Recurrence, sizes: Mapping[str, int] | None = 
     return min(max(root, CHUNKS[0]), CHUNKS[1])
 
 
+def linear_chunk(scene: Scene, step: Step) -> int:
+    """Keys per chunk of a kernel; 0 if it is not causal."""
+    parts = recurrence_of(step)
+    return chunk_of(scene.graph, parts, scene.sizes) if parts.causal(scene.graph) else 0
+
+
 def linear_work(scene: Scene, step: Step) -> dict[Legs, int]:
     """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
     parts, found = recurrence_of(step), Counter[Legs]()
-    chunk = chunk_of(scene.graph, parts, scene.sizes) if parts.causal(scene.graph) else 0
-    key = str(scene.graph.key)
+    chunk, key = linear_chunk(scene, step), str(scene.graph.key)
     query = key if chunk else str(scene.graph.query)  # a scan pads queries to the number of keys
     for term in parts.terms:
         stored, read = _batches(parts, term)
@@ -104,9 +109,7 @@ def linear_kept(scene: Scene, step: Step) -> dict[str, int]:
     """Floats saved for backward besides operands and result: states, row sums, and scores inside the chunks."""
     parts, found = recurrence_of(step), dict[str, int]()
     batch = scene.batch if step.name in scene.batched else 1
-    rows, chunk = scene.sizes[str(scene.graph.query)], 0
-    if parts.causal(scene.graph):
-        chunk = chunk_of(scene.graph, parts, scene.sizes)
+    rows, chunk = scene.sizes[str(scene.graph.query)], linear_chunk(scene, step)
     for i, term in enumerate(parts.terms):
         stored, read = _batches(parts, term)
         state = scene.size((*stored, *term.features, *parts.result))

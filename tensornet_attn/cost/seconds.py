@@ -5,7 +5,8 @@
     attention                    measured seconds of a query and a key of this width, times pairs of all heads
     elementwise, other boxes     passes: bytes read and written; exponentials
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
-    other kernels                their products, exponentials and one pass over operands and result; some calls
+    other kernels                their products, exponentials, a pass over operands and result, and one over what they
+                                 store for chunks; some calls
     module                       a call of a module besides its operations
 
 Each part is multiplied by its measured efficiency, the number of times that it takes longer than at these rates.
@@ -17,6 +18,7 @@ from collections import defaultdict
 
 from tensornet_attn.cost.band import Block, keys_met, reach_in
 from tensornet_attn.cost.experts import Experts
+from tensornet_attn.cost.kernels import between
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.products import Shape, rate_at
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
@@ -78,8 +80,9 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         times = (1 + GRADIENTS) if learned else 1
         products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
         passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
+        passed += sum(2 * WIDTH * kept / table.pass_rate(WIDTH * kept) for kept in between(scene, step))
         exps = sum(count for _, count in exponentials(scene, step)) / table.exponentials
-        kind = kind_of(step)
+        kind = kind_of(step) + " in chunks" * bool(between(scene, step))
         found[kind] = times * (products + passed) + exps
         if products:
             found[f"{kind} calls"] = _calls(scene, step) * call

@@ -5,6 +5,7 @@ A product of two tensors is `batch` products of matrices, [rows, summed] times [
     product that sums a leg      batch: legs of both factors and the result; rows, columns: legs of one factor
     fused attention              for each head, queries x keys of the width, and queries x width of the keys
     blocks of queries            the products inside, for one block
+    pairs in chunks of a kernel  batch: heads and chunks; a chunk of positions, summed over a chunk, for the other legs
     other kernels, boxes         batch: heads; rows: positions; columns, summed: the larger and the smaller of the rest
 """
 
@@ -15,12 +16,13 @@ from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.band import BUDGET, LEAST, Block, keys_met
-from tensornet_attn.cost.kernels import WITHOUT_PAIRS, inside
+from tensornet_attn.cost.kernels import WITHOUT_PAIRS, chunk_in, inside
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph.model import Step
 from tensornet_attn.graph.pairs import summed
+from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ops import OPS
 
 
@@ -43,9 +45,9 @@ def shapes(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], float
         return _inside(scene, step)
     if step.contraction is not None:
         return _product(scene, step)
-    found = []
+    found, chunk = [], chunk_in(scene, step)
     for legs, count in products(scene, step).items():
-        shape = _of_roles(scene, legs, batch)
+        shape = _of_roles(scene, step, legs, batch, chunk if count >= chunk else 0)
         found.append((shape, legs, float(count * batch * scene.size(legs))))
     return found
 
@@ -94,17 +96,20 @@ def block_of(scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]
     return block, [(part, calls if own else 1.0) for part, own in zip(parts, rowwise, strict=True)]
 
 
-def _of_roles(scene: Scene, legs: Sequence[str], batch: int) -> Shape:
-    """A shape for a product of which only the legs are known."""
-    kinds = {leg.name: leg for leg in scene.graph.legs}
-    heads = batch * _size(scene, (leg for leg in legs if leg in kinds and kinds[leg].kind == "head"))
-    long = [leg for leg in legs if leg in kinds and kinds[leg].sequence]
-    rest = sorted(
-        scene.size((leg,)) for leg in legs if leg not in long and not (leg in kinds and kinds[leg].kind == "head")
-    )
+def _of_roles(scene: Scene, step: Step, legs: Sequence[str], batch: int, chunk: int = 0) -> Shape:
+    """A shape for a product of which only the legs are known. `chunk`: it runs over pairs of positions in chunks."""
+    known = {leg.name: leg for leg in scene.graph.legs}
+    own = {leg.name for leg in scene.graph.legs if leg.kind == "head"}
+    if isinstance(step.form, Recurrence):  # features that decay are head legs
+        own -= {leg for term in step.form.terms for leg in term.decayed}
+    heads = batch * _size(scene, (leg for leg in legs if leg in own))
+    long = [leg for leg in legs if leg in known and known[leg].sequence]
+    rest = sorted(scene.size((leg,)) for leg in legs if leg not in own and leg not in long)
     rows = _size(scene, long)
     if not rest:
         return Shape(heads, rows, 1, 1)
+    if chunk:
+        return Shape(heads * -(-rows // chunk), chunk, prod(rest), chunk)
     return Shape(heads, rows, rest[-1], prod(rest[:-1]))
 
 

@@ -102,6 +102,11 @@ def states_kept(scene: Scene, step: Step) -> dict[str, int]:
     return found | ({f"{step.name}: scores": batch * rows * chunk * heads} if scored else {})
 
 
+def states_chunked(scene: Scene, step: Step) -> int:
+    """Keys per chunk of a kernel; 0 if it is not causal."""
+    return _chunk(scene, step)[0] if recurrence_of(step).causal(scene.graph) else 0
+
+
 def _chunk(scene: Scene, step: Step) -> tuple[int, bool]:
     """Keys per chunk, and whether scores are computed; sums of keys alone use the scores of their keys and values."""
     parts, other = recurrence_of(step), with_rows(scene.graph, step)
