@@ -29,10 +29,11 @@ from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tenso
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.plan.decay import decay_alone, decay_sides
-from tensornet_attn.plan.figures import counted
+from tensornet_attn.plan.figures import counted, duration
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes, kernel
 from tensornet_attn.plan.order import order
 from tensornet_attn.plan.powers import WrittenOut, written_out
+from tensornet_attn.plan.price import seconds_apart
 from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 
 DENSE = "with a run-time mask, the scores are computed"
@@ -43,8 +44,12 @@ BESIDE_KERNELS = 16  # how many times fewer MACs torch must need to be preferred
 
 @dataclass(frozen=True)
 class Summed:
-    """A map over the keys, with polynomial scores expanded. `found`: its recurrence, or why there is none."""
+    """A map over the keys, with polynomial scores expanded. `found`: its recurrence, or why there is none.
 
+    `before`: the graph without these changes.
+    """
+
+    before: Graph
     opened: WrittenOut
     box: str
     found: Recurrence | str
@@ -74,25 +79,28 @@ class Linear(OfBoxes[Summed]):
         if place not in graph.step:  # a diagonal, now part of a kernel
             return None
         if attention is None:
-            found = _summed(*_as_map(graph, graph.step[place]))
+            found = replace(_summed(*_as_map(graph, graph.step[place])), before=graph)
             decays = isinstance(found.found, Recurrence) and found.found.decays
             return found if decays else None
         if isinstance(attention.weighting, Softmax):
             alone = linear(attention)
-            return None if isinstance(alone, str) else Summed(WrittenOut(graph, ()), place, alone)
+            return None if isinstance(alone, str) else Summed(graph, WrittenOut(graph, ()), place, alone)
         return _summed(graph, place) if attention.compares else None
 
     def unsupported(self, form: Summed, context: Context) -> tuple[str, ...]:
         return (form.found,) if isinstance(form.found, str) else ()
 
     def cost(self, form: Summed, context: Context) -> Cost:
-        """MACs if the keys are summed first, and MACs of the scores.
+        """MACs if the keys are summed first, and MACs of the scores; seconds if the device has measured rates.
 
         If Triton has a kernel for the scores and none for their decay, torch must need far fewer MACs; if it has
         kernels for both, those of the decay fewer.
         """
         found, opened = form.found, form.opened
         assert not isinstance(found, str)
+        if context.device.measured and context.backend == "torch":
+            own, instead = seconds_apart(form.made, form.before, context.sizes, context.target)
+            return Cost(own, instead, duration, "summing over the keys first would take")
         step = form.made.step[f"{form.box}.o"]
         known = {leg.name: leg.size or 1 for leg in opened.graph.legs} | dict(context.sizes)
         work = linear_work(Scene(form.made, known), step)
@@ -132,9 +140,9 @@ def _summed(graph: Graph, box: str) -> Summed:
     of = attentions(graph)[box].of
     opened = written_out(graph, of) or WrittenOut(graph, ())
     if isinstance(opened, str):
-        return Summed(WrittenOut(graph, ()), box, opened)
+        return Summed(graph, WrittenOut(graph, ()), box, opened)
     opened = replace(opened, graph=decay_alone(opened.graph, of.name))  # so that nothing else reads the decay factors
-    return Summed(opened, box, linear(attentions(opened.graph)[box]))
+    return Summed(graph, opened, box, linear(attentions(opened.graph)[box]))
 
 
 def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:

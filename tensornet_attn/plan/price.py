@@ -11,7 +11,7 @@ measured rates, `cost/seconds.py` prices each step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tensornet_attn.cost.band import LEAST, Block
@@ -122,8 +122,9 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
     """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
-    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks. Fewer queries
-    than a block has read everything once, which no table of implementations tells: they have the device's own prices.
+    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks and this takes
+    less time. Fewer queries than a block has read everything once, which no table of implementations tells: they have
+    the device's own prices.
     """
     one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
     if sizes[str(graph.query)] < LEAST:
@@ -135,11 +136,17 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
 def _without(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> float:
     """The seconds of the steps of a primitive graph that the other one lacks."""
     scene, steps = scene_of(graph, sizes, target), [step for step in graph.steps if step not in other.steps]
-    names = {step.name for step in steps}
-    groups = [group for group in groups_of(graph, sizes) if group.steps & names and group.reason is None]
-    inside = {name for group in groups for name in (*group.steps, *group.spread)}
-    counted = [step for group in groups for step in group.kernels] + [one for one in steps if one.name not in inside]
-    return sum(seconds_of(scene, step, target.device.rates, target.backward) for step in counted)
+
+    def seconds(counted: Iterable[Step]) -> float:
+        return sum(seconds_of(scene, step, target.device.rates, target.backward) for step in counted)
+
+    names, found = {step.name for step in steps}, 0.0
+    for group in groups_of(graph, sizes):
+        if group.steps & names and group.reason is None:
+            parts = {*group.steps, *group.spread, *(step.name for step in group.kernels)}
+            found += min(seconds(group.kernels), seconds(step for step in graph.steps if step.name in parts))
+            names -= parts
+    return found + seconds(step for step in steps if step.name in names)
 
 
 def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> Scene:
