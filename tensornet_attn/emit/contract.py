@@ -49,6 +49,9 @@ def product(writer: Writer, left: Value, right: Value, want: Legs) -> Value:
     if set(left.legs) | set(right.legs) == set(want):
         text = f"{left.aligned(want).atom} * {right.aligned(want).atom}"
         return Value(text, want, left.batched or right.batched, PRODUCT)
+    for big, small in ((left, right), (right, left)):
+        if text := _turned(big, small, want, writer.narrow):
+            return Value(text, want, True)
     if text := _batched(left, right, want):
         return Value(text, want, True, MATMUL)
     for x, weight in ((left, right), (right, left)):
@@ -68,6 +71,24 @@ def _inner(left: Value, right: Value, want: Legs) -> str:
     if left == right:
         return f"{left.arranged(layout).atom}.square().sum({dims})"
     return f"({left.arranged(layout).atom} * {right.arranged(layout).atom}).sum({dims})"
+
+
+def _turned(big: Value, small: Value, want: Legs, narrow: set[str]) -> str:
+    """`(K.mT @ P.mT).mT`: a product with few columns as one with few rows; empty if it has many, or other legs."""
+    *lead, row, column = want if len(want) > 1 else ("", "")
+    shared = tuple(leg for leg in big.legs if leg in small.legs and leg not in want)
+    if column not in narrow or row in narrow or not shared or not (big.batched and small.batched):
+        return ""
+    own = {*big.legs} - {*shared}, {*small.legs} - {*shared}
+    if own[0] & {row, column} != {row} or own[1] & {row, column} != {column} or own[0] | own[1] != {*want}:
+        return ""
+    sides = []
+    for x, ends in ((small, ((column,), shared)), (big, (shared, (row,)))):
+        have = tuple(leg for leg in lead if leg in x.legs)
+        ended = tuple(" ".join(one) for one in ends)
+        text = x.grouped((*((leg,) for leg in have), *ends))
+        sides.append(Value(text, have + ended, True).aligned((*lead, *ended)).text)
+    return f"({sides[0]} @ {sides[1]}).mT"
 
 
 def _batched(left: Value, right: Value, want: Legs) -> str:

@@ -166,6 +166,11 @@ class Writer:
         self.used_lengths.add(str(leg))
         return self.lengths[str(leg)]
 
+    @property
+    def narrow(self) -> set[str]:
+        """Legs so short that a product with few rows is faster than one with few columns."""
+        return set()
+
     def size(self, name: str) -> str:
         """The size of a leg (or the value of a setting) as Python text."""
         if name in self.lengths:
