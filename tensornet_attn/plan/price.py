@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from tensornet_attn.cost.band import LEAST, Block
 from tensornet_attn.cost.memory import moved, peak
@@ -122,9 +123,9 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
     """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
-    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks and this takes
-    less time. Fewer queries than a block has read everything once, which no table of implementations tells: they have
-    the device's own prices.
+    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks; on a device with
+    measured rates, only if this takes less time. Fewer queries than a block has read everything once, which no table of
+    implementations tells: they have the device's own prices.
     """
     one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
     if sizes[str(graph.query)] < LEAST:
@@ -144,7 +145,8 @@ def _without(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Targe
     for group in groups_of(graph, sizes):
         if group.steps & names and group.reason is None:
             parts = {*group.steps, *group.spread, *(step.name for step in group.kernels)}
-            found += min(seconds(group.kernels), seconds(step for step in graph.steps if step.name in parts))
+            apart = seconds(step for step in graph.steps if step.name in parts) if target.device.measured else inf
+            found += min(seconds(group.kernels), apart)
             names -= parts
     return found + seconds(step for step in steps if step.name in names)
 

@@ -81,12 +81,12 @@ def test_weights_alone_become_batched_under_a_mask() -> None:
 
 
 def test_inputs_of_different_numbers_of_legs_broadcast_their_batches() -> None:
-    data = DESIGN | {"inputs": {"x": "n f", "b": "m", "z": "m f"}}
+    data = DESIGN | {"inputs": {"x": "n f", "b": "m", "z": "m f"}, "legs": {"n": "query", "m": "key", "f": 32}}
     data["diagram"] = {"A": {"softmax": "m", "of": "x[n f] z[m f] + b[m] -> n m"}, "y": "A[n m] z[m f] -> n f"}
     module, oracle = (ta.compile(data, backend, dtype=F64) for backend in ("torch", "reference"))
     assert "max(max(x.ndim, z.ndim) - 2, b.ndim - 1)" in module.source
     mask = torch.rand(3, 2, 5, 6) < 0.6
     for batches in (((3, 2), (2,), ()), ((2,), (3, 2), (1, 1))):
-        shapes = zip(batches, ((5, 4), (6,), (6, 4)), strict=True)
+        shapes = zip(batches, ((5, 32), (6,), (6, 32)), strict=True)
         inputs = [torch.randn(*batch, *legs, dtype=F64) for batch, legs in shapes]
         torch.testing.assert_close(module(*inputs, mask=mask), oracle(*inputs, mask=mask))
