@@ -123,9 +123,9 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
     """The seconds of the steps that only one of two graphs has, at measured rates and in the best orders of products.
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
-    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks; on a device with
-    measured rates, only if this takes less time. Fewer queries than a block has read everything once, which no table of
-    implementations tells: they have the device's own prices.
+    Steps with values of queries x keys count as blocks of queries where they can be computed in blocks; with measured
+    rates of the device, only if this takes less time. Fewer queries than a block has read everything once, which no
+    table of implementations tells: they have the device's own prices.
     """
     one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
     if sizes[str(graph.query)] < LEAST:
