@@ -42,6 +42,14 @@ def test_a_block_of_queries() -> None:
     assert sum(count for _, count in exponentials(scene, kernel)) == 8 * 2048 * 2048
 
 
+def test_pairs_in_chunks() -> None:
+    scene = scene_of("retnet", batch=1, n=64, f=64, h=4)
+    kernel = next(step for step in scene.graph.steps if step.kernel is not None and step.kernel.kind == "linear")
+    found = {shape for shape, _, _ in shapes(scene, kernel)}
+    assert Shape(4, 64, 16, 16) in found  # states: features times values, summed over positions
+    assert Shape(4 * 4, 16, 16, 16) in found  # scores and values of 16 positions at a time
+
+
 @pytest.mark.rotated
 @pytest.mark.parametrize("name", library.names())
 def test_all_multiply_adds_have_a_shape(name: str) -> None:

@@ -61,6 +61,15 @@ def test_rows_that_scores_read_end_with_their_width() -> None:
     assert next(line for line in lines[first:] if "#" in line).endswith("# ... n r f")
 
 
+def test_products_with_few_columns_are_turned() -> None:
+    def last(**legs: int) -> str:
+        forward = tile_of(ta.emit_source(ta.load("talking_heads", legs=legs), backend="torch")).split("\n\n\n")[0]
+        return forward.splitlines()[-1].strip()
+
+    assert last() == "return U @ V  # ... e n d"
+    assert last(f=64, h=8) == "return (V.transpose(-2, -1) @ U.transpose(-2, -1)).mT  # ... e n d"
+
+
 def test_the_backward_makes_what_is_wanted() -> None:
     backward = tile_of(ta.emit_source("hard_fish")).split("\n\n\n")[1]
     assert backward.splitlines()[:2] == [

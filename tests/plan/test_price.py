@@ -6,8 +6,12 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.graph import build
-from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.experts import EXPERTS
+from tensornet_attn.plan.fuse import FUSED
+from tensornet_attn.plan.linear import LINEAR
+from tensornet_attn.plan.make import candidates, make_plan
 from tensornet_attn.plan.price import price_of
 from tensornet_attn.plan.target import Target
 from tests.memory import peak, training_peak
@@ -58,3 +62,33 @@ def test_a_longer_run_takes_longer_and_a_backward_more() -> None:
     assert predicted(n=2048) > 2 * predicted(n=1024)
     assert predicted(batch=2) > 1.5 * predicted()
     assert 3 * predicted(n=N, workload="prefill") <= predicted(n=N) <= 4 * predicted(n=N, workload="prefill")
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", ["moa", "head_gated", "epa", "based", "mamba2", "linear", "trainable_heads_only"])
+def test_each_choice_is_that_of_the_cheaper_plan(name: str, backward: bool) -> None:
+    """Of the rows that compare times: what they compare is what the price of the whole plan says."""
+    graph = build(ta.load(name, legs={"f": 256}))
+    ways = [f"{one.name} forced" for one in (EXPERTS, LINEAR, FUSED)] + [f"without {EXPERTS.name}"]
+    for n in (256, 1024):
+        target = Target("training" if backward else "prefill", n=n, device=DEVICES["cpu"])
+        chosen, *others = (
+            price_of(plan.schedule, target.sizes(graph), target).seconds
+            for plan in (make_plan(graph, "torch", target), *candidates(graph, "torch", target, ways).values())
+        )
+        assert chosen <= 1.01 * min(others)
+
+
+def test_attention_of_chosen_heads_saves_that_of_all_heads() -> None:
+    told = ta.explain("moa", n=1024, device_costs="cpu")
+    assert "  y: grouped experts: rows sorted by expert, only the 8 chosen of 16 computed, also in 'A'" in told
+    assert "not grouped experts" in ta.explain("moa", n=64, device_costs="cpu")  # a call for each head takes longer
+
+
+def test_linear_attention_is_chosen_by_time_where_rates_are_measured() -> None:
+    based = {"n": 1024, "workload": "prefill"}
+    assert "multiply-adds" in ta.explain("based", **based)
+    told = ta.explain("based", **based, device_costs="cpu")
+    assert "not linear attention: summing over the keys first would take" in told
+    assert "milliseconds instead of" in told
