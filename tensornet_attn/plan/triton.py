@@ -42,8 +42,8 @@ class Tiles(Implementation[Group]):
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         sizes = context.sizes
-        orders = [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
-        orders.append(split_products(graph, partial(_weights_first, graph), sizes))
+        orders = [split_products(graph, partial(_weights_first, graph), sizes)]
+        orders += [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         chosen, refused, made, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
         best = min(orders, key=lambda split: self.work(split, sizes))
         for group in groups_of(best, sizes):

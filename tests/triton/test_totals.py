@@ -16,7 +16,7 @@ F64 = torch.float64
 
 def given(shape: tuple[int, ...], weights: list[tuple[int, ...] | None]) -> tuple[list[Tensor], list[Tensor | None]]:
     values = [drawn(*shape, dtype=F64) for _ in weights]
-    return values, [None if own is None else drawn(*own, dtype=F64) for own in weights]
+    return values, [None if own is None else drawn(1, *own, dtype=F64)[0].detach().requires_grad_() for own in weights]
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ def given(shape: tuple[int, ...], weights: list[tuple[int, ...] | None]) -> tupl
         ((2, 700, 3, 4), [(4,), None, (1, 3, 1), (3, 4)]),
         ((2, 3, 700), [None, (700,)]),
         ((1, 9), [(1,), (9,)]),
+        ((300, 3), [(), None]),
     ],
 )
 def test_totals_and_their_gradients(shape, weights) -> None:
@@ -39,7 +40,7 @@ def test_totals_and_their_gradients(shape, weights) -> None:
 def test_weights_alone_and_values_alone() -> None:
     for frozen in (0, 1):
         values, scales = given((4, 3, 5), [(3, 1), (3, 1)])
-        for x in (scales if frozen else values):
+        for x in scales if frozen else values:
             x.requires_grad_(False)
         agree(triton_weighted_total(values, scales), weighted_total(values, scales), values if frozen else scales)
 

@@ -54,8 +54,11 @@ def columns_of(weight: Tensor, x: Tensor) -> tuple[int, int] | None:
 
 
 def inner_of(x: Tensor, weights: list[Tensor | None]) -> int:
-    """The number of columns: of the trailing dimensions that the weights span."""
-    return max(math.prod(columns_of(w, x)) for w in weights if w is not None)
+    """The number of columns: of the trailing dimensions that the weights span, and of more if these are few."""
+    span, inner, sizes = max(math.prod(columns_of(w, x)) for w in weights if w is not None), 1, [*x.shape]
+    while sizes and (inner < span or inner * sizes[-1] <= WIDEST):
+        inner *= sizes.pop()
+    return inner
 
 
 def filled(given: list) -> list:

@@ -5,7 +5,7 @@ import triton.language as tl
 
 
 @triton.jit
-def weighed(x, weight, below, size, at, i, inside, DTYPE: tl.constexpr):
+def total_term(x, weight, below, size, at, i, inside, DTYPE: tl.constexpr):
     """A tile of x times its weight, of which entry `i // below % size` belongs to column i."""
     own = tl.load(x + at, inside, 0.0).to(DTYPE)
     if weight is not None:
@@ -23,17 +23,17 @@ def weighted_totals(
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     i = tl.program_id(1) * INNER + tl.arange(0, INNER)
     inside, at = (r < rows)[:, None] & (i < inner)[None, :], r[:, None] * inner + i[None, :]
-    found = weighed(x0, weight0, below0, size0, at, i, inside, DTYPE)
-    found += weighed(x1, weight1, below1, size1, at, i, inside, DTYPE)
+    found = total_term(x0, weight0, below0, size0, at, i, inside, DTYPE)
+    found += total_term(x1, weight1, below1, size1, at, i, inside, DTYPE)
     if x2 is not None:
-        found += weighed(x2, weight2, below2, size2, at, i, inside, DTYPE)
+        found += total_term(x2, weight2, below2, size2, at, i, inside, DTYPE)
     if x3 is not None:
-        found += weighed(x3, weight3, below3, size3, at, i, inside, DTYPE)
+        found += total_term(x3, weight3, below3, size3, at, i, inside, DTYPE)
     tl.store(out + at, found, inside)
 
 
 @triton.jit
-def passed(g, x, weight, dx, below, size, at, i, inside, DTYPE: tl.constexpr):
+def total_term_gradient(g, x, weight, dx, below, size, at, i, inside, DTYPE: tl.constexpr):
     """Stores the gradient of x; returns the sums of g x over the rows, for that of the weight."""
     found = tl.zeros([i.shape[0]], DTYPE)
     if dx is not None:
@@ -60,10 +60,10 @@ def weighted_gradients(
         r = (part * span + block) * ROWS + tl.arange(0, ROWS)
         inside, at = (r < rows)[:, None] & (i < inner)[None, :], r[:, None] * inner + i[None, :]
         own = tl.load(g + at, inside, 0.0).to(DTYPE)
-        sum0 += passed(own, x0, weight0, dx0, below0, size0, at, i, inside, DTYPE)
-        sum1 += passed(own, x1, weight1, dx1, below1, size1, at, i, inside, DTYPE)
-        sum2 += passed(own, x2, weight2, dx2, below2, size2, at, i, inside, DTYPE)
-        sum3 += passed(own, x3, weight3, dx3, below3, size3, at, i, inside, DTYPE)
+        sum0 += total_term_gradient(own, x0, weight0, dx0, below0, size0, at, i, inside, DTYPE)
+        sum1 += total_term_gradient(own, x1, weight1, dx1, below1, size1, at, i, inside, DTYPE)
+        sum2 += total_term_gradient(own, x2, weight2, dx2, below2, size2, at, i, inside, DTYPE)
+        sum3 += total_term_gradient(own, x3, weight3, dx3, below3, size3, at, i, inside, DTYPE)
     at, next = parts + part * inner + i, tl.num_programs(0) * inner
     if x0 is not None:
         tl.store(at, sum0, i < inner)
