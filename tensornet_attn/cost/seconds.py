@@ -80,9 +80,11 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         times = (1 + GRADIENTS) if learned else 1
         products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
         passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
-        passed += sum(2 * WIDTH * kept / table.pass_rate(WIDTH * kept) for kept in between(scene, step))
+        chunked = between(scene, step)
+        if chunked:  # operands are copied into chunks; scores are masked and states summed up
+            passed = 2 * passed + sum(4 * WIDTH * kept / table.pass_rate(WIDTH * kept) for kept in chunked)
         exps = sum(count for _, count in exponentials(scene, step)) / table.exponentials
-        kind = kind_of(step) + " in chunks" * bool(between(scene, step))
+        kind = kind_of(step) + " in chunks" * bool(chunked)
         found[kind] = times * (products + passed) + exps
         if products:
             found[f"{kind} calls"] = _calls(scene, step) * call
