@@ -9,7 +9,7 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import SMALL_CALL, added, kept, masked_sum, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products
-from tensornet_attn.runtime.tiled_linear import tiled_linear, tiled_takes
+from tensornet_attn.runtime.tiled_linear import row_shares, tiled_linear, tiled_takes
 
 
 def linear_attention(
@@ -39,7 +39,8 @@ def linear_attention(
         if found is not None:
             return found
     if maps is not None:
-        terms = [tuple(x if f is None else f(x) for f, x in zip(maps, terms[0], strict=True))]
+        (q, k), (of_q, of_k) = terms[0], maps
+        terms = [(q if of_q is None else of_q(q), k if of_k is None else of_k(k))]
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
     return added_reads(term_reads, seen_terms(terms, key_mask, heads), v, eps, normalize, causal, chunk)
@@ -112,10 +113,8 @@ def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 
 def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     """The sum of the values read, divided by the sum of the rows."""
-    out, total = (total_of(parts) for parts in zip(*reads, strict=True))  # ... n e; ... n h
-    total = total + eps if eps else total
-    nothing = total.abs() < torch.finfo(total.dtype).tiny  # the reciprocal may be infinite
-    share = torch.where(nothing, float("inf"), total).reciprocal()  # 0, also in the gradient; faster than division
+    out, total = reads[0] if len(reads) == 1 else map(total_of, zip(*reads, strict=True))  # ... n e; ... n h
+    share = row_shares(total, eps)  # faster than division
     if share.shape[-1] == 1:
         return out * share
     return (out.unflatten(-1, (share.shape[-1], -1)) * share[..., None]).flatten(-2)

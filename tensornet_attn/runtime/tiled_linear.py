@@ -24,11 +24,11 @@ def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
 
     The last operand has more than LINEAR_LEAST elements.
     """
+    if torch.compiler.is_compiling() or given[-1].numel() <= LINEAR_LEAST:
+        return False
     first = given[0]
     wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
-    if torch.compiler.is_compiling() or first.device.type != "cpu" or not wide:
-        return False
-    if given[-1].numel() <= LINEAR_LEAST:
+    if first.device.type != "cpu" or not wide:
         return False
     if any(x.dtype != first.dtype or x.shape[:-2] != first.shape[:-2] or 0 in x.shape for x in given):
         return False
@@ -98,7 +98,7 @@ def row_shares(rows: Tensor, eps: float) -> Tensor:
     rows = rows + eps if eps else rows
     if not torch.is_grad_enabled():
         return rows.reciprocal().nan_to_num(math.nan, 0, 0)
-    nothing = rows.detach().reciprocal().isinf()
+    nothing = rows.detach().abs() <= 1 / torch.finfo(rows.dtype).max
     return torch.where(nothing, float("inf"), rows).reciprocal()
 
 
