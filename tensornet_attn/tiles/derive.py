@@ -233,6 +233,12 @@ def _again(back: Backward, node: Node, d: Node) -> None:
     back.give(node.args[0], back.nodes.node(node.op, (d,), node.axes, f"d_{node.args[0].name}", node.data))
 
 
+def _running(back: Backward, node: Node, d: Node) -> None:
+    """A sum that runs along keys has a gradient that runs the other way."""
+    (reverse,) = node.data
+    back.give(node.args[0], back.nodes.node("running", (d,), node.axes, f"d_{node.args[0].name}", (not reverse,)))
+
+
 _WITHOUT = ("number", "distance", "constant", "drawn", "visible", "both", "either")  # nodes without a gradient
 RULES: dict[str, Rule] = {
     "add": _add,
@@ -247,6 +253,7 @@ RULES: dict[str, Rule] = {
     "hide": _hide,
     "inside": _again,
     "drop": _again,
+    "running": _running,
 }
 
 

@@ -59,6 +59,7 @@ class Node:
     | statistic | for each row of a map the log of the sum, or 1 / (sum + eps): data = (number of the map, its index) |
     | softened | of (x, seen, statistic): exp(x - lse) where visible |
     | keep, hide | of (x, seen): x where visible; otherwise zero, or data = (a number,) |
+    | running | the sum of its argument up to each key, or, if data = (True,), from each key on |
     | inside | x, but zero after the last query and after the last key |
     | drop | dropout: data = (stream, tree, legs, index) |
     | gradient, sums, sum_over_blocks | in the backward: of the result, rows of sum(A dA), an accumulator |

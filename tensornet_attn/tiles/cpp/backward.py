@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
+from tensornet_attn.tiles.cpp.chain import in_turn
 from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
 from tensornet_attn.tiles.cpp.places import Env, Places, Where
-from tensornet_attn.tiles.cpp.region import Printed, RegionText, stored_between
+from tensornet_attn.tiles.cpp.region import RegionText
 from tensornet_attn.tiles.cpp.totals import Target, add, add_entries, add_pairs
 from tensornet_attn.tiles.derive import Gradients, one_map
 from tensornet_attn.tiles.model import Node, Unfit, below
@@ -43,11 +44,9 @@ def backward(region: RegionText, made: Gradients) -> str:
             entries(region, text, number, leaf, d, sums)
         elif leaf.axes == region.program.pair:
             pairs(region, text, leaf, d)
-    before, passes = known_rows(region), list[Printed]()
-    if made.maps and not before:
-        passes += rows_before(region, made, text)
-    else:
-        passes.append(region.print(text))
+    before = known_rows(region)
+    known = bool(before) or not made.maps
+    passes = in_turn(region, text) if known else in_turn(region, rows_before(region, made), text)
     for leaf, d in leaves:
         if leaf.op == "load" and leaf.axes != region.program.pair:
             flush(region, text, leaf, d, sums)
@@ -156,15 +155,12 @@ def known_rows(region: RegionText) -> list[str]:
     return nested([variable for variable in index if variable], program.nodes.sizes, body)
 
 
-def rows_before(region: RegionText, made: Gradients, later: Lines) -> tuple[Printed, Printed]:
-    """The pass that finds the rows of A dA, and the pass behind, which reads its stored tiles."""
+def rows_before(region: RegionText, made: Gradients) -> Lines:
+    """The passes that find the rows of A dA; those behind read their stored tiles."""
     text = region.open(False)
     for one, part in made.maps:
         add(text, part, Target(partial(sums_at, text, one)))
-    text.stored = stored_between(text, later)
-    first = region.print(text)
-    later.given = {node: text.name[node] for node in text.needed() if node in text.stored}
-    return first, region.print(later)
+    return text
 
 
 def sums_at(places: Places, one: Node, env: Env) -> str:

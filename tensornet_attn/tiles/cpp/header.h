@@ -222,7 +222,27 @@ inline void turn(real* to, const real* from, long step, long length, long width)
   }
 }
 
+inline long last_block(long end) { return end > 0 ? (end - 1) / KEYS * KEYS : -1; }
 inline void fill(real* to, long count, real value) { for (long i = 0; i < count; ++i) to[i] = value; }
+// The sums of a row up to each key, or from each key on, after what the blocks before it add up to; returns the last one.
+template <bool reverse> inline real running(real* to, long keys, real sum) {
+  if constexpr (reverse) {
+    #pragma omp simd reduction(inscan, +:sum)
+    for (long j = 0; j < keys; ++j) {
+      sum += to[keys - 1 - j];
+      #pragma omp scan inclusive(sum)
+      to[keys - 1 - j] = sum;
+    }
+  } else {
+    #pragma omp simd reduction(inscan, +:sum)
+    for (long j = 0; j < keys; ++j) {
+      sum += to[j];
+      #pragma omp scan inclusive(sum)
+      to[j] = sum;
+    }
+  }
+  return sum;
+}
 // The largest score of a row so far becomes `next`; returns what is subtracted from its scores.
 inline real raised(real next, real& most, real& sum, real& alpha) {
   alpha = next == most ? real(1) : most == -INFINITY ? real(0) : exp_of(most - next);

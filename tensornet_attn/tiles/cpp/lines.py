@@ -17,6 +17,18 @@ MORE = {"add": "to[j] += {x};", "max": "to[j] = tl::maximum(to[j], {x});", "lse"
 
 
 @dataclass
+class Chain:
+    """Passes that follow each other and walk along the keys in turn; `reverse`: the first one begins at the last key.
+
+    `turns`: the first pass that can make each node.
+    """
+
+    reverse: bool = False
+    passes: list[Lines] = field(default_factory=list)
+    turns: dict[Node, int] = field(default_factory=dict)
+
+
+@dataclass
 class Lines(Pass):
     """Prints a pass."""
 
@@ -25,6 +37,31 @@ class Lines(Pass):
     turned: dict[int, Node] = field(default_factory=dict)  # operands whose transpose products read, by number
     saved: dict[Node, int] = field(default_factory=dict)  # products that may be saved: tiles before each
     restores: bool = False  # reads them, otherwise saves them
+    chain: Chain = field(default_factory=Chain)
+    turn: int = 0  # among the passes of the chain
+    carries: dict[Node, str] = field(default_factory=dict)  # what sums that run along keys add up to so far
+
+    def __post_init__(self) -> None:
+        self.chain.passes.append(self)
+
+    def among(self, nodes: Iterable[Node]) -> Lines:
+        """The pass of the chain that has all that some nodes are made of."""
+        turn = max(map(self.turn_of, nodes), default=0)
+        for later in range(len(self.chain.passes), turn + 1):
+            Lines(
+                self.graph, self.program, self.operands, self.instead, saved=self.saved, restores=self.restores,
+                chain=self.chain, turn=later,
+            )  # fmt: skip
+        return self.chain.passes[turn]
+
+    def turn_of(self, node: Node) -> int:
+        """The first pass of the chain that can make a node."""
+        node, known = self.other(node), self.chain.turns
+        if node not in known:
+            found = max(map(self.turn_of, node.args), default=0)
+            runs = node.op == "running" and node.data[0] != self.chain.reverse ^ bool(found % 2)
+            known[node] = found + runs
+        return known[node]
 
     def block(self) -> list[str]:
         """The lines for a block of keys."""
@@ -97,6 +134,8 @@ class Lines(Pass):
                 f"fill({target}, span, 0);",
                 *self.loop([node.args[0]], [env], ["to[i + keys - 1 - j] = {x};"], target),
             ]
+        if node.op == "running":
+            return self.running(node, env)
         self.kept.discard(node)
         lines = self.loop([node], [env], ["to[j] = {x};"], target)
         self.kept.add(node)
@@ -156,6 +195,15 @@ class Lines(Pass):
         if node in self.stored:
             lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{at}];")
         return ["{", *indented(lines), "}"]
+
+    def running(self, node: Node, env: Env) -> list[str]:
+        """A row of a sum that runs along keys; it is carried from block to block."""
+        (reverse,), target = node.data, self.row(node, env)
+        at = (
+            f"{self.carries.setdefault(node, f'carried_{self.name[node]}')}[{self.flat(node.heads, env)} * QUERIES + i]"
+        )
+        made = self.loop([node.args[0]], [env], ["to[j] = {x};"], target)
+        return [*made, f"{at} = running<{str(reverse).lower()}>({target}, keys, {at});"]
 
     def noise(self, node: Node, env: Env) -> list[str]:
         """The noise of a row: as it was given, drawn, or none."""

@@ -23,7 +23,7 @@ ORDERS = 24  # orders of the loops over variables that are compared
 INLINE = ("visible", "both", "either", "bias", "distance", "entry", "load")  # nodes that never have a tile
 CHEAP = 2  # tiles that an expression reads which is not worth a tile of its own
 SLOW = frozenset("exp_of log sqrt sin cos erf power_of".split())  # functions that take more than a few instructions
-MADE = ("dot", "softmax", "normalize", "unshift", "noise")  # nodes that always have a tile or a row
+MADE = ("dot", "softmax", "normalize", "unshift", "noise", "running")  # nodes that always have a tile or a row
 
 
 @dataclass(eq=False)
@@ -178,7 +178,7 @@ class Pass(Values):
         node = self.other(node)
         if node.axes not in (self.pair, self.wide):
             return 0
-        if node in self.given or node.op in ("dot", "softmax", "normalize", "noise"):
+        if node in self.given or node.op in ("dot", "softmax", "normalize", "noise", "running"):
             return 1
         quick = node.op in ("map", "slope") and not SLOW & {*re.findall(r"\w+", mapped(node, [*"xydab"]))}
         if quick or node.op in ("add", "mul", "spread", "inside", "bias", "distance"):
@@ -199,7 +199,7 @@ class Pass(Values):
         node = self.other(node)
         if (
             node in self.given
-            or node.op in ("dot", "softmax", "normalize", "softened")
+            or node.op in ("dot", "softmax", "normalize", "softened", "running")
             or node.axes not in (self.pair, self.wide)
         ):
             yield node

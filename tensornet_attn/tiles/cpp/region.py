@@ -9,7 +9,7 @@ from math import inf, prod
 
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
-from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
+from tensornet_attn.tiles.cpp.lines import Chain, Lines, indented, nested
 from tensornet_attn.tiles.cpp.passes import Buffer
 from tensornet_attn.tiles.cpp.places import Places, Where
 from tensornet_attn.tiles.model import ROWS, Node, Program, Unfit, below, vanishes
@@ -32,6 +32,8 @@ class Printed:
                 yield f"real* {name} = arena.take({one.count} * {one.size});"
         for name, width in self.text.sides.items():
             yield f"real* {name} = arena.take(SPAN * {width}_size);"
+        for node, name in self.text.carries.items():
+            yield f"real* {name} = arena.take({self.text.program.tiles(node.heads)} * QUERIES);"
 
 
 @dataclass
@@ -84,7 +86,9 @@ class RegionText:
 
     def open(self, online: bool) -> Lines:
         """A pass; `online`: over maps before the division by the sums of their rows, which are otherwise known."""
-        found = Lines(self.graph, self.program, self.operands, saved=self.saved, restores=self.restores)
+        ways = [node.data[0] for node in below([self.program.exit.maps]) if node.op == "running"]
+        chain = Chain(bool(ways and ways[0]))
+        found = Lines(self.graph, self.program, self.operands, saved=self.saved, restores=self.restores, chain=chain)
         if not online:
             for node in self.program_maps():
                 found.instead[node] = self.program.divided(node)
@@ -105,14 +109,19 @@ class RegionText:
         given = {name: (self.program.tiles(node.heads), text.unit(node)) for node, name in text.given.items()}
         kept = given | {name: (one.count, one.size) for name, one in text.buffers.items() if one.stored}
         stored = [f"real* {n} = {n}_all + start / KEYS * ({count} * {size});" for n, (count, size) in kept.items()]
-        return Printed(text, self.over_keys([*stored, *lines]))
+        zeros = [f"fill({name}, {self.program.tiles(node.heads)} * QUERIES, 0);" for node, name in text.carries.items()]
+        reverse = any(node.data[0] for node in text.carries)
+        return Printed(text, [*zeros, *self.over_keys([*stored, *lines], reverse)])
 
     def count(self, buffers: Iterable[Buffer]) -> None:
         tiles = sum(one.count * {"TILE": 1, "WIDE": 2}.get(one.size, 0) for one in buffers)
         self.tiles = max(self.tiles, tiles)
 
-    def over_keys(self, lines: list[str]) -> list[str]:
-        """Lines for each block of keys that some mask shows, in a variant that masks hide nothing of."""
+    def over_keys(self, lines: list[str], reverse: bool) -> list[str]:
+        """Lines for each block of keys that some mask shows, in a variant that masks hide nothing of.
+
+        `reverse`: from the last block to the first.
+        """
         program, areas = self.program, self.areas()
         near, far = distances(areas) or (1, 0)
         shift = "(first + key_end - query_end)"
@@ -120,7 +129,9 @@ class RegionText:
         end = f"tl::minimum(key_end, {shift} + rows + {int(-near)})" if near > -inf else "key_end"
         others = [] if all(area.by_distance for area in areas) else [meets(area) for area in areas]
         found = [
-            f"for (long start = {begin}; start < {end}; start += KEYS) {{",
+            f"for (long start = last_block({end}); start >= {begin}; start -= KEYS) {{"
+            if reverse
+            else f"for (long start = {begin}; start < {end}; start += KEYS) {{",
             "  const long keys = tl::minimum(KEYS, key_end - start);",
             *([f"  if (!({' || '.join(others)})) continue;"] if others else []),
         ]
@@ -247,19 +258,3 @@ def meets(area: Area) -> str:
     found += [f"start + keys - 1 >= {int(low)}"] if low > 0 else []
     found += [f"start <= {int(high)}"] if high < inf else []
     return f"({' && '.join(found) or 'true'})"
-
-
-def stored_between(first: Lines, later: Lines) -> set[Node]:
-    """The nodes that both passes need and what only the later one makes reads: their tiles are stored."""
-    before = {node for node in first.needed() if node.axes in (first.pair, first.wide)}
-    needed = later.needed()
-    common = before & {*needed}
-    read = {later.other(node) for one in later.ends for node in one.reads}
-    read |= {later.other(arg) for node in needed if node not in common for arg in node.args}
-    return {node for node in common & read if not free(node)}
-
-
-def free(node: Node) -> bool:
-    """Whether a tile is made again sooner than it is read from memory."""
-    reads = [one for one in below([node]) if len(one.axes) == 2]
-    return all(one.op in ("load", "distance", "number", "spread", "visible", "both", "either", "bias") for one in reads)

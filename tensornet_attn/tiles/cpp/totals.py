@@ -71,6 +71,7 @@ def variables(text: Lines, nodes: Iterable[Node]) -> tuple[str, ...]:
 
 def add_product(text: Lines, part: Node, target: Target) -> None:
     """Adds a product, by BLAS."""
+    text = text.among((part, *target.by))
     args = tuple(map(text.other, part.args))
 
     def lines() -> list[str]:
@@ -84,6 +85,7 @@ def add_product(text: Lines, part: Node, target: Target) -> None:
 
 def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> None:
     """Adds a tile of queries x keys, summed over its other sides, row by row."""
+    text = text.among((inner,))
     query, key = text.pair
     along = bool(axes) and axes in ((key,), text.program.relative)
 
@@ -105,14 +107,14 @@ def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> 
 
 def add_pairs(text: Lines, leaf: Node, d: Node, to: str) -> None:
     """Adds the gradient of a leaf of queries x keys; `to`: the operand's gradient, from the block's first key on."""
-    d = without_sums(text.other(d))
+    text, d = text.among((d,)), without_sums(text.other(d))
     heads = variables(text, (leaf, d))
     text.ends.append(Row(heads, (d,), lambda: text.loop([d], [{}], ["to[j] += {x};"], to)))
 
 
 def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:
     """Adds the gradient of a table's entries at distances; `to`: the table, or the row of it of each query."""
-    d = without_sums(text.other(d))
+    text, d = text.among((d,)), without_sums(text.other(d))
     reach = leaf.data[2]
     rows = f" + i * {2 * reach + 1}" if len(text.program.operands[leaf.data[0]].axes) > 1 else ""
 
