@@ -24,7 +24,29 @@ template <class A, class B> inline auto minimum(A a, B b) { using C = decltype(a
 template <class A, class B> inline auto where(bool c, A a, B b) { using C = decltype(a + b); return c ? C(a) : C(b); }
 inline real abs(real x) { return std::fabs(x); }
 inline real sqrt(real x) { return std::sqrt(x); }
-inline real log(real x) { return std::log(x); }
+inline double log(double x) { return std::log(x); }
+// As exp_of: a loop over it becomes vectors, which one over std::log does only if no number is infinite.
+inline float log(float x) {
+  const bool tiny = x < 1.17549435e-38f;
+  union { float f; int i; } bits;
+  bits.f = tiny ? x * 8388608.f : x;
+  int power = (bits.i >> 23) - (tiny ? 149 : 126);
+  bits.i = (bits.i & 0x007fffff) | 0x3f000000;
+  const bool low = bits.f < 0.707106781f;
+  power -= low;
+  const float m = (low ? bits.f + bits.f : bits.f) - 1.f, e = (float)power;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  const float found = m + (m * m * (p * m - 0.5f) + -2.12194440e-4f * e) + 0.693359375f * e;
+  return x > 0 ? (x < INFINITY ? found : x) : x == 0 ? -INFINITY : NAN;
+}
 inline real sin(real x) { return std::sin(x); }
 inline real cos(real x) { return std::cos(x); }
 }
@@ -61,12 +83,12 @@ inline float exp_of(float x) {
 inline double exp_of(double x) { return std::exp(x); }
 template <class A> inline auto log_add(A a, A b) {
   const A most = tl::maximum(a, b);
-  return most == -INFINITY ? most : most + std::log(exp_of(a - most) + exp_of(b - most));
+  return most == -INFINITY ? most : most + tl::log(exp_of(a - most) + exp_of(b - most));
 }
 template <class... A> inline real log_sum(A... x) {
   real most = -INFINITY;
   ((most = most > x ? most : x), ...);
-  return most == -INFINITY ? most : most + std::log((exp_of(real(x) - most) + ...));
+  return most == -INFINITY ? most : most + tl::log((exp_of(real(x) - most) + ...));
 }
 inline real power_of(real x, real p) {
   if (p == 0) return x * 0 + 1;
