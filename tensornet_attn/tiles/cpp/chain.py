@@ -56,9 +56,22 @@ def stored_between(first: Lines, later: Lines) -> set[Node]:
     before = {node for node in first.needed() if node.axes in (first.pair, first.wide)}
     needed = later.needed()
     common = before & {*needed}
-    read = {later.other(node) for one in later.ends for node in one.reads}
-    read |= {later.other(arg) for node in needed if node not in common for arg in node.args}
-    return {node for node in common & read if node.op not in INLINE and not free(node)}
+    ends = {later.other(node) for one in later.ends for node in one.reads}
+    args = {later.other(arg) for node in needed if node not in common for arg in node.args}
+    multiplied = {later.other(arg) for node in needed if node.op == "dot" for arg in node.args}
+    multiplied |= {later.other(node) for one in later.ends if not isinstance(one, Row) for node in one.reads}
+    read = {node if node in multiplied else without_numbers(later, node) for node in common & (ends | args)}
+    return {node for node in read if node.op not in INLINE and not free(node)}
+
+
+def without_numbers(text: Lines, node: Node) -> Node:
+    """The tile that a node is, but for numbers that it is multiplied by: what reads it multiplies itself."""
+    while node.op == "mul":
+        wide = [arg for arg in map(text.other, node.args) if len(arg.axes) == 2]
+        if len(wide) != 1:
+            break
+        (node,) = wide
+    return node
 
 
 def free(node: Node) -> bool:

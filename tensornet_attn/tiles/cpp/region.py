@@ -9,6 +9,7 @@ from math import inf, prod
 
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
+from tensornet_attn.ops import MAPS
 from tensornet_attn.tiles.cpp.lines import Chain, Lines, indented, nested
 from tensornet_attn.tiles.cpp.passes import Buffer
 from tensornet_attn.tiles.cpp.places import Places, Where
@@ -92,7 +93,17 @@ class RegionText:
         if not online:
             for node in self.program_maps():
                 found.instead[node] = self.program.divided(node)
+        for node in [*self.program.nodes.made.values()]:
+            if node.op == "slope":
+                found.instead[node] = self.with_what_is_read(node)
         return found
+
+    def with_what_is_read(self, node: Node) -> Node:
+        """A slope that has its argument in place of its result, or the other way, if its text lacks one of them."""
+        x, y, *rest = node.args
+        text = MAPS[node.data[0]].slope
+        args = (x if "{x}" in text else y, y if "{y}" in text else x, *rest)
+        return self.program.nodes.node(node.op, args, node.axes, node.name, node.data)
 
     def program_maps(self) -> list[Node]:
         """The maps, read with whichever index variables."""
