@@ -104,9 +104,8 @@ def twice(region: RegionText, statistics: Lines) -> tuple[list[Printed], list[Pr
 
 def zeros(region: RegionText) -> list[str]:
     program = region.program
-    tiles, width = program.tiles(program.exit.index), "".join(f" * {axis}_size" for axis in program.axes[1:])
-    at = f"out + ((pair * {tiles} + at) * query_end + first){width}"
-    return [f"for (long at = 0; at < {tiles}; ++at) fill({at}, rows{width}, 0);"]
+    index, width = program.exit.index, "".join(f" * {axis}_size" for axis in program.axes[1:])
+    return nested(filter(None, index), program.nodes.sizes, [f"fill({result(region).at({})}, rows{width}, 0);"])
 
 
 def begin(region: RegionText) -> list[str]:

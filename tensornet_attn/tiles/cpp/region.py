@@ -13,7 +13,7 @@ from tensornet_attn.ops import MAPS
 from tensornet_attn.tiles.cpp.lines import Chain, Lines, indented, nested
 from tensornet_attn.tiles.cpp.passes import Buffer
 from tensornet_attn.tiles.cpp.places import Places, Where
-from tensornet_attn.tiles.model import ROWS, Node, Program, Unfit, below, vanishes
+from tensornet_attn.tiles.model import ROWS, Node, Program, below, vanishes
 
 
 @dataclass
@@ -58,15 +58,13 @@ class RegionText:
         names = (operand.use.name.replace(".", "_") for operand in self.program.operands)
         self.operands = tuple(f"in{number}_{name}" for number, name in enumerate(names))
         self.places = Places(self.graph, self.program, self.operands)
-        if any(self.program.heads[leg] > 1 for leg in self.places.programs):
-            raise Unfit("some tiles of a leg")
 
     def size(self, leg: str) -> int:
         return self.places.leg_size(leg)
 
     @property
     def programs(self) -> list[str]:
-        """The legs of which each program has one tile."""
+        """The legs whose tiles belong to several programs."""
         return self.places.programs
 
     @property
