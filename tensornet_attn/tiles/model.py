@@ -50,6 +50,8 @@ class Node:
     | equal | 1 if its arguments are equal, otherwise 0 |
     | shift, unshift | from relative positions to keys, and back; zero outside the keys |
     | entry | the entries of an operand at the distance of query and key: data = (number of the operand, index, reach) |
+    | between, incline | interpolated entries of an operand, and their derivative, see `cpp/lookups.py`: data = (number
+      of the operand, its index without that of the entries, the place of the latter, the number of entries) |
     | bias | the float mask of the call: data = (index,) |
     | visible | where a mask leaves pairs visible: data = (number of the mask, index) |
     | both, either | logical and, logical or of its arguments |

@@ -91,6 +91,33 @@ def test_contextual_positions(causal: bool) -> None:
     check(oracle, module, 16, (150, 150) if causal else (70, 290))
 
 
+HATS = """
+name: hats
+extends: cope
+legs: {f: 16, h: 2, p: 9}
+diagram:
+  place: OF[h n m] -> h n m
+  near: {map: relu, of: "WIDTH - off[h n m p] -> h n m p"}
+"""
+
+
+@pytest.mark.parametrize(("of", "width", "sums"), [("count", "1", False), ("count", "2", True), ("2 * S", "1", False)])
+def test_hats_are_lookups(of: str, width: str, sums: bool) -> None:
+    (region,) = regions(HATS.replace("OF", of).replace("WIDTH", width))
+    assert ("between(" in region.text) != sums
+    assert ("at_p < 9" in region.text) == sums
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(("of", "width"), [("count", "1"), ("count", "2"), ("-2 * S", "1")])
+def test_hats_beyond_their_table(of: str, width: str) -> None:
+    oracle, module = compared(HATS.replace("OF", of).replace("WIDTH", width), causal=False)
+    oracle.E.data.normal_()  # type: ignore[union-attr, operator]
+    module.load_state_dict(oracle.state_dict())
+    check(oracle, module, 16, (70, 150))
+
+
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "causal"), [(BOTH_WAYS, True), (BOTH_WAYS, False), (OF_MAPS, False)])

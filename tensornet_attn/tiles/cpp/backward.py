@@ -14,9 +14,11 @@ from tensornet_attn.tiles.cpp.chain import in_turn
 from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
 from tensornet_attn.tiles.cpp.places import Env, Places, Where
 from tensornet_attn.tiles.cpp.region import RegionText
-from tensornet_attn.tiles.cpp.totals import Target, add, add_entries, add_pairs
+from tensornet_attn.tiles.cpp.totals import Target, add, add_between, add_entries, add_pairs
 from tensornet_attn.tiles.derive import Gradients, one_map
 from tensornet_attn.tiles.model import Node, Unfit, below
+
+Leaves = tuple[tuple[Node, Node], ...]
 
 
 @dataclass
@@ -35,13 +37,15 @@ class Sums:
 
 def backward(region: RegionText, made: Gradients) -> str:
     """The function that adds the gradients of operands to zeros, given the result, its statistics and its gradient."""
-    leaves = [(leaf, d) for leaf, d in made.leaves if leaf.op in ("load", "entry")]
+    leaves = made.leaves
     region.turned, region.restores = {}, True
     text, sums = region.open(False), Sums()
     totals(region, made, text, leaves, sums)
     for number, (leaf, d) in enumerate(leaves):
         if leaf.op == "entry":
             entries(region, text, number, leaf, d, sums)
+        elif leaf.op == "between":
+            lookups(region, text, number, leaf, d, sums)
         elif leaf.axes == region.program.pair:
             pairs(region, text, leaf, d)
     before = known_rows(region)
@@ -80,7 +84,7 @@ def backward(region: RegionText, made: Gradients) -> str:
     return region.function("backward", lines)
 
 
-def totals(region: RegionText, made: Gradients, text: Lines, leaves: list[tuple[Node, Node]], sums: Sums) -> None:
+def totals(region: RegionText, made: Gradients, text: Lines, leaves: Leaves, sums: Sums) -> None:
     """The sums over blocks that gradients of operands need."""
     program, places = region.program, region.places
     query, key = program.pair
@@ -131,6 +135,21 @@ def entries(region: RegionText, text: Lines, number: int, leaf: Node, d: Node, s
     body = f"{row}for (long c = 0; c < {many}; ++c) ({to}{rows})[c * {last}] += ({tile_at})[{at}];"
     found = nested([variable for variable in index if variable], region.program.nodes.sizes, [body])
     (sums.add_rows if of_rows else sums.add_keys).extend(found)
+
+
+def lookups(region: RegionText, text: Lines, number: int, leaf: Node, d: Node, sums: Sums) -> None:
+    """The gradient of a table between whose entries rows are."""
+    place, index, at, size = leaf.data
+    name, outer = f"table_{number}", [variable for variable in index if variable]
+    many = f"{region.program.tiles(outer)} * QUERIES * {size}"
+    first = f"{name} + {region.places.flat(outer, {})} * QUERIES * {size}"
+    sums.buffers.append(f"real* {name} = arena.take({many});")
+    sums.zero_rows.append(f"fill({name}, {many}, 0);")
+    add_between(text, leaf, d, f"{first} + i * {size}")
+    step = f"{region.operands[place]}_grad_step"
+    to = f"{gradient_at(region, leaf)} + (first + i) * {step}[{1 + len(index)}] + c * {step}[{1 + at}]"
+    loops = f"for (long i = 0; i < rows; ++i) for (long c = 0; c < {size}; ++c)"
+    sums.add_rows.extend(nested(outer, region.program.nodes.sizes, [f"{loops} *({to}) += ({first})[i * {size} + c];"]))
 
 
 def pairs(region: RegionText, text: Lines, leaf: Node, d: Node) -> None:

@@ -54,7 +54,7 @@ inline real cos(real x) { return std::cos(x); }
 struct Arena {
   std::vector<void*> taken;
   unsigned char seen[@MASKS@ * KEYS];
-  real rows[@ROWS@][KEYS];
+  real rows[@ROWS@][KEYS + 64];
   real* row(int place) { return rows[place]; }
   real* take(long count) {
     void* found = std::aligned_alloc(64, ((count * sizeof(real) + 63) / 64 + 1) * 64);
@@ -315,4 +315,35 @@ inline void add_entries(real* table, const real* x, long keys, long reach, long 
   for (long j = near; j < keys; ++j) after += x[j];
   table[2 * reach] += before;
   table[0] += after;
+}
+// A table of a row with two zeros at each end, and what lies between two of its entries.
+inline const real* table(real* to, const real* from, long step, int size) {
+  to[0] = to[1] = to[size + 2] = to[size + 3] = 0;
+  for (int c = 0; c < size; ++c) to[c + 2] = from[c * step];
+  return to + 2;
+}
+struct Place { int low; real part; };
+inline Place place(real x, int size) {
+  const real near = x > -1 ? (x < size ? x : real(size)) : real(-1);
+  const int low = (int)std::floor(near);
+  return {low, near - (real)low};
+}
+inline real between(const real* own, real x, int size) {
+  const Place at = place(x, size);
+  const real a = own[at.low], b = own[at.low + 1], found = a + at.part * (b - a);
+  return x == x ? found : x;
+}
+inline real incline(const real* own, real x, int size) {  // zero at an entry, as the derivatives of relu and abs are
+  const Place at = place(x, size);
+  return at.part != 0 ? own[at.low + 1] - own[at.low] : real(0);
+}
+inline void add_between(real* own, const real* x, const real* d, long keys, int size) {
+  real sums[4][KEYS + 64] = {};  // neighbouring keys mostly add to the same entries
+  for (long j = 0; j < keys; ++j) {
+    const Place at = place(x[j], size);
+    real* to = sums[j % 4] + at.low + 2;
+    to[0] += d[j] * (1 - at.part);
+    to[1] += d[j] * at.part;
+  }
+  for (int c = 0; c < size; ++c) own[c] += sums[0][c + 2] + sums[1][c + 2] + (sums[2][c + 2] + sums[3][c + 2]);
 }

@@ -23,7 +23,16 @@ ORDERS = 24  # orders of the loops over variables that are compared
 INLINE = ("visible", "both", "either", "bias", "distance", "entry", "load")  # nodes that never have a tile
 CHEAP = 2  # tiles that an expression reads which is not worth a tile of its own
 SLOW = frozenset("exp_of log sqrt sin cos erf power_of".split())  # functions that take more than a few instructions
-MADE = ("dot", "softmax", "normalize", "unshift", "noise", "running")  # nodes that always have a tile or a row
+MADE = (
+    "dot",
+    "softmax",
+    "normalize",
+    "unshift",
+    "noise",
+    "running",
+    "between",
+    "incline",
+)  # nodes that always have a tile or a row
 
 
 @dataclass(eq=False)

@@ -127,3 +127,17 @@ def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:
         ]
 
     text.ends.append(Row(variables(text, (d,)), (d,), lines))
+
+
+def add_between(text: Lines, leaf: Node, d: Node, to: str) -> None:
+    """Adds the gradient of a table, between whose entries a row is; `to`: the gradient of the row's table."""
+    text, d = text.among((d, leaf)), without_sums(text.other(d))
+    (x,), size = leaf.args, leaf.data[3]
+
+    def lines() -> list[str]:
+        text.drops += 2
+        rows = [f"arena.row({text.drops - number})" for number in (2, 1)]
+        made = [text.loop([node], [{}], ["to[j] = {x};"], row) for node, row in zip((x, d), rows, strict=True)]
+        return [*made[0], *made[1], f"add_between({to}, {rows[0]}, {rows[1]}, keys, {size});"]
+
+    text.ends.append(Row(variables(text, (leaf, d)), (x, d), lines))
