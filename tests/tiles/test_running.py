@@ -94,14 +94,15 @@ def test_contextual_positions(causal: bool) -> None:
 HATS = """
 name: hats
 extends: cope
-legs: {f: 16, h: 2, p: 9}
+legs: {f: 16, h: head 2, p: head 9}
 diagram:
-  place: OF[h n m] -> h n m
+  place: OF -> h n m
   near: {map: relu, of: "WIDTH - off[h n m p] -> h n m p"}
 """
+COUNT, MIXED = "count[h n m]", "count[h n m] - 6 * S[h n m]"
 
 
-@pytest.mark.parametrize(("of", "width", "sums"), [("count", "1", False), ("count", "2", True), ("2 * S", "1", False)])
+@pytest.mark.parametrize(("of", "width", "sums"), [(COUNT, "1", False), (COUNT, "2", True), (MIXED, "1", False)])
 def test_hats_are_lookups(of: str, width: str, sums: bool) -> None:
     (region,) = regions(HATS.replace("OF", of).replace("WIDTH", width))
     assert ("between(" in region.text) != sums
@@ -110,7 +111,7 @@ def test_hats_are_lookups(of: str, width: str, sums: bool) -> None:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize(("of", "width"), [("count", "1"), ("count", "2"), ("-2 * S", "1")])
+@pytest.mark.parametrize(("of", "width"), [(COUNT, "1"), (COUNT, "2"), (MIXED, "1")])
 def test_hats_beyond_their_table(of: str, width: str) -> None:
     oracle, module = compared(HATS.replace("OF", of).replace("WIDTH", width), causal=False)
     oracle.E.data.normal_()  # type: ignore[union-attr, operator]

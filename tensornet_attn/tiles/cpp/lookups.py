@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.ir.arithmetic import evaluate
+from tensornet_attn.ir.arithmetic import Number, evaluate
 from tensornet_attn.tiles.cpp.factors import Copies
 from tensornet_attn.tiles.model import At, Node, Program
 
@@ -50,11 +50,15 @@ class _Lookups(Copies):
             return None
         distance = self.parts(size.args[0])
         places = [node for node in distance if node is not None and self.counts(node, variable)]
-        rest = [node for node in distance if node not in places]
-        if len(places) != 1 or len(rest) != 1 or rest[0] is None or variable in rest[0].heads:
+        if len(places) != 1 or abs(sign := distance.pop(places[0])) != 1 or not distance:
             return None
-        x = rest[0]
-        return x if distance[x] * distance[places[0]] == -1 and abs(distance[x]) == 1 else None
+        if any(node is not None and variable in node.heads for node in distance):
+            return None
+        return self.nodes.add([self.times(node, -sign * number) for node, number in distance.items()], size.name)
+
+    def times(self, node: Node | None, number: float) -> Node:
+        by = Number(number)
+        return self.nodes.number(by) if node is None else self.nodes.scaled(node, by, node.name)
 
     def parts(self, node: Node) -> dict[Node | None, float]:
         """The terms of a sum with their coefficients; None: the number."""
