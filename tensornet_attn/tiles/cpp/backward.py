@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tensornet_attn.tiles.cpp.chain import in_turn
+from tensornet_attn.tiles.cpp.faded import fading
 from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
 from tensornet_attn.tiles.cpp.places import Env, Places, Where
 from tensornet_attn.tiles.cpp.region import RegionText
@@ -50,6 +51,8 @@ def backward(region: RegionText, made: Gradients) -> str:
             pairs(region, text, leaf, d)
     before = known_rows(region)
     known = bool(before) or not made.maps
+    if before and (one := fading(region.program)):
+        text.fading = region.program.divided(one)
     passes = in_turn(region, text) if known else in_turn(region, rows_before(region, made), text)
     for leaf, d in leaves:
         if leaf.op == "load" and leaf.axes != region.program.pair:

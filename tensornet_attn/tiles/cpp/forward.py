@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensornet_attn.tiles.cpp.chain import in_turn, wanted
+from tensornet_attn.tiles.cpp.faded import fading
 from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
 from tensornet_attn.tiles.cpp.places import Where
 from tensornet_attn.tiles.cpp.region import Printed, RegionText
@@ -26,6 +27,7 @@ def forward(region: RegionText) -> str:
         passes = in_turn(region, statistics)
         after = log_of_rows(region, one)
     elif one is not None and statistics.turn_of(one) == statistics.turn_of(program.read()):
+        statistics.fading = fading(program)
         online(region, statistics, one)
         passes = in_turn(region, statistics)
         after = divided(region, one)

@@ -347,3 +347,10 @@ inline void add_between(real* own, const real* x, const real* d, long keys, int 
   }
   for (int c = 0; c < size; ++c) own[c] += sums[0][c + 2] + sums[1][c + 2] + (sums[2][c + 2] + sums[3][c + 2]);
 }
+// Whether 0 times any product of two such numbers, summed over a width, is 0.
+inline bool tame(const real* x, long rows, long step, long width) {
+  bool found = true;
+  for (long i = 0; i < rows; ++i)
+    for (long c = 0; c < width; ++c) found &= std::fabs(x[i * step + c]) < real(1e15);
+  return found;
+}

@@ -10,8 +10,9 @@ from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.tiles.cpp.passes import Pass, fresh, is_rows
 from tensornet_attn.tiles.cpp.places import Env, Where
 from tensornet_attn.tiles.loops import Loop, Statement
-from tensornet_attn.tiles.model import Node, Unfit
+from tensornet_attn.tiles.model import Node, Unfit, below
 
+LIVE = ["live |= part != 0;"]
 START = {"add": "0", "max": "-INFINITY", "lse": "-INFINITY"}
 MORE = {"add": "to[j] += {x};", "max": "to[j] = tl::maximum(to[j], {x});", "lse": "to[j] = log_add(to[j], {x});"}
 
@@ -65,7 +66,31 @@ class Lines(Pass):
 
     def block(self) -> list[str]:
         """The lines for a block of keys."""
-        return self.lines(self.build(), {})
+        items = self.build()
+        if self.fading not in self.kept:
+            return self.lines(items, {})
+        at = next(i for i, item in enumerate(items) if isinstance(item, Statement) and self.fading in item.makes)
+        end = next((i for i in range(at, len(items)) if not is_rows(items[i])), len(items))
+        first, rest = self.lines(items[:end], {}), self.lines(items[end:], {})
+        after = [one for item in items[end:] for one in ([item] if isinstance(item, Statement) else item.statements())]
+        return ["bool live = false;", *first, f"if (live || !({self.tame(after)})) {{", *indented(rest), "}"]
+
+    def tame(self, statements: Iterable[Statement]) -> str:
+        """Whether what some statements multiply weights by is far from the largest number."""
+        found = list[str]()
+        known = {node for node in (self.fading,) if node is not None}
+        for node in below([arg for one in statements for arg in self.args_of(one)], known, self.instead):
+            rows, width = [*map(self.count, node.axes), "1", "1"][:2]
+            if node.op == "load":
+                at, step = self.address(node, {}, Where({}, self.entry.origin)), self.rows_step(node)
+            elif node.op == "gradient":
+                at, step = self.result_at("gradient", node.data[0], node.axes, {}), width
+            elif node.op == "sums":
+                at, step = "sums", "1"
+            else:
+                continue
+            found.append(f"tame({at}, {rows}, {step}, {width})")
+        return " && ".join(found) or "true"
 
     def lines(self, items: Iterable[Loop | Statement], env: Env) -> list[str]:
         """The lines of some items; what is of rows side by side shares one loop over them."""
@@ -137,9 +162,10 @@ class Lines(Pass):
         if node.op == "running":
             return self.running(node, env)
         self.kept.discard(node)
-        lines = self.loop([node], [env], ["to[j] = {x};"], target)
+        form, sums = ("part += (to[j] = {x});", ["part"]) if node is self.fading else ("to[j] = {x};", [])
+        lines = self.loop([node], [env], [form], target, sums)
         self.kept.add(node)
-        return lines
+        return ["{ real part = 0;", *indented(lines), *LIVE, "}"] if sums else lines
 
     def loop(
         self,
@@ -191,7 +217,7 @@ class Lines(Pass):
         else:
             lines += [f"real* to = {row};", "#pragma omp simd reduction(+:part)"]
             lines += ["for (long j = 0; j < keys; ++j) part += (to[j] = exp_of(to[j] - less));"]
-        lines.append(f"l_i[{at}] += part;")
+        lines += [f"l_i[{at}] += part;", *(LIVE if node is self.fading else [])]
         if node in self.stored:
             lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{at}];")
         return ["{", *indented(lines), "}"]

@@ -65,6 +65,7 @@ class Pass(Values):
     """
 
     names: set[str] = field(default_factory=set)
+    fading: Node | None = None  # a map whose weights may be 0 for a whole block, which leaves out what reads it
     ends: list[Statement] = field(default_factory=list)
     stored: set[Node] = field(default_factory=set)
     given: dict[Node, str] = field(default_factory=dict)
@@ -111,12 +112,21 @@ class Pass(Values):
             self.exact[one] = one.reads
             one.reads = tuple(dict.fromkeys(self.sources(one.reads)))
             self.statements.append(one)
+        self.after_fading()
         for one in self.statements:
             one.levels = self.most(self.args_of(one))
         self.order_statements()
         loops = self.loops(self.variable_order())
         self.name_all(loops)
         return loops
+
+    def after_fading(self) -> None:
+        """Puts what a fading map does not need behind it."""
+        if self.fading is not None and self.fading in self.kept:
+            before = {*below([self.fading], self.given, self.instead)}
+            for one in self.statements:
+                if not before & {*one.makes}:
+                    one.reads = (*one.reads, self.fading)
 
     def loops(self, order: list[str]) -> list[Loop | Statement]:
         return Loops(order, lambda one, node: (node, 0)).of(self.statements)
@@ -150,7 +160,7 @@ class Pass(Values):
             or (node.op == "over" and node.data[1] == "any")
         ):
             return False
-        if node.op in MADE or node in self.stored:
+        if node.op in MADE or node in self.stored or node is self.fading:
             return True
         readers = self.readers.get(node, [])
         if any(isinstance(one, Statement) and not isinstance(one, Row) for one in readers):

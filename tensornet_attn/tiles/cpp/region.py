@@ -119,7 +119,8 @@ class RegionText:
         kept = given | {name: (one.count, one.size) for name, one in text.buffers.items() if one.stored}
         stored = [f"real* {n} = {n}_all + start / KEYS * ({count} * {size});" for n, (count, size) in kept.items()]
         zeros = [f"fill({name}, {self.program.tiles(node.heads)} * QUERIES, 0);" for node, name in text.carries.items()]
-        reverse = any(node.data[0] for node in text.carries)
+        near_first = text.fading is not None and not text.carries
+        reverse = near_first or any(node.data[0] for node in text.carries)
         return Printed(text, [*zeros, *self.over_keys([*stored, *lines], reverse)])
 
     def count(self, buffers: Iterable[Buffer]) -> None:
