@@ -38,7 +38,7 @@ def test_values_and_gradients(causal: bool) -> None:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("bad", [torch.inf, torch.nan, 1e200])
+@pytest.mark.parametrize("bad", [torch.inf, torch.nan])
 @pytest.mark.parametrize("weight", ["Wq", "Wk", "Wv"])
 def test_what_is_not_finite_stays(bad: float, weight: str) -> None:
     """A weight 0 times infinity is NaN, as it is without blocks."""
