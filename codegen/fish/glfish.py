@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import gaussian, xavier_
-from tensornet_attn.runtime.linear import cumulative_sums
+from tensornet_attn.runtime.linear import cumulative_sums, outer_sums
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
 from tensornet_attn.runtime.products import joint_shape, mixed, projected
 
@@ -94,17 +94,18 @@ class Glfish(nn.Module):
         phiK = elu1(phiK_of)  # ... m g d
 
         V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
-        KV_k = phiK[..., None] * V[..., None, :]  # ... m g d e
 
         # KV: sums over m; no n by m tensor is formed
-        q = each[..., None, None, None, :][..., None]  # 1 1 1 n 1
-        k = KV_k.movedim(-4, -1)[..., None]  # ... g d e m 1
-        KV = cumulative_sums([(q, k)], mask, key_mask, max(x.ndim, memory.ndim) - 2, 3)  # ... g d e n
+        k = phiK.transpose(-3, -2)  # ... g m d
+        k_2 = V.transpose(-3, -2)  # ... g m e
+        KV = outer_sums(each, k, k_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 3)  # ... g d e n
 
         # z: sums over m; no n by m tensor is formed
-        q_2 = each[None, None, :][..., None]  # 1 1 n 1
-        k_2 = phiK.movedim(-3, -1)[..., None]  # ... g d m 1
-        z = cumulative_sums([(q_2, k_2)], mask, key_mask, max(x.ndim, memory.ndim) - 2, 2)  # ... g d n
+        q = each[None, None, :][..., None]  # 1 1 n 1
+        k_3 = phiK.movedim(-3, -1)[..., None]  # ... g d m 1
+        z = cumulative_sums(
+            [(q, k_3)], mask, key_mask, max(x.ndim, memory.ndim) - 2, 2, one_row=mask is None
+        )  # ... g d n
 
         mixture = softplus(self.P)  # g k
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.linear import cumulative_sums
+from tensornet_attn.runtime.linear import outer_sums
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
 from tensornet_attn.runtime.products import mixed, projected
 from tensornet_attn.runtime.states import mixed_states
@@ -69,12 +69,11 @@ class HardGlfish(nn.Module):
         phiK = elu1(phiK_of)  # ... m g d
 
         V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
-        KV_k = phiK[..., None] * V[..., None, :]  # ... m g d e
 
         # KV: sums over m; no n by m tensor is formed
-        q = each[..., None, None, None, :][..., None]  # 1 1 1 n 1
-        k = KV_k.movedim(-4, -1)[..., None]  # ... g d e m 1
-        KV = cumulative_sums([(q, k)], mask, key_mask, max(x.ndim, memory.ndim) - 2, 3)  # ... g d e n
+        k = phiK.transpose(-3, -2)  # ... g m d
+        k_2 = V.transpose(-3, -2)  # ... g m e
+        KV = outer_sums(each, k, k_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 3)  # ... g d e n
 
         mixture = softplus(self.P)  # g k
 
@@ -96,11 +95,9 @@ class HardGlfish(nn.Module):
         z_mix = mixture2 @ mixture.transpose(-2, -1)  # h g
 
         # z: sums over m first, mixed over heads; no n by m tensor is formed
-        q_2 = phiQ.transpose(-3, -2)  # ... h n d
-        k_2 = phiK.transpose(-3, -2)  # ... g m d
-        z_read = mixed_states(
-            q_2, k_2, None, z_mix, mask, key_mask, max(x.ndim, memory.ndim) - 2
-        ).squeeze(-1)  # ... h n
+        q = phiQ.transpose(-3, -2)  # ... h n d
+        k_3 = phiK.transpose(-3, -2)  # ... g m d
+        z_read = mixed_states(q, k_3, None, z_mix, mask, key_mask, max(x.ndim, memory.ndim) - 2).squeeze(-1)  # ... h n
 
         z_sum_1 = torch.einsum("...nhd,h->...nh", phiQ, bias2)  # ... n h
         z_sum = z_read.transpose(-2, -1) + z_sum_1  # ... n h

@@ -6,6 +6,7 @@ A run measures the rates of the machine, yields results as they are ready, and m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 import torch
@@ -61,6 +62,18 @@ class Options:
         return list(dict.fromkeys((*self.backends, *self.against)))
 
 
+Work = tuple[Options, Case]
+
+
+@dataclass
+class Prepared:
+    """A case whose contestants are compared and compiled, but not timed. `ready`: those to time."""
+
+    case: Case
+    result: Result
+    ready: dict[str, Contestant] = field(default_factory=dict)
+
+
 @dataclass
 class Bench:
     """Measures cases. Results of the reference are cached for all passes of a case.
@@ -83,21 +96,40 @@ class Bench:
             if COMPILED & set(self.options.names):
                 torch.compiler.reset()  # otherwise, torch compiles a second length as dynamic
             for kind in self.options.passes:
-                yield self.measured(case, kind)
+                prepared = self.prepared(case, kind)
+                self.time(prepared)
+                yield prepared.result
 
-    def measured(self, case: Case, kind: str) -> Result:
+    def prepared(self, case: Case, kind: str) -> Prepared:
+        """A result without times, and the contestants whose results are correct."""
         self.say(f"{case.design.name}, n {case.n}, {kind}: comparing with the reference ...")
-        result, ready = blank(case, kind, self.options.backends[0]), dict[str, Contestant]()
-        result.model = model_of(case, kind, result.ours, self.rates)
+        found = Prepared(case, blank(case, kind, self.options.backends[0]))
+        found.result.model = model_of(case, kind, found.result.ours, self.rates)
         for name in self.options.names:
-            entry, found = self.checked(name, case, kind)
-            entry.floor = self.floor(result, case, found, kind)
-            result.entries.append(entry)
-            if found is not None:
-                ready[name] = found
-        self.say(f"{case.design.name}, n {case.n}, {kind}: timing {', '.join(ready)} ...")
-        self.time(result, ready, kind)
-        return result
+            found.result.entries.append(self.added(name, found))
+        return found
+
+    def added(self, name: str, prepared: Prepared) -> Entry:
+        """The entry of a contestant, which is ready to be timed if its results are correct."""
+        case, result = prepared.case, prepared.result
+        entry, found = self.checked(name, case, result.kind)
+        entry.floor = self.floor(result, case, found, result.kind)
+        if found is not None:
+            prepared.ready[name] = found
+        return entry
+
+    def warm(self, prepared: Prepared) -> None:
+        """Compiles what was compared at another length than that of the case."""
+        for name, found in prepared.ready.items():
+            if prepared.result.entry(name).checked_n != prepared.case.n:
+                with suppress(Exception):  # it fails again when it is timed, and is reported then
+                    runner(found.module, found.case, found.case.inputs(), prepared.result.kind)()
+
+    def again(self, prepared: Prepared) -> None:
+        """Compares again what failed, perhaps for the memory that other processes used at that time."""
+        for place, entry in enumerate(prepared.result.entries):
+            if entry.status == FAILED:
+                prepared.result.entries[place] = self.added(entry.name, prepared)
 
     def floor(self, result: Result, case: Case, found: Contestant | None, kind: str) -> float | None:
         """The floor of a contestant: that of the result, unless it computes another function."""
@@ -126,9 +158,11 @@ class Bench:
             self.oracles[case.key] = oracle(case, self.options.memory * GIB)
         return self.oracles[case.key]
 
-    def time(self, result: Result, ready: dict[str, Contestant], kind: str) -> None:
+    def time(self, prepared: Prepared) -> None:
         """Measures times and peak memory, and sets them in the entries."""
-        calls = {name: runner(c.module, c.case, c.case.inputs(), kind) for name, c in ready.items()}
+        result, ready = prepared.result, prepared.ready
+        self.say(f"{result.design}, n {result.n}, {result.kind}: timing {', '.join(ready)} ...")
+        calls = {name: runner(c.module, c.case, c.case.inputs(), result.kind) for name, c in ready.items()}
         graphs = self.graphs(result, calls) if self.options.graphs else calls
         warm = WARM if is_gpu(result.device) else 0.0
         timed = interleaved(
@@ -196,6 +230,7 @@ class Setting:
     `costs`: the device that our modules are planned for: `measured`, or a device of the cost table; by default
     `measured` if rates are measured, as on a GPU. `memory`: limit in GiB; by default 8, or half of a GPU's memory. `n`
     replaces the lengths of targets. Criteria apply to the first of `backends`. `planned`: the device of `costs`.
+    `jobs`: how many cases are prepared at once, each in a process of its own.
     """
 
     device: str = "cpu"
@@ -211,6 +246,7 @@ class Setting:
     backends: tuple[str, ...] = ("torch",)
     planned: Device | None = None
     graphs: bool = False
+    jobs: int = 1
 
     def ready(self, options: Options, always: bool) -> tuple[Run, Options, Setting]:
         """Starts a run. Returns it with its options, and this setting with `planned`.
@@ -289,7 +325,8 @@ def of_cases(cases: Sequence[Case], options: Options, setting: Setting, say: Say
         case.check()
     run, options, setting = setting.ready(options, always=False)
     planned = [replace(case, costs=setting.planned, tune=setting.tune) for case in cases]
-    return Session(run, Bench(options, say, run.rate).results(planned), setting)
+    found = (result for _, result in results_of([(options, case) for case in planned], setting, run.rate, say))
+    return Session(run, found, setting)
 
 
 def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool) -> Session:
@@ -301,15 +338,28 @@ def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool)
     options = Options(tuple(names), setting.backends, tuple(passes))
     run, options, ready = setting.ready(options, always=gpu)
     alone = replace(options, against=(), backends=ready.backends[:1], passes=(TRAINING,))
+    work, owners = list[Work](), list[Target]()
+    for target in targets:
+        case, *half = cases_of(target, ready)
+        work += [(options_of(target, options, ready), case), *((alone, one) for one in half)]
+        owners += [target] * (1 + len(half))
     pairs: list[tuple[Target, Result]] = []
 
     def results() -> Iterator[Result]:
-        """Yields the results of each target, and adds them to `pairs`."""
-        for target in targets:
-            case, *half = cases_of(target, ready)
-            for who, cases in ((options_of(target, options, ready), [case]), (alone, half)):
-                for result in Bench(who, say, run.rate).results(cases):
-                    pairs.append((target, result))
-                    yield result
+        """Yields all results, and adds them to `pairs`."""
+        for place, result in results_of(work, ready, run.rate, say):
+            pairs.append((owners[place], result))
+            yield result
 
     return Session(run, results(), ready, pairs, gpu)
+
+
+def results_of(work: Sequence[Work], setting: Setting, rates: Rates | None, say: Say) -> Iterator[tuple[int, Result]]:
+    """Yields each result with the place of its case. With several `jobs`, other processes prepare the cases."""
+    if setting.jobs > 1:
+        from tensornet_attn.bench.jobs import in_batches  # it uses this module
+
+        yield from in_batches(work, setting.jobs, rates, say)
+        return
+    for place, (options, case) in enumerate(work):
+        yield from ((place, result) for result in Bench(options, say, rates).results([case]))

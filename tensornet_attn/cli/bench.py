@@ -37,8 +37,20 @@ if TYPE_CHECKING:
     from tensornet_attn.spec.read import Source
 
 OF_CASES = ("against", "legs", "settings", "causal")
-OF_CALLS = ("against", "causal", "plot", "targets", "rehearse", "costs", "tune", "graphs")  # not for --decoding
-NOT_OF_REGRET = ("against", "backend", "dtype", "device", "plot", "targets", "rehearse", "tune", "graphs", "decoding")
+OF_CALLS = ("against", "causal", "plot", "targets", "rehearse", "costs", "tune", "graphs", "jobs")  # not for --decoding
+NOT_OF_REGRET = (
+    "against",
+    "backend",
+    "dtype",
+    "device",
+    "plot",
+    "targets",
+    "rehearse",
+    "tune",
+    "graphs",
+    "jobs",
+    "decoding",
+)
 OF_LENGTHS = ("n", "backend", "batch", "dtype")
 GPU_BACKENDS, GPU_DTYPE = ("auto", "triton", "torch"), "bfloat16"  # on a CPU: torch first, in float32
 
@@ -91,6 +103,9 @@ def bench(
     ] = None,
     tune: Annotated[bool, flag("--tune", "Tune our Triton kernels before measuring; needs a GPU.")] = False,
     graphs: Annotated[bool, flag("--graphs", "Time CUDA graphs of the calls, without the host; needs a GPU.")] = False,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Cases to compile and compare at once, in processes; timing stays one by one.")
+    ] = 1,
     decoding: Annotated[
         bool,
         flag("--decoding", "Measure a decoding step after --n positions, against handwritten steps."),
@@ -134,7 +149,7 @@ def bench(
 
     if threads is not None or decoding:
         torch.set_num_threads(threads or 1)
-    setting = Setting(device, dtype, seed, costs, tune, memory, repeats, seconds, graphs=graphs)
+    setting = Setting(device, dtype, seed, costs, tune, memory, repeats, seconds, graphs=graphs, jobs=jobs)
     if aimed:
         if gpu:
             setting = _for_gpu(context, setting, n, backend, batch)

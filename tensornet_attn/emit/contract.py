@@ -6,7 +6,7 @@ from string import ascii_letters
 
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step, Term
-from tensornet_attn.ir.arithmetic import Arith, Negative
+from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
 from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, Value, flattened
 
 
@@ -196,6 +196,8 @@ def einsum_text(left: Value, right: Value, result: Legs) -> str:
 def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
     """Terms of one factor each, aligned to the result; a term without tensors is a number."""
     want, text, many = writer.wanted(step), "", False
+    if "weighted_total" in writer.instead and (found := _weighted_total(writer, terms, want)) is not None:
+        return found
     for term in terms:
         coefficient, sign = term.coefficient, "+"
         if isinstance(coefficient, Negative) and text:
@@ -213,3 +215,33 @@ def _sum(writer: Writer, step: Step, terms: tuple[Term, ...]) -> Value:
         text = f"torch.full((), {text}, device={like}.device, dtype={like}.dtype)"
         return Value(text, want, False)
     return Value(text, want, many, SUM)
+
+
+def _weighted_total(writer: Writer, terms: tuple[Term, ...], want: Legs) -> Value | None:
+    """`weighted_total([o, o_2], [blend1[:, None], None])`: one pass over tensors along the sequence.
+
+    Requires that each term is such a tensor, and one of them times a weight inside of the sum. Else None.
+    """
+    pairs = [_weighted_term(writer, term, want) for term in terms]
+    found = [pair for pair in pairs if pair is not None]
+    if len(found) < 2 or len(found) < len(pairs) or all(weight is None for _, weight in found):
+        return None
+    values = ", ".join(value.aligned(want).text for value, _ in found)
+    weights = ", ".join("None" if weight is None else weight.aligned(want).text for _, weight in found)
+    return Value(writer.call("weighted_total", f"[{values}]", f"[{weights}]"), want, True, ATOM)
+
+
+def _weighted_term(writer: Writer, term: Term, want: Legs) -> tuple[Value, Value | None] | None:
+    """The tensor and the weight of a term of a weighted total, or None."""
+    if term.coefficient != ONE or len(term.factors) != 1:
+        return None
+    (use,), sequence = term.factors, {writer.graph.query, writer.graph.key}
+    value, step = writer.value(use), writer.graph.step.get(use.name)
+    if value.level != PRODUCT:
+        return (value, None) if value.batched and {*value.legs} == {*want} and sequence & {*want} else None
+    parts = step.contraction.terms if step is not None and step.contraction is not None else ()
+    if len(parts) != 1 or parts[0].coefficient != ONE or len(parts[0].factors) != 2 or use.legs != step.legs:
+        return None
+    one, other = sorted(map(writer.value, parts[0].factors), key=lambda factor: factor.batched)
+    weighs = not one.batched and {*one.legs} <= {*want} - sequence and {*other.legs} == {*want} and other.batched
+    return (other, one) if weighs and sequence & {*want} else None

@@ -13,14 +13,17 @@ from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
-from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.model import Function, Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.ops.maps import Map
 from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.states import STATES
+
+ONES = Function("ones")
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -163,10 +166,76 @@ def emit_sums(writer: Writer, step: Step) -> None:
     """Emits one call that sums the scores along the keys."""
     parts, query = recurrence_of(step), str(writer.graph.query)
     writer.line(f"# {parts.box.name}: sums over {writer.graph.key}; no {query} by {writer.graph.key} tensor is formed")
+    if (pair := _factors_apart(writer, step)) is not None:
+        groups = parts.heads[:-2], (str(writer.graph.key),)
+        sides = [_line(writer, "k", _matrix(writer.value(use), *groups, own)) for use, own in pair]
+        ones = writer.value(parts.terms[0].query[0]).text
+        writer.named(step.name, writer.call("outer_sums", ones, *sides, *_masks(writer, parts)), (*parts.heads, query))
+        return
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     options = [*_masks(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
     options += ["wide=True"] if _kept_wide(writer.graph, step.name) else []
+    if _one_row(writer.graph, step):
+        options.append(f"one_row={'mask is None' if takes_mask(writer.graph) else 'True'}")
     writer.named(step.name, writer.call("cumulative_sums", f"[{terms}]", *options), (*parts.heads, query))
+
+
+def factors_apart(writer: Writer, step: Step) -> bool:
+    """Whether a step is a product of two key parts that the sum over the keys computes itself, see `_factors_apart`."""
+    readers = writer.readers[step.name]
+    return (
+        len(readers) == 1
+        and readers[0][0].kernel is not None
+        and readers[0][0].kernel.kind == "sums"
+        and (_factors_apart(writer, readers[0][0]) is not None)
+    )
+
+
+def _factors_apart(writer: Writer, step: Step) -> tuple[tuple[Use, Legs], tuple[Use, Legs]] | None:
+    """The two factors of the keys of a sum with their own leg, if one matmul sums them for all queries; else None.
+
+    The heads of the sum are the legs that the factors share, then one leg of each.
+    """
+    graph, parts, key = writer.graph, recurrence_of(step), str(writer.graph.key)
+    made = graph.step.get(parts.terms[0].key[0].name) if len(parts.terms) == 1 and parts.terms[0].key else None
+    if made is None or made.contraction is None or parts.terms[0].coefficient != ONE or not _one_row(graph, step):
+        return None
+    (term, *others), uses = made.contraction.terms, made.op.uses
+    alone = len(writer.readers[made.name]) == 1 and made.nested and not _kept_wide(graph, step.name)
+    if others or term.coefficient != ONE or len(uses) != 2 or not alone or parts.terms[0].key[0].legs != made.legs:
+        return None
+    for one, other in (uses, uses[::-1]):
+        shared = tuple(leg for leg in one.legs if leg in other.legs and leg != key)
+        own = [tuple(leg for leg in use.legs if leg not in (*shared, key)) for use in (one, other)]
+        apart = all(key in use.legs for use in uses) and [*map(len, own)] == [1, 1]
+        if apart and {*shared} == {*parts.heads[:-2]} and parts.heads[-2:] == own[0] + own[1]:
+            return (one, own[0]), (other, own[1])
+    return None
+
+
+def _one_row(graph: Graph, step: Step) -> bool:
+    """Whether one row stands for all queries in calls without a mask: all read the same sum, and readers broadcast it.
+
+    What depends on no query but through the sum has one row too; it may be read by products, elementwise maps and sums
+    over other legs. A product that keeps the query leg broadcasts it to the rows of its other operand.
+    """
+    parts, query = recurrence_of(step), str(graph.query)
+    sides = [use.name for term in parts.terms for use in term.query]
+    same = all(one in graph.tensor and graph.tensor[one].init == ONES for one in sides)
+    if parts.causal(graph) or not same:
+        return False
+    narrow = {step.name}
+    for reader in graph.steps:
+        uses = [use for use in reader.op.uses if query in use.legs]
+        if not any(use.name in narrow for use in uses):
+            continue
+        box = reader.box
+        fits = box is not None and (OPS[box.kind].elementwise or (OPS[box.kind].is_sum and box.leg != query))
+        if query not in reader.legs or not (fits or reader.contraction is not None):
+            return False
+        if all(use.name in narrow for use in uses):
+            narrow.add(reader.name)
+    return not narrow & {*graph.results}
 
 
 def _kept_wide(graph: Graph, name: str) -> bool:

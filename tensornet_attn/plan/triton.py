@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -44,8 +44,8 @@ class Tiles(Implementation[Group]):
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         sizes = context.sizes
-        orders = [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
-        orders.append(split_products(graph, partial(_weights_first, graph), sizes))
+        orders = [split_products(graph, partial(_weights_first, graph), sizes)]
+        orders += [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         chosen, refused, made, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
         best = min(orders, key=lambda split: self.work(split, sizes))
         for group in groups_of(best, sizes):
@@ -110,7 +110,19 @@ def _weights_first(graph: Graph, factors: Sequence[Legs], result: Legs, sizes: M
         needed = {*result, *(leg for legs in waiting for leg in legs)}
         waiting.append(tuple(leg for leg in dict.fromkeys(both[1] + both[0]) if leg in needed))
         pairs.append(pair)
-    return [*pairs, *order(waiting, result, sizes, DEVICES["flops"]).path]
+    places = sorted(range(len(waiting)), key=lambda i: not outside & {*waiting[i]})  # of equal orders, weights last
+    path = order([waiting[i] for i in places], result, sizes, DEVICES["flops"]).path
+    return [*pairs, *_permuted(path, places)]
+
+
+def _permuted(path: Path, places: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """A path for factors in another order: factor i of the path is at places[i]."""
+    own, found = [*places], [*range(len(places))]
+    for number, (i, j) in enumerate(path, len(places)):
+        pair = own[i], own[j]
+        own = [one for one in own if one not in pair] + [number]
+        yield min(map(found.index, pair)), max(map(found.index, pair))
+        found = [one for one in found if one not in pair] + [number]
 
 
 def _sharing(factors: Sequence[Legs], outside: set[str]) -> tuple[int, int] | None:

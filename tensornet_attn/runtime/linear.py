@@ -266,12 +266,16 @@ def cumulative_sums(
     heads: int = 0,
     causal: bool = False,
     wide: bool = False,
+    one_row: bool = False,
 ) -> Tensor:
     """The sum over visible keys of q k^T, summed over `terms`: q [..., n, d], k [..., m, d] -> [..., n].
 
     `batch` and `heads` count dimensions before the sequence. With a `mask`, which may hide any pair, the products are
-    materialised. `wide`: compute in at least float32, for sums whose differences matter.
+    materialised. `wide`: compute in at least float32, for sums whose differences matter. `one_row`: all rows are equal,
+    and the result has one.
     """
+    if one_row:
+        terms = [(q[..., :1, :], k) for q, k in terms]
     if wide:
         terms = [tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in term) for term in terms]
     if mask is not None:
@@ -281,6 +285,27 @@ def cumulative_sums(
         return masked_sum(added(scores, bias), keep)
     terms = seen_terms(terms, key_mask, heads)
     return sum((q * (summed_so_far(k, q.shape[-2]) if causal else k.sum(-2, keepdim=True))).sum(-1) for q, k in terms)
+
+
+def outer_sums(
+    each: Tensor,
+    a: Tensor,
+    b: Tensor,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    batch: int = 0,
+    heads: int = 0,
+) -> Tensor:
+    """The sum over visible keys of a b^T: a [..., m, d], b [..., m, e] -> [..., d, e, n].
+
+    `each` [n] are ones. Without a mask all queries see the same keys, and the result has one row for them.
+    """
+    if mask is not None:
+        k = (a[..., None] * b[..., None, :]).movedim(-3, -1)[..., None]  # ... d e m 1
+        return cumulative_sums([(each[:, None], k)], mask, key_mask, batch, heads)
+    ((a, b),) = seen_terms([(a, b)], key_mask, heads - 2)
+    a = a if key_mask is None else torch.where(key_keep(key_mask, heads - 2, query=False)[..., None], a, 0)
+    return (a.mT @ b)[..., None][..., : each.shape[0]]
 
 
 def summed_so_far(k: Tensor, n: int) -> Tensor:

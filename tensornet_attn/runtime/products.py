@@ -151,6 +151,12 @@ def summed_products(a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
     return (a.to(torch.promote_types(dtype, torch.float32)) * b).sum(dims).to(dtype)
 
 
+def weighted_total(values: list[Tensor], weights: list[Tensor | None]) -> Tensor:
+    """The sum of the values, each times its weight, if it has one."""
+    parts = [x if w is None else w * x for x, w in zip(values, weights, strict=True)]
+    return sum(parts[1:], parts[0])
+
+
 def weighted_sum(x: Tensor, weight: Tensor, dim: int) -> Tensor:
     """The sum over a dimension of x times a weight with as many dimensions or fewer, the last of size 1."""
     large = not torch.compiler.is_compiling() and x.numel() > SMALL_CALL and x.device.type == "cpu"

@@ -93,14 +93,14 @@ def test_a_wrong_contestant_ends_with_an_error(run, tmp_path: Path, monkeypatch:
 def test_results_outlive_an_interruption(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensornet_attn.bench.run import Bench
 
-    measured = Bench.measured
+    prepared = Bench.prepared
 
     def interrupted(self: Bench, case, kind):
         if case.n == 5:
             raise KeyboardInterrupt
-        return measured(self, case, kind)
+        return prepared(self, case, kind)
 
-    monkeypatch.setattr(Bench, "measured", interrupted)
+    monkeypatch.setattr(Bench, "prepared", interrupted)
     target = tmp_path / "results.json"
     outcome = run("bench", "mhsa", "--n", "4,5", "--against", "eager", *SMALL, "-o", str(target))
     assert (outcome.code, outcome.err) == (130, "error: interrupted.\n")
@@ -175,8 +175,8 @@ def test_matplotlib_is_an_optional_part(run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_nothing_measured_is_nothing_to_plot(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensornet_attn.bench.run import Bench, blank
+    from tensornet_attn.bench.run import Bench, Prepared, blank
 
-    monkeypatch.setattr(Bench, "measured", lambda self, case, kind: blank(case, kind, "torch"))
+    monkeypatch.setattr(Bench, "prepared", lambda self, case, kind: Prepared(case, blank(case, kind, "torch")))
     outcome = run("bench", *TINY, "--plot", str(tmp_path / "a.svg"))
     assert (outcome.code, outcome.err) == (1, "error: there is nothing to plot: no contestant was measured.\n")

@@ -165,11 +165,12 @@ def test_gradients_against_differences(causal: bool, normalize: bool) -> None:
 
 def test_the_operations_as_torch_checks_them() -> None:
     q, k, v = plain(6, 6, 3, 2, torch.float32)
-    for normalize, seen in ((True, None), (False, None), (True, torch.arange(6)[None, None] % 4 > 0)):
-        torch.library.opcheck(triton_linear, (q, k, v, seen, True, normalize, 0.5, "", ""))
-        out, inverse = triton_linear(*(x.detach() for x in (q, k, v)), seen, True, normalize, 0.5, "", "")
-        given = [torch.rand_like(out), *(x.detach() for x in (q, k, v)), out, inverse]
-        given += [seen, True, normalize, 0.5, "", ""]
+    some = torch.arange(6)[None, None] % 4 > 0
+    for causal, normalize, seen in ((True, True, None), (True, False, None), (True, True, some), (False, True, some)):
+        options = (seen, causal, normalize, 0.5, "", "")
+        torch.library.opcheck(triton_linear, (q, k, v, *options))
+        out, *kept = triton_linear(*(x.detach() for x in (q, k, v)), *options)
+        given = [torch.rand_like(out), *(x.detach() for x in (q, k, v)), out, *kept, *options]
         torch.library.opcheck(triton_linear_gradients, given, test_utils=("test_schema", "test_faketensor"))
 
 

@@ -43,6 +43,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
+from tensornet_attn.runtime.triton.kernels.totals import triton_weighted_total
 
 
 class Differential(nn.Module):
@@ -102,13 +103,10 @@ class Differential(nn.Module):
             key_mask,
             [self.Wq1.shape[2] ** -0.5],
         )  # ... h n e
-
-        O_of_2 = A_A2 * V  # ... m h e
-
-        # A2.of, A2, O.of.p3: Triton kernels, recomputed in the backward
-        O_of_3 = tiled(
-            O_of_3_tiles,
-            [Q2.transpose(-3, -2), K2.transpose(-3, -2), O_of_2.transpose(-3, -2)],
+        # A2.of, A2, O.of.p2: Triton kernels, recomputed in the backward
+        O_of_2 = tiled(
+            O_of_2_tiles,
+            [Q2.transpose(-3, -2), K2.transpose(-3, -2), V.transpose(-3, -2)],
             n,
             m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
@@ -117,7 +115,9 @@ class Differential(nn.Module):
             [self.Wq1.shape[2] ** -0.5],
         )  # ... h n e
 
-        O = rms_norm(O_of_1.transpose(-3, -2) + O_of_3.transpose(-3, -2), -1)  # ... n h e
+        O_of = triton_weighted_total([O_of_1.transpose(-3, -2), O_of_2.transpose(-3, -2)], [None, A_A2])  # ... n h e
+        O = rms_norm(O_of, -1)  # ... n h e
+
         return (1 - 0.8) * projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
@@ -291,14 +291,13 @@ O_of_1_tiles = region(
 
 
 @triton.jit
-def O_of_3_tiles_forward(
-    Q2, K2, O_of_p2, mask, key_mask, out, lse, Q2_step, K2_step, O_of_p2_step, mask_step, key_mask_step, out_step,
-    n_end, m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+def O_of_2_tiles_forward(
+    Q2, K2, V, mask, key_mask, out, lse, Q2_step, K2_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end,
+    blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
-    """A2.of, A2, O.of.p3."""
+    """A2.of, A2, O.of.p2."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
@@ -309,7 +308,6 @@ def O_of_3_tiles_forward(
         out += tl.program_id(1).to(tl.int64) * out_part
         lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
@@ -331,8 +329,8 @@ def O_of_3_tiles_forward(
         )  # n m
         seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
         A2, alpha, m_i_0, l_i_0 = online(A2_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
-        read = dot_of(A2, O_of_p2_tile, DOT, SUMS)  # n e
+        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
+        read = dot_of(A2, V_tile, DOT, SUMS)  # n e
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
@@ -342,14 +340,14 @@ def O_of_3_tiles_forward(
 
 
 @triton.jit
-def O_of_3_tiles_rows(
-    Q2, K2, O_of_p2, mask, key_mask, lse, gradient, sums, mask_grad, Q2_grad, Q2_step, K2_step, O_of_p2_step, mask_step,
+def O_of_2_tiles_rows(
+    Q2, K2, V, mask, key_mask, lse, gradient, sums, mask_grad, Q2_grad, Q2_step, K2_step, V_step, mask_step,
     key_mask_step, gradient_step, Q2_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
     d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
     KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """A2.of, A2, O.of.p3: gradients."""
+    """A2.of, A2, O.of.p2: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
@@ -358,7 +356,6 @@ def O_of_3_tiles_rows(
     e = tl.arange(0, e_wide)
     gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
     d_Q2_2 = tl.zeros((n_block, d_wide), SUMS)
     Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
     A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
@@ -378,8 +375,8 @@ def O_of_3_tiles_rows(
         )  # n m
         seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
         A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[:, None])  # n m
-        O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
-        d_A2 = dot_of(d_2, tl.trans(O_of_p2_tile), DOT, SUMS)  # n m
+        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
+        d_A2 = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A2_scores = A2 * (d_A2 - A2_sums[:, None])  # n m
         d_Q2_3 = dot_of(d_A2_scores, K2_tile, DOT, SUMS)  # n d
         d_Q2_2 += d_Q2_3
@@ -394,27 +391,26 @@ def O_of_3_tiles_rows(
 
 
 @triton.jit
-def O_of_3_tiles_keys(
-    Q2, K2, O_of_p2, mask, key_mask, lse, gradient, sums, O_of_p2_grad, K2_grad, Q2_step, K2_step, O_of_p2_step,
-    mask_step, key_mask_step, gradient_step, O_of_p2_grad_step, K2_grad_step, n_end, m_end, blocks, h_programs,
-    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
+def O_of_2_tiles_keys(
+    Q2, K2, V, mask, key_mask, lse, gradient, sums, V_grad, K2_grad, Q2_step, K2_step, V_step, mask_step, key_mask_step,
+    gradient_step, V_grad_step, K2_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
+    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
+    SUMS: tl.constexpr,
 ):
-    """A2.of, A2, O.of.p3: gradients."""
+    """A2.of, A2, O.of.p2: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * m_block
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + h_at * O_of_p2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    d_O_scores_2_2 = tl.zeros((m_block, e_wide), SUMS)
+    d_V_2 = tl.zeros((m_block, e_wide), SUMS)
     d_K2_2 = tl.zeros((m_block, d_wide), SUMS)
     K2_tile = load_2d(K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size)  # m d
-    O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
+    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
@@ -431,17 +427,17 @@ def O_of_3_tiles_keys(
         A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[None, :])  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
-        d_O_scores_2_3 = dot_of(A2, d_2, DOT, SUMS)  # m e
-        d_O_scores_2_2 += d_O_scores_2_3
-        d_A2 = dot_of(O_of_p2_tile, tl.trans(d_2), DOT, SUMS)  # n m
+        d_V_3 = dot_of(A2, d_2, DOT, SUMS)  # m e
+        d_V_2 += d_V_3
+        d_A2 = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A2_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_A2_scores = A2 * (d_A2 - A2_sums[None, :])  # n m
         d_K2_3 = dot_of(d_A2_scores, Q2_tile, DOT, SUMS)  # m d
         d_K2_2 += d_K2_3
-    if O_of_p2_grad is not None:
+    if V_grad is not None:
         store_2d(
-            O_of_p2_grad + batch * O_of_p2_grad_step[0] + h_at * O_of_p2_grad_step[1], m, O_of_p2_grad_step[2], m_end,
-            e, O_of_p2_grad_step[3], e_size, d_O_scores_2_2,
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, e, V_grad_step[3],
+            e_size, d_V_2,
         )
     d_K2_4 = number_0 * d_K2_2  # m d
     if K2_grad is not None:
@@ -451,13 +447,13 @@ def O_of_3_tiles_keys(
         )
 
 
-O_of_3_tiles = region(
-    f"{__name__}.O_of_3_tiles", sides=("n", "m"), operands={"Q2": "h n d", "K2": "h m d", "O_of_p2": "h m e"},
-    heads={"h": 1}, whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]],
-    loops={}, live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
+O_of_2_tiles = region(
+    f"{__name__}.O_of_2_tiles", sides=("n", "m"), operands={"Q2": "h n d", "K2": "h m d", "V": "h m e"}, heads={"h": 1},
+    whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]], loops={},
+    live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
     resident={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
     streamed={"forward": ["d", "e"], "rows": ["d", "e"], "keys": ["d", "e"]},
     temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
-    kernels={"forward": O_of_3_tiles_forward, "rows": O_of_3_tiles_rows, "keys": O_of_3_tiles_keys},
+    kernels={"forward": O_of_2_tiles_forward, "rows": O_of_2_tiles_rows, "keys": O_of_2_tiles_keys},
 )

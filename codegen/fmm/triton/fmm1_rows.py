@@ -44,6 +44,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
+from tensornet_attn.runtime.triton.kernels.totals import triton_weighted_total
 
 
 class Fmm1Rows(nn.Module):
@@ -103,7 +104,9 @@ class Fmm1Rows(nn.Module):
         )  # ... h n d
 
         far1_V = o.transpose(-3, -2)  # ... n h d
-        A_read = blend1[:, None] * near_V.transpose(-3, -2) + blend2[:, None] * far1_V  # ... n h d
+        A_read = triton_weighted_total(
+            [near_V.transpose(-3, -2), far1_V], [blend1[:, None], blend2[:, None]]
+        )  # ... n h d
 
         # near.of.copy, near.copy, near.A_m: Triton kernels, recomputed in the backward
         near_A_m = tiled(
@@ -126,7 +129,9 @@ class Fmm1Rows(nn.Module):
         )[..., 0]  # ... h n
 
         far1_A_m = o_2.transpose(-2, -1)  # ... n h
-        A_rows = reciprocal(blend1 * near_A_m.transpose(-2, -1) + blend2 * far1_A_m)  # ... n h
+
+        A_sums = triton_weighted_total([near_A_m.transpose(-2, -1), far1_A_m], [blend1, blend2])  # ... n h
+        A_rows = reciprocal(A_sums)  # ... n h
 
         y_1 = A_read * A_rows[..., None]  # ... n h d
         return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -47,6 +47,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
+from tensornet_attn.runtime.triton.kernels.totals import triton_weighted_total
 
 
 class Fmm2Rows(nn.Module):
@@ -116,10 +117,8 @@ class Fmm2Rows(nn.Module):
         )  # ... h n d
 
         far2_V = o_2.transpose(-3, -2)  # ... n h d
-        A_read = (
-            blend1[:, None] * near_V.transpose(-3, -2)
-            + blend2[:, None] * far1_V
-            + blend2[:, None] * far2_V
+        A_read = triton_weighted_total(
+            [near_V.transpose(-3, -2), far1_V, far2_V], [blend1[:, None], blend2[:, None], blend2[:, None]]
         )  # ... n h d
 
         # near.of.copy, near.copy, near.A_m: Triton kernels, recomputed in the backward
@@ -154,7 +153,9 @@ class Fmm2Rows(nn.Module):
 
         far2_A_m = o_4.transpose(-2, -1)  # ... n h
 
-        A_sums = blend1 * near_A_m.transpose(-2, -1) + blend2 * far1_A_m + blend2 * far2_A_m  # ... n h
+        A_sums = triton_weighted_total(
+            [near_A_m.transpose(-2, -1), far1_A_m, far2_A_m], [blend1, blend2, blend2]
+        )  # ... n h
         A_rows = reciprocal(A_sums)  # ... n h
 
         y_1 = A_read * A_rows[..., None]  # ... n h d

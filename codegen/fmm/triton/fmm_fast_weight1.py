@@ -45,6 +45,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 from tensornet_attn.runtime.triton.kernels.scan import triton_delta_rule
+from tensornet_attn.runtime.triton.kernels.totals import triton_weighted_total
 
 
 class FmmFASTWeight1(nn.Module):
@@ -105,7 +106,9 @@ class FmmFASTWeight1(nn.Module):
         )  # ... h n e
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
-        O = blend1[:, None] * near.transpose(-3, -2) + blend2[:, None] * far.transpose(-3, -2)  # ... n h e
+        O = triton_weighted_total(
+            [near.transpose(-3, -2), far.transpose(-3, -2)], [blend1[:, None], blend2[:, None]]
+        )  # ... n h e
         return projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 

@@ -49,6 +49,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
 from tensornet_attn.runtime.triton.kernels.scan import triton_delta_rule
+from tensornet_attn.runtime.triton.kernels.totals import triton_weighted_total
 
 
 class FmmFASTWeight2(nn.Module):
@@ -107,12 +108,10 @@ class FmmFASTWeight2(nn.Module):
             [(q, k)], v, None, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n e
 
-        O_1 = blend1[:, None, None] * V.transpose(-3, -2)  # ... h m e
-
-        # near.of, near, O.p2: Triton kernels, recomputed in the backward
-        O_2 = tiled(
-            O_2_tiles,
-            [Q.transpose(-3, -2), K.transpose(-3, -2), O_1],
+        # near.of, near, O.p1: Triton kernels, recomputed in the backward
+        O_1 = tiled(
+            O_1_tiles,
+            [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)],
             n,
             m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
@@ -121,22 +120,21 @@ class FmmFASTWeight2(nn.Module):
             [self.Wq.shape[2] ** -0.5],
         )  # ... h n e
 
-        O = (
-            O_2.transpose(-3, -2)
-            + blend2[:, None] * o.transpose(-3, -2)
-            + blend2[:, None] * far2.transpose(-3, -2)
+        O = triton_weighted_total(
+            [O_1.transpose(-3, -2), o.transpose(-3, -2), far2.transpose(-3, -2)],
+            [blend1[:, None], blend2[:, None], blend2[:, None]],
         )  # ... n h e
         return projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit
-def O_2_tiles_forward(
-    Q, K, O_p1, mask, key_mask, out, lse, Q_step, K_step, O_p1_step, mask_step, key_mask_step, out_step, n_end, m_end,
-    blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+def O_1_tiles_forward(
+    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end, blocks,
+    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
-    """near.of, near, O.p2."""
+    """near.of, near, O.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
@@ -170,10 +168,8 @@ def O_2_tiles_forward(
             visible & (distance <= 4) & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )  # n m
         near, alpha, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        O_p1_tile = load_2d(
-            O_p1 + batch * O_p1_step[0] + h_at * O_p1_step[1], m, O_p1_step[2], m_end, e, O_p1_step[3], e_size
-        )  # m e
-        read = dot_of(near, O_p1_tile, DOT, SUMS)  # n e
+        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
+        read = dot_of(near, V_tile, DOT, SUMS)  # n e
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
@@ -183,14 +179,13 @@ def O_2_tiles_forward(
 
 
 @triton.jit
-def O_2_tiles_rows(
-    Q, K, O_p1, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, O_p1_step, mask_step,
-    key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
+def O_1_tiles_rows(
+    Q, K, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
+    gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
+    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
-    """near.of, near, O.p2: gradients."""
+    """near.of, near, O.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
@@ -222,10 +217,8 @@ def O_2_tiles_rows(
             visible & (distance <= 4) & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
         )  # n m
         near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[:, None])  # n m
-        O_p1_tile = load_2d(
-            O_p1 + batch * O_p1_step[0] + h_at * O_p1_step[1], m, O_p1_step[2], m_end, e, O_p1_step[3], e_size
-        )  # m e
-        d_near = dot_of(d_2, tl.trans(O_p1_tile), DOT, SUMS)  # n m
+        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
+        d_near = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_near_scores = near * (d_near - near_sums[:, None])  # n m
         d_Q_3 = dot_of(d_near_scores, K_tile, DOT, SUMS)  # n d
         d_Q_2 += d_Q_3
@@ -240,14 +233,14 @@ def O_2_tiles_rows(
 
 
 @triton.jit
-def O_2_tiles_keys(
-    Q, K, O_p1, mask, key_mask, lse, gradient, sums, O_p1_grad, K_grad, Q_step, K_step, O_p1_step, mask_step,
-    key_mask_step, gradient_step, O_p1_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+def O_1_tiles_keys(
+    Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
+    gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
     d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
     KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
     SUMS: tl.constexpr,
 ):
-    """near.of, near, O.p2: gradients."""
+    """near.of, near, O.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * m_block
     m = first + tl.arange(0, m_block)
@@ -256,12 +249,10 @@ def O_2_tiles_keys(
     e = tl.arange(0, e_wide)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    d_O_1_2 = tl.zeros((m_block, e_wide), SUMS)
+    d_V_2 = tl.zeros((m_block, e_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    O_p1_tile = load_2d(
-        O_p1 + batch * O_p1_step[0] + h_at * O_p1_step[1], m, O_p1_step[2], m_end, e, O_p1_step[3], e_size
-    )  # m e
+    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
     for start in range(
         tl.maximum(first - (m_end - n_end) - 0, 0), tl.minimum(first - (m_end - n_end) + m_block + 4, n_end), n_block
     ):
@@ -282,17 +273,17 @@ def O_2_tiles_keys(
         near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[None, :])  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
-        d_O_1_3 = dot_of(near, d_2, DOT, SUMS)  # m e
-        d_O_1_2 += d_O_1_3
-        d_near = dot_of(O_p1_tile, tl.trans(d_2), DOT, SUMS)  # n m
+        d_V_3 = dot_of(near, d_2, DOT, SUMS)  # m e
+        d_V_2 += d_V_3
+        d_near = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_near_scores = near * (d_near - near_sums[None, :])  # n m
         d_K_3 = dot_of(d_near_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K_3
-    if O_p1_grad is not None:
+    if V_grad is not None:
         store_2d(
-            O_p1_grad + batch * O_p1_grad_step[0] + h_at * O_p1_grad_step[1], m, O_p1_grad_step[2], m_end, e,
-            O_p1_grad_step[3], e_size, d_O_1_2,
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, e, V_grad_step[3],
+            e_size, d_V_2,
         )
     d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
@@ -302,13 +293,13 @@ def O_2_tiles_keys(
         )
 
 
-O_2_tiles = region(
-    f"{__name__}.O_2_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "O_p1": "h m e"}, heads={"h": 1},
+O_1_tiles = region(
+    f"{__name__}.O_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m e"}, heads={"h": 1},
     whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]], band=4, loops={},
     live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
     resident={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
     streamed={"forward": ["d", "e"], "rows": ["d", "e"], "keys": ["d", "e"]},
     temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
-    kernels={"forward": O_2_tiles_forward, "rows": O_2_tiles_rows, "keys": O_2_tiles_keys},
+    kernels={"forward": O_1_tiles_forward, "rows": O_1_tiles_rows, "keys": O_1_tiles_keys},
 )

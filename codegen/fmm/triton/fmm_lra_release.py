@@ -40,6 +40,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
+from tensornet_attn.runtime.triton.kernels.totals import triton_weighted_total
 
 
 class FmmLRARelease(nn.Module):
@@ -85,12 +86,10 @@ class FmmLRARelease(nn.Module):
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, normalize=False
         )  # ... h n d
 
-        A_V_1 = self.w1[:, None, None] * V.transpose(-3, -2)  # ... h m d
-
-        # near.of, near, A.V.p2: Triton kernels, recomputed in the backward
-        A_V_2 = tiled(
-            A_V_2_tiles,
-            [Q.transpose(-3, -2), K.transpose(-3, -2), A_V_1],
+        # near.of, near, A.V.p1: Triton kernels, recomputed in the backward
+        A_V_1 = tiled(
+            A_V_1_tiles,
+            [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)],
             n,
             m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
@@ -99,18 +98,20 @@ class FmmLRARelease(nn.Module):
             [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
 
-        A_V = A_V_2.transpose(-3, -2) + self.w2[:, None] * o.transpose(-3, -2)  # ... n h d
+        A_V = triton_weighted_total(
+            [A_V_1.transpose(-3, -2), o.transpose(-3, -2)], [self.w1[:, None], self.w2[:, None]]
+        )  # ... n h d
         return projected(A_V.flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @triton.jit
-def A_V_2_tiles_forward(
-    Q, K, A_V_p1, mask, key_mask, out, lse, Q_step, K_step, A_V_p1_step, mask_step, key_mask_step, out_step, n_end,
-    m_end, blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
+def A_V_1_tiles_forward(
+    Q, K, V, mask, key_mask, out, lse, Q_step, K_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end, blocks,
+    h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
     MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
-    """near.of, near, A.V.p2."""
+    """near.of, near, A.V.p1."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
@@ -120,7 +121,6 @@ def A_V_2_tiles_forward(
         out += tl.program_id(1).to(tl.int64) * out_part
         lse += tl.program_id(1).to(tl.int64) * lse_part
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
@@ -145,8 +145,8 @@ def A_V_2_tiles_forward(
             MASK,
         )  # n m
         near, alpha, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
-        read = dot_of(near, A_V_p1_tile, DOT, SUMS)  # n d
+        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+        read = dot_of(near, V_tile, DOT, SUMS)  # n d
         acc = acc * alpha[:, None] + read
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
     store_2d(
@@ -156,13 +156,13 @@ def A_V_2_tiles_forward(
 
 
 @triton.jit
-def A_V_2_tiles_rows(
-    Q, K, A_V_p1, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, A_V_p1_step, mask_step,
-    key_mask_step, gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+def A_V_1_tiles_rows(
+    Q, K, V, mask, key_mask, lse, gradient, sums, mask_grad, Q_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
+    gradient_step, Q_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr, d_size: tl.constexpr,
+    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
+    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
-    """near.of, near, A.V.p2: gradients."""
+    """near.of, near, A.V.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * n_block
     n = first + tl.arange(0, n_block)
@@ -170,7 +170,6 @@ def A_V_2_tiles_rows(
     d = tl.arange(0, d_wide)
     gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
@@ -195,8 +194,8 @@ def A_V_2_tiles_rows(
             MASK,
         )  # n m
         near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[:, None])  # n m
-        A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
-        d_near = dot_of(d_2, tl.trans(A_V_p1_tile), DOT, SUMS)  # n m
+        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+        d_near = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_near_scores = near * (d_near - near_sums[:, None])  # n m
         d_Q_3 = dot_of(d_near_scores, K_tile, DOT, SUMS)  # n d
         d_Q_2 += d_Q_3
@@ -211,25 +210,24 @@ def A_V_2_tiles_rows(
 
 
 @triton.jit
-def A_V_2_tiles_keys(
-    Q, K, A_V_p1, mask, key_mask, lse, gradient, sums, A_V_p1_grad, K_grad, Q_step, K_step, A_V_p1_step, mask_step,
-    key_mask_step, gradient_step, A_V_p1_grad_step, K_grad_step, n_end, m_end, blocks, h_programs,
-    number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+def A_V_1_tiles_keys(
+    Q, K, V, mask, key_mask, lse, gradient, sums, V_grad, K_grad, Q_step, K_step, V_step, mask_step, key_mask_step,
+    gradient_step, V_grad_step, K_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
+    d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
+    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
-    """near.of, near, A.V.p2: gradients."""
+    """near.of, near, A.V.p1: gradients."""
     block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     first = block * m_block
     m = first + tl.arange(0, m_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    A_V_p1_base = A_V_p1 + batch * A_V_p1_step[0] + h_at * A_V_p1_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    d_A_V_1_2 = tl.zeros((m_block, d_wide), SUMS)
+    d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    A_V_p1_tile = load_2d(A_V_p1_base, m, A_V_p1_step[2], m_end, d, A_V_p1_step[3], d_size)  # m d
+    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     for start in range(
         tl.maximum(first - (m_end - n_end) - 4, 0), tl.minimum(first - (m_end - n_end) + m_block + 4, n_end), n_block
     ):
@@ -251,17 +249,17 @@ def A_V_2_tiles_keys(
         near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[None, :])  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
-        d_A_V_1_3 = dot_of(near, d_2, DOT, SUMS)  # m d
-        d_A_V_1_2 += d_A_V_1_3
-        d_near = dot_of(A_V_p1_tile, tl.trans(d_2), DOT, SUMS)  # n m
+        d_V_3 = dot_of(near, d_2, DOT, SUMS)  # m d
+        d_V_2 += d_V_3
+        d_near = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_near_scores = near * (d_near - near_sums[None, :])  # n m
         d_K_3 = dot_of(d_near_scores, Q_tile, DOT, SUMS)  # m d
         d_K_2 += d_K_3
-    if A_V_p1_grad is not None:
+    if V_grad is not None:
         store_2d(
-            A_V_p1_grad + batch * A_V_p1_grad_step[0] + h_at * A_V_p1_grad_step[1], m, A_V_p1_grad_step[2], m_end, d,
-            A_V_p1_grad_step[3], d_size, d_A_V_1_2,
+            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d, V_grad_step[3],
+            d_size, d_V_2,
         )
     d_K_4 = number_0 * d_K_2  # m d
     if K_grad is not None:
@@ -271,13 +269,13 @@ def A_V_2_tiles_keys(
         )
 
 
-A_V_2_tiles = region(
-    f"{__name__}.A_V_2_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "A_V_p1": "h m d"},
-    heads={"h": 1}, whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], band=8,
-    loops={}, live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
+A_V_1_tiles = region(
+    f"{__name__}.A_V_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m d"}, heads={"h": 1},
+    whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], band=8, loops={},
+    live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
     accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
     resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
     temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
-    kernels={"forward": A_V_2_tiles_forward, "rows": A_V_2_tiles_rows, "keys": A_V_2_tiles_keys},
+    kernels={"forward": A_V_1_tiles_forward, "rows": A_V_1_tiles_rows, "keys": A_V_1_tiles_keys},
 )

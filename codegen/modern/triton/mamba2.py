@@ -47,6 +47,7 @@ from tensornet_attn.runtime.triton.kernels.region_inside import (
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
+from tensornet_attn.runtime.triton.kernels.totals import triton_weighted_total
 
 
 class Mamba2(nn.Module):
@@ -101,7 +102,7 @@ class Mamba2(nn.Module):
             Y_1_tiles, [c, c, C, B, t.transpose(-2, -1), V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
         )  # ... h n d
 
-        Y = Y_1.transpose(-3, -2) + self.D[:, None] * V  # ... n h d
+        Y = triton_weighted_total([Y_1.transpose(-3, -2), V], [None, self.D[:, None]])  # ... n h d
 
         gate_of = projected(x, self.Wz.flatten(1)).unflatten(-1, self.Wz.shape[1:])  # ... n h d
         gate = F.silu(gate_of)  # ... n h d

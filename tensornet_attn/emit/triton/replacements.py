@@ -11,5 +11,6 @@ BESIDE = {
         "linear_attention": "triton_linear_attention",
         "top_chosen": "triton_top_chosen",
         "top_entries": "triton_top_entries",
+        "weighted_total": "triton_weighted_total",
     }
 }

@@ -93,11 +93,12 @@ def linear_by_heads(
 def triton_linear(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, causal: bool, normalize: bool, eps: float,
     query_map: str, key_map: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """q [b, h, n, d], k [b, h, m, d], v [b, h, m, e] -> [b, h, n, e], and the reciprocals of the row sums.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """q [b, h, n, d], k [b, h, m, d], v [b, h, m, e] -> [b, h, n, e], and what the gradients need of it.
 
-    The reciprocals are [b, h, n], or empty unless `normalize`. `seen` [b, h, m]: the keys that are not hidden. The
-    scores are products of the maps of q and k, if these have names.
+    The second result are the reciprocals of the row sums [b, h, n], the others the sums of k v^T [b h, 1, d, e] and of
+    k [b h, 1, d]. Reciprocals and sums of k are empty unless `normalize`; sums are empty if causal. `seen` [b, h, m]:
+    the keys that are not hidden. The scores are products of the maps of q and k, if these have names.
     """
     with torch.cuda.device_of(q):
         q, k, v = map(laid_out, (q, k, v))
@@ -108,13 +109,14 @@ def triton_linear(
         out, inverse = read_chunks(
             q, k, v, sums, how, total, eps=eps if normalize else None, seen=seen, tiles=(phi_q, phi_k, None)
         )
-        return out, q.new_empty(0, dtype=sums_of(q)) if inverse is None else inverse
+        found = (inverse, None, None) if causal else (inverse, sums, total)
+        return out, *(q.new_empty(0, dtype=sums_of(q)) if x is None else x for x in found)
 
 
 @torch.library.custom_op(operation("triton_linear_gradients"), mutates_args=())
 def triton_linear_gradients(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, inverse: Tensor, seen: Tensor | None,
-    causal: bool, normalize: bool, eps: float, query_map: str, key_map: str,
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, inverse: Tensor, sums: Tensor, total: Tensor,
+    seen: Tensor | None, causal: bool, normalize: bool, eps: float, query_map: str, key_map: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v. With g' = inverse g and the gradient r of the row sums, each is linear attention:
 
@@ -128,7 +130,8 @@ def triton_linear_gradients(
         seen, n, m = bytes_of(seen), q.shape[-2], k.shape[-2]
         how = chunked(q, q.shape[-1], v.shape[-1], max(n, m), causal, bool(query_map or key_map))
         scale, bias = (inverse, row_sums_gradient(g, out, inverse)) if normalize else (None, None)
-        sums, total = chunk_sums(k, v, how, total=normalize, seen=seen, tile=phi_k)
+        if causal:
+            sums, total = chunk_sums(k, v, how, total=normalize, seen=seen, tile=phi_k)
         by_q, by_k = (q, phi_q, slope_q) if query_map else None, (k, phi_k, slope_k) if key_map else None
         dq, _ = read_chunks(g, v, k, sums.mT, how, total, scale, bias, seen=seen, tiles=(None, None, phi_k), of=by_q)
         sums, total = chunk_sums(q, g, how, scale, bias, m - n, m, later=True, total=normalize, tile=phi_q)
@@ -151,8 +154,10 @@ def mapped_whole(name: str, x: Tensor) -> Tensor:
 @triton_linear.register_fake
 def triton_linear_shapes(q, k, v, seen, causal, normalize, eps, query_map, key_map):
     """The shapes of the result and of the reciprocal row sums."""
-    rows = q.shape[:-1] if normalize else (0,)
-    return side_by_side(q, v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
+    lead, features, width = q.shape[0] * q.shape[1], q.shape[-1], v.shape[-1]
+    rows, keys = (q.shape[:-1], (lead, 1, features)) if normalize else ((0,), (0,))
+    shapes = (rows, (0,), (0,)) if causal else (rows, (lead, 1, features, width), keys)
+    return side_by_side(q, width), *(q.new_empty(shape, dtype=sums_of(q)) for shape in shapes)
 
 
 @triton_linear_gradients.register_fake
@@ -167,14 +172,14 @@ def triton_linear_keep(ctx, inputs, output):
     ctx.save_for_backward(q, k, v, *output, seen)
 
 
-def triton_linear_autograd(ctx, g, _):
+def triton_linear_autograd(ctx, g, *_):
     """The gradients of the operands."""
     return *triton_linear_gradients(g, *ctx.saved_tensors, *ctx.options), *[None] * 6
 
 
 def triton_linear_keep_all(ctx, inputs, output):
     """Saves the inputs of the gradients."""
-    g, q, k, v, _, _, seen, *ctx.options = inputs
+    g, q, k, v, _, _, _, _, seen, *ctx.options = inputs
     ctx.save_for_backward(g, q, k, v, seen)
 
 
@@ -191,7 +196,7 @@ def triton_linear_twice(ctx, *seconds):
     def gradients(g, *operands):
         return torch.func.vjp(plain, *operands)[1](g)
 
-    return *torch.func.vjp(gradients, *operands)[1](seconds), *[None] * 8
+    return *torch.func.vjp(gradients, *operands)[1](seconds), *[None] * 10
 
 
 triton_linear.register_autograd(triton_linear_autograd, setup_context=triton_linear_keep)

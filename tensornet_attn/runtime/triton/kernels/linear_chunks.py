@@ -7,11 +7,18 @@ from torch import Tensor
 
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded, target_of
 from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch
-from tensornet_attn.runtime.triton.kernels.linear_kernels import linear_reads, linear_sums, row_products, sums_before
+from tensornet_attn.runtime.triton.kernels.linear_kernels import (
+    linear_reads,
+    linear_reads_all,
+    linear_sums,
+    row_products,
+    sums_before,
+)
 from tensornet_attn.runtime.triton.kernels.tiles import precision_of, sums_of, tile_type
 
 MAPPED = ("LEFT_MAP", "RIGHT_MAP", "VALUES_MAP", "OUT_MAP", "OUT_SLOPE")
-SPAN = 16  # chunks that one program sums if the sums between them are not needed
+SPAN = 16  # most chunks that one program sums or reads if the sums between them are not needed
+PROGRAMS = 1024  # enough of them for any GPU; programs read more chunks if there are more
 LINEAR = (
     (64, 64, 4, 3),
     (64, 64, 4, 2),
@@ -146,12 +153,15 @@ def read_chunks(
     """
     batch, heads, length, features = left.shape
     others, width = values.shape[-2:]
-    ahead = (length - others if later else others - length) if how.causal else 0  # position of the first query
+    out = left.new_empty(batch, heads, length, width, dtype=dtype) if apart else side_by_side(left, width, dtype)
+    inverse = None if eps is None else left.new_empty(batch, heads, length, dtype=sums_of(left))
+    if not how.causal:
+        read_whole(left, sums, total, out, inverse, how, scale, bias, later, eps, seen if later else None, tiles[0], of)
+        return out, inverse
+    ahead = length - others if later else others - length  # position of the first query
     left_first, right_first = (0, ahead) if later else (ahead, 0)
     start, config = left_first // how.chunk, how.widths(features, width)
     chunks = -(-(left_first + length) // how.chunk) - start
-    out = left.new_empty(batch, heads, length, width, dtype=dtype) if apart else side_by_side(left, width, dtype)
-    inverse = None if eps is None else left.new_empty(batch, heads, length, dtype=sums_of(left))
     inner, *derived = of or (None, None, None)
     if out.numel():
         strides = (0, 0, 0) if sums is None else (*sums.stride()[2:], sums.shape[1])
@@ -160,11 +170,44 @@ def read_chunks(
             *left.stride()[:3], *right.stride()[:3], *values.stride()[:3],
             *((0, 0, 0) if inner is None else inner.stride()[:3]), *out.stride()[:3], *strides,
             heads, length, others, left_first, right_first, features, width, chunks, start,
-            CAUSAL=how.causal, PAIRS=how.causal, LATER=later, EPS=eps,
+            LATER=later, EPS=eps,
             **dict(zip(MAPPED, (*tiles, *derived), strict=True)), DTYPE=tile_type(sums_of(left)),
             PRECISION=precision_of(left, right, values), **config,
         )  # fmt: skip
     return out, inverse
+
+
+def read_whole(
+    left: Tensor,
+    sums: Tensor,
+    total: Tensor | None,
+    out: Tensor,
+    inverse: Tensor | None,
+    how: Chunked,
+    scale: Tensor | None,
+    bias: Tensor | None,
+    later: bool,
+    eps: float | None,
+    seen: Tensor | None,
+    tile,
+    of: tuple | None,
+) -> None:
+    """`read_chunks` into `out` and `inverse` where all rows see the same rows. `seen`: rows of left, all by default."""
+    batch, heads, length, features = left.shape
+    width = out.shape[-1]
+    config, (inner, *derived) = how.widths(features, width), of or (None, None, None)
+    chunks = -(-length // how.chunk)
+    span = max(1, min(SPAN, batch * heads * chunks // PROGRAMS))
+    if out.numel():
+        programs = -(-chunks // span)
+        linear_reads_all[(batch * heads * programs, -(-width // config["WIDTH"]))](
+            left, sums, total, None if later else scale, bias, seen, inner, out, inverse,
+            *left.stride()[:3], *((0, 0, 0) if inner is None else inner.stride()[:3]), *out.stride()[:3],
+            *sums.stride()[2:], heads, length, features, width, programs, span,
+            LATER=later, EPS=eps, LEFT_MAP=tile, **dict(zip(MAPPED[3:], derived, strict=True)),
+            DTYPE=tile_type(sums_of(left)), PRECISION=precision_of(left, sums), ONCE=features <= config["FEATURES"],
+            **config,
+        )  # fmt: skip
 
 
 def row_sums_gradient(g: Tensor, out: Tensor, inverse: Tensor | None) -> Tensor:

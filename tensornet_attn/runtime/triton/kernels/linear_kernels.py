@@ -83,7 +83,7 @@ def linear_reads(
     left_batch, left_head, left_row, right_batch, right_head, right_row, values_batch, values_head, values_row,
     of_batch, of_head, of_row, out_batch, out_head, out_row, sums_feature, sums_value, parts,
     heads, length, others, left_first, right_first, features, width, chunks, start,
-    CAUSAL: tl.constexpr, PAIRS: tl.constexpr, LATER: tl.constexpr, EPS: tl.constexpr,
+    LATER: tl.constexpr, EPS: tl.constexpr,
     LEFT_MAP: tl.constexpr, RIGHT_MAP: tl.constexpr, VALUES_MAP: tl.constexpr, OUT_MAP: tl.constexpr,
     OUT_SLOPE: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
@@ -91,10 +91,10 @@ def linear_reads(
     """out = scores values, where scores = scale (left right^T) + bias, over the rows that `left` can see.
 
     left [b, h, length, features], right [b, h, others, features], values [b, h, others, width] -> out [b, h, length,
-    width]; one chunk of `left` per program. CAUSAL: a row sees rows at its position and before, with LATER at its
-    position and after. Within its own chunk the scores are computed (PAIRS). For other chunks, `sums` [b h, parts,
-    features, width] is right^T values, accessed by its strides, and `total` the sum of `right` [b h, parts, features],
-    with a bias that of `values`.
+    width]; one chunk of `left` per program. A row sees rows at its position and before, with LATER at its position and
+    after. Within its own chunk the scores are computed. For other chunks, `sums` [b h, parts, features, width] is
+    right^T values, accessed by its strides, and `total` the sum of `right` [b h, parts, features], with a bias that of
+    `values`.
 
     scale and bias [b h, .] belong to the queries: to left, or to right if LATER. With an `inverse` [b h, length], the
     result is divided by (row sums + EPS), and the reciprocal is stored there, 0 if the divisor is 0.
@@ -118,20 +118,18 @@ def linear_reads(
     if seen is not None:
         if LATER:
             on_left = on_left & (tl.load(seen + lead * length + i, on_left, 0) != 0)
-        elif PAIRS:
+        else:
             on_right = on_right & (tl.load(seen + lead * others + j, on_right, 0) != 0)
-    part = lead * parts + (chunk if CAUSAL else 0)
-    summed = (chunk >= 0) & (chunk < parts) if CAUSAL else chunk >= start
+    part, summed = lead * parts + chunk, (chunk >= 0) & (chunk < parts)
     scores, read = tl.zeros([CHUNK, CHUNK], DTYPE), tl.zeros([CHUNK, WIDTH], DTYPE)
     rows = tl.zeros([CHUNK], DTYPE)
     for begin in range(0, features, FEATURES):
         f = begin + tl.arange(0, FEATURES)
         entries = on_left[:, None] & (f < features)[None, :]
         x = mapped(tl.load(left + i[:, None] * left_row + f[None, :], entries, 0.0), entries, LEFT_MAP, DTYPE)
-        if PAIRS:
-            entries = on_right[None, :] & (f < features)[:, None]
-            y = mapped(tl.load(right + j[None, :] * right_row + f[:, None], entries, 0.0), entries, RIGHT_MAP, DTYPE)
-            scores += product(x, y, PRECISION)
+        entries = on_right[None, :] & (f < features)[:, None]
+        y = mapped(tl.load(right + j[None, :] * right_row + f[:, None], entries, 0.0), entries, RIGHT_MAP, DTYPE)
+        scores += product(x, y, PRECISION)
         if sums is not None:
             s = tl.load(
                 sums + part * features * width + f[:, None] * sums_feature + e[None, :] * sums_value,
@@ -156,19 +154,17 @@ def linear_reads(
         else:
             own = tl.load(bias + lead * length + i, on_left, 0.0)[:, None]
             scores, read = scores + own, read + own * z[None, :]
-    if PAIRS:
-        past = position[:, None] - position[None, :]
-        visible = (past <= 0 if LATER else past >= 0) & on_right[None, :]
-        scores = tl.where(visible, scores, 0.0)
+    past = position[:, None] - position[None, :]
+    visible = (past <= 0 if LATER else past >= 0) & on_right[None, :]
+    scores = tl.where(visible, scores, 0.0)
     if own_power is not None:
         power = tl.load(own_power + lead * length + i, on_left, float("-inf"))[:, None]
         read *= tl.exp(power + tl.load(reference + part, summed, float("-inf")))
         other = tl.load(other_power + lead * others + j, on_right, 0.0)[None, :]
         scores *= tl.exp(tl.where(visible, power + other, float("-inf")))
-    if PAIRS:
-        entries = on_right[:, None] & (e < width)[None, :]
-        v = mapped(tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0), entries, VALUES_MAP, DTYPE)
-        read += product(scores, v, PRECISION)
+    entries = on_right[:, None] & (e < width)[None, :]
+    v = mapped(tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0), entries, VALUES_MAP, DTYPE)
+    read += product(scores, v, PRECISION)
     if inverse is not None:
         rows += tl.sum(scores, 1) + EPS
         whole = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
@@ -182,6 +178,78 @@ def linear_reads(
         read = tl.where(on_left[:, None], read, 0.0)
     out += lead // heads * out_batch + lead % heads * out_head
     tl.store(out + i[:, None] * out_row + e[None, :], read, stored[:, None] & (e < width)[None, :])
+
+
+@triton.jit
+def linear_reads_all(
+    left, sums, total, scale, bias, seen, of, out, inverse,
+    left_batch, left_head, left_row, of_batch, of_head, of_row, out_batch, out_head, out_row, sums_feature, sums_value,
+    heads, length, features, width, programs, span,
+    LATER: tl.constexpr, EPS: tl.constexpr, LEFT_MAP: tl.constexpr, OUT_MAP: tl.constexpr, OUT_SLOPE: tl.constexpr,
+    DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
+    ONCE: tl.constexpr,
+):  # fmt: skip
+    """`linear_reads` where all rows see the same rows: one sum for each head, sums [b h, features, width].
+
+    A program reads `span` chunks of `left`. ONCE: it loads the sums once, because one block has all features. scale
+    belongs to left: with LATER, the sums have it.
+    """
+    lead, e = (tl.program_id(0) // programs).to(tl.int64), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    begin = tl.program_id(0) % programs * span
+    left += lead // heads * left_batch + lead % heads * left_head
+    out += lead // heads * out_batch + lead % heads * out_head
+    sums += lead * features * width
+    if of is not None:
+        of += lead // heads * of_batch + lead % heads * of_head
+    f = tl.arange(0, FEATURES)
+    if ONCE:
+        inside = (f < features)[:, None] & (e < width)[None, :]
+        s = tl.load(sums + f[:, None] * sums_feature + e[None, :] * sums_value, inside, 0.0)
+        if inverse is not None:
+            z = tl.load(total + lead * features + f, f < features, 0.0)
+    if bias is not None:
+        shift = tl.load(total + lead * width + e, e < width, 0.0)[None, :]
+    for chunk in range(begin, tl.minimum(begin + span, tl.cdiv(length, CHUNK))):
+        i = lead * 0 + chunk * CHUNK + tl.arange(0, CHUNK)  # 64-bit
+        stored = i < length
+        on_left = stored
+        if seen is not None:
+            on_left = on_left & (tl.load(seen + lead * length + i, on_left, 0) != 0)
+        if ONCE:
+            entries = on_left[:, None] & (f < features)[None, :]
+            x = mapped(tl.load(left + i[:, None] * left_row + f[None, :], entries, 0.0), entries, LEFT_MAP, DTYPE)
+            read = product(x, s, PRECISION)
+            if inverse is not None:
+                rows = tl.sum(x.to(DTYPE) * z[None, :], 1)
+        else:
+            read, rows = tl.zeros([CHUNK, WIDTH], DTYPE), tl.zeros([CHUNK], DTYPE)
+            for first in range(0, features, FEATURES):
+                g = first + f
+                entries = on_left[:, None] & (g < features)[None, :]
+                x = mapped(tl.load(left + i[:, None] * left_row + g[None, :], entries, 0.0), entries, LEFT_MAP, DTYPE)
+                inside = (g < features)[:, None] & (e < width)[None, :]
+                s = tl.load(sums + g[:, None] * sums_feature + e[None, :] * sums_value, inside, 0.0)
+                read += product(x, s, PRECISION)
+                if inverse is not None:
+                    rows += tl.sum(x.to(DTYPE) * tl.load(total + lead * features + g, g < features, 0.0)[None, :], 1)
+        if scale is not None:
+            read *= tl.load(scale + lead * length + i, on_left, 0.0)[:, None]
+        if bias is not None:
+            if LATER:
+                read += shift
+            else:
+                read += tl.load(bias + lead * length + i, on_left, 0.0)[:, None] * shift
+        if inverse is not None:
+            rows += EPS
+            whole = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
+            read *= whole[:, None]
+            tl.store(inverse + lead * length + i, whole, stored & (tl.program_id(1) == 0))
+        if of is not None:
+            y = tl.load(of + i[:, None] * of_row + e[None, :], on_left[:, None] & (e < width)[None, :], 0.0).to(DTYPE)
+            read = OUT_SLOPE(y, OUT_MAP(y), read)
+        if seen is not None:
+            read = tl.where(on_left[:, None], read, 0.0)
+        tl.store(out + i[:, None] * out_row + e[None, :], read, stored[:, None] & (e < width)[None, :])
 
 
 @triton.jit

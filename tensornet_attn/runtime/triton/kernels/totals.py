@@ -1,0 +1,137 @@
+"""`weighted_total` by Triton kernels, which read each tensor once."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tensornet_attn.runtime.operations import applied, asks_gradients, is_plain, plain_gradients
+from tensornet_attn.runtime.products import weighted_total
+from tensornet_attn.runtime.triton.configure import padded
+from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
+from tensornet_attn.runtime.triton.kernels.totals_kernels import weighted_gradients, weighted_totals
+
+MOST_TERMS = 4
+TILE = 4096  # numbers of each tensor that a program reads at once
+WIDEST = 512  # columns of a tile
+PARTS = 2048  # programs that sum gradients of weights
+
+
+def triton_weighted_total(values: list[Tensor], weights: list[Tensor | None]) -> Tensor:
+    """`weighted_total`, with the same arguments; by torch where kernels do not apply, or would be watched."""
+    given = [*values, *weights]
+    if not fits_totals(values, weights) or not is_plain(given):
+        return weighted_total(values, weights)
+    if asks_gradients(*given):
+        return applied(WeightedTotal, len(values), *given)
+    return total_by_kernel(values, weights)
+
+
+def fits_totals(values: list[Tensor], weights: list[Tensor | None]) -> bool:
+    """Whether kernels apply: values of one shape, dtype and device; weights like their trailing dimensions."""
+    first = values[0]
+    same = all((x.shape, x.dtype, x.device) == (first.shape, first.dtype, first.device) for x in values)
+    if not same or len(values) > MOST_TERMS or not first.numel():
+        return False
+    return all(
+        w is None
+        or (w.dtype == first.dtype and w.device == first.device and w.is_contiguous() and columns_of(w, first))
+        for w in weights
+    )
+
+
+def columns_of(weight: Tensor, x: Tensor) -> tuple[int, int] | None:
+    """How the trailing dimensions of x share the entries of a weight: entry `i // below % size` for column i."""
+    shape = weight.shape
+    while shape and shape[0] == 1:
+        shape = shape[1:]
+    own = len(shape)
+    while own and shape[own - 1] == 1:
+        own -= 1
+    if len(shape) > x.ndim or shape[:own] != x.shape[x.ndim - len(shape) : x.ndim - len(shape) + own]:
+        return None
+    return math.prod(x.shape[x.ndim - len(shape) + own :]), weight.numel()
+
+
+def inner_of(x: Tensor, weights: list[Tensor | None]) -> int:
+    """The number of columns: of the trailing dimensions that the weights span, and of more if these are few."""
+    span, inner, sizes = max(math.prod(columns_of(w, x)) for w in weights if w is not None), 1, [*x.shape]
+    while sizes and (inner < span or inner * sizes[-1] <= WIDEST):
+        inner *= sizes.pop()
+    return inner
+
+
+def filled(given: list) -> list:
+    """The list, extended to MOST_TERMS entries."""
+    return [*given, *[None] * (MOST_TERMS - len(given))]
+
+
+def spread_of(x: Tensor, weights: list[Tensor | None]) -> tuple[list[int], int, int, dict]:
+    """The divisors and sizes of the weights, the rows and columns, and the tile, for tensors like x."""
+    inner = inner_of(x, weights)
+    wide = min(WIDEST, padded(inner))
+    pairs = filled([(1, 1) if w is None else columns_of(w, x) for w in weights])
+    pairs = [(1, 1) if pair is None else pair for pair in pairs]
+    tile = {"DTYPE": tile_type(sums_of(x)), "ROWS": max(1, TILE // wide), "INNER": wide, "num_warps": 4}
+    return [*(below for below, _ in pairs), *(size for _, size in pairs)], x.numel() // inner, inner, tile
+
+
+def total_by_kernel(values: list[Tensor], weights: list[Tensor | None]) -> Tensor:
+    """The total, contiguous."""
+    values = [x.contiguous() for x in values]
+    places, rows, inner, tile = spread_of(values[0], weights)
+    out = torch.empty_like(values[0])
+    with torch.cuda.device_of(out):
+        weighted_totals[(-(-rows // tile["ROWS"]), -(-inner // tile["INNER"]))](
+            *filled(values), *filled(weights), out, *places, rows, inner, **tile
+        )
+    return out
+
+
+class WeightedTotal(torch.autograd.Function):
+    """The total of `count` values, each times a weight or not."""
+
+    @staticmethod
+    def forward(ctx, count, *given):
+        """Saves the operands."""
+        values, weights = [x.contiguous() for x in given[:count]], given[count:]
+        ctx.count = count
+        ctx.save_for_backward(*values, *weights)
+        return total_by_kernel(values, weights)
+
+    @staticmethod
+    def backward(ctx, g):
+        """The gradients of values and weights; by torch if they are differentiated in turn, or batched."""
+        wanted, count, given = ctx.needs_input_grad[1:], ctx.count, ctx.saved_tensors
+        values, weights = given[:count], given[count:]
+        if torch.is_grad_enabled() or not is_plain((g, *given)):
+            some = [x for x in given if x is not None]
+            asked = [one for one, x in zip(wanted, given, strict=True) if x is not None]
+
+            def total(*operands):
+                own = iter(operands)
+                return weighted_total(*([x if x is None else next(own) for x in side] for side in (values, weights)))
+
+            found = iter(plain_gradients(total, some, asked, g))
+            return None, *(x if x is None else next(found) for x in given)
+        return None, *gradients_by_kernel(g.contiguous(), values, weights, wanted[:count], wanted[count:])
+
+
+def gradients_by_kernel(g: Tensor, values, weights, of_values, of_weights) -> list[Tensor | None]:
+    """The gradients of the values and weights that are asked for, the others None."""
+    dx = [torch.empty_like(g) if one and w is not None else None for one, w in zip(of_values, weights, strict=True)]
+    places, rows, inner, tile = spread_of(g, weights)
+    blocks = -(-rows // tile["ROWS"])
+    span = max(1, blocks // PARTS)
+    parts = g.new_empty(MOST_TERMS, -(-blocks // span), inner, dtype=sums_of(g))
+    read = [x if one else None for x, one in zip(values, of_weights, strict=True)]
+    with torch.cuda.device_of(g):
+        weighted_gradients[(parts.shape[1], -(-inner // tile["INNER"]))](
+            g, *filled(read), *filled(weights), *filled(dx), parts, *places, rows, inner, span, **tile
+        )
+    dx = [g if one and w is None else own for one, w, own in zip(of_values, weights, dx, strict=True)]
+    dw = [
+        parts[t].sum(0).view(-1, w.numel(), places[t]).sum((0, 2)).view(w.shape).to(w.dtype) if one else None
+        for t, (one, w) in enumerate(zip(of_weights, weights, strict=True))
+    ]
+    return [*dx, *dw]

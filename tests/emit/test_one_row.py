@@ -1,0 +1,113 @@
+"""Sums over keys that all queries read alike: one row stands for them, unless a call has a mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tensornet_attn as ta
+
+F64 = torch.float64
+
+
+def design(**changed: str | dict[str, Any]) -> dict[str, Any]:
+    return {
+        "tensornet": 1,
+        "name": "pooled",
+        "legs": {"n": "query", "m": "key", "f": 6, "h": "head 2", "d": 3, "e": 3},
+        "inputs": {"x": "n f", "memory": {"legs": "m f", "default": "x"}},
+        "weights": {"Wq": "f h d", "Wk": "f h d", "Wv": "f h e", "Wo": "h e f"},
+        "constants": {"each": {"legs": "n", "value": "ones"}},
+        "diagram": {
+            "Q": "x[n f] Wq[f h d] -> n h d",
+            "K": "memory[m f] Wk[f h d] -> m h d",
+            "V": "memory[m f] Wv[f h e] -> m h e",
+            "S": {"sum": "m", "of": "each[n] K[m h d] V[m h e] -> n m h d e"},
+            "R": {"map": "tanh", "of": "S"},
+        }
+        | changed
+        | {"y": changed.get("y", "Q[n h d] R[n h d e] Wo[h e f] -> n f")},
+        "output": "y",
+    }
+
+
+BROADCAST = {
+    "a map": {},
+    "a sum over another leg": {
+        "R": {"sum": "d", "of": "S"},
+        "q": {"sum": "d", "of": "Q"},
+        "y": "q[n h] R[n h e] Wo[h e f] -> n f",
+    },
+    "products": {
+        "R": "S[n h d e] W[h e] -> n h d e",
+        "T": "R[n h d e] S[n h d e] -> n h d e",
+        "y": "Q[n h d] T[n h d e] Wo[h e f] -> n f",
+    },
+}
+WHOLE = {
+    "a softmax": {"R": {"softmax": "e", "of": "S"}},
+    "a norm": {"R": {"rmsnorm": "e", "of": "S"}},
+    "nothing else": {
+        "Q": "memory[m f] Wq[f h d] -> m h d",
+        "S": {"sum": "m", "of": "each[n] K[m h d] Q[m h d] V[m h e] -> n m h d e"},
+        "T": {"sum": "d", "of": "R"},
+        "y": "T[n h e] Wo[h e f] -> n f",
+    },
+}
+
+
+def agree(given: dict[str, Any], n: int, m: int, hidden: float | None = None, **masks: Any) -> None:
+    layer, plain = (make(ta.load(given), dtype=F64) for make in (ta.compile, ta.reference))
+    plain.load_state_dict(layer.state_dict())
+    x, memory = (torch.randn(2, size, 6, dtype=F64) for size in (n, m))
+    if hidden is not None:
+        memory[:, :1] = hidden
+    results = []
+    for own in (layer, plain):
+        leaves = [x.clone().requires_grad_(), memory.clone().requires_grad_()]
+        y = own(*leaves, **masks)
+        wanted = [*leaves, *own.parameters()]
+        results.append([y, *torch.autograd.grad(y.square().sum(), wanted, materialize_grads=True)])
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("given", BROADCAST.values(), ids=BROADCAST)
+@pytest.mark.parametrize(("n", "m"), [(5, 5), (1, 4), (4, 1), (3, 0), (0, 3)])
+def test_one_row_is_read_by_all_queries(given, n: int, m: int) -> None:
+    whole = design(**given)
+    if "T" in given:
+        whole["weights"]["W"] = "h e"
+    assert "outer_sums(" in ta.compile(ta.load(whole)).source
+    agree(whole, n, m)
+    agree(whole, n, m, mask=torch.rand(n, m) > 0.4)
+    agree(whole, n, m, hidden=1e6, key_mask=torch.arange(m).expand(2, m) > 0)
+
+
+@pytest.mark.parametrize("given", WHOLE.values(), ids=WHOLE)
+def test_readers_that_do_not_broadcast_read_all_rows(given) -> None:
+    source = ta.compile(ta.load(design(**given))).source
+    assert "outer_sums(" not in source
+    assert "one_row" not in source
+    agree(design(**given), 5, 4)
+
+
+def test_products_of_the_keys_are_not_formed() -> None:
+    layer = ta.compile("glfish")
+    assert "KV_k" not in layer.source
+    assert "one_row=mask is None" in layer.source
+    assert "one_row" not in ta.compile("glfish", causal=True).source
+
+
+def test_hidden_keys_that_are_not_numbers_reach_no_query() -> None:
+    layer = ta.compile(ta.load(design()), dtype=F64)
+    memory = torch.randn(2, 4, 6, dtype=F64)
+    memory[:, 0] = float("nan")
+    x = torch.randn(2, 5, 6, dtype=F64)
+    y = layer(x, memory.requires_grad_(), key_mask=torch.arange(4).expand(2, 4) > 0)
+    (found,) = torch.autograd.grad(y.sum(), memory)
+    torch.testing.assert_close(y, layer(x, memory[:, 1:].detach()))
+    assert found[:, 0].eq(0).all()
+    assert found.isfinite().all()
