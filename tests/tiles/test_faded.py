@@ -58,3 +58,12 @@ def test_what_is_not_finite_stays(bad: float, weight: str) -> None:
         results.append((y.isfinite(), gradient.isfinite()))
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_queries_that_see_no_key() -> None:
+    """The first queries are before all keys: no block of theirs begins at a key."""
+    window = STEEP.replace("softmax: m", 'softmax: m\n    mask: "causal(5) and window(700, 0)"')
+    oracle, module = compared(window, causal=False)
+    check(oracle, module, 16, (1500, 1100))

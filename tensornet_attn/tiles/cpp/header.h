@@ -245,6 +245,10 @@ inline void turn(real* to, const real* from, long step, long length, long width)
 }
 
 inline long last_block(long end) { return end > 0 ? (end - 1) / KEYS * KEYS : -1; }
+// The blocks from `begin` to `last`, those up to the `middle` backwards first; after the last one comes one beyond all.
+inline long next_block(long start, long begin, long middle) {
+  return start > middle ? start + KEYS : start > begin ? start - KEYS : middle + KEYS;
+}
 inline void fill(real* to, long count, real value) { for (long i = 0; i < count; ++i) to[i] = value; }
 // The sums of a row up to each key, or from each key on, after what the blocks before it add up to; returns the last one.
 template <bool reverse> inline real running(real* to, long keys, real sum) {
@@ -353,4 +357,45 @@ inline bool tame(const real* x, long rows, long step, long width) {
   for (long i = 0; i < rows; ++i)
     for (long c = 0; c < width; ++c) found &= std::fabs(x[i * step + c]) < real(1e15);
   return found;
+}
+// What numbers lie between; `most`: the sizes that roundings are relative to.
+struct Range { double low, high, most; };
+inline Range within(double low, double high) { return {low, high, tl::maximum(std::fabs(low), std::fabs(high))}; }
+inline Range as_long_as(double size) { return within(-size, size); }
+inline Range within_all(const real* x, long rows, long step, long width) {
+  real low = *x, high = *x;
+  for (long i = 0; i < rows; ++i)
+    for (long c = 0; c < width; ++c) {
+      low = tl::minimum(low, x[i * step + c]);
+      high = tl::maximum(high, x[i * step + c]);
+    }
+  return within(low, high);
+}
+inline Range operator+(Range a, Range b) { return {a.low + b.low, a.high + b.high, a.most + b.most}; }
+inline Range operator*(Range a, Range b) {
+  const double p = a.low * b.low, q = a.low * b.high, r = a.high * b.low, s = a.high * b.high;
+  return {tl::minimum(tl::minimum(p, q), tl::minimum(r, s)), tl::maximum(tl::maximum(p, q), tl::maximum(r, s)), a.most * b.most};
+}
+inline Range size_of(Range x) {
+  const double high = tl::maximum(std::fabs(x.low), std::fabs(x.high));
+  return {x.low <= 0 && x.high >= 0 ? 0 : tl::minimum(std::fabs(x.low), std::fabs(x.high)), high, x.most};
+}
+inline double longest(const real* x, long rows, long step, long width) {
+  real most = 0;
+  for (long i = 0; i < rows; ++i) {
+    real sum = 0;
+    for (long c = 0; c < width; ++c) sum += x[i * step + c] * x[i * step + c];
+    most = tl::maximum(most, sum);
+  }
+  return 1.0001 * std::sqrt((double)most);
+}
+// Whether exp of scores less than these is 0, given the least number that a row subtracts.
+inline bool far(Range scores, const real* rows, long many) {
+  double least = INFINITY;
+  bool known = true;
+  for (long i = 0; i < many; ++i) {
+    known &= rows[i] == rows[i];
+    least = tl::minimum(least, rows[i]);
+  }
+  return known && scores.high - least + 1e-5 * scores.most < (sizeof(real) == 4 ? -90 : -750);
 }

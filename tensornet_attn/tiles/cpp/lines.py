@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.tiles.cpp.faded import without_faded
 from tensornet_attn.tiles.cpp.passes import Pass, fresh, is_rows
 from tensornet_attn.tiles.cpp.places import Env, Where
 from tensornet_attn.tiles.loops import Loop, Statement
-from tensornet_attn.tiles.model import Node, Unfit, below
+from tensornet_attn.tiles.model import Node, Unfit
 
 LIVE = ["live |= part != 0;"]
 START = {"add": "0", "max": "-INFINITY", "lse": "-INFINITY"}
@@ -71,26 +72,9 @@ class Lines(Pass):
             return self.lines(items, {})
         at = next(i for i, item in enumerate(items) if isinstance(item, Statement) and self.fading in item.makes)
         end = next((i for i in range(at, len(items)) if not is_rows(items[i])), len(items))
-        first, rest = self.lines(items[:end], {}), self.lines(items[end:], {})
         after = [one for item in items[end:] for one in ([item] if isinstance(item, Statement) else item.statements())]
-        return ["bool live = false;", *first, f"if (live || !({self.tame(after)})) {{", *indented(rest), "}"]
-
-    def tame(self, statements: Iterable[Statement]) -> str:
-        """Whether what some statements multiply weights by is far from the largest number."""
-        found = list[str]()
-        known = {node for node in (self.fading,) if node is not None}
-        for node in below([arg for one in statements for arg in self.args_of(one)], known, self.instead):
-            rows, width = [*map(self.count, node.axes), "1", "1"][:2]
-            if node.op == "load":
-                at, step = self.address(node, {}, Where({}, self.entry.origin)), self.rows_step(node)
-            elif node.op == "gradient":
-                at, step = self.result_at("gradient", node.data[0], node.axes, {}), width
-            elif node.op == "sums":
-                at, step = "sums", "1"
-            else:
-                continue
-            found.append(f"tame({at}, {rows}, {step}, {width})")
-        return " && ".join(found) or "true"
+        early = not self.saved  # the backward reads what the forward saves of a block
+        return without_faded(self, self.lines(items[:end], {}), self.lines(items[end:], {}), after, early)
 
     def lines(self, items: Iterable[Loop | Statement], env: Env) -> list[str]:
         """The lines of some items; what is of rows side by side shares one loop over them."""

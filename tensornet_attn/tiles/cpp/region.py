@@ -120,17 +120,18 @@ class RegionText:
         stored = [f"real* {n} = {n}_all + start / KEYS * ({count} * {size});" for n, (count, size) in kept.items()]
         zeros = [f"fill({name}, {self.program.tiles(node.heads)} * QUERIES, 0);" for node, name in text.carries.items()]
         near_first = text.fading is not None and not text.carries
-        reverse = near_first or any(node.data[0] for node in text.carries)
-        return Printed(text, [*zeros, *self.over_keys([*stored, *lines], reverse)])
+        reverse = any(node.data[0] for node in text.carries)
+        return Printed(text, [*zeros, *self.over_keys([*stored, *lines], reverse, near_first)])
 
     def count(self, buffers: Iterable[Buffer]) -> None:
         tiles = sum(one.count * {"TILE": 1, "WIDE": 2}.get(one.size, 0) for one in buffers)
         self.tiles = max(self.tiles, tiles)
 
-    def over_keys(self, lines: list[str], reverse: bool) -> list[str]:
+    def over_keys(self, lines: list[str], reverse: bool, near_first: bool) -> list[str]:
         """Lines for each block of keys that some mask shows, in a variant that masks hide nothing of.
 
-        `reverse`: from the last block to the first.
+        `reverse`: from the last block to the first; `near_first`: from the queries' own block to the first, and then
+        those behind.
         """
         program, areas = self.program, self.areas()
         near, far = distances(areas) or (1, 0)
@@ -138,10 +139,16 @@ class RegionText:
         begin = f"tl::maximum(0L, {shift} - {int(far)}) / KEYS * KEYS" if far < inf else "0"
         end = f"tl::minimum(key_end, {shift} + rows + {int(-near)})" if near > -inf else "key_end"
         others = [] if all(area.by_distance for area in areas) else [meets(area) for area in areas]
+        loop = f"long start = {begin}; start < {end}; start += KEYS"
+        if near_first:  # the largest scores soon: then those of far keys weigh nothing
+            bounds = f"begin = {begin}, last = last_block({end})"
+            middle = f"middle = tl::minimum(last, tl::maximum(begin, last_block({shift} + rows)))"
+            start = "start = begin > last ? last + 1 : middle"
+            loop = f"long {bounds}, {middle}, {start}; start <= last; start = next_block(start, begin, middle)"
+        elif reverse:
+            loop = f"long start = last_block({end}); start >= {begin}; start -= KEYS"
         found = [
-            f"for (long start = last_block({end}); start >= {begin}; start -= KEYS) {{"
-            if reverse
-            else f"for (long start = {begin}; start < {end}; start += KEYS) {{",
+            f"for ({loop}) {{",
             "  const long keys = tl::minimum(KEYS, key_end - start);",
             *([f"  if (!({' || '.join(others)})) continue;"] if others else []),
         ]
