@@ -98,6 +98,10 @@ inline real power_of(real x, real p) {
   return std::pow(x, p);
 }
 template <class A> inline const A* row_of(const A* mask, long at) { return mask ? mask + at : nullptr; }
+inline bool none_of(const unsigned char* mask, long rows, long step, long keys) {
+  for (long i = 0; i < rows; ++i) if (std::memchr(mask + i * step, 1, keys)) return false;
+  return true;
+}
 template <int mode> inline real biased(real x, const real* bias, long j) {
   if constexpr (mode == 2) return bias ? x + bias[j] : x;
   else return x;

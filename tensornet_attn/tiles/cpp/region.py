@@ -13,7 +13,7 @@ from tensornet_attn.ops import MAPS
 from tensornet_attn.tiles.cpp.lines import Chain, Lines, indented, nested
 from tensornet_attn.tiles.cpp.passes import Buffer
 from tensornet_attn.tiles.cpp.places import Places, Where
-from tensornet_attn.tiles.model import ROWS, Node, Program, below, vanishes
+from tensornet_attn.tiles.model import ROWS, At, Node, Program, below, vanishes
 
 
 @dataclass
@@ -158,11 +158,24 @@ class RegionText:
             found.append(
                 "  const unsigned char* key_seen = key_mask ? key_mask + batch * key_mask_step[0] + start : nullptr;"
             )
+            found += self.unseen()
         found += ["  auto visit = [&](auto mode) {", "    constexpr int MODE = decltype(mode)::value;"]
         found += [*indented(indented(lines)), "  };"]
         edge = f"if ({' || '.join(self.edges())}) visit(Mode<1>{{}}); else " if self.edges() else ""
         masked = "if (masked) visit(Mode<2>{}); else " if program.masks else ""
         return [*found, f"  {masked}{edge}visit(Mode<0>{{}});", "}"]
+
+    def unseen(self) -> list[str]:
+        """Leaves out blocks of keys that the call's masks hide."""
+        program = self.program
+        if not vanishes(program.exit.maps):
+            return []
+        found = ["  if (key_seen && none_of(key_seen, 1, 0, keys)) continue;"]
+        if all(leg in self.programs and program.heads[leg] == 1 for leg in program.others):
+            at = self.places.mask_at(At("" for _ in program.others), {}).replace("(first + i)", "first")
+            step = f"mask_step[{1 + len(program.others)}]"
+            found.append(f"  if (mask_seen && none_of(mask_seen + {at}, rows, {step}, keys)) continue;")
+        return found
 
     def areas(self) -> Areas:
         """The areas outside which no part of the result reads anything."""
