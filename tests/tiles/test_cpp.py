@@ -102,9 +102,9 @@ def test_small_numbers_of_rows_do_not_transpose_keys() -> None:
 
 def test_a_mask_leaves_out_blocks_that_it_hides() -> None:
     (region,) = regions(masked("prefix(p)", own=False))
-    assert "continue;" in region.text
+    assert re.search(r"if \(!\(.*continue;", region.text)
     (region,) = regions(masked("window(w, 0)", own=False))
-    assert "continue;" not in region.text
+    assert not re.search(r"if \(!\(.*continue;", region.text)
     assert "start < tl::minimum(key_end" in region.text
 
 
