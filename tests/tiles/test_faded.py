@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tests.random_call import F64
+from tests.random_call import F64, assert_same, results
 from tests.tiles.test_cpp import check, compared, needs_compiler, regions
 
 STEEP = """
@@ -67,3 +67,15 @@ def test_queries_that_see_no_key() -> None:
     window = STEEP.replace("softmax: m", 'softmax: m\n    mask: "causal(5) and window(700, 0)"')
     oracle, module = compared(window, causal=False)
     check(oracle, module, 16, (1500, 1100))
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["stick_breaking", "cope"])
+def test_blocks_that_masks_of_the_call_hide(name: str) -> None:
+    oracle, module = compared(ta.load(name, legs={"f": 16, "h": 2}), causal=True)
+    x = torch.randn(2, 700, 16, generator=torch.Generator().manual_seed(0), dtype=F64)
+    place = torch.arange(700)
+    padding, documents = torch.stack([place < 300, place >= 290]), place // 280
+    for options in ({"key_mask": padding}, {"mask": documents[:, None] == documents}):
+        assert_same(results(module, [x], options), results(oracle, [x], options))
