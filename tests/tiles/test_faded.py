@@ -71,9 +71,9 @@ def test_queries_that_see_no_key() -> None:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["stick_breaking", "cope"])
-def test_blocks_that_masks_of_the_call_hide(name: str) -> None:
-    oracle, module = compared(ta.load(name, legs={"f": 16, "h": 2}), causal=True)
+@pytest.mark.parametrize(("name", "own"), [("stick_breaking", {}), ("cope", {"p": 9})])
+def test_blocks_that_masks_of_the_call_hide(name: str, own: dict[str, int]) -> None:
+    oracle, module = compared(ta.load(name, legs={"f": 16, "h": 2} | own), causal=True)
     x = torch.randn(2, 700, 16, generator=torch.Generator().manual_seed(0), dtype=F64)
     place = torch.arange(700)
     padding, documents = torch.stack([place < 300, place >= 290]), place // 280
