@@ -49,7 +49,7 @@ DESIGNS = [
     "fox",
     "differential",
 ]
-DESIGNS += ["gemma2", "epa_xl", "thsa", "l2_attention", "mish", "thsa_kron"]
+DESIGNS += ["gemma2", "epa_xl", "thsa", "l2_attention", "mish", "thsa_kron", "diffllama"]
 
 
 def regions(source: Any, **options: Any) -> list[Region]:
