@@ -226,10 +226,12 @@ def _one_row(graph: Graph, step: Step) -> bool:
         return False
     narrow = {step.name}
     for reader in graph.steps:
-        uses = [use for use in reader.op.uses if query in use.legs]
-        if not any(use.name in narrow for use in uses):
+        own = [use for use in reader.op.uses if use.name in narrow]
+        if not own:
             continue
-        box = reader.box
+        if not all(query in use.legs for use in own):  # read along another leg
+            return False
+        box, uses = reader.box, [use for use in reader.op.uses if query in use.legs]
         fits = box is not None and (OPS[box.kind].elementwise or (OPS[box.kind].is_sum and box.leg != query))
         if query not in reader.legs or not (fits or reader.contraction is not None):
             return False
