@@ -45,6 +45,19 @@ diagram:
   D: C[h n m] B[h n m] -> h n m
   U: D[h n m] Pw[h e] -> e n m
 """
+MIXED_MAPS = """
+name: mixed_maps
+extends: talking_heads
+legs: {f: 12, g: head 3, h: head 2, e: head 2}
+diagram:
+  S: Pl[g h] Q[n g d] K[m g d] -> h n m
+  up: {cumsum: m, of: {map: sigmoid, of: S}}
+  T: {map: tanh, of: up}
+  down: {reverse_cumsum: m, of: T}
+  A:
+    softmax: m
+    of: down
+"""
 RUNNING = {
     "D": {"map": "MAP", "of": "E"},
     "R": {"reverse_cumsum": "m", "of": "D"},
@@ -59,7 +72,13 @@ def walks(text: str) -> str:
 
 @pytest.mark.parametrize(
     ("source", "forward", "backward"),
-    [("stick_breaking", "<", "<>"), ("cope", "<", "<>"), (BOTH_WAYS, "><>", "><><>"), ("mhsa", ">", ">")],
+    [
+        ("stick_breaking", "<", "<>"),
+        ("cope", "<", "<>"),
+        (BOTH_WAYS, "><>", "><><>"),
+        (MIXED_MAPS, "><>", "><>>><"),
+        ("mhsa", ">", ">"),
+    ],
 )
 def test_passes_walk_the_way_of_the_sums_that_they_make(source: str, forward: str, backward: str) -> None:
     (region,) = regions(source)
@@ -121,7 +140,9 @@ def test_hats_beyond_their_table(of: str, width: str) -> None:
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize(("source", "causal"), [(BOTH_WAYS, True), (BOTH_WAYS, False), (OF_MAPS, False)])
+@pytest.mark.parametrize(
+    ("source", "causal"), [(BOTH_WAYS, True), (BOTH_WAYS, False), (OF_MAPS, False), (MIXED_MAPS, False)]
+)
 def test_sums_both_ways(source: str, causal: bool) -> None:
     oracle, module = compared(source, causal=causal)
     check(oracle, module, 12, (150, 150) if causal else (290, 150))

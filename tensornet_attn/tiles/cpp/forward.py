@@ -35,7 +35,7 @@ def forward(region: RegionText) -> str:
         wanted(statistics, program.maps)
         passes, more = twice(region, statistics)
     buffers = [f"real* {name} = arena.take({max(region.maps, 1)} * QUERIES);" for name in ("m_i", "l_i", "alpha")]
-    if statistics.stored:
+    if any(text.stored for text in statistics.chain.passes):
         buffers.append(f"real* most_then = arena.take({region.maps} * QUERIES * key_blocks);")
     lines = [
         *region.opening([], ["out", "lse", *region.optional]),
@@ -99,8 +99,8 @@ def twice(region: RegionText, statistics: Lines) -> tuple[list[Printed], list[Pr
         same[nodes.node("powers", (), node.axes, node.name, node.data[:2])] = node
     for text in statistics.chain.passes:
         text.stored = {*region.program.maps}
-    many = len([text for text in statistics.chain.passes if text.ends])
     found = in_turn(region, statistics, later, same=same)
+    many = len([text for text in statistics.chain.passes if text.ends])
     return found[:many], found[many:]
 
 
