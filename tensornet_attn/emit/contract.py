@@ -260,9 +260,11 @@ def _weighted_term(writer: Writer, term: Term, want: Legs) -> tuple[Value, Value
     value, step = writer.value(use), writer.graph.step.get(use.name)
     if value.level != PRODUCT:
         return (value, None) if value.batched and {*value.legs} == {*want} and sequence & {*want} else None
-    parts = step.contraction.terms if step is not None and step.contraction is not None else ()
-    if len(parts) != 1 or parts[0].coefficient != ONE or len(parts[0].factors) != 2 or use.legs != step.legs:
+    if step is None or step.contraction is None or use.legs != step.legs:
         return None
-    one, other = sorted(map(writer.value, parts[0].factors), key=lambda factor: factor.batched)
+    part, *others = step.contraction.terms
+    if others or part.coefficient != ONE or len(part.factors) != 2:
+        return None
+    one, other = sorted(map(writer.value, part.factors), key=lambda factor: factor.batched)
     weighs = not one.batched and {*one.legs} <= {*want} - sequence and {*other.legs} == {*want} and other.batched
     return (other, one) if weighs and sequence & {*want} else None

@@ -54,8 +54,7 @@ def _registration(writer: Writer, made: Region, name: str, operands: list[Operan
         sides = tuple(len(program.widths.get(axis, (axis,))) for axis in operand.axes)
         shared = any(leg not in operand.heads for leg in made.programs)
         found.append((place, order, tuple(map(size, legs)), len(operand.heads), sides, shared))
-    inside = [leg for leg in program.legs if leg in program.heads and leg not in made.programs]
-    heads = [*(leg for leg in made.programs), *inside]
+    heads = made.places.laid
     after = [leg for leg in program.legs if leg not in heads and leg != program.query]
     laid = [leg for leg in (*heads, program.query, *after) if leg in program.legs]
     order = tuple(laid.index(leg) for leg in result)
@@ -65,7 +64,7 @@ def _registration(writer: Writer, made: Region, name: str, operands: list[Operan
         f"operands=({', '.join(map(repr, found))},)",
         f"masks={masks}",
         f"result=({before}, {tuple(map(size, after))}, {order})",
-        f"programs={prod(graph.leg[leg].size or 1 for leg in made.programs)}",
+        f"programs={prod(map(made.places.programs_of, made.programs))}",
         f"maps={made.maps}",
         f"gradients={tuple(dict.fromkeys(made.gradients))}",
         *([f"saves={made.saves}", f"memory={writer.memory}"] if made.saved else []),

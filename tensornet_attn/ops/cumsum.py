@@ -8,7 +8,7 @@ from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Tensor, Term, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, Value
-from tensornet_attn.ops.given import Checker, Lines, Run
+from tensornet_attn.ops.given import Checker, KernelTiles, Lines, Run, Tile
 from tensornet_attn.ops.given import Tensor as Values
 from tensornet_attn.ops.model import BoxModel, LegName, Masks, Operand
 from tensornet_attn.ops.operation import Operation
@@ -78,6 +78,11 @@ class CumSumOperation(Operation):
     def emit_masked(self, lines: Lines, step: Step, box: Box, value: Value, keep: str, bias: str) -> None:
         text = lines.call(f"masked_{self.kind}", value.text, *([] if keep == "None" else [keep]))
         lines.bind(step.name, text, value.legs)
+
+    def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
+        x, visible = tiles.masked(box.operand("of"))
+        kept = tiles.nodes.node("keep", (x, visible), x.axes, step.name)
+        return tiles.nodes.node("running", (kept,), x.axes, step.name, (self.reverse,))
 
 
 class ReverseCumSumOperation(CumSumOperation):

@@ -35,7 +35,7 @@ class Native(Tiles):
         made, target = _region(graph, step), context.target
         if not made.saved or not target.backward or target.linear_memory:
             return super().describe(graph, step, context)
-        pairs = target.batch * prod(graph.leg[leg].size or 1 for leg in made.programs)
+        pairs = target.batch * prod(map(made.places.programs_of, made.programs))
         for side, block in zip(made.program.pair, made.block, strict=True):
             pairs *= -(-context.sizes[side] // block) * block
         many = {node: pairs * made.program.tiles(node.heads) for node in made.saved}

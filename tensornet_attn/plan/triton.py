@@ -31,6 +31,8 @@ class Tiles(Implementation[Group]):
     def fit(self, graph: Graph, step: Step) -> Program:
         """The program of a kernel. Raises Unfit."""
         program = tile_program(graph, step)
+        if running := next((node for node in below([program.exit.maps]) if node.op == "running"), None):
+            raise Unfit(f"Triton kernels have no sums that run along keys, as '{running.name}' does")
         gradients(program)
         return program
 

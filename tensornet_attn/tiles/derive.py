@@ -114,16 +114,17 @@ class _Blocks(Backward):
         for node in reversed(narrow):
             if node in self.parts:
                 self.back(node, self.whole(node))
-        self.check()
+        self.check(every)
         kept = tuple((node, self.maps[node]) for node in self.program.maps if node in self.maps)
         return Gradients(tuple(self.totals.items()), tuple(self.leaves.items()), kept)
 
-    def check(self) -> None:
+    def check(self, every: list[Node]) -> None:
         """Raises Unfit unless one kernel computes the gradient of every tile of each operand."""
         _, key = self.pair
         read = {leaf.data[0] for leaf in self.leaves if leaf.op != "bias"}
+        loaded = {node.data[0] for node in every if node.op == "load"}
         for number, operand in enumerate(self.program.operands):
-            if number not in read:
+            if number in loaded - read:
                 raise Unfit(f"'{operand.use.name}' is read by no map")
         for leaf, d in self.leaves.items():
             for axis, other in ((key, "keys"), *((leg, "relative positions") for leg in self.program.relative)):
@@ -233,6 +234,18 @@ def _again(back: Backward, node: Node, d: Node) -> None:
     back.give(node.args[0], back.nodes.node(node.op, (d,), node.axes, f"d_{node.args[0].name}", node.data))
 
 
+def _running(back: Backward, node: Node, d: Node) -> None:
+    """A sum that runs along keys has a gradient that runs the other way."""
+    (reverse,) = node.data
+    back.give(node.args[0], back.nodes.node("running", (d,), node.axes, f"d_{node.args[0].name}", (not reverse,)))
+
+
+def _between(back: Backward, node: Node, d: Node) -> None:
+    d = back.nodes.spread(d, node.axes)
+    back.leaf(node, d)
+    back.give(node.args[0], back.nodes.mul(d, back.nodes.node("incline", node.args, node.axes, node.name, node.data)))
+
+
 _WITHOUT = ("number", "distance", "constant", "drawn", "visible", "both", "either")  # nodes without a gradient
 RULES: dict[str, Rule] = {
     "add": _add,
@@ -247,6 +260,8 @@ RULES: dict[str, Rule] = {
     "hide": _hide,
     "inside": _again,
     "drop": _again,
+    "running": _running,
+    "between": _between,
 }
 
 

@@ -50,6 +50,8 @@ class Node:
     | equal | 1 if its arguments are equal, otherwise 0 |
     | shift, unshift | from relative positions to keys, and back; zero outside the keys |
     | entry | the entries of an operand at the distance of query and key: data = (number of the operand, index, reach) |
+    | between, incline | interpolated entries of an operand, and their derivative, see `cpp/lookups.py`: data = (number
+      of the operand, its index without that of the entries, the place of the latter, the number of entries) |
     | bias | the float mask of the call: data = (index,) |
     | visible | where a mask leaves pairs visible: data = (number of the mask, index) |
     | both, either | logical and, logical or of its arguments |
@@ -59,6 +61,7 @@ class Node:
     | statistic | for each row of a map the log of the sum, or 1 / (sum + eps): data = (number of the map, its index) |
     | softened | of (x, seen, statistic): exp(x - lse) where visible |
     | keep, hide | of (x, seen): x where visible; otherwise zero, or data = (a number,) |
+    | running | the sum of its argument up to each key, or, if data = (True,), from each key on |
     | inside | x, but zero after the last query and after the last key |
     | drop | dropout: data = (stream, tree, legs, index) |
     | gradient, sums, sum_over_blocks | in the backward: of the result, rows of sum(A dA), an accumulator |

@@ -49,7 +49,7 @@ DESIGNS = [
     "fox",
     "differential",
 ]
-DESIGNS += ["gemma2", "epa_xl", "thsa", "l2_attention", "mish"]
+DESIGNS += ["gemma2", "epa_xl", "thsa", "l2_attention", "mish", "thsa_kron", "diffllama"]
 
 
 def regions(source: Any, **options: Any) -> list[Region]:
@@ -102,9 +102,9 @@ def test_small_numbers_of_rows_do_not_transpose_keys() -> None:
 
 def test_a_mask_leaves_out_blocks_that_it_hides() -> None:
     (region,) = regions(masked("prefix(p)", own=False))
-    assert "continue;" in region.text
+    assert re.search(r"if \(!\(.*continue;", region.text)
     (region,) = regions(masked("window(w, 0)", own=False))
-    assert "continue;" not in region.text
+    assert not re.search(r"if \(!\(.*continue;", region.text)
     assert "start < tl::minimum(key_end" in region.text
 
 
@@ -149,8 +149,9 @@ def test_sinks_tables_and_masks_that_are_no_interval() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DESIGNS)
 def test_values_and_gradients(name: str) -> None:
-    oracle, module = compared(ta.load(name, legs=THSA if name == "thsa" else {"f": 64}))
-    check(oracle, module, 16 if name == "thsa" else 64)
+    width = {"thsa": 16, "thsa_kron": 128}.get(name, 64)  # at 128, a program of thsa_kron has 8 of 16 tiles of a leg
+    oracle, module = compared(ta.load(name, legs=THSA if name == "thsa" else {"f": width}))
+    check(oracle, module, width)
 
 
 @needs_compiler

@@ -10,12 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
+from tensornet_attn.tiles.cpp.chain import in_turn
+from tensornet_attn.tiles.cpp.faded import fading
 from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
 from tensornet_attn.tiles.cpp.places import Env, Places, Where
-from tensornet_attn.tiles.cpp.region import Printed, RegionText, stored_between
-from tensornet_attn.tiles.cpp.totals import Target, add, add_entries, add_pairs
+from tensornet_attn.tiles.cpp.region import RegionText
+from tensornet_attn.tiles.cpp.totals import Target, add, add_between, add_entries, add_pairs
 from tensornet_attn.tiles.derive import Gradients, one_map
 from tensornet_attn.tiles.model import Node, Unfit, below
+
+Leaves = tuple[tuple[Node, Node], ...]
 
 
 @dataclass
@@ -34,20 +38,22 @@ class Sums:
 
 def backward(region: RegionText, made: Gradients) -> str:
     """The function that adds the gradients of operands to zeros, given the result, its statistics and its gradient."""
-    leaves = [(leaf, d) for leaf, d in made.leaves if leaf.op in ("load", "entry")]
+    leaves = made.leaves
     region.turned, region.restores = {}, True
     text, sums = region.open(False), Sums()
     totals(region, made, text, leaves, sums)
     for number, (leaf, d) in enumerate(leaves):
         if leaf.op == "entry":
             entries(region, text, number, leaf, d, sums)
+        elif leaf.op == "between":
+            lookups(region, text, number, leaf, d, sums)
         elif leaf.axes == region.program.pair:
             pairs(region, text, leaf, d)
-    before, passes = known_rows(region), list[Printed]()
-    if made.maps and not before:
-        passes += rows_before(region, made, text)
-    else:
-        passes.append(region.print(text))
+    before = known_rows(region)
+    known = bool(before) or not made.maps
+    if before and (one := fading(region.program)):
+        text.fading = region.program.divided(one)
+    passes = in_turn(region, text) if known else in_turn(region, rows_before(region, made), text)
     for leaf, d in leaves:
         if leaf.op == "load" and leaf.axes != region.program.pair:
             flush(region, text, leaf, d, sums)
@@ -81,7 +87,7 @@ def backward(region: RegionText, made: Gradients) -> str:
     return region.function("backward", lines)
 
 
-def totals(region: RegionText, made: Gradients, text: Lines, leaves: list[tuple[Node, Node]], sums: Sums) -> None:
+def totals(region: RegionText, made: Gradients, text: Lines, leaves: Leaves, sums: Sums) -> None:
     """The sums over blocks that gradients of operands need."""
     program, places = region.program, region.places
     query, key = program.pair
@@ -134,6 +140,21 @@ def entries(region: RegionText, text: Lines, number: int, leaf: Node, d: Node, s
     (sums.add_rows if of_rows else sums.add_keys).extend(found)
 
 
+def lookups(region: RegionText, text: Lines, number: int, leaf: Node, d: Node, sums: Sums) -> None:
+    """The gradient of a table between whose entries rows are."""
+    place, index, at, size = leaf.data
+    name, outer = f"table_{number}", [variable for variable in index if variable]
+    many = f"{region.program.tiles(outer)} * QUERIES * {size}"
+    first = f"{name} + {region.places.flat(outer, {})} * QUERIES * {size}"
+    sums.buffers.append(f"real* {name} = arena.take({many});")
+    sums.zero_rows.append(f"fill({name}, {many}, 0);")
+    add_between(text, leaf, d, f"{first} + i * {size}")
+    step = f"{region.operands[place]}_grad_step"
+    to = f"{gradient_at(region, leaf)} + (first + i) * {step}[{1 + len(index)}] + c * {step}[{1 + at}]"
+    loops = f"for (long i = 0; i < rows; ++i) for (long c = 0; c < {size}; ++c)"
+    sums.add_rows.extend(nested(outer, region.program.nodes.sizes, [f"{loops} *({to}) += ({first})[i * {size} + c];"]))
+
+
 def pairs(region: RegionText, text: Lines, leaf: Node, d: Node) -> None:
     """The gradient of an operand of queries x keys, block by block."""
     number = leaf.data[0]
@@ -156,15 +177,12 @@ def known_rows(region: RegionText) -> list[str]:
     return nested([variable for variable in index if variable], program.nodes.sizes, body)
 
 
-def rows_before(region: RegionText, made: Gradients, later: Lines) -> tuple[Printed, Printed]:
-    """The pass that finds the rows of A dA, and the pass behind, which reads its stored tiles."""
+def rows_before(region: RegionText, made: Gradients) -> Lines:
+    """The passes that find the rows of A dA; those behind read their stored tiles."""
     text = region.open(False)
     for one, part in made.maps:
         add(text, part, Target(partial(sums_at, text, one)))
-    text.stored = stored_between(text, later)
-    first = region.print(text)
-    later.given = {node: text.name[node] for node in text.needed() if node in text.stored}
-    return first, region.print(later)
+    return text
 
 
 def sums_at(places: Places, one: Node, env: Env) -> str:

@@ -13,36 +13,47 @@ from tensornet_attn.tiles.model import Node, Nodes, Program
 
 def with_factors_outside(program: Program) -> Program:
     """The program, with factors outside of products where that saves products."""
-    found = _Rewriting(program.nodes)
-    exit_ = program.exit
-    maps = tuple(map(found.of, program.maps))
-    values = None if exit_.values is None else found.of(exit_.values)
-    moved = replace(exit_, maps=found.of(exit_.maps), values=values)
-    return replace(program, exit=moved, maps=maps, nodes=found.nodes) if found.saves else program
+    return _Factors(program.nodes).all_of(program)
 
 
-class _Rewriting:
-    """Copies of nodes, among nodes of their own."""
+class Copies:
+    """A program, rewritten: copies of its nodes, among nodes of their own."""
 
     def __init__(self, nodes: Nodes):
         self.nodes = Nodes(nodes.order, nodes.taken, nodes.dynamic, dict(nodes.sizes))
         self.made: dict[Node, Node] = {}
-        self.saves = False
+        self.changes = False
+
+    def all_of(self, program: Program) -> Program:
+        exit_ = program.exit
+        maps = tuple(map(self.of, program.maps))
+        values = None if exit_.values is None else self.of(exit_.values)
+        moved = replace(exit_, maps=self.of(exit_.maps), values=values)
+        return replace(program, exit=moved, maps=maps, nodes=self.nodes) if self.changes else program
 
     def of(self, node: Node) -> Node:
         if node not in self.made:
             args = tuple(map(self.of, node.args))
-            factors, inner = list[Node](), list[Node]()
-            if node.op == "dot":
-                parts = [_split(arg, other) for arg, other in (args, args[::-1])]
-                factors = [factor for factor, _ in parts if factor is not None]
-                inner = [rest for _, rest in parts]
-            found = self.nodes.node(node.op, inner if factors else args, node.axes, node.name, node.data)
-            for factor in factors:
-                found = self.nodes.mul(factor, found, node.name)
-                self.saves = True
-            self.made[node] = found
+            found = self.changed(node, args)
+            self.changes |= found is not None
+            self.made[node] = found or self.nodes.node(node.op, args, node.axes, node.name, node.data)
         return self.made[node]
+
+    def changed(self, node: Node, args: tuple[Node, ...]) -> Node | None:
+        """What a node becomes, of new arguments; None if it stays."""
+        raise NotImplementedError
+
+
+class _Factors(Copies):
+    def changed(self, node: Node, args: tuple[Node, ...]) -> Node | None:
+        if node.op != "dot":
+            return None
+        parts = [_split(arg, other) for arg, other in (args, args[::-1])]
+        factors = [factor for factor, _ in parts if factor is not None]
+        found = self.nodes.node(node.op, [rest for _, rest in parts], node.axes, node.name, node.data)
+        for factor in factors:
+            found = self.nodes.mul(factor, found, node.name)
+        return found if factors else None
 
 
 def _split(node: Node, other: Node) -> tuple[Node | None, Node]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensornet_attn.tiles.cpp.chain import in_turn, wanted
+from tensornet_attn.tiles.cpp.faded import fading
 from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
-from tensornet_attn.tiles.cpp.passes import Row
 from tensornet_attn.tiles.cpp.places import Where
 from tensornet_attn.tiles.cpp.region import Printed, RegionText
 from tensornet_attn.tiles.cpp.totals import Target, add
@@ -18,23 +19,23 @@ def forward(region: RegionText) -> str:
     program = region.program
     region.turned, region.restores = {}, False
     statistics = region.open(True)
-    passes, after = [], list[str]()
+    more, after = list[Printed](), list[str]()
     one = one_map(program)
     if program.exit.log:
         assert one is not None
         wanted(statistics, program.maps)
-        passes.append(region.print(statistics))
+        passes = in_turn(region, statistics)
         after = log_of_rows(region, one)
-    elif one is not None:
+    elif one is not None and statistics.turn_of(one) == statistics.turn_of(program.read()):
+        statistics.fading = fading(program)
         online(region, statistics, one)
-        passes.append(region.print(statistics))
+        passes = in_turn(region, statistics)
         after = divided(region, one)
     else:
         wanted(statistics, program.maps)
-        passes += twice(region, statistics)
-    first, *more = passes
+        passes, more = twice(region, statistics)
     buffers = [f"real* {name} = arena.take({max(region.maps, 1)} * QUERIES);" for name in ("m_i", "l_i", "alpha")]
-    if statistics.stored:
+    if any(text.stored for text in statistics.chain.passes):
         buffers.append(f"real* most_then = arena.take({region.maps} * QUERIES * key_blocks);")
     lines = [
         *region.opening([], ["out", "lse", *region.optional]),
@@ -42,14 +43,15 @@ def forward(region: RegionText) -> str:
         "#pragma omp parallel num_threads(threads)",
         "{",
         "  Arena arena;",
-        *indented([*buffers, *(line for one_pass in passes for line in one_pass.buffers), *region.turned_buffers()]),
+        *indented(
+            [*buffers, *(line for one_pass in [*passes, *more] for line in one_pass.buffers), *region.turned_buffers()]
+        ),
         "  #pragma omp for schedule(dynamic)",
         "  for (long task = 0; task < tasks; ++task) {",
         "    const long pair = task / blocks, first = (blocks - 1 - task % blocks) * QUERIES;",
         "    const long rows = tl::minimum(QUERIES, query_end - first);",
-        *indented(
-            indented([*region.bases(), *region.turn(), *zeros(region), *begin(region), *first.loop, *rows_of(region)])
-        ),
+        *indented(indented([*region.bases(), *region.turn(), *zeros(region), *begin(region)])),
+        *indented(indented([*(line for one_pass in passes for line in one_pass.loop), *rows_of(region)])),
         *indented(indented([*(line for one_pass in more for line in one_pass.loop), *after])),
         "  }",
         "}",
@@ -61,12 +63,6 @@ def result(region: RegionText) -> Target:
     """The tile of the result."""
     axes, index, places = region.program.axes, region.program.exit.index, region.places
     return Target(lambda env: places.result_at("out", index, axes, env), f"{axes[1]}_size" if len(axes) > 1 else "1")
-
-
-def wanted(text: Lines, maps: tuple[Node, ...]) -> None:
-    """Makes a pass compute maps that it does not read."""
-    for node in maps:
-        text.ends.append(Row(node.heads, (node,), list))
 
 
 def online(region: RegionText, text: Lines, one: Node) -> None:
@@ -89,8 +85,8 @@ def divided(region: RegionText, one: Node) -> list[str]:
     return nested(index, region.program.nodes.sizes, [f"divide({target.at({})}, {sums}, rows, {target.ld}{eps});"])
 
 
-def twice(region: RegionText, statistics: Lines) -> tuple[Printed, Printed]:
-    """A pass for the statistics of rows and one that reads the maps, which the first has stored."""
+def twice(region: RegionText, statistics: Lines) -> tuple[list[Printed], list[Printed]]:
+    """Passes for the statistics of rows, and those that read the maps, which the first ones have stored."""
     nodes, later = region.program.nodes, region.open(False)
     for node in region.program_maps():
         number, index = node.data[:2]
@@ -98,19 +94,20 @@ def twice(region: RegionText, statistics: Lines) -> tuple[Printed, Printed]:
         powers = nodes.node("powers", (), node.axes, node.name, (number, index))
         later.instead[node] = nodes.mul(factor, powers)
     add(later, region.program.read(), result(region))
-    statistics.stored = {*region.program.maps}
-    first = region.print(statistics)
+    same = {}
     for node in region.program.maps:
-        powers = nodes.node("powers", (), node.axes, node.name, node.data[:2])
-        later.given[powers] = statistics.name[node]
-    return first, region.print(later)
+        same[nodes.node("powers", (), node.axes, node.name, node.data[:2])] = node
+    for text in statistics.chain.passes:
+        text.stored = {*region.program.maps}
+    found = in_turn(region, statistics, later, same=same)
+    many = len([text for text in statistics.chain.passes if text.ends])
+    return found[:many], found[many:]
 
 
 def zeros(region: RegionText) -> list[str]:
     program = region.program
-    tiles, width = program.tiles(program.exit.index), "".join(f" * {axis}_size" for axis in program.axes[1:])
-    at = f"out + ((pair * {tiles} + at) * query_end + first){width}"
-    return [f"for (long at = 0; at < {tiles}; ++at) fill({at}, rows{width}, 0);"]
+    index, width = program.exit.index, "".join(f" * {axis}_size" for axis in program.axes[1:])
+    return nested(filter(None, index), program.nodes.sizes, [f"fill({result(region).at({})}, rows{width}, 0);"])
 
 
 def begin(region: RegionText) -> list[str]:

@@ -24,7 +24,29 @@ template <class A, class B> inline auto minimum(A a, B b) { using C = decltype(a
 template <class A, class B> inline auto where(bool c, A a, B b) { using C = decltype(a + b); return c ? C(a) : C(b); }
 inline real abs(real x) { return std::fabs(x); }
 inline real sqrt(real x) { return std::sqrt(x); }
-inline real log(real x) { return std::log(x); }
+inline double log(double x) { return std::log(x); }
+// As exp_of: a loop over it becomes vectors, which one over std::log does only if no number is infinite.
+inline float log(float x) {
+  const bool tiny = x < 1.17549435e-38f;
+  union { float f; int i; } bits;
+  bits.f = tiny ? x * 8388608.f : x;
+  int power = (bits.i >> 23) - (tiny ? 149 : 126);
+  bits.i = (bits.i & 0x007fffff) | 0x3f000000;
+  const bool low = bits.f < 0.707106781f;
+  power -= low;
+  const float m = (low ? bits.f + bits.f : bits.f) - 1.f, e = (float)power;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  const float found = m + (m * m * (p * m - 0.5f) + -2.12194440e-4f * e) + 0.693359375f * e;
+  return x > 0 ? (x < INFINITY ? found : x) : x == 0 ? -INFINITY : NAN;
+}
 inline real sin(real x) { return std::sin(x); }
 inline real cos(real x) { return std::cos(x); }
 }
@@ -32,7 +54,7 @@ inline real cos(real x) { return std::cos(x); }
 struct Arena {
   std::vector<void*> taken;
   unsigned char seen[@MASKS@ * KEYS];
-  real rows[@ROWS@][KEYS];
+  real rows[@ROWS@][KEYS + 64];
   real* row(int place) { return rows[place]; }
   real* take(long count) {
     void* found = std::aligned_alloc(64, ((count * sizeof(real) + 63) / 64 + 1) * 64);
@@ -61,12 +83,12 @@ inline float exp_of(float x) {
 inline double exp_of(double x) { return std::exp(x); }
 template <class A> inline auto log_add(A a, A b) {
   const A most = tl::maximum(a, b);
-  return most == -INFINITY ? most : most + std::log(exp_of(a - most) + exp_of(b - most));
+  return most == -INFINITY ? most : most + tl::log(exp_of(a - most) + exp_of(b - most));
 }
 template <class... A> inline real log_sum(A... x) {
   real most = -INFINITY;
   ((most = most > x ? most : x), ...);
-  return most == -INFINITY ? most : most + std::log((exp_of(real(x) - most) + ...));
+  return most == -INFINITY ? most : most + tl::log((exp_of(real(x) - most) + ...));
 }
 inline real power_of(real x, real p) {
   if (p == 0) return x * 0 + 1;
@@ -76,6 +98,10 @@ inline real power_of(real x, real p) {
   return std::pow(x, p);
 }
 template <class A> inline const A* row_of(const A* mask, long at) { return mask ? mask + at : nullptr; }
+inline bool none_of(const unsigned char* mask, long rows, long step, long keys) {
+  for (long i = 0; i < rows; ++i) if (std::memchr(mask + i * step, 1, keys)) return false;
+  return true;
+}
 template <int mode> inline real biased(real x, const real* bias, long j) {
   if constexpr (mode == 2) return bias ? x + bias[j] : x;
   else return x;
@@ -222,7 +248,31 @@ inline void turn(real* to, const real* from, long step, long length, long width)
   }
 }
 
+inline long last_block(long end) { return end > 0 ? (end - 1) / KEYS * KEYS : -1; }
+// The blocks from `begin` to `last`, those up to the `middle` backwards first; after the last one comes one beyond all.
+inline long next_block(long start, long begin, long middle) {
+  return start > middle ? start + KEYS : start > begin ? start - KEYS : middle + KEYS;
+}
 inline void fill(real* to, long count, real value) { for (long i = 0; i < count; ++i) to[i] = value; }
+// The sums of a row up to each key, or from each key on, after what the blocks before it add up to; returns the last one.
+template <bool reverse> inline real running(real* to, long keys, real sum) {
+  if constexpr (reverse) {
+    #pragma omp simd reduction(inscan, +:sum)
+    for (long j = 0; j < keys; ++j) {
+      sum += to[keys - 1 - j];
+      #pragma omp scan inclusive(sum)
+      to[keys - 1 - j] = sum;
+    }
+  } else {
+    #pragma omp simd reduction(inscan, +:sum)
+    for (long j = 0; j < keys; ++j) {
+      sum += to[j];
+      #pragma omp scan inclusive(sum)
+      to[j] = sum;
+    }
+  }
+  return sum;
+}
 // The largest score of a row so far becomes `next`; returns what is subtracted from its scores.
 inline real raised(real next, real& most, real& sum, real& alpha) {
   alpha = next == most ? real(1) : most == -INFINITY ? real(0) : exp_of(most - next);
@@ -273,4 +323,83 @@ inline void add_entries(real* table, const real* x, long keys, long reach, long 
   for (long j = near; j < keys; ++j) after += x[j];
   table[2 * reach] += before;
   table[0] += after;
+}
+// A table of a row with two zeros at each end, and what lies between two of its entries.
+inline const real* table(real* to, const real* from, long step, int size) {
+  to[0] = to[1] = to[size + 2] = to[size + 3] = 0;
+  for (int c = 0; c < size; ++c) to[c + 2] = from[c * step];
+  return to + 2;
+}
+struct Place { int low; real part; };
+inline Place place(real x, int size) {
+  const real near = x > -1 ? (x < size ? x : real(size)) : real(-1);
+  const int low = (int)std::floor(near);
+  return {low, near - (real)low};
+}
+inline real between(const real* own, real x, int size) {
+  const Place at = place(x, size);
+  const real a = own[at.low], b = own[at.low + 1], found = a + at.part * (b - a);
+  return x == x ? found : x;
+}
+inline real incline(const real* own, real x, int size) {  // zero at an entry, as the derivatives of relu and abs are
+  const Place at = place(x, size);
+  return at.part != 0 ? own[at.low + 1] - own[at.low] : real(0);
+}
+inline void add_between(real* own, const real* x, const real* d, long keys, int size) {
+  real sums[4][KEYS + 64] = {};  // neighbouring keys mostly add to the same entries
+  for (long j = 0; j < keys; ++j) {
+    const Place at = place(x[j], size);
+    real* to = sums[j % 4] + at.low + 2;
+    to[0] += d[j] * (1 - at.part);
+    to[1] += d[j] * at.part;
+  }
+  for (int c = 0; c < size; ++c) own[c] += sums[0][c + 2] + sums[1][c + 2] + (sums[2][c + 2] + sums[3][c + 2]);
+}
+// Whether 0 times any product of two such numbers, summed over a width, is 0.
+inline bool tame(const real* x, long rows, long step, long width) {
+  bool found = true;
+  for (long i = 0; i < rows; ++i)
+    for (long c = 0; c < width; ++c) found &= std::fabs(x[i * step + c]) < real(1e15);
+  return found;
+}
+// What numbers lie between; `most`: the sizes that roundings are relative to.
+struct Range { double low, high, most; };
+inline Range within(double low, double high) { return {low, high, tl::maximum(std::fabs(low), std::fabs(high))}; }
+inline Range as_long_as(double size) { return within(-size, size); }
+inline Range within_all(const real* x, long rows, long step, long width) {
+  real low = *x, high = *x;
+  for (long i = 0; i < rows; ++i)
+    for (long c = 0; c < width; ++c) {
+      low = tl::minimum(low, x[i * step + c]);
+      high = tl::maximum(high, x[i * step + c]);
+    }
+  return within(low, high);
+}
+inline Range operator+(Range a, Range b) { return {a.low + b.low, a.high + b.high, a.most + b.most}; }
+inline Range operator*(Range a, Range b) {
+  const double p = a.low * b.low, q = a.low * b.high, r = a.high * b.low, s = a.high * b.high;
+  return {tl::minimum(tl::minimum(p, q), tl::minimum(r, s)), tl::maximum(tl::maximum(p, q), tl::maximum(r, s)), a.most * b.most};
+}
+inline Range size_of(Range x) {
+  const double high = tl::maximum(std::fabs(x.low), std::fabs(x.high));
+  return {x.low <= 0 && x.high >= 0 ? 0 : tl::minimum(std::fabs(x.low), std::fabs(x.high)), high, x.most};
+}
+inline double longest(const real* x, long rows, long step, long width) {
+  real most = 0;
+  for (long i = 0; i < rows; ++i) {
+    real sum = 0;
+    for (long c = 0; c < width; ++c) sum += x[i * step + c] * x[i * step + c];
+    most = tl::maximum(most, sum);
+  }
+  return 1.0001 * std::sqrt((double)most);
+}
+// Whether exp of scores less than these is 0, given the least number that a row subtracts.
+inline bool far(Range scores, const real* rows, long many) {
+  double least = INFINITY;
+  bool known = true;
+  for (long i = 0; i < many; ++i) {
+    known &= rows[i] == rows[i];
+    least = tl::minimum(least, rows[i]);
+  }
+  return known && scores.high - least + 1e-5 * scores.most < (sizeof(real) == 4 ? -90 : -750);
 }

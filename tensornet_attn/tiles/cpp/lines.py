@@ -7,13 +7,27 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.tiles.cpp.faded import without_faded
 from tensornet_attn.tiles.cpp.passes import Pass, fresh, is_rows
 from tensornet_attn.tiles.cpp.places import Env, Where
 from tensornet_attn.tiles.loops import Loop, Statement
 from tensornet_attn.tiles.model import Node, Unfit
 
+LIVE = ["live |= part != 0;"]
 START = {"add": "0", "max": "-INFINITY", "lse": "-INFINITY"}
 MORE = {"add": "to[j] += {x};", "max": "to[j] = tl::maximum(to[j], {x});", "lse": "to[j] = log_add(to[j], {x});"}
+
+
+@dataclass
+class Chain:
+    """Passes that follow each other and walk along the keys in turn; `reverse`: the first one begins at the last key.
+
+    `turns`: the first pass that can make each node.
+    """
+
+    reverse: bool = False
+    passes: list[Lines] = field(default_factory=list)
+    turns: dict[Node, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -25,10 +39,42 @@ class Lines(Pass):
     turned: dict[int, Node] = field(default_factory=dict)  # operands whose transpose products read, by number
     saved: dict[Node, int] = field(default_factory=dict)  # products that may be saved: tiles before each
     restores: bool = False  # reads them, otherwise saves them
+    chain: Chain = field(default_factory=Chain)
+    turn: int = 0  # among the passes of the chain
+    carries: dict[Node, str] = field(default_factory=dict)  # what sums that run along keys add up to so far
+
+    def __post_init__(self) -> None:
+        self.chain.passes.append(self)
+
+    def among(self, nodes: Iterable[Node]) -> Lines:
+        """The pass of the chain that has all that some nodes are made of."""
+        turn = max(map(self.turn_of, nodes), default=0)
+        for later in range(len(self.chain.passes), turn + 1):
+            Lines(
+                self.graph, self.program, self.operands, self.instead, saved=self.saved, restores=self.restores,
+                chain=self.chain, turn=later,
+            )  # fmt: skip
+        return self.chain.passes[turn]
+
+    def turn_of(self, node: Node) -> int:
+        """The first pass of the chain that can make a node."""
+        node, known = self.other(node), self.chain.turns
+        if node not in known:
+            found = max(map(self.turn_of, node.args), default=0)
+            runs = node.op == "running" and node.data[0] != self.chain.reverse ^ bool(found % 2)
+            known[node] = found + runs
+        return known[node]
 
     def block(self) -> list[str]:
         """The lines for a block of keys."""
-        return self.lines(self.build(), {})
+        items = self.build()
+        if self.fading not in self.kept:
+            return self.lines(items, {})
+        at = next(i for i, item in enumerate(items) if isinstance(item, Statement) and self.fading in item.makes)
+        end = next((i for i in range(at, len(items)) if not is_rows(items[i])), len(items))
+        after = [one for item in items[end:] for one in ([item] if isinstance(item, Statement) else item.statements())]
+        early = not self.saved  # the backward reads what the forward saves of a block
+        return without_faded(self, self.lines(items[:end], {}), self.lines(items[end:], {}), after, early)
 
     def lines(self, items: Iterable[Loop | Statement], env: Env) -> list[str]:
         """The lines of some items; what is of rows side by side shares one loop over them."""
@@ -97,10 +143,13 @@ class Lines(Pass):
                 f"fill({target}, span, 0);",
                 *self.loop([node.args[0]], [env], ["to[i + keys - 1 - j] = {x};"], target),
             ]
+        if node.op == "running":
+            return self.running(node, env)
         self.kept.discard(node)
-        lines = self.loop([node], [env], ["to[j] = {x};"], target)
+        form, sums = ("part += (to[j] = {x});", ["part"]) if node is self.fading else ("to[j] = {x};", [])
+        lines = self.loop([node], [env], [form], target, sums)
         self.kept.add(node)
-        return lines
+        return ["{ real part = 0;", *indented(lines), *LIVE, "}"] if sums else lines
 
     def loop(
         self,
@@ -152,10 +201,19 @@ class Lines(Pass):
         else:
             lines += [f"real* to = {row};", "#pragma omp simd reduction(+:part)"]
             lines += ["for (long j = 0; j < keys; ++j) part += (to[j] = exp_of(to[j] - less));"]
-        lines.append(f"l_i[{at}] += part;")
+        lines += [f"l_i[{at}] += part;", *(LIVE if node is self.fading else [])]
         if node in self.stored:
             lines.append(f"most_then[(start / KEYS * {self.maps} + {tile}) * QUERIES + i] = m_i[{at}];")
         return ["{", *indented(lines), "}"]
+
+    def running(self, node: Node, env: Env) -> list[str]:
+        """A row of a sum that runs along keys; it is carried from block to block."""
+        (reverse,), target = node.data, self.row(node, env)
+        at = (
+            f"{self.carries.setdefault(node, f'carried_{self.name[node]}')}[{self.flat(node.heads, env)} * QUERIES + i]"
+        )
+        made = self.loop([node.args[0]], [env], ["to[j] = {x};"], target)
+        return [*made, f"{at} = running<{str(reverse).lower()}>({target}, keys, {at});"]
 
     def noise(self, node: Node, env: Env) -> list[str]:
         """The noise of a row: as it was given, drawn, or none."""

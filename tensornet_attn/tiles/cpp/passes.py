@@ -23,7 +23,16 @@ ORDERS = 24  # orders of the loops over variables that are compared
 INLINE = ("visible", "both", "either", "bias", "distance", "entry", "load")  # nodes that never have a tile
 CHEAP = 2  # tiles that an expression reads which is not worth a tile of its own
 SLOW = frozenset("exp_of log sqrt sin cos erf power_of".split())  # functions that take more than a few instructions
-MADE = ("dot", "softmax", "normalize", "unshift", "noise")  # nodes that always have a tile or a row
+MADE = (
+    "dot",
+    "softmax",
+    "normalize",
+    "unshift",
+    "noise",
+    "running",
+    "between",
+    "incline",
+)  # nodes that always have a tile or a row
 
 
 @dataclass(eq=False)
@@ -56,6 +65,7 @@ class Pass(Values):
     """
 
     names: set[str] = field(default_factory=set)
+    fading: Node | None = None  # a map whose weights may be 0 for a whole block, which leaves out what reads it
     ends: list[Statement] = field(default_factory=list)
     stored: set[Node] = field(default_factory=set)
     given: dict[Node, str] = field(default_factory=dict)
@@ -102,12 +112,21 @@ class Pass(Values):
             self.exact[one] = one.reads
             one.reads = tuple(dict.fromkeys(self.sources(one.reads)))
             self.statements.append(one)
+        self.after_fading()
         for one in self.statements:
             one.levels = self.most(self.args_of(one))
         self.order_statements()
         loops = self.loops(self.variable_order())
         self.name_all(loops)
         return loops
+
+    def after_fading(self) -> None:
+        """Puts what a fading map does not need behind it."""
+        if self.fading is not None and self.fading in self.kept:
+            before = {*below([self.fading], self.given, self.instead)}
+            for one in self.statements:
+                if not before & {*one.makes}:
+                    one.reads = (*one.reads, self.fading)
 
     def loops(self, order: list[str]) -> list[Loop | Statement]:
         return Loops(order, lambda one, node: (node, 0)).of(self.statements)
@@ -141,7 +160,7 @@ class Pass(Values):
             or (node.op == "over" and node.data[1] == "any")
         ):
             return False
-        if node.op in MADE or node in self.stored:
+        if node.op in MADE or node in self.stored or node is self.fading:
             return True
         readers = self.readers.get(node, [])
         if any(isinstance(one, Statement) and not isinstance(one, Row) for one in readers):
@@ -178,7 +197,7 @@ class Pass(Values):
         node = self.other(node)
         if node.axes not in (self.pair, self.wide):
             return 0
-        if node in self.given or node.op in ("dot", "softmax", "normalize", "noise"):
+        if node in self.given or node.op in ("dot", "softmax", "normalize", "noise", "running"):
             return 1
         quick = node.op in ("map", "slope") and not SLOW & {*re.findall(r"\w+", mapped(node, [*"xydab"]))}
         if quick or node.op in ("add", "mul", "spread", "inside", "bias", "distance"):
@@ -199,7 +218,7 @@ class Pass(Values):
         node = self.other(node)
         if (
             node in self.given
-            or node.op in ("dot", "softmax", "normalize", "softened")
+            or node.op in ("dot", "softmax", "normalize", "softened", "running")
             or node.axes not in (self.pair, self.wide)
         ):
             yield node

@@ -70,6 +70,12 @@ class Places:
         """The legs whose tiles belong to several programs."""
         return [leg for leg in self.program.heads if self.programs_of(leg) > 1]
 
+    @property
+    def laid(self) -> list[str]:
+        """The legs of the result before its rows: those that programs share out come first."""
+        inside = [leg for leg in self.program.legs if leg in self.program.heads and leg not in self.programs]
+        return [*self.programs, *inside]
+
     def number(self, tree: Arith) -> str:
         """A coefficient; the lengths of the call are known when it is computed."""
         lengths = {self.program.query: "query_end", self.program.key: "key_end"}
@@ -156,8 +162,11 @@ class Places:
 
     def result_at(self, name: str, index: At, axes: Axes, env: Env) -> str:
         """The first row of the block in a tile of the result."""
-        width = "".join(f" * {axis}_size" for axis in axes[1:])
-        return f"{name} + ((pair * {self.program.tiles(index)} + {self.flat(index, env)}) * query_end + first){width}"
+        width, text = "".join(f" * {axis}_size" for axis in axes[1:]), "batch"
+        own = dict(zip(self.program.legs, index, strict=False))
+        for leg in self.laid:
+            text = f"({text} * {self.leg_size(leg)} + {self.coordinate(leg, own[leg], env)})"
+        return f"{name} + ({text} * query_end + first){width}"
 
     def stat_at(self, data: tuple[Any, ...], env: Env) -> str:
         """The number of a map's tile among those of all maps; `data`: of the map, or of a node of its rows."""

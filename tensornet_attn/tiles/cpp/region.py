@@ -9,10 +9,11 @@ from math import inf, prod
 
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.areas import EVERYWHERE, Area, Areas, distances, union
-from tensornet_attn.tiles.cpp.lines import Lines, indented, nested
+from tensornet_attn.ops import MAPS
+from tensornet_attn.tiles.cpp.lines import Chain, Lines, indented, nested
 from tensornet_attn.tiles.cpp.passes import Buffer
 from tensornet_attn.tiles.cpp.places import Places, Where
-from tensornet_attn.tiles.model import ROWS, Node, Program, Unfit, below, vanishes
+from tensornet_attn.tiles.model import ROWS, At, Node, Program, below, vanishes
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Printed:
                 yield f"real* {name} = arena.take({one.count} * {one.size});"
         for name, width in self.text.sides.items():
             yield f"real* {name} = arena.take(SPAN * {width}_size);"
+        for node, name in self.text.carries.items():
+            yield f"real* {name} = arena.take({self.text.program.tiles(node.heads)} * QUERIES);"
 
 
 @dataclass
@@ -55,15 +58,13 @@ class RegionText:
         names = (operand.use.name.replace(".", "_") for operand in self.program.operands)
         self.operands = tuple(f"in{number}_{name}" for number, name in enumerate(names))
         self.places = Places(self.graph, self.program, self.operands)
-        if any(self.program.heads[leg] > 1 for leg in self.places.programs):
-            raise Unfit("some tiles of a leg")
 
     def size(self, leg: str) -> int:
         return self.places.leg_size(leg)
 
     @property
     def programs(self) -> list[str]:
-        """The legs of which each program has one tile."""
+        """The legs whose tiles belong to several programs."""
         return self.places.programs
 
     @property
@@ -84,11 +85,23 @@ class RegionText:
 
     def open(self, online: bool) -> Lines:
         """A pass; `online`: over maps before the division by the sums of their rows, which are otherwise known."""
-        found = Lines(self.graph, self.program, self.operands, saved=self.saved, restores=self.restores)
+        ways = [node.data[0] for node in below([self.program.exit.maps]) if node.op == "running"]
+        chain = Chain(bool(ways and ways[0]))
+        found = Lines(self.graph, self.program, self.operands, saved=self.saved, restores=self.restores, chain=chain)
         if not online:
             for node in self.program_maps():
                 found.instead[node] = self.program.divided(node)
+        for node in [*self.program.nodes.made.values()]:
+            if node.op == "slope":
+                found.instead[node] = self.with_what_is_read(node)
         return found
+
+    def with_what_is_read(self, node: Node) -> Node:
+        """A slope that has its argument in place of its result, or the other way, if its text lacks one of them."""
+        x, y, *rest = node.args
+        text = MAPS[node.data[0]].slope
+        args = (x if "{x}" in text else y, y if "{y}" in text else x, *rest)
+        return self.program.nodes.node(node.op, args, node.axes, node.name, node.data)
 
     def program_maps(self) -> list[Node]:
         """The maps, read with whichever index variables."""
@@ -105,22 +118,37 @@ class RegionText:
         given = {name: (self.program.tiles(node.heads), text.unit(node)) for node, name in text.given.items()}
         kept = given | {name: (one.count, one.size) for name, one in text.buffers.items() if one.stored}
         stored = [f"real* {n} = {n}_all + start / KEYS * ({count} * {size});" for n, (count, size) in kept.items()]
-        return Printed(text, self.over_keys([*stored, *lines]))
+        zeros = [f"fill({name}, {self.program.tiles(node.heads)} * QUERIES, 0);" for node, name in text.carries.items()]
+        near_first = text.fading is not None and not text.carries
+        reverse = any(node.data[0] for node in text.carries)
+        return Printed(text, [*zeros, *self.over_keys([*stored, *lines], reverse, near_first)])
 
     def count(self, buffers: Iterable[Buffer]) -> None:
         tiles = sum(one.count * {"TILE": 1, "WIDE": 2}.get(one.size, 0) for one in buffers)
         self.tiles = max(self.tiles, tiles)
 
-    def over_keys(self, lines: list[str]) -> list[str]:
-        """Lines for each block of keys that some mask shows, in a variant that masks hide nothing of."""
+    def over_keys(self, lines: list[str], reverse: bool, near_first: bool) -> list[str]:
+        """Lines for each block of keys that some mask shows, in a variant that masks hide nothing of.
+
+        `reverse`: from the last block to the first; `near_first`: from the queries' own block to the first, and then
+        those behind.
+        """
         program, areas = self.program, self.areas()
         near, far = distances(areas) or (1, 0)
         shift = "(first + key_end - query_end)"
         begin = f"tl::maximum(0L, {shift} - {int(far)}) / KEYS * KEYS" if far < inf else "0"
         end = f"tl::minimum(key_end, {shift} + rows + {int(-near)})" if near > -inf else "key_end"
         others = [] if all(area.by_distance for area in areas) else [meets(area) for area in areas]
+        loop = f"long start = {begin}; start < {end}; start += KEYS"
+        if near_first:  # the largest scores soon: then those of far keys weigh nothing
+            bounds = f"begin = {begin}, last = last_block({end})"
+            middle = f"middle = tl::minimum(last, tl::maximum(begin, last_block({shift} + rows)))"
+            start = "start = begin > last ? last + 1 : middle"
+            loop = f"long {bounds}, {middle}, {start}; start <= last; start = next_block(start, begin, middle)"
+        elif reverse:
+            loop = f"long start = last_block({end}); start >= {begin}; start -= KEYS"
         found = [
-            f"for (long start = {begin}; start < {end}; start += KEYS) {{",
+            f"for ({loop}) {{",
             "  const long keys = tl::minimum(KEYS, key_end - start);",
             *([f"  if (!({' || '.join(others)})) continue;"] if others else []),
         ]
@@ -130,11 +158,24 @@ class RegionText:
             found.append(
                 "  const unsigned char* key_seen = key_mask ? key_mask + batch * key_mask_step[0] + start : nullptr;"
             )
+            found += self.unseen()
         found += ["  auto visit = [&](auto mode) {", "    constexpr int MODE = decltype(mode)::value;"]
         found += [*indented(indented(lines)), "  };"]
         edge = f"if ({' || '.join(self.edges())}) visit(Mode<1>{{}}); else " if self.edges() else ""
         masked = "if (masked) visit(Mode<2>{}); else " if program.masks else ""
         return [*found, f"  {masked}{edge}visit(Mode<0>{{}});", "}"]
+
+    def unseen(self) -> list[str]:
+        """Leaves out blocks of keys that the call's masks hide."""
+        program = self.program
+        if not vanishes(program.exit.maps):
+            return []
+        found = ["  if (key_seen && none_of(key_seen, 1, 0, keys)) continue;"]
+        if all(leg in self.programs and program.heads[leg] == 1 for leg in program.others):
+            at = self.places.mask_at(At("" for _ in program.others), {}).replace("(first + i)", "first")
+            step = f"mask_step[{1 + len(program.others)}]"
+            found.append(f"  if (mask_seen && none_of(mask_seen + {at}, rows, {step}, keys)) continue;")
+        return found
 
     def areas(self) -> Areas:
         """The areas outside which no part of the result reads anything."""
@@ -247,19 +288,3 @@ def meets(area: Area) -> str:
     found += [f"start + keys - 1 >= {int(low)}"] if low > 0 else []
     found += [f"start <= {int(high)}"] if high < inf else []
     return f"({' && '.join(found) or 'true'})"
-
-
-def stored_between(first: Lines, later: Lines) -> set[Node]:
-    """The nodes that both passes need and what only the later one makes reads: their tiles are stored."""
-    before = {node for node in first.needed() if node.axes in (first.pair, first.wide)}
-    needed = later.needed()
-    common = before & {*needed}
-    read = {later.other(node) for one in later.ends for node in one.reads}
-    read |= {later.other(arg) for node in needed if node not in common for arg in node.args}
-    return {node for node in common & read if not free(node)}
-
-
-def free(node: Node) -> bool:
-    """Whether a tile is made again sooner than it is read from memory."""
-    reads = [one for one in below([node]) if len(one.axes) == 2]
-    return all(one.op in ("load", "distance", "number", "spread", "visible", "both", "either", "bias") for one in reads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensornet_attn.graph.model import Graph, Step
@@ -10,9 +10,11 @@ from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.cpp.backward import backward
 from tensornet_attn.tiles.cpp.factors import with_factors_outside
 from tensornet_attn.tiles.cpp.forward import forward
+from tensornet_attn.tiles.cpp.lookups import with_lookups
 from tensornet_attn.tiles.cpp.region import RegionText
 from tensornet_attn.tiles.cpp.saved import saved_products
-from tensornet_attn.tiles.derive import gradients
+from tensornet_attn.tiles.derive import Gradients, gradients
+from tensornet_attn.tiles.model import Node
 
 CACHE = 1024 * 1024  # bytes that the tiles of a block may take: the second cache of a core
 BLOCKS = ((64, 256), (32, 256), (32, 128), (32, 64), (16, 64))  # queries x keys
@@ -30,14 +32,26 @@ class Region(RegionText):
     block: tuple[int, int] = BLOCKS[0]
 
     def __post_init__(self) -> None:
-        self.program = with_factors_outside(self.program)
+        self.program = with_lookups(self.graph, with_factors_outside(self.program))
         super().__post_init__()
-        made = gradients(self.program)
+        made = self.of_variables(gradients(self.program))
         self.saved = saved_products(self.graph, self.program, made)
-        self.gradients = [*dict.fromkeys(leaf.data[0] for leaf, _ in made.leaves if leaf.op in ("load", "entry"))]
+        self.gradients = [*dict.fromkeys(leaf.data[0] for leaf, _ in made.leaves)]
         self.text = f"{forward(self)}\n{backward(self, made)}\n"
         fits = ((n, m) for n, m in BLOCKS if self.tiles * n * m * 4 <= CACHE)
         self.block = next(fits, BLOCKS[-1])
+
+    def of_variables(self, made: Gradients) -> Gradients:
+        """The gradients without those of constants, of noise and of the mask."""
+        tensors = self.graph.tensor
+
+        def varies(leaf: Node) -> bool:
+            if leaf.op not in ("load", "entry", "between"):
+                return False
+            name = self.program.operands[leaf.data[0]].use.name
+            return name not in tensors or tensors[name].role != "constant"
+
+        return replace(made, leaves=tuple((leaf, d) for leaf, d in made.leaves if varies(leaf)))
 
     @property
     def saves(self) -> tuple[int, int, int]:

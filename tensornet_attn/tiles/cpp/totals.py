@@ -26,6 +26,10 @@ class Target:
     alpha: tuple[Node, ...] = ()
     by: tuple[Node, ...] = ()
 
+    def times(self, text: Lines) -> str:
+        """The product of the factors; empty if there are none."""
+        return " * ".join(text.value(node, {}, Where({}, text.entry.origin)) for node in self.by)
+
     def before(self, row: bool) -> list[str]:
         """The line that multiplies all rows, or row i."""
         if not self.alpha:
@@ -51,7 +55,7 @@ def add(text: Lines, part: Node, target: Target) -> None:
         inner = part
         while inner.op in ("sum", "over") and inner.axes not in both:
             (inner,) = map(text.other, inner.args)
-        if target.by or inner.axes not in both:
+        if inner.axes not in both:
             raise Unfit(f"a sum of a '{inner.op}' of {' '.join(inner.axes) or 'one number'}")
         add_row(text, without_sums(inner), part.axes, target)
 
@@ -71,11 +75,11 @@ def variables(text: Lines, nodes: Iterable[Node]) -> tuple[str, ...]:
 
 def add_product(text: Lines, part: Node, target: Target) -> None:
     """Adds a product, by BLAS."""
+    text = text.among((part, *target.by))
     args = tuple(map(text.other, part.args))
 
     def lines() -> list[str]:
-        where = Where({}, text.entry.origin)
-        by = " * ".join(text.value(node, {}, where) for node in target.by) or "1"
+        by = target.times(text) or "1"
         return [*target.before(False), *text.product(part, {}, target.at({}), target.ld, "true", by)]
 
     heads = variables(text, (part, *target.alpha, *target.by))
@@ -84,35 +88,37 @@ def add_product(text: Lines, part: Node, target: Target) -> None:
 
 def add_row(text: Lines, inner: Node, axes: tuple[str, ...], target: Target) -> None:
     """Adds a tile of queries x keys, summed over its other sides, row by row."""
+    text = text.among((inner,))
     query, key = text.pair
     along = bool(axes) and axes in ((key,), text.program.relative)
 
     def lines() -> list[str]:
+        by = f"{times} * " if (times := target.times(text)) else ""
         if along:
-            return text.loop([inner], [{}], ["to[j] += {x};"], target.at({}))
+            return text.loop([inner], [{}], [f"to[j] += {by}{{x}};"], target.at({}))
         many = text.program.nodes.sizes[one.unrolled] if one.unrolled else 1
         envs: list[Env] = [{one.unrolled: str(value)} for value in range(many)]
         names = [f"part{value}" for value in range(many)]
         summed = text.loop([inner] * many, envs, [f"{name} += {{x}};" for name in names], sums=names)
         places = (f"({target.at(env)})[i]" if axes == (query,) else f"*({target.at(env)})" for env in envs)
-        adds = [f"{place} += {name};" for place, name in zip(places, names, strict=True)]
+        adds = [f"{place} += {by}{name};" for place, name in zip(places, names, strict=True)]
         return [*target.before(True), f"{{ real {' = 0, '.join(names)} = 0;", *summed, *adds, "}"]
 
-    one = SumRow(variables(text, (inner, *target.alpha)), (inner, *target.alpha), lines)
+    one = SumRow(variables(text, (inner, *target.alpha, *target.by)), (inner, *target.alpha), lines)
     one.of = None if along or target.alpha else inner
     text.ends.append(one)
 
 
 def add_pairs(text: Lines, leaf: Node, d: Node, to: str) -> None:
     """Adds the gradient of a leaf of queries x keys; `to`: the operand's gradient, from the block's first key on."""
-    d = without_sums(text.other(d))
+    text, d = text.among((d,)), without_sums(text.other(d))
     heads = variables(text, (leaf, d))
     text.ends.append(Row(heads, (d,), lambda: text.loop([d], [{}], ["to[j] += {x};"], to)))
 
 
 def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:
     """Adds the gradient of a table's entries at distances; `to`: the table, or the row of it of each query."""
-    d = without_sums(text.other(d))
+    text, d = text.among((d,)), without_sums(text.other(d))
     reach = leaf.data[2]
     rows = f" + i * {2 * reach + 1}" if len(text.program.operands[leaf.data[0]].axes) > 1 else ""
 
@@ -125,3 +131,17 @@ def add_entries(text: Lines, leaf: Node, d: Node, to: str) -> None:
         ]
 
     text.ends.append(Row(variables(text, (d,)), (d,), lines))
+
+
+def add_between(text: Lines, leaf: Node, d: Node, to: str) -> None:
+    """Adds the gradient of a table, between whose entries a row is; `to`: the gradient of the row's table."""
+    text, d = text.among((d, leaf)), without_sums(text.other(d))
+    (x,), size = leaf.args, leaf.data[3]
+
+    def lines() -> list[str]:
+        text.drops += 2
+        rows = [f"arena.row({text.drops - number})" for number in (2, 1)]
+        made = [text.loop([node], [{}], ["to[j] = {x};"], row) for node, row in zip((x, d), rows, strict=True)]
+        return [*made[0], *made[1], f"add_between({to}, {rows[0]}, {rows[1]}, keys, {size});"]
+
+    text.ends.append(Row(variables(text, (leaf, d)), (x, d), lines))

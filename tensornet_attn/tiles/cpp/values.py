@@ -122,6 +122,15 @@ def _entry(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None)
     return f"{own.text_of(made, 'const real* ', hoist)}[j]"
 
 
+def _between(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
+    number, index, at, size = node.data
+    load = Node("load", (), own.program.operands[number].axes, node.name, (number, index))
+    first, step = own.address(load, env, where), f"{own.operands[number]}_step[{1 + at}]"
+    own.drops += 1
+    table = own.text_of(f"table(arena.row({own.drops - 1}), {first}, {step}, {size})", "const real* ", hoist)
+    return f"{node.op}({table}, {own.value(node.args[0], env, where, hoist)}, {size})"
+
+
 def _statistic(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
     at = f"(pair * {own.maps} + {own.stat_at(node.data, env)}) * query_end"
     return f"lse[{at} + {where.along(own.program.query)}]"
@@ -229,6 +238,8 @@ VALUES: dict[str, Rule] = {
     "number": _number,
     "load": _load,
     "entry": _entry,
+    "between": _between,
+    "incline": _between,
     "statistic": _statistic,
     "sums": _sums,
     "factor": _factor,

@@ -35,12 +35,12 @@ def fits_totals(values: list[Tensor], weights: list[Tensor | None]) -> bool:
         return False
     return all(
         w is None
-        or (w.dtype == first.dtype and w.device == first.device and w.is_contiguous() and columns_of(w, first))
+        or (w.dtype == first.dtype and w.device == first.device and w.is_contiguous() and weight_columns(w, first))
         for w in weights
     )
 
 
-def columns_of(weight: Tensor, x: Tensor) -> tuple[int, int] | None:
+def weight_columns(weight: Tensor, x: Tensor) -> tuple[int, int] | None:
     """How the trailing dimensions of x share the entries of a weight: entry `i // below % size` for column i."""
     shape = weight.shape
     while shape and shape[0] == 1:
@@ -55,7 +55,7 @@ def columns_of(weight: Tensor, x: Tensor) -> tuple[int, int] | None:
 
 def inner_of(x: Tensor, weights: list[Tensor | None]) -> int:
     """The number of columns: of the trailing dimensions that the weights span, and of more if these are few."""
-    span, inner, sizes = max(math.prod(columns_of(w, x)) for w in weights if w is not None), 1, [*x.shape]
+    span, inner, sizes = max(math.prod(weight_columns(w, x)) for w in weights if w is not None), 1, [*x.shape]
     while sizes and (inner < span or inner * sizes[-1] <= WIDEST):
         inner *= sizes.pop()
     return inner
@@ -70,7 +70,7 @@ def spread_of(x: Tensor, weights: list[Tensor | None]) -> tuple[list[int], int, 
     """The divisors and sizes of the weights, the rows and columns, and the tile, for tensors like x."""
     inner = inner_of(x, weights)
     wide = min(WIDEST, padded(inner))
-    pairs = filled([(1, 1) if w is None else columns_of(w, x) for w in weights])
+    pairs = filled([(1, 1) if w is None else weight_columns(w, x) for w in weights])
     pairs = [(1, 1) if pair is None else pair for pair in pairs]
     tile = {"DTYPE": tile_type(sums_of(x)), "ROWS": max(1, TILE // wide), "INNER": wide, "num_warps": 4}
     return [*(below for below, _ in pairs), *(size for _, size in pairs)], x.numel() // inner, inner, tile
