@@ -17,12 +17,13 @@ import torch
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.baselines.steps import STEPS, KeysAndValues, Step, layer_of_step
+from tensornet_attn.bench.bench import GIB, Options, Say, blank, sentence
 from tensornet_attn.bench.case import DECODING, Case
 from tensornet_attn.bench.compare import WrongError, oracle
 from tensornet_attn.bench.contestants import HEADS, SkippedError, need_compiler, need_kernels
 from tensornet_attn.bench.measure import WARM, Call, clock_of, interleaved, is_gpu, peak_bytes, sample_of
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, ratio, spread
-from tensornet_attn.bench.run import GIB, Options, Say, Session, Setting, blank, sentence
+from tensornet_attn.bench.run import Session, Setting
 from tensornet_attn.cost.sizes import dtype_bytes
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.report.words import in_bytes

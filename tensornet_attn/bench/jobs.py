@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tensornet_attn.bench.bench import Bench, Options, Say, Work, blank
 from tensornet_attn.bench.case import Case
 from tensornet_attn.bench.machine import Rates, select, tidy
 from tensornet_attn.bench.results import FAILED, Entry, Result
-from tensornet_attn.bench.run import Bench, Options, Say, Work, blank
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess

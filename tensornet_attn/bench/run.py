@@ -1,226 +1,24 @@
-"""Runs benchmarks: compares each contestant with the reference, times all of them interleaved, measures peak memory.
-
-A run measures the rates of the machine, yields results as they are ready, and measures the rates again.
-"""
+"""Runs benchmarks: measures the rates of the machine, yields results as they are ready, measures the rates again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-
-import torch
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.case import DECODING, PASSES, TRAINING, Case, runner
-from tensornet_attn.bench.compare import Oracle, WrongError, oracle, values_of
-from tensornet_attn.bench.contestants import AGAINST, OURS, Contestant, SkippedError, contestant
-from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, memory_limit, select, tidy
-from tensornet_attn.bench.measure import WARM, Call, captured, clock_of, interleaved, is_gpu, peak_bytes, sample_of
-from tensornet_attn.bench.model import model_of
+from tensornet_attn.bench.bench import Bench, Options, Say, Work
+from tensornet_attn.bench.case import DECODING, TRAINING, Case
+from tensornet_attn.bench.contestants import OURS
+from tensornet_attn.bench.jobs import in_batches
+from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, memory_limit, select
+from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.report import rates_text, step_text, target_table, target_text, text
-from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, Run, ratio, spread
+from tensornet_attn.bench.results import Result, Run
 from tensornet_attn.bench.targets import BATCH, Outcome, Target, outcomes
 from tensornet_attn.cost.devices import Device, device_named
-from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.ops import OPS
 
 MEMORY = 8.0  # GiB, on a CPU
 MEASURED = "measured"
-Say = Callable[[str], None]
-GIB = 2**30
-COMPILED = {"inductor", "compile", "flex", "fla"}
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of a benchmark.
-
-    `seconds`: time limit for each pass of each case. `memory`: limit in GiB of tensors over pairs of positions.
-    `graphs`: time CUDA graphs of the calls, on a GPU.
-    """
-
-    against: Sequence[str] = ("eager", "compile", "sdpa")
-    backends: Sequence[str] = ("torch",)
-    passes: Sequence[str] = PASSES
-    repeats: int = 20
-    seconds: float = 10.0
-    memory: float = 8.0
-    graphs: bool = False
-
-    def __post_init__(self) -> None:
-        for word, names, known in (("contestant", self.against, AGAINST), ("backend to measure", self.backends, OURS)):
-            for name in names:
-                if name not in known:
-                    raise InputError(f"there is no {word} '{name}': {nearest(name, known)}")
-        if not self.backends:
-            raise InputError("name a backend to measure, e.g. torch.")
-
-    @property
-    def names(self) -> list[str]:
-        """All contestants without duplicates, ours first."""
-        return list(dict.fromkeys((*self.backends, *self.against)))
-
-
-Work = tuple[Options, Case]
-
-
-@dataclass
-class Prepared:
-    """A case whose contestants are compared and compiled, but not timed. `ready`: those to time."""
-
-    case: Case
-    result: Result
-    ready: dict[str, Contestant] = field(default_factory=dict)
-
-
-@dataclass
-class Bench:
-    """Measures cases. Results of the reference are cached for all passes of a case.
-
-    `rates`: measured rates of the machine, for the floor of each result. If they are None, results have no floor.
-    """
-
-    options: Options
-    say: Say = lambda text: None
-    rates: Rates | None = None
-    oracles: dict[object, Oracle] = field(default_factory=dict)
-
-    def results(self, cases: Sequence[Case]) -> Iterator[Result]:
-        """Yields a result for each pass of each case. Raises InputError before the first, see `Case.check`."""
-        for case in cases:
-            case.check()
-        for case in cases:
-            self.oracles.clear()
-            tidy(case.device)
-            if COMPILED & set(self.options.names):
-                torch.compiler.reset()  # otherwise, torch compiles a second length as dynamic
-            for kind in self.options.passes:
-                prepared = self.prepared(case, kind)
-                self.time(prepared)
-                yield prepared.result
-
-    def prepared(self, case: Case, kind: str) -> Prepared:
-        """A result without times, and the contestants whose results are correct."""
-        self.say(f"{case.design.name}, n {case.n}, {kind}: comparing with the reference ...")
-        found = Prepared(case, blank(case, kind, self.options.backends[0]))
-        found.result.model = model_of(case, kind, found.result.ours, self.rates)
-        for name in self.options.names:
-            found.result.entries.append(self.added(name, found))
-        return found
-
-    def added(self, name: str, prepared: Prepared) -> Entry:
-        """The entry of a contestant, which is ready to be timed if its results are correct."""
-        case, result = prepared.case, prepared.result
-        entry, found = self.checked(name, case, result.kind)
-        entry.floor = self.floor(result, case, found, result.kind)
-        if found is not None:
-            prepared.ready[name] = found
-        return entry
-
-    def warm(self, prepared: Prepared) -> None:
-        """Compiles what was compared at another length than that of the case."""
-        for name, found in prepared.ready.items():
-            if prepared.result.entry(name).checked_n != prepared.case.n:
-                with suppress(Exception):  # it fails again when it is timed, and is reported then
-                    runner(found.module, found.case, found.case.inputs(), prepared.result.kind)()
-
-    def again(self, prepared: Prepared) -> None:
-        """Compares again what failed, perhaps for the memory that other processes used at that time."""
-        for place, entry in enumerate(prepared.result.entries):
-            if entry.status == FAILED:
-                prepared.result.entries[place] = self.added(entry.name, prepared)
-
-    def floor(self, result: Result, case: Case, found: Contestant | None, kind: str) -> float | None:
-        """The floor of a contestant: that of the result, unless it computes another function."""
-        if found is None or found.case.design is case.design:
-            return result.model and result.model.floor
-        return model_of(found.case, kind, result.ours, self.rates).floor
-
-    def checked(self, name: str, case: Case, kind: str) -> tuple[Entry, Contestant | None]:
-        """The entry of a contestant, and the contestant if its results are correct. The entry has the reason if not."""
-        entry = Entry(name)
-        try:
-            found = contestant(name, case, kind, self.options.memory * GIB)
-            entry.note, wanted = found.note, self.oracle(found.case)
-            entry.checked_n = wanted.n
-            entry.error = wanted.error(values_of(found.module, found.case.at(wanted.n), kind))
-        except SkippedError as reason:
-            entry.status, entry.reason = SKIPPED, str(reason)
-        except WrongError as reason:
-            entry.status, entry.reason = WRONG, f"{reason}.{hint(case)}"
-        except Exception as error:  # report a failing contestant and continue
-            entry.status, entry.reason = FAILED, sentence(error)
-        return entry, found if not entry.reason else None
-
-    def oracle(self, case: Case) -> Oracle:
-        if case.key not in self.oracles:
-            self.oracles[case.key] = oracle(case, self.options.memory * GIB)
-        return self.oracles[case.key]
-
-    def time(self, prepared: Prepared) -> None:
-        """Measures times and peak memory, and sets them in the entries."""
-        result, ready = prepared.result, prepared.ready
-        self.say(f"{result.design}, n {result.n}, {result.kind}: timing {', '.join(ready)} ...")
-        calls = {name: runner(c.module, c.case, c.case.inputs(), result.kind) for name, c in ready.items()}
-        graphs = self.graphs(result, calls) if self.options.graphs else calls
-        warm = WARM if is_gpu(result.device) else 0.0
-        timed = interleaved(
-            graphs,
-            self.options.repeats,
-            self.options.seconds,
-            clock_of(result.device),
-            sample_of(result.device),
-            warm,
-        )
-        for name in graphs:
-            entry, found, call = result.entry(name), timed[name], calls[name]
-            try:
-                if found.failed is not None:
-                    raise found.failed
-                entry.peak_bytes = peak_bytes(call, result.device)
-            except Exception as error:
-                entry.status, entry.reason = FAILED, sentence(error)
-                continue
-            entry.seconds, entry.rounds, entry.calls = spread(found.seconds), len(found.seconds), found.calls
-        for entry in result.entries:
-            both = entry.seconds is not None and result.entry(result.ours).seconds is not None
-            if both and entry.name != result.ours:
-                entry.ratio = ratio(timed[entry.name].seconds, timed[result.ours].seconds)
-
-    def graphs(self, result: Result, calls: dict[str, Call]) -> dict[str, Call]:
-        """CUDA graphs of the calls; an entry whose call cannot be captured fails."""
-        found, pool = {}, torch.cuda.graph_pool_handle() if is_gpu(result.device) else None
-        for name, call in calls.items():
-            try:
-                found[name] = captured(call, pool)
-            except Exception as error:
-                entry = result.entry(name)
-                entry.status, entry.reason = FAILED, f"a CUDA graph cannot capture it: {sentence(error)}"
-        return found
-
-
-def hint(case: Case) -> str:
-    """Another possible reason for differences from the reference."""
-    if any(step.box is not None and OPS[step.box.kind].selects for step in case.graph.steps):
-        return " A topk may select differently if gates are nearly equal; try another --seed."
-    return ""
-
-
-def blank(case: Case, kind: str, ours: str) -> Result:
-    lengths = {leg: case.lengths.get(leg, size) for leg, size in case.design.legs.items()}
-    legs = {leg: size for leg, size in lengths.items() if size is not None}
-    settings = {name: case.graph.values[name] for name in case.design.settings}
-    how = (case.n, case.batch, case.dtype, case.device, case.graph.causal)
-    return Result(case.design.name, kind, *how, legs, settings, ours)
-
-
-def sentence(error: Exception) -> str:
-    """An error in one line."""
-    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        return f"out of memory: {lines[0][:200]}"
-    return f"{type(error).__name__}: {lines[0][:200]}"
 
 
 @dataclass(frozen=True)
@@ -357,8 +155,6 @@ def of_targets(targets: Sequence[Target], setting: Setting, say: Say, gpu: bool)
 def results_of(work: Sequence[Work], setting: Setting, rates: Rates | None, say: Say) -> Iterator[tuple[int, Result]]:
     """Yields each result with the place of its case. With several `jobs`, other processes prepare the cases."""
     if setting.jobs > 1:
-        from tensornet_attn.bench.jobs import in_batches  # it uses this module
-
         yield from in_batches(work, setting.jobs, rates, say)
         return
     for place, (options, case) in enumerate(work):

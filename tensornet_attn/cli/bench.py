@@ -143,8 +143,9 @@ def bench(
     import torch
 
     from tensornet_attn import compiler
+    from tensornet_attn.bench.bench import Options
     from tensornet_attn.bench.case import Case
-    from tensornet_attn.bench.run import Options, Setting, of_cases, of_targets
+    from tensornet_attn.bench.run import Setting, of_cases, of_targets
     from tensornet_attn.bench.targets import targets_of
 
     if threads is not None or decoding:

@@ -91,7 +91,7 @@ def test_a_wrong_contestant_ends_with_an_error(run, tmp_path: Path, monkeypatch:
 
 
 def test_results_outlive_an_interruption(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensornet_attn.bench.run import Bench
+    from tensornet_attn.bench.bench import Bench
 
     prepared = Bench.prepared
 
@@ -175,7 +175,7 @@ def test_matplotlib_is_an_optional_part(run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_nothing_measured_is_nothing_to_plot(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensornet_attn.bench.run import Bench, Prepared, blank
+    from tensornet_attn.bench.bench import Bench, Prepared, blank
 
     monkeypatch.setattr(Bench, "prepared", lambda self, case, kind: Prepared(case, blank(case, kind, "torch")))
     outcome = run("bench", *TINY, "--plot", str(tmp_path / "a.svg"))

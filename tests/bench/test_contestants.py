@@ -13,9 +13,9 @@ import tensornet_attn as ta
 from tensornet_attn.bench import contestants
 from tensornet_attn.bench.baselines import layer_of
 from tensornet_attn.bench.baselines.kernels import FastWeights, delta_rule, in_chunks, shares
+from tensornet_attn.bench.bench import Bench, Options
 from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
 from tensornet_attn.bench.contestants import SkippedError, contestant
-from tensornet_attn.bench.run import Bench, Options
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.graph.model import FusedAttention
 from tensornet_attn.runtime.triton.target import interpreting

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.bench.bench import Bench, Options
 from tensornet_attn.bench.case import Case
 from tensornet_attn.bench.machine import LEAST, Rates, gpu_words, measured_rates, memory_limit, shortest
 from tensornet_attn.bench.measure import by_events, captured, is_gpu, on_device, peak_bytes, sample_of
-from tensornet_attn.bench.run import Bench, Options
 from tests.bench.schema import SCHEMA
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -128,7 +128,7 @@ def test_what_a_graph_cannot_capture_has_its_reason(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("operation not permitted when stream is capturing")
 
     made: list[object] = []
-    monkeypatch.setattr("tensornet_attn.bench.run.captured", refused)
+    monkeypatch.setattr("tensornet_attn.bench.bench.captured", refused)
     case = Case(ta.load("mhsa", legs={"f": 16, "h": 2}), 8)
     (result,) = Bench(Options(("sdpa",), passes=("forward",), repeats=3, seconds=0, graphs=True)).results([case])
     assert [entry.status for entry in result.entries] == ["measured", "failed"]

@@ -9,9 +9,9 @@ from itertools import pairwise
 import pytest
 import torch
 
+from tensornet_attn.bench.bench import sentence
 from tensornet_attn.bench.measure import LEAST_ROUNDS, by_clock, highest, interleaved, peak_bytes, turns
 from tensornet_attn.bench.results import Spread, ratio, spread
-from tensornet_attn.bench.run import sentence
 
 
 class World:

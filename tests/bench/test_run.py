@@ -11,12 +11,12 @@ import tensornet_attn as ta
 from tensornet_attn.bench import compare, contestants
 from tensornet_attn.bench.baselines import LAYERS
 from tensornet_attn.bench.baselines.multi_head import MultiHead
+from tensornet_attn.bench.bench import Bench, Options
 from tensornet_attn.bench.case import FORWARD, PASSES, TRAINING, Case
 from tensornet_attn.bench.compare import errors, oracle, reference_values, values_of
 from tensornet_attn.bench.contestants import AGAINST, MAKERS, SkippedError, need_compiler
 from tensornet_attn.bench.model import pair_bytes, pair_elements, reference_bytes
 from tensornet_attn.bench.results import Result
-from tensornet_attn.bench.run import Bench, Options
 from tests.designs.cases import CASES
 
 SMALL = {"f": 8, "h": 2}

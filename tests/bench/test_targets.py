@@ -13,7 +13,8 @@ import pytest
 
 from tensornet_attn import compiler
 from tensornet_attn.bench import targets
-from tensornet_attn.bench.run import Options, Setting, cases_of, options_of
+from tensornet_attn.bench.bench import Options
+from tensornet_attn.bench.run import Setting, cases_of, options_of
 from tensornet_attn.bench.targets import BATCH, GPU_TARGETS, PEERS, TARGETS, Growth, Ratio, Share, Target
 from tensornet_attn.cost.sizes import parameters
 from tensornet_attn.graph import build
@@ -205,7 +206,7 @@ def test_a_rehearsal_has_everything_that_a_run_on_a_gpu_has(run, tmp_path: Path,
 
 @pytest.mark.rotated
 def test_results_stand_in_the_file_before_the_run_is_over(run, tmp_path: Path, monkeypatch) -> None:
-    from tensornet_attn.bench.run import Bench
+    from tensornet_attn.bench.bench import Bench
 
     monkeypatch.setattr(shutil, "which", lambda name: None)
     prepared = Bench.prepared

@@ -11,10 +11,10 @@ from tensornet_attn.runtime.triton.configure import padded
 from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
 from tensornet_attn.runtime.triton.kernels.totals_kernels import weighted_gradients, weighted_totals
 
-MOST_TERMS = 4
-TILE = 4096  # numbers of each tensor that a program reads at once
-WIDEST = 512  # columns of a tile
-PARTS = 2048  # programs that sum gradients of weights
+MOST_TOTALLED = 4
+TOTAL_TILE = 4096  # numbers of each tensor that a program reads at once
+WIDEST_TOTAL = 512  # columns of a tile
+TOTAL_PARTS = 2048  # programs that sum gradients of weights
 
 
 def triton_weighted_total(values: list[Tensor], weights: list[Tensor | None]) -> Tensor:
@@ -31,7 +31,7 @@ def fits_totals(values: list[Tensor], weights: list[Tensor | None]) -> bool:
     """Whether kernels apply: values of one shape, dtype and device; weights like their trailing dimensions."""
     first = values[0]
     same = all((x.shape, x.dtype, x.device) == (first.shape, first.dtype, first.device) for x in values)
-    if not same or len(values) > MOST_TERMS or not first.numel():
+    if not same or len(values) > MOST_TOTALLED or not first.numel():
         return False
     return all(
         w is None
@@ -56,23 +56,23 @@ def weight_columns(weight: Tensor, x: Tensor) -> tuple[int, int] | None:
 def inner_of(x: Tensor, weights: list[Tensor | None]) -> int:
     """The number of columns: of the trailing dimensions that the weights span, and of more if these are few."""
     span, inner, sizes = max(math.prod(weight_columns(w, x)) for w in weights if w is not None), 1, [*x.shape]
-    while sizes and (inner < span or inner * sizes[-1] <= WIDEST):
+    while sizes and (inner < span or inner * sizes[-1] <= WIDEST_TOTAL):
         inner *= sizes.pop()
     return inner
 
 
 def filled(given: list) -> list:
-    """The list, extended to MOST_TERMS entries."""
-    return [*given, *[None] * (MOST_TERMS - len(given))]
+    """The list, extended to MOST_TOTALLED entries."""
+    return [*given, *[None] * (MOST_TOTALLED - len(given))]
 
 
 def spread_of(x: Tensor, weights: list[Tensor | None]) -> tuple[list[int], int, int, dict]:
     """The divisors and sizes of the weights, the rows and columns, and the tile, for tensors like x."""
     inner = inner_of(x, weights)
-    wide = min(WIDEST, padded(inner))
+    wide = min(WIDEST_TOTAL, padded(inner))
     pairs = filled([(1, 1) if w is None else weight_columns(w, x) for w in weights])
     pairs = [(1, 1) if pair is None else pair for pair in pairs]
-    tile = {"DTYPE": tile_type(sums_of(x)), "ROWS": max(1, TILE // wide), "INNER": wide, "num_warps": 4}
+    tile = {"DTYPE": tile_type(sums_of(x)), "ROWS": max(1, TOTAL_TILE // wide), "INNER": wide, "num_warps": 4}
     return [*(below for below, _ in pairs), *(size for _, size in pairs)], x.numel() // inner, inner, tile
 
 
@@ -122,8 +122,8 @@ def gradients_by_kernel(g: Tensor, values, weights, of_values, of_weights) -> li
     dx = [torch.empty_like(g) if one and w is not None else None for one, w in zip(of_values, weights, strict=True)]
     places, rows, inner, tile = spread_of(g, weights)
     blocks = -(-rows // tile["ROWS"])
-    span = max(1, blocks // PARTS)
-    parts = g.new_empty(MOST_TERMS, -(-blocks // span), inner, dtype=sums_of(g))
+    span = max(1, blocks // TOTAL_PARTS)
+    parts = g.new_empty(MOST_TOTALLED, -(-blocks // span), inner, dtype=sums_of(g))
     read = [x if one else None for x, one in zip(values, of_weights, strict=True)]
     with torch.cuda.device_of(g):
         weighted_gradients[(parts.shape[1], -(-inner // tile["INNER"]))](
