@@ -27,8 +27,10 @@ SAID, READY, DONE = "said", "ready", "done"
 def in_batches(work: Sequence[Work], jobs: int, rates: Rates | None, say: Say) -> Iterator[tuple[int, Result]]:
     """Yields the results of each case with its place. A process measures all passes of a case; `jobs` work at once."""
     for start in range(0, len(work), jobs):
-        batch = [_Worker(one, rates, say) for one in work[start : start + jobs]]
+        batch = list[_Worker]()
         try:
+            for one in work[start : start + jobs]:
+                batch.append(_Worker(one, rates, say))
             for worker in batch:
                 worker.wait(READY)
             for place, worker in enumerate(batch, start):
@@ -60,7 +62,6 @@ class _Worker:
                     return value
                 self.say(value)
         except (EOFError, OSError):
-            self.process.join()
             return self.died()
 
     def timed(self) -> list[Result]:
@@ -71,6 +72,7 @@ class _Worker:
         return self.wait(DONE)
 
     def died(self) -> list[Result]:
+        self.process.join()
         reason = f"its process ended with exit code {self.process.exitcode}."
         options, case = self.work
         found = [blank(case, kind, options.backends[0]) for kind in options.passes]

@@ -221,7 +221,8 @@ def _one_row(graph: Graph, step: Step) -> bool:
     """
     parts, query = recurrence_of(step), str(graph.query)
     sides = [use.name for term in parts.terms for use in term.query]
-    same = all(one in graph.tensor and graph.tensor[one].init == ONES for one in sides)
+    leaves = [graph.tensor.get(one) for one in sides]
+    same = all(leaf is not None and leaf.role == "constant" and leaf.init == ONES for leaf in leaves)
     if parts.causal(graph) or not same:
         return False
     narrow = {step.name}
@@ -232,8 +233,11 @@ def _one_row(graph: Graph, step: Step) -> bool:
         if not all(query in use.legs for use in own):  # read along another leg
             return False
         box, uses = reader.box, [use for use in reader.op.uses if query in use.legs]
-        fits = box is not None and (OPS[box.kind].elementwise or (OPS[box.kind].is_sum and box.leg != query))
-        if query not in reader.legs or not (fits or reader.contraction is not None):
+        fits = reader.contraction is not None
+        if box is not None:  # what scales by random numbers draws them for each query
+            kind = OPS[box.kind]
+            fits = box.leg != query if kind.is_sum else kind.elementwise and not kind.scales
+        if query not in reader.legs or not fits:
             return False
         if all(use.name in narrow for use in uses):
             narrow.add(reader.name)

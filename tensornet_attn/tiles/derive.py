@@ -68,9 +68,13 @@ class Backward:
             self.rules[node.op](self, node, d)
 
     def leaf(self, node: Node, d: Node) -> None:
-        """Adds to the gradient of an operand, or of the mask, for the index variables by which it was first read."""
+        """Adds to the gradient of an operand, or of the mask, for the index variables by which it was first read.
+
+        Reads of a table at different places, which are their arguments, have gradients of their own.
+        """
         at = next(value for value in node.data if isinstance(value, At))
-        same = (other for other in self.leaves if (other.op, other.data[0]) == (node.op, node.data[0]))
+        key = node.op, node.data[0], node.args
+        same = (other for other in self.leaves if (other.op, other.data[0], other.args) == key)
         if node.op == "bias":
             same = (other for other in self.leaves if other.op == "bias")
         one = next(same, None)

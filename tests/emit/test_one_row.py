@@ -48,6 +48,7 @@ BROADCAST = {
 }
 WHOLE = {
     "a softmax": {"R": {"softmax": "e", "of": "S"}},
+    "dropout": {"R": {"dropout": 0.5, "of": "S"}},
     "a norm": {"R": {"rmsnorm": "e", "of": "S"}},
     "nothing else": {
         "Q": "memory[m f] Wq[f h d] -> m h d",
@@ -59,7 +60,7 @@ WHOLE = {
 
 
 def agree(given: dict[str, Any], n: int, m: int, hidden: float | None = None, **masks: Any) -> None:
-    layer, plain = (make(ta.load(given), dtype=F64) for make in (ta.compile, ta.reference))
+    layer, plain = (make(ta.load(given), dtype=F64).eval() for make in (ta.compile, ta.reference))
     plain.load_state_dict(layer.state_dict())
     x, memory = (torch.randn(2, size, 6, dtype=F64) for size in (n, m))
     if hidden is not None:
@@ -68,7 +69,7 @@ def agree(given: dict[str, Any], n: int, m: int, hidden: float | None = None, **
     for own in (layer, plain):
         leaves = [x.clone().requires_grad_(), memory.clone().requires_grad_()]
         y = own(*leaves, **masks)
-        wanted = [*leaves, *own.parameters()]
+        wanted = [*leaves, *(weight for weight in own.parameters() if weight.requires_grad)]
         results.append([y, *torch.autograd.grad(y.square().sum(), wanted, materialize_grads=True)])
     for found, wanted in zip(*results, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
@@ -92,6 +93,28 @@ def test_readers_that_do_not_broadcast_read_all_rows(given) -> None:
     assert "outer_sums(" not in source
     assert "one_row" not in source
     agree(design(**given), 5, 4)
+
+
+@pytest.mark.parametrize("kind", [{}, {"frozen": True}])
+def test_weights_of_the_queries_are_no_constants(kind: dict[str, Any]) -> None:
+    given = design()
+    given["legs"]["n"], given["legs"]["m"] = "query 5", "key 5"
+    given["weights"]["each"] = {"legs": "n", "init": "ones"} | kind
+    del given["constants"]
+    layer = ta.compile(ta.load(given), dtype=F64)
+    assert "outer_sums(" not in layer.source
+    x = torch.randn(2, 5, 6, dtype=F64)
+    whole = layer(x)
+    with torch.no_grad():
+        layer.each[1] = 3
+    assert (layer(x) - whole)[:, 1].abs().max() > 1e-3
+    agree(given, 5, 5)
+
+
+def test_each_query_draws_its_own_dropout() -> None:
+    layer = ta.compile(ta.load(design(R={"dropout": 0.5, "of": "S"})), dtype=F64).train()
+    y = layer(torch.ones(1, 6, dtype=F64).expand(16, 6), torch.randn(4, 6, dtype=F64))
+    assert y.std(0).min() > 0
 
 
 def test_products_of_the_keys_are_not_formed() -> None:

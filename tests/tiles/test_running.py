@@ -128,6 +128,35 @@ def test_hats_are_lookups(of: str, width: str, sums: bool) -> None:
     assert ("at_p < 9" in region.text) == sums
 
 
+TWO_PLACES = """
+name: two_places
+extends: mhsa
+legs: {f: 16, h: head 2, p: head 9}
+weights:
+  E: {legs: d p, init: normal(1)}
+constants:
+  i: {legs: p, value: index}
+diagram:
+  S: Q[n h d] K[m h d] -> h n m
+  z: Q[n h d] E[d p] -> n h p
+  o1: {map: abs, of: "3 * S[h n m] - i[p] -> h n m p"}
+  o2: {map: abs, of: "-2 * S[h n m] - i[p] -> h n m p"}
+  n1: {map: relu, of: "1 - o1[h n m p] -> h n m p"}
+  n2: {map: relu, of: "1 - o2[h n m p] -> h n m p"}
+  A:
+    softmax: m
+    of: (d ** -0.5) * S[h n m] + n1[h n m p] z[n h p] + n2[h n m p] z[n h p] -> h n m
+"""
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_one_table_read_at_two_places() -> None:
+    oracle, module = compared(TWO_PLACES, causal=False)
+    assert regions(TWO_PLACES)[0].text.count("between(") >= 2
+    check(oracle, module, 16, (70, 150))
+
+
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(("of", "width"), [(COUNT, "1"), (COUNT, "2"), (MIXED, "1")])

@@ -60,6 +60,19 @@ def test_second_derivatives() -> None:
     )
 
 
+def test_second_derivatives_of_values_in_another_memory_order() -> None:
+    a, b = (drawn(3, 4, 5, dtype=F64) for _ in "ab")
+    w = drawn(3, 1, dtype=F64)
+
+    def total(function):  # type: ignore[no-untyped-def]
+        y = function([a.transpose(0, 1), b.transpose(0, 1)], [w, None])
+        (found,) = torch.autograd.grad(y.square().sum(), [w], create_graph=True)
+        return [y, *torch.autograd.grad(found.sum(), [a, b, w])]
+
+    for found, wanted in zip(total(triton_weighted_total), total(weighted_total), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 def test_a_blend_of_maps_is_one_pass() -> None:
     design = ta.load("fmm2", legs={"f": 8, "h": 2})
     layer = ta.compile(design, "triton", dtype=F64)

@@ -94,10 +94,9 @@ class WeightedTotal(torch.autograd.Function):
     @staticmethod
     def forward(ctx, count, *given):
         """Saves the operands."""
-        values, weights = [x.contiguous() for x in given[:count]], given[count:]
         ctx.count = count
-        ctx.save_for_backward(*values, *weights)
-        return total_by_kernel(values, weights)
+        ctx.save_for_backward(*given)
+        return total_by_kernel(given[:count], given[count:])
 
     @staticmethod
     def backward(ctx, g):
@@ -124,7 +123,7 @@ def gradients_by_kernel(g: Tensor, values, weights, of_values, of_weights) -> li
     blocks = -(-rows // tile["ROWS"])
     span = max(1, blocks // TOTAL_PARTS)
     parts = g.new_empty(MOST_TOTALLED, -(-blocks // span), inner, dtype=sums_of(g))
-    read = [x if one else None for x, one in zip(values, of_weights, strict=True)]
+    read = [x.contiguous() if one else None for x, one in zip(values, of_weights, strict=True)]
     with torch.cuda.device_of(g):
         weighted_gradients[(parts.shape[1], -(-inner // tile["INNER"]))](
             g, *filled(read), *filled(weights), *filled(dx), parts, *places, rows, inner, span, **tile
