@@ -44,18 +44,6 @@ CHUNKED: dict[str, Callable[[Scene, Step], int]] = {
 }  # keys in a chunk of a causal kernel, 0 if it has none
 
 
-def chunk_in(scene: Scene, step: Step) -> int:
-    """The keys in a chunk of a step, 0 if it is not computed in chunks."""
-    found = CHUNKED.get(step.kernel.kind) if step.kernel is not None else None
-    return 0 if found is None else found(scene, step)
-
-
-def between(scene: Scene, step: Step) -> list[int]:
-    """The elements of tensors that a kernel in chunks writes and reads again: states, and scores inside the chunks."""
-    own = SAVED_BY_KERNELS[step.kernel.kind](scene, step) if step.kernel and chunk_in(scene, step) else {}
-    return [count for count in own.values() if count]
-
-
 def unfolded(graph: Graph) -> Graph:
     """The graph with each kernel replaced by the steps inside it."""
     steps = [part for step in graph.steps for part in (step.kernel.body if step.kernel else (step,))]

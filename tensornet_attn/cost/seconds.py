@@ -18,12 +18,11 @@ from collections import defaultdict
 
 from tensornet_attn.cost.band import Block, keys_met, reach_in
 from tensornet_attn.cost.experts import Experts
-from tensornet_attn.cost.kernels import between
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.products import Shape, rate_at
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.shapes import block_of, exponentials, shapes
+from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
 from tensornet_attn.graph.model import Function, FusedAttention, Step, body_graph
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.ops import OPS

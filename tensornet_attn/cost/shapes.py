@@ -16,7 +16,7 @@ from dataclasses import replace
 from math import prod
 
 from tensornet_attn.cost.band import BUDGET, LEAST, Block, keys_met
-from tensornet_attn.cost.kernels import WITHOUT_PAIRS, chunk_in, inside
+from tensornet_attn.cost.kernels import CHUNKED, SAVED_BY_KERNELS, WITHOUT_PAIRS, inside
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
@@ -133,3 +133,15 @@ def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
         return []
     each = OPS[step.box.kind].exponentials(step.box)
     return [(of.legs, each * scene.elements(of)) for role, of in step.box.operands if each and role == "of"]
+
+
+def chunk_in(scene: Scene, step: Step) -> int:
+    """The keys in a chunk of a step, 0 if it is not computed in chunks."""
+    found = CHUNKED.get(step.kernel.kind) if step.kernel is not None else None
+    return 0 if found is None else found(scene, step)
+
+
+def between(scene: Scene, step: Step) -> list[int]:
+    """The elements of tensors that a kernel in chunks writes and reads again: states, and scores inside the chunks."""
+    own = SAVED_BY_KERNELS[step.kernel.kind](scene, step) if step.kernel and chunk_in(scene, step) else {}
+    return [count for count in own.values() if count]

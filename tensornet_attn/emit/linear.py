@@ -20,6 +20,7 @@ from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.ops.maps import Map
+from tensornet_attn.plan.cumsum import CUMSUM
 from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.states import STATES
 
@@ -186,7 +187,7 @@ def factors_apart(writer: Writer, step: Step) -> bool:
     return (
         len(readers) == 1
         and readers[0][0].kernel is not None
-        and readers[0][0].kernel.kind == "sums"
+        and readers[0][0].kernel.kind == CUMSUM.kind
         and (_factors_apart(writer, readers[0][0]) is not None)
     )
 

@@ -14,7 +14,14 @@ from tensornet_attn.runtime.triton.survey import DTYPES, FAMILIES, TARGETS, WIDT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 KERNELS = {
-    "linear attention": {"linear_sums", "sums_before", "linear_reads", "row_products", "masked_reads"},
+    "linear attention": {
+        "linear_sums",
+        "sums_before",
+        "linear_reads",
+        "linear_reads_all",
+        "row_products",
+        "masked_reads",
+    },
     "decaying scores": {"linear_sums", "sums_before", "linear_reads"},
     "delta rule": {
         "chunk_solutions",
