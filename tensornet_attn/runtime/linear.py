@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.maps import SMALL_CALL, added, kept, masked_sum, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
-from tensornet_attn.runtime.products import exact_products
+from tensornet_attn.runtime.products import exact_products, total_of
 from tensornet_attn.runtime.tiled_linear import row_shares, tiled_linear, tiled_takes
 
 
@@ -118,14 +118,6 @@ def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     if share.shape[-1] == 1:
         return out * share
     return (out.unflatten(-1, (share.shape[-1], -1)) * share[..., None]).flatten(-2)
-
-
-def total_of(parts) -> Tensor:
-    """The sum, without adding 0 to the first part."""
-    found = parts[0]
-    for part in parts[1:]:
-        found = found + part
-    return found
 
 
 def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -302,8 +294,9 @@ def outer_sums(
     if mask is not None:
         k = (a[..., None] * b[..., None, :]).movedim(-3, -1)[..., None]  # ... d e m 1
         return cumulative_sums([(each[:, None], k)], mask, key_mask, batch, heads)
-    ((a, b),) = seen_terms([(a, b)], key_mask, heads - 2)
-    a = a if key_mask is None else torch.where(key_keep(key_mask, heads - 2, query=False)[..., None], a, 0)
+    if key_mask is not None:
+        seen = key_keep(key_mask, heads - 2, query=False)[..., None]  # ... m 1
+        a, b = (torch.where(seen, x, 0) for x in (a, b))
     return (a.mT @ b)[..., None][..., : each.shape[0]]
 
 

@@ -153,8 +153,15 @@ def summed_products(a: Tensor, b: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 def weighted_total(values: list[Tensor], weights: list[Tensor | None]) -> Tensor:
     """The sum of the values, each times its weight, if it has one."""
-    parts = [x if w is None else w * x for x, w in zip(values, weights, strict=True)]
-    return sum(parts[1:], parts[0])
+    return total_of([x if w is None else w * x for x, w in zip(values, weights, strict=True)])
+
+
+def total_of(parts) -> Tensor:
+    """The sum, without adding 0 to the first part."""
+    found = parts[0]
+    for part in parts[1:]:
+        found = found + part
+    return found
 
 
 def weighted_sum(x: Tensor, weight: Tensor, dim: int) -> Tensor:
