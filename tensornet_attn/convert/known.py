@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensornet_attn.convert.calls import output, turns
+from tensornet_attn.convert.calls import output, rope_of, turns
 from tensornet_attn.convert.reading import Numbers, Reading
-from tensornet_attn.convert.rotary import rope_of
 
 GROUPED = {
     "Wq": "q_proj.weight: (g j d) f",

@@ -14,7 +14,6 @@ from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
 from tensornet_attn.ir.arithmetic import evaluate, names, parse
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.models.carry import check_carried
 from tensornet_attn.models.config import (
     CONFIGS,
     PARTS,
@@ -27,7 +26,7 @@ from tensornet_attn.models.config import (
     written,
 )
 from tensornet_attn.models.cost import ModelCost, cost
-from tensornet_attn.models.fit import Fitted, Place, fit, is_path, shipped
+from tensornet_attn.models.fit import Fitted, Place, check_carried, fit, is_path, shipped
 from tensornet_attn.spec import library
 from tensornet_attn.spec import load as load_design
 from tensornet_attn.spec.names import identifier_problem
