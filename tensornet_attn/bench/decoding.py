@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import torch
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.baselines.steps import STEPS, KeysAndValues, Step, layer_of_step
+from tensornet_attn.bench.baselines import layer_of
+from tensornet_attn.bench.baselines.steps import STEPS, KeysAndValues, Step
 from tensornet_attn.bench.bench import GIB, Options, Say, blank, fill, reported
 from tensornet_attn.bench.case import DECODING, Case
 from tensornet_attn.bench.compare import oracle
@@ -102,7 +103,7 @@ class ByHand:
         sizes = SimpleNamespace(**case.sizes)
         floats = sum(prod(shape) for shape in made.shapes(sizes, case.batch, case.n + 1))
         within(dtype_bytes(case.dtype) * floats, limit, "cache")
-        layer = layer_of_step(made, case.sizes)
+        layer = layer_of(made.of, case.sizes, causal=True)
         case.loaded(layer)
         self.made = made(layer, case.batch, case.n + 1)
         self.note = note or made.note

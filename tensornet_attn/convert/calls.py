@@ -32,6 +32,12 @@ def alone(module: nn.Module, x: Tensor) -> Tensor:
     return output(module(x, **given))
 
 
+def eagerly(module: Any, x: Tensor, **given: Any) -> Tensor:
+    """The output of a Hugging Face attention with these arguments."""
+    module.config._attn_implementation = "eager"
+    return output(module(x, **given))
+
+
 def output(result: Any) -> Tensor:
     """The first result of a layer."""
     found = result[0] if isinstance(result, tuple) else result
