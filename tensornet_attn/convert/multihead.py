@@ -14,8 +14,8 @@ from tensornet_attn.convert.beside import maps, split_float_mask
 from tensornet_attn.convert.masks import same_for_all_heads
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
+from tensornet_attn.graph.attention import map_of, summing
 from tensornet_attn.graph.model import Graph
-from tensornet_attn.graph.weighing import map_of, summing
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
