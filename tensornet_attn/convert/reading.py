@@ -116,7 +116,6 @@ def laid(module: Any, text: str, legs: list[str], sizes: Mapping[str, Any]) -> T
 
 
 def at(module: Any, path: str) -> Any:
-    """The attribute at a dotted path."""
     for piece in path.split("."):
         module = module[int(piece)] if piece.isdigit() else getattr(module, piece)
     return module

@@ -36,7 +36,6 @@ def finish_conversion(model: nn.Module, new: list[Swapped]) -> None:
 
 
 def decodes(swapped: Swapped) -> bool:
-    """Whether the design supports a decoding cache."""
     try:
         swapped.design.new_cache()
     except InputError:

@@ -115,7 +115,6 @@ class Recurrence:
 
 
 def recurrence_of(step: Step) -> Recurrence:
-    """The recurrence of a kernel."""
     assert isinstance(step.form, Recurrence)
     return step.form
 
