@@ -498,13 +498,11 @@ def _ready(graph: Graph, target: Target, dtype: str) -> Plan | None:
     return plan if found and all(cpp_stored(text, CPP_DTYPES[dtype]) for text in found) else None
 
 
-def module_of(
-    design: Design, plan: Plan, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> CompiledDesign:
+def module_of(design: Design, plan: Plan) -> CompiledDesign:
     """The module of a plan that the caller has made."""
     from tensornet_attn.nn.module import CompiledDesign
 
-    return CompiledDesign(design, plan, _realise, device, dtype)
+    return CompiledDesign(design, plan, _realise)
 
 
 def _realise(design: Design, plan: Plan) -> Made:

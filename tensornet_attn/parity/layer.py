@@ -86,10 +86,6 @@ class Agreement:
     back: float
     plan: str
 
-    @property
-    def worst(self) -> float:
-        return max(self.output, self.gradients, self.back)
-
 
 def compare(layer: Layer) -> Agreement:
     """Compares a layer and its design in float64: outputs, and gradients of the input and of all parameters.
