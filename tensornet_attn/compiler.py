@@ -295,17 +295,6 @@ def rewrites(design: Source, causal: bool | None = None) -> str:
     return shown(build(_design(design), causal))
 
 
-def decoding(design: Source, causal: bool | None = None) -> str:
-    """The decoding cache of a design, as text: the results whose earlier positions later positions read.
-
-    `tensornet-attn explain --decoding` prints the same text. Raises DesignError if the design is invalid, and
-    InputError if it cannot have a decoding cache.
-    """
-    from tensornet_attn.plan.decoding import decoding_of
-
-    return decoding_of(build(_design(design), causal)).to_text()
-
-
 def hash_of(design: Source, causal: bool | None = None) -> str:
     """The hash of a design's canonical form (SHA-256, hexadecimal): equal if only names and order differ.
 
