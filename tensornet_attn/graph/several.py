@@ -47,8 +47,8 @@ def over_several(scope: Scope, model: BoxModel, operands: Mapping[str, Use], pat
     box, own = make_box(scope, model.model_copy(update={model.key: joined.name}), inner, path)
     made = scope.add(Step(scope.fresh(f"{name}.joined"), box, own))
     split = scope.apart(made, joined.name, legs, name)
-    in_order = Step(split.name, scope.steps[split.name].op, operands["of"].legs)
-    return scope.add(in_order, path)
+    last = Step(split.name, scope.steps[split.name].op, operands["of"].legs)
+    return scope.add(last, path)
 
 
 def _legs(scope: Scope, model: BoxModel, of: Use) -> tuple[str, ...]:
