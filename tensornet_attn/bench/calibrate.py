@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from math import inf
 from time import perf_counter, process_time
 
 import torch
@@ -30,7 +29,7 @@ from tensornet_attn.spec import Design
 
 SECONDS = 20.0  # of the measurement, without long calls
 SHARE = 0.0015  # of this time, for each rate
-ROUNDS, OF_ROUND = 2, 0.0006  # of all calls; share of the time for each call in a round
+ROUNDS, OF_ROUND = 2, 0.0005  # of all calls; share of the time for each call in a round
 LEAST = 2  # minimum number of samples
 LONG = 0.04  # seconds of a call that needs no warm-up
 SAMPLE = 0.002  # minimum seconds of a sample
@@ -41,7 +40,7 @@ PASSES = (2**12, 2**16, 2**20, 2**22, 2**24, 2**25, 2**26)  # bytes of a result
 WIDTHS = (8, 16, 32, 64, 128, 256)  # of a head
 CHAIN = 64  # operations
 EXPERTS, LINEAR = "grouped experts forced", "linear attention forced"
-SHORT, BOTH, HALF = (256,), (256, 1024), (256, 512)
+SHORT, BOTH = (256,), (256, 1024)
 # Designs whose plans use the implementations, the way to plan them (empty for the default), and their lengths. Each
 # kind of part that matters takes much of the time of some call.
 PROBES = (
@@ -52,15 +51,15 @@ PROBES = (
     ("llama", BLOCKS, BOTH),
     ("mistral", "", BOTH),
     ("mgk", "", SHORT),
-    ("mgk", BLOCKS, HALF),
+    ("mgk", BLOCKS, (128, 512)),
     ("talking_heads", "", BOTH),
     ("hard_fish", "", (64, 1024)),
-    ("hard_fish", DENSE, BOTH),
-    ("gfish", "", HALF),
+    ("hard_fish", DENSE, SHORT),
+    ("gfish", "", (128, 512)),
     ("linear", "", (16, 256, 1024)),
-    ("linear", DENSE, HALF),
+    ("linear", DENSE, (128, 512)),
     ("retnet", "", BOTH),
-    ("based", LINEAR, BOTH),
+    ("based", LINEAR, (64, 512)),
     ("band", "", BOTH),
     ("epa", EXPERTS, (64, 512)),
     ("moa", EXPERTS, (64, 512)),
@@ -73,7 +72,7 @@ PROBES = (
 )
 LEGS = {"f": 256}
 PAIRED, HEADS = (256, 1024), 4
-RIDGE = 0.1  # of the logarithms of efficiencies, beside relative errors of times
+RIDGE, RIDGE_OF_CALLS = 0.15, 0.5  # of the logarithms of efficiencies, beside relative errors of times
 FACTORS = (0.05, 20.0)  # of efficiencies
 STEPS = 30  # of the fit
 MODULE_CALL = 1e-4  # seconds of a call of a module, before its efficiency
@@ -88,11 +87,17 @@ class Timing:
         self.seconds = seconds
         self.clock = clock or (process_time if torch.get_num_threads() == 1 else perf_counter)
 
-    def best(self, call: Callable[[], object]) -> float:
-        """The shortest sample within the time for a rate, of at least two. The first call is a warm-up, unless long."""
-        first, second = self._once(call), self._once(call)
-        calls = 1 if second <= 0 else min(1000, max(1, round(SAMPLE / second)))
-        end, times = self.clock() + self.seconds, [first, second] if second >= LONG else []
+    def best(self, call: Callable[[], object], known: float | None = None) -> float:
+        """The shortest sample within the time for a rate. The first call is a warm-up; of long calls, it is a sample.
+
+        `known`: the shortest of earlier samples, to which one at least is added.
+        """
+        times = [known] if known is not None else [self._once(call), self._once(call)]
+        last = times[-1]
+        calls = 1 if last <= 0 else min(1000, max(1, round(SAMPLE / last)))
+        if known is None and last < LONG:
+            times = []
+        end = self.clock() + self.seconds * (last < LONG)
         while len(times) < LEAST or self.clock() < end:
             start = self.clock()
             for _ in range(calls):
@@ -166,9 +171,10 @@ def _fitted(table: Table, timing: Timing, probes: Probed) -> Table:
     found: dict[str, list[float]] = {}
     for backward in (False, True):
         every = [*made(probes, backward)]
-        calls, times = [probe.call() for probe in every], [inf] * len(every)
-        for _ in range(ROUNDS):  # far apart: what else the machine does slows one of them down
-            times = [min(known, timing.best(call)) for call, known in zip(calls, times, strict=True)]
+        calls = [probe.call() for probe in every]
+        times = [timing.best(call) for call in calls]
+        for _ in range(ROUNDS - 1):  # far apart: what else the machine does slows one of them down
+            times = [timing.best(call, known) for call, known in zip(calls, times, strict=True)]
         rows = [(probe.parts(table), own) for probe, own in zip(every, times, strict=True)]
         for kind, factor in factors(rows).items():
             found.setdefault(kind, [1.0, 1.0])[backward] = factor
@@ -179,15 +185,18 @@ def factors(rows: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, floa
     """The factor of each kind for the predicted parts of calls and their measured seconds, by Gauss-Newton steps.
 
     Least squares of the logarithms of predicted over measured times: a kind that takes ten times its predicted time
-    weighs no more than one that takes a tenth. A ridge keeps factors near 1 if their kinds take little of all calls.
+    weighs no more than one that takes a tenth. A ridge keeps factors near 1 if their kinds take little of all calls,
+    and those of calls of operations, which were measured before.
     """
     kinds = list(dict.fromkeys(kind for parts, _ in rows for kind in parts))
     shares = torch.tensor([[parts.get(kind, 0.0) / own for kind in kinds] for parts, own in rows], dtype=torch.float64)
-    ridge, logs = RIDGE * torch.eye(len(kinds), dtype=torch.float64), torch.zeros(len(kinds), dtype=torch.float64)
+    calls = [kind in ("call", MODULE) or kind.endswith(" calls") for kind in kinds]
+    ridge = torch.tensor([RIDGE_OF_CALLS if own else RIDGE for own in calls], dtype=torch.float64)
+    logs = torch.zeros_like(ridge)
     for _ in range(STEPS):
         own = shares * logs.exp()
         total = own.sum(1)
-        left, right = torch.cat([own / total[:, None], ridge]), -torch.cat([total.log(), RIDGE * logs])
+        left, right = torch.cat([own / total[:, None], ridge.diag()]), -torch.cat([total.log(), ridge * logs])
         logs = logs + torch.linalg.lstsq(left, right[:, None]).solution[:, 0].clamp(-1, 1)
     return dict(zip(kinds, logs.exp().clamp(*FACTORS).tolist(), strict=True))
 

@@ -28,6 +28,7 @@ from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
 from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, body_graph
 from tensornet_attn.graph.pairs import summed
+from tensornet_attn.graph.recurrence import scans
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
 
@@ -88,7 +89,8 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     else:
         times = (1 + GRADIENTS) if learned else 1
         products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
-        passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
+        rate = table.bandwidth if scans(step) else table.pass_rate(WIDTH * scene.elements(step))
+        passed = WIDTH * moved(scene, step) / rate  # of a scan, in strides
         chunked = between(scene, step)
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
             passed = 2 * passed + sum(4 * WIDTH * kept / table.pass_rate(WIDTH * kept) for kept in chunked)
@@ -135,7 +137,7 @@ def _calls(scene: Scene, step: Step) -> int:
 
 def _masked(scene: Scene, op: FusedAttention) -> str:
     causal = scene.graph.causal or bool(op.masks)
-    if {*op.masks} - {CAUSAL} or op.sink or (causal and op.beside):
+    if {*op.masks} - {CAUSAL} or (causal and op.beside):
         return "masked attention"
     return CAUSAL_ATTENTION if causal else "attention"
 
