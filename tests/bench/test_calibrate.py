@@ -76,3 +76,9 @@ def test_kinds_at_a_bound_are_named() -> None:
     table = replace(shipped(), efficiency=(Efficiency("a", 1.0, 20.0), Efficiency("b", 0.9, 1.1)))
     assert calibrate.at_bounds(table) == ["a"]
     assert calibrate.at_bounds(shipped()) == []
+
+
+def test_the_better_of_two_measurements_counts() -> None:
+    table = shipped()
+    slow = replace(table, bandwidth=table.bandwidth / 2, passes=tuple((size, rate / 2) for size, rate in table.passes))
+    assert calibrate.faster(slow, table) == calibrate.faster(table, slow) == table
