@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.linear import chunk_of
@@ -12,9 +14,9 @@ from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.alike import Factor, factors_apart, one_row
+from tensornet_attn.graph.alike import SUMS, Factor, factors_apart, is_ones, one_row
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
-from tensornet_attn.graph.model import Function, Graph, Step, Use
+from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
@@ -22,8 +24,6 @@ from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.ops.maps import Map
 from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.states import STATES
-
-ONES = Function("ones")
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -189,6 +189,23 @@ def apart_in_reader(writer: Writer, step: Step) -> bool:
 def _factors_apart(writer: Writer, step: Step) -> tuple[Factor, Factor] | None:
     """The two factors of the keys of a sum in the dtype of its operands, if one matmul sums them; else None."""
     return None if _kept_wide(writer.graph, step.name) else factors_apart(writer.graph, step)
+
+
+@contextmanager
+def one_row_of_queries(writer: Writer, step: Step) -> Iterator[None]:
+    """In this context, ones of a product that only a sum with one row reads have one row, unless a call has a mask."""
+    graph, readers = writer.graph, writer.readers[step.name]
+    reader = readers[0][0] if len(readers) == 1 and step.nested else None
+    ones = [use.name for use in step.op.uses if use.legs == (graph.query,) and is_ones(graph, use.name)]
+    if reader is None or len(ones) != 1 or reader.kernel is None or reader.kernel.kind != SUMS:
+        yield
+        return
+    own = writer.values[ones[0]]
+    if reader.name in one_row(graph):
+        row = "[: 1 if mask is None else None]" if takes_mask(graph) else "[:1]"
+        writer.values[ones[0]] = replace(own, text=f"{own.text}{row}")
+    yield
+    writer.values[ones[0]] = own
 
 
 def _kept_wide(graph: Graph, name: str) -> bool:

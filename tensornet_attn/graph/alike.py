@@ -32,10 +32,7 @@ def narrow_after(graph: Graph, step: Step) -> set[str]:
     parts, query = step.form, str(graph.query)
     if step.kernel is None or step.kernel.kind != SUMS or not isinstance(parts, Recurrence):
         return set()
-    sides = [use.name for term in parts.terms for use in term.query]
-    leaves = [graph.tensor.get(one) for one in sides]
-    same = all(leaf is not None and leaf.role == "constant" and leaf.init == ONES for leaf in leaves)
-    if parts.causal(graph) or not same:
+    if parts.causal(graph) or not all(_alike(graph, use.name) for term in parts.terms for use in term.query):
         return set()
     narrow = {step.name}
     for reader in graph.steps:
@@ -56,6 +53,20 @@ def narrow_after(graph: Graph, step: Step) -> set[str]:
     return set() if narrow & {*graph.results} else narrow
 
 
+def _alike(graph: Graph, name: str) -> bool:
+    """Whether a query side is the same for all queries: ones, or a product of ones with what has no query leg."""
+    made = graph.step.get(name)
+    if made is None or made.contraction is None:
+        return is_ones(graph, name)
+    return all(graph.query not in use.legs or is_ones(graph, use.name) for use in made.op.uses)
+
+
+def is_ones(graph: Graph, name: str) -> bool:
+    """Whether a tensor is a constant of ones."""
+    leaf = graph.tensor.get(name)
+    return leaf is not None and leaf.role == "constant" and leaf.init == ONES
+
+
 def factors_apart(graph: Graph, step: Step) -> tuple[Factor, Factor] | None:
     """The two factors of the keys of a sum with one row that one product sums, else None.
 
@@ -66,6 +77,8 @@ def factors_apart(graph: Graph, step: Step) -> tuple[Factor, Factor] | None:
         return None
     made = graph.step.get(parts.terms[0].key[0].name)
     if made is None or made.contraction is None or parts.terms[0].coefficient != ONE or not narrow_after(graph, step):
+        return None
+    if not all(is_ones(graph, use.name) for use in parts.terms[0].query):
         return None
     (term, *others), uses = made.contraction.terms, made.op.uses
     alone = len(graph.readers[made.name]) == 1 and made.nested
