@@ -14,9 +14,9 @@ PIECE = tl.constexpr(16)  # the smallest tile of products
 
 
 @triton.jit
-def tile_exponents(power, place, entries, SIGN: tl.constexpr):
-    """SIGN times what is stored, -inf outside of the entries."""
-    return tl.where(entries, SIGN * tl.load(power + place, entries, 0.0), float("-inf"))
+def tile_exponents(power, place, entries, sign: tl.constexpr):
+    """sign times what is stored, -inf outside of the entries."""
+    return tl.where(entries, sign * tl.load(power + place, entries, 0.0), float("-inf"))
 
 
 @triton.jit
@@ -29,11 +29,11 @@ def shifted_tile(x, exponent, most):
 @triton.jit
 def channel_scores(
     x, own, y, right, right_row, power, power_row, f, features, start, others,
-    SIGN: tl.constexpr, LATER: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
+    sign: tl.constexpr, LATER: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """sum over f of x y exp(own + other) for rows of the same chunk: x, own [CHUNK, f], y [f, CHUNK] -> [CHUNK, CHUNK].
 
-    y and `other`, which is SIGN power, are also read from memory: row i of the chunk is row `start` + i there. Rows see
+    y and `other`, which is sign power, are also read from memory: row i of the chunk is row `start` + i there. Rows see
     rows up to them, or with LATER from them on; entries that they do not see are arbitrary, but finite.
     """
     row = tl.arange(0, CHUNK)
@@ -43,16 +43,16 @@ def channel_scores(
     scores = tl.zeros([CHUNK, CHUNK], own.dtype)
     for piece in range(1 if LATER else 0, CHUNK // PIECE if LATER else CHUNK // PIECE - 1):
         inside, reads = row // PIECE == piece, (row // PIECE < piece if LATER else row // PIECE > piece)
-        other = tile_exponents(power, place, entries & inside[None, :], SIGN)
+        other = tile_exponents(power, place, entries & inside[None, :], sign)
         most = tl.max(other, 1)
         factor = tl.exp(tl.where(reads[:, None], own + most[None, :], float("-inf")))
         scores += product((x.to(own.dtype) * factor).to(x.dtype), shifted_tile(y, other, most[:, None]), PRECISION)
     for step in range(0, PIECE):
         at = begin + step
         j = start + at
-        entries = ((at >= row if LATER else at <= row) & (j >= 0) & (j < others))[:, None] & channel[None, :]
-        other = tile_exponents(power, j[:, None] * power_row + f[None, :], entries, SIGN)
-        z = tl.load(right + j[:, None] * right_row + f[None, :], entries, 0.0)
+        visible = ((at >= row if LATER else at <= row) & (j >= 0) & (j < others))[:, None] & channel[None, :]
+        other = tile_exponents(power, j[:, None] * power_row + f[None, :], visible, sign)
+        z = tl.load(right + j[:, None] * right_row + f[None, :], visible, 0.0)
         met = tl.sum(x.to(own.dtype) * z.to(own.dtype) * tl.exp(own + other), 1)
         scores += tl.where(row[None, :] == at[:, None], met[:, None], 0.0)
     return scores
@@ -61,7 +61,7 @@ def channel_scores(
 @triton.jit
 def channel_read(
     scores, own, values, values_row, power, power_row, e, width, start, others,
-    SIGN: tl.constexpr, LATER: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
+    sign: tl.constexpr, LATER: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """sum over the columns of scores values exp(own + other): scores [CHUNK, CHUNK], own [CHUNK, e] -> [CHUNK, e].
 
@@ -76,7 +76,7 @@ def channel_read(
     read = tl.zeros(own.shape, own.dtype)
     for piece in range(1 if LATER else 0, CHUNK // PIECE if LATER else CHUNK // PIECE - 1):
         inside, reads = row // PIECE == piece, (row // PIECE < piece if LATER else row // PIECE > piece)
-        other = tile_exponents(power, place, entries & inside[:, None], SIGN)
+        other = tile_exponents(power, place, entries & inside[:, None], sign)
         most = tl.max(other, 0)
         factor = tl.exp(tl.where(reads[:, None], own + most[None, :], float("-inf")))
         seen = tl.where(reads[:, None] & inside[None, :], scores, 0.0)
@@ -84,9 +84,9 @@ def channel_read(
     for step in range(0, PIECE):
         at = begin + step
         j = start + at
-        entries = ((at >= row if LATER else at <= row) & (j >= 0) & (j < others))[:, None] & channel[None, :]
-        other = tile_exponents(power, j[:, None] * power_row + e[None, :], entries, SIGN)
-        z = tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0)
+        visible = ((at >= row if LATER else at <= row) & (j >= 0) & (j < others))[:, None] & channel[None, :]
+        other = tile_exponents(power, j[:, None] * power_row + e[None, :], visible, sign)
+        z = tl.load(values + j[:, None] * values_row + e[None, :], visible, 0.0)
         met = tl.sum(tl.where(row[None, :] == at[:, None], scores, 0.0), 1)
         read += met[:, None] * z.to(own.dtype) * tl.exp(own + other)
     return read

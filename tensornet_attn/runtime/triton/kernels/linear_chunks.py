@@ -20,29 +20,41 @@ NO_STRIDES = (0, 0, 0)  # the strides of an operand that is not given
 MAPPED = ("LEFT_MAP", "RIGHT_MAP", "VALUES_MAP", "OUT_MAP", "OUT_SLOPE")
 SPAN = 16  # most chunks that one program sums or reads if the sums between them are not needed
 PROGRAMS = 1024  # enough of them for any GPU; programs read more chunks if there are more
-LINEAR = (
-    (64, 64, 4, 3),
-    (64, 64, 4, 2),
-    (64, 64, 8, 2),
-    (64, 64, 4, 1),
-    (32, 32, 4, 1),
-    (32, 32, 8, 1),
-    (16, 16, 4, 1),
+LINEAR = (  # chunk, block of a width, block of channels that decay, warps, stages
+    (64, 64, 0, 4, 3),
+    (64, 64, 0, 4, 2),
+    (64, 64, 0, 8, 2),
+    (64, 64, 0, 4, 1),
+    (32, 32, 0, 4, 1),
+    (32, 32, 0, 8, 1),
+    (16, 16, 0, 4, 1),
+)
+CHANNELS = (
+    (64, 128, 32, 8, 1),
+    (64, 64, 32, 8, 1),
+    (32, 64, 32, 4, 1),
+    (32, 32, 16, 4, 1),
+    (16, 16, 16, 4, 1),
 )
 
 
 @dataclass(frozen=True)
 class Chunked:
-    """The launch options of one call: positions per chunk, maximum block of a width, and others."""
+    """The launch options of one call: positions per chunk, maximum block of a width, and others.
+
+    `channels`: maximum block of the channels that decay at rates of their own.
+    """
 
     causal: bool
     chunk: int
     block: int
     launch: tuple
+    channels: int = 0
 
-    def widths(self, features: int, width: int) -> dict:
-        """The launch arguments of a kernel over these widths."""
-        blocks = {"FEATURES": min(self.block, padded(features)), "WIDTH": min(self.block, padded(width))}
+    def widths(self, features: int, width: int, by: str = "") -> dict:
+        """The launch arguments of a kernel over these widths; `by`: the one whose channels decay, if any."""
+        most = {"FEATURES": self.block, "WIDTH": self.block} | ({by.upper(): self.channels} if by else {})
+        blocks = {"FEATURES": min(most["FEATURES"], padded(features)), "WIDTH": min(most["WIDTH"], padded(width))}
         return {"CHUNK": self.chunk, **blocks, **dict(self.launch)}
 
 
@@ -56,11 +68,13 @@ def chunked(
     most = max(padded(features), padded(width))
     size = 4 if x.dtype == torch.float16 else x.element_size()  # multiplied as float32 with sums
     candidates = [
-        {"CHUNK": min(chunk, padded(rows)), "BLOCK": min(block, most), "num_warps": warps, "num_stages": stages}
-        for chunk, block, warps, stages in LINEAR
+        {"CHUNK": min(chunk, padded(rows)), "BLOCK": min(block, most)}
+        | ({"CHANNELS": few} if channels else {})
+        | {"num_warps": warps, "num_stages": stages}
+        for chunk, block, few, warps, stages in (CHANNELS if channels else LINEAR)
     ]
 
-    def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
+    def need(CHUNK: int, BLOCK: int, CHANNELS: int = 0, **launch: int) -> tuple[int, int]:
         numbers = CHUNK * (2 * CHUNK + 3 * BLOCK) + BLOCK * BLOCK  # scores count twice where they are split
         numbers = numbers * 3 // 4 if size < 4 else numbers * held_for(size)  # as measured by compiling
         numbers += numbers // 8 if maps and causal and target_of() < 90 else 0  # mapped tiles pass through registers
@@ -68,7 +82,8 @@ def chunked(
 
     sizes = (most, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
     config = dict(configured("linear", sizes, distinct(candidates), need))
-    return Chunked(causal, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()))
+    few = config.pop("CHANNELS", 0)
+    return Chunked(causal, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()), few)
 
 
 def chunk_sums(
@@ -103,7 +118,7 @@ def chunk_sums(
         linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
             k, values, scale, weight, None, seen, sums, totals, None, *k.stride()[:3], *values.stride()[:3], *NO_STRIDES,
             heads, length, first if how.causal else 0, features, width, parts,
-            span=span, MAP=tile, SIGN=1, BY_FEATURES=False, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
+            span=span, MAP=tile, sign=1, BY_FEATURES=False, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
         )  # fmt: skip
     made = (None if x is None else before(x, how, later) for x in (sums, totals))
     return next(made), next(made)
@@ -117,14 +132,14 @@ def faded_sums(
     power [b, h, length, 1 or d]; the reference of a chunk is the largest exponent of the keys in its sum, or -inf.
     """
     (batch, heads, length, features), width, count = k.shape, v.shape[-1], power.shape[-1]
-    config, parts = how.widths(features, width), max(1, -(-places // how.chunk))
+    config, parts = how.widths(features, width, "features" if count > 1 else ""), max(1, -(-places // how.chunk))
     sums = k.new_empty(batch * heads, parts, features, width, dtype=power.dtype)
     most = power.new_empty(2, batch * heads, parts, count)  # of each chunk, and of all before it
     if sums.numel():
         linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
             k, v, None, None, power, None, sums, None, most,
             *k.stride()[:3], *v.stride()[:3], *power.stride()[:3], heads, length, first, features, width, parts,
-            span=1, MAP=None, SIGN=sign, BY_FEATURES=count > 1,
+            span=1, MAP=None, sign=sign, BY_FEATURES=count > 1,
             DTYPE=tile_type(power.dtype), PRECISION=precision_of(k, v), **config,
         )  # fmt: skip
     return before(sums, how, later, most), most[1]
@@ -190,7 +205,7 @@ def read_chunks(
         return out, inverse
     ahead = length - others if later else others - length  # position of the first query
     left_first, right_first = (0, ahead) if later else (ahead, 0)
-    start, config = left_first // how.chunk, how.widths(features, width)
+    start, config = left_first // how.chunk, how.widths(features, width, by)
     chunks = -(-(left_first + length) // how.chunk) - start
     inner, *derived = of or (None, None, None)
     if out.numel():
@@ -201,7 +216,7 @@ def read_chunks(
             *(stride for x in (*powers[:2], inner) for stride in (NO_STRIDES if x is None else x.stride()[:3])),
             *out.stride()[:3], *strides,
             heads, length, others, left_first, right_first, features, width, chunks, start,
-            LATER=later, EPS=eps, SIGN=1 if later else -1, BY_FEATURES=by == "features", BY_WIDTH=by == "width",
+            LATER=later, EPS=eps, sign=1 if later else -1, BY_FEATURES=by == "features", BY_WIDTH=by == "width",
             **dict(zip(MAPPED, (*tiles, *derived), strict=True)), DTYPE=tile_type(sums_of(left)),
             PRECISION=precision_of(left, right, values), **config,
         )  # fmt: skip

@@ -23,7 +23,7 @@ def linear_sums(
     keys, values, scale, weight, power, seen, sums, total, most,
     keys_batch, keys_head, keys_row, values_batch, values_head, values_row, power_batch, power_head, power_row,
     heads, length, first, features, width, parts,
-    span: tl.constexpr, MAP: tl.constexpr, SIGN: tl.constexpr, BY_FEATURES: tl.constexpr, DTYPE: tl.constexpr,
+    span: tl.constexpr, MAP: tl.constexpr, sign: tl.constexpr, BY_FEATURES: tl.constexpr, DTYPE: tl.constexpr,
     PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """sums = (scale keys)^T values and total = the sum of weight keys, over the rows of each part of `span` chunks.
@@ -32,7 +32,7 @@ def linear_sums(
     [b h, parts, features, width], total [b h, parts, features], if given. Row i is at position `first` + i. MAP: keys
     are this map of what is stored. Only rows where `seen` [b h, length] is not 0 are read, if given.
 
-    With exponents SIGN power [b, h, length, .], one for each row or, BY_FEATURES, each key, keys have a factor
+    With exponents sign power [b, h, length, .], one for each row or, BY_FEATURES, each key, keys have a factor
     exp(exponent - most), where `most` [b h, parts, .], the largest of a part, is stored; a part is one chunk.
     """
     part, lead = (tl.program_id(0) % parts).to(tl.int64), (tl.program_id(0) // parts).to(tl.int64)
@@ -56,12 +56,12 @@ def linear_sums(
         if power is not None:
             own = power + lead // heads * power_batch + lead % heads * power_head + row * power_row
             if BY_FEATURES:
-                exponent = tl.where(on_key, SIGN * tl.load(own[None, :] + f[:, None], on_key, 0.0), float("-inf"))
+                exponent = tl.where(on_key, sign * tl.load(own[None, :] + f[:, None], on_key, 0.0), float("-inf"))
                 top = tl.max(exponent, 1)
                 tl.store(most + (lead * parts + part) * features + f, top, (f < features) & (tl.program_id(2) == 0))
                 k = k.to(DTYPE) * tl.exp(exponent - tl.where(top == float("-inf"), 0.0, top)[:, None])
             else:
-                exponent = tl.where(in_bounds, SIGN * tl.load(own, in_bounds, 0.0), float("-inf"))
+                exponent = tl.where(in_bounds, sign * tl.load(own, in_bounds, 0.0), float("-inf"))
                 top = tl.max(exponent, 0)
                 tl.store(most + lead * parts + part, top, (tl.program_id(1) == 0) & (tl.program_id(2) == 0))
                 k = k.to(DTYPE) * tl.exp(exponent - tl.where(top == float("-inf"), 0.0, top))[None, :]
@@ -114,7 +114,7 @@ def linear_reads(
     heads, length, others, left_first, right_first, features, width, chunks, start,
     LATER: tl.constexpr, EPS: tl.constexpr,
     LEFT_MAP: tl.constexpr, RIGHT_MAP: tl.constexpr, VALUES_MAP: tl.constexpr, OUT_MAP: tl.constexpr,
-    OUT_SLOPE: tl.constexpr, SIGN: tl.constexpr, BY_FEATURES: tl.constexpr, BY_WIDTH: tl.constexpr,
+    OUT_SLOPE: tl.constexpr, sign: tl.constexpr, BY_FEATURES: tl.constexpr, BY_WIDTH: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """out = scores values, where scores = scale (left right^T) + bias, over the rows that `left` can see.
@@ -132,8 +132,8 @@ def linear_reads(
     out is the gradient of `of` if the result is that of its map. Keys are rows of right, of left if LATER; only keys
     where `seen` [b h, .] is not 0 are read, if given, and the result of others is 0.
 
-    Scores that decay have a factor exp(SIGN (other_power - own_power)), own_power [b, h, length, .] and other_power
-    [b, h, others, .]; `sums` then have factors exp(SIGN other_power - reference [b h, parts, .]). They have one number
+    Scores that decay have a factor exp(sign (other_power - own_power)), own_power [b, h, length, .] and other_power
+    [b, h, others, .]; `sums` then have factors exp(sign other_power - reference [b h, parts, .]). They have one number
     for each row, one for each feature with BY_FEATURES, or one for each value with BY_WIDTH. With `slopes`, which is
     laid out like `out`, the gradients of own_power are stored there, if `out` is the gradient of `of`.
     """
@@ -164,10 +164,10 @@ def linear_reads(
         entries = on_right[None, :] & (f < features)[:, None]
         y = mapped(tl.load(right + j[None, :] * right_row + f[:, None], entries, 0.0), entries, RIGHT_MAP, DTYPE)
         if BY_FEATURES:
-            own = tile_exponents(own_power, i[:, None] * own_row + f[None, :], on_left[:, None] & (f < features)[None, :], -SIGN)
+            own = tile_exponents(own_power, i[:, None] * own_row + f[None, :], on_left[:, None] & (f < features)[None, :], -sign)
             scores += channel_scores(
                 x, own, y, right, right_row, other_power, other_row, f, features, chunk * CHUNK - right_first, others,
-                SIGN, LATER, PRECISION, CHUNK,
+                sign, LATER, PRECISION, CHUNK,
             )  # fmt: skip
             top = tl.load(reference + part * features + f, (f < features) & summed, float("-inf"))
             x = (x.to(DTYPE) * tl.exp(own + top[None, :])).to(x.dtype)
@@ -201,17 +201,17 @@ def linear_reads(
     visible = (past <= 0 if LATER else past >= 0) & on_right[None, :]
     scores = tl.where(visible, scores, 0.0)
     if BY_WIDTH:
-        own = tile_exponents(own_power, i[:, None] * own_row + e[None, :], on_left[:, None] & (e < width)[None, :], -SIGN)
+        own = tile_exponents(own_power, i[:, None] * own_row + e[None, :], on_left[:, None] & (e < width)[None, :], -sign)
         top = tl.load(reference + part * width + e, (e < width) & summed, float("-inf"))
         read = read * tl.exp(own + top[None, :]) + channel_read(
             scores, own, values, values_row, other_power, other_row, e, width, chunk * CHUNK - right_first, others,
-            SIGN, LATER, PRECISION, CHUNK,
+            sign, LATER, PRECISION, CHUNK,
         )  # fmt: skip
     else:
         if own_power is not None and not BY_FEATURES:
-            own = tile_exponents(own_power, i * own_row, on_left, -SIGN)
+            own = tile_exponents(own_power, i * own_row, on_left, -sign)
             read *= tl.exp(own + tl.load(reference + part, summed, float("-inf")))[:, None]
-            other = tile_exponents(other_power, j * other_row, on_right, SIGN)
+            other = tile_exponents(other_power, j * other_row, on_right, sign)
             scores *= tl.exp(tl.where(visible, own[:, None] + other[None, :], float("-inf")))
         entries = on_right[:, None] & (e < width)[None, :]
         v = mapped(tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0), entries, VALUES_MAP, DTYPE)
@@ -232,7 +232,7 @@ def linear_reads(
     tl.store(out + i[:, None] * out_row + e[None, :], read, stored[:, None] & (e < width)[None, :])
     if slopes is not None:
         slopes += lead // heads * out_batch + lead % heads * out_head
-        tl.store(slopes + i[:, None] * out_row + e[None, :], -SIGN * read * x, stored[:, None] & (e < width)[None, :])
+        tl.store(slopes + i[:, None] * out_row + e[None, :], -sign * read * x, stored[:, None] & (e < width)[None, :])
 
 
 @triton.jit
