@@ -94,7 +94,7 @@ class Linear(OfBoxes[Summed]):
         """MACs if the keys are summed first, and MACs of the scores; seconds if the device has measured rates.
 
         If Triton has a kernel for the scores and none for their decay, torch must need far fewer MACs; if it has
-        kernels for both, those of the decay fewer.
+        kernels for both, those of the decay fewer, unless that of the scores computes an exponential for each feature.
         """
         found, opened = form.found, form.opened
         assert not isinstance(found, str)
@@ -108,9 +108,9 @@ class Linear(OfBoxes[Summed]):
         other = _dense(recurrence_of(step), opened.steps, known)
         ahead: float = 1
         but = "summing over the keys first would cost"
-        if context.backend == "triton" and found.decays:
+        if context.backend == "triton" and found.decays and not recurrence_of(step).by_features:
             ahead, but = SEVERAL_KERNELS, "summing over the keys first, in several kernels instead of one, would cost"
-        if context.backend == "triton" and recurrence_of(step).by_features:
+        if context.backend == "triton" and not self.on_triton(recurrence_of(step)):
             ahead = inf if context.target.strict else BESIDE_KERNELS
             but = f"Triton has no kernel for decaying scores such as '{found.decays[0].box.name}'; torch would need"
         return Cost(first, other, counted, but, worth=1 / ahead)
@@ -129,7 +129,7 @@ class Linear(OfBoxes[Summed]):
         return Lowered(made, {name: description})
 
     def on_triton(self, form: object) -> bool:
-        return isinstance(form, Recurrence) and not form.by_features
+        return isinstance(form, Recurrence) and not any(term.own for term in form.terms)
 
 
 LINEAR = Linear()

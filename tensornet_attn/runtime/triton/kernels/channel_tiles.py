@@ -47,7 +47,7 @@ def channel_scores(
         most = tl.max(other, 1)
         factor = tl.exp(tl.where(reads[:, None], own + most[None, :], float("-inf")))
         scores += product((x.to(own.dtype) * factor).to(x.dtype), shifted_tile(y, other, most[:, None]), PRECISION)
-    for step in range(0, PIECE):
+    for step in range(PIECE):
         at = begin + step
         j = start + at
         visible = ((at >= row if LATER else at <= row) & (j >= 0) & (j < others))[:, None] & channel[None, :]
@@ -81,7 +81,7 @@ def channel_read(
         factor = tl.exp(tl.where(reads[:, None], own + most[None, :], float("-inf")))
         seen = tl.where(reads[:, None] & inside[None, :], scores, 0.0)
         read += product(seen, shifted_tile(v, other, most[None, :]), PRECISION) * factor
-    for step in range(0, PIECE):
+    for step in range(PIECE):
         at = begin + step
         j = start + at
         visible = ((at >= row if LATER else at <= row) & (j >= 0) & (j < others))[:, None] & channel[None, :]

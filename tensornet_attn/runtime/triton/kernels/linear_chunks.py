@@ -32,8 +32,8 @@ LINEAR = (  # chunk, block of a width, block of channels that decay, warps, stag
 CHANNELS = (
     (64, 128, 32, 8, 1),
     (64, 64, 32, 8, 1),
-    (32, 64, 32, 4, 1),
-    (32, 32, 16, 4, 1),
+    (32, 64, 32, 8, 1),
+    (32, 32, 16, 8, 1),
     (16, 16, 16, 4, 1),
 )
 
@@ -53,8 +53,8 @@ class Chunked:
 
     def widths(self, features: int, width: int, by: str = "") -> dict:
         """The launch arguments of a kernel over these widths; `by`: the one whose channels decay, if any."""
-        most = {"FEATURES": self.block, "WIDTH": self.block} | ({by.upper(): self.channels} if by else {})
-        blocks = {"FEATURES": min(most["FEATURES"], padded(features)), "WIDTH": min(most["WIDTH"], padded(width))}
+        most = {"features": (self.channels, self.block), "width": (self.channels,) * 2}.get(by, (self.block,) * 2)
+        blocks = {"FEATURES": min(most[0], padded(features)), "WIDTH": min(most[1], padded(width))}
         return {"CHUNK": self.chunk, **blocks, **dict(self.launch)}
 
 
@@ -75,13 +75,16 @@ def chunked(
     ]
 
     def need(CHUNK: int, BLOCK: int, CHANNELS: int = 0, **launch: int) -> tuple[int, int]:
+        if CHANNELS:
+            numbers = CHUNK * (CHUNK + BLOCK + 6 * CHANNELS) * held_for(size)
+            return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * CHANNELS * BLOCK
         numbers = CHUNK * (2 * CHUNK + 3 * BLOCK) + BLOCK * BLOCK  # scores count twice where they are split
         numbers = numbers * 3 // 4 if size < 4 else numbers * held_for(size)  # as measured by compiling
         numbers += numbers // 8 if maps and causal and target_of() < 90 else 0  # mapped tiles pass through registers
         return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * BLOCK * BLOCK
 
     sizes = (most, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
-    config = dict(configured("linear", sizes, distinct(candidates), need))
+    config = dict(configured("linear by channels" if channels else "linear", sizes, distinct(candidates), need))
     few = config.pop("CHANNELS", 0)
     return Chunked(causal, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()), few)
 
@@ -116,9 +119,11 @@ def chunk_sums(
     values = k if v is None else v
     if batch * heads * features * width:
         linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
-            k, values, scale, weight, None, seen, sums, totals, None, *k.stride()[:3], *values.stride()[:3], *NO_STRIDES,
+            k, values, scale, weight, None, seen, sums, totals, None,
+            *k.stride()[:3], *values.stride()[:3], *NO_STRIDES,
             heads, length, first if how.causal else 0, features, width, parts,
-            span=span, MAP=tile, sign=1, BY_FEATURES=False, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
+            span=span, MAP=tile, sign=1, BY_FEATURES=False,
+            DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
         )  # fmt: skip
     made = (None if x is None else before(x, how, later) for x in (sums, totals))
     return next(made), next(made)
@@ -162,8 +167,9 @@ def before(sums: Tensor, how: Chunked, later: bool, most: Tensor | None = None) 
         lead, parts, size = sums.flatten(2).shape
         block = min(1024, padded(size))
         sums_before[(lead, -(-size // block))](
-            sums, most, parts, size, 1 if most is None else size // most.shape[-1], REVERSE=later, DTYPE=tile_type(sums.dtype), BLOCK=block, num_warps=4
-        )
+            sums, most, parts, size, size if most is None else size // most.shape[-1],
+            REVERSE=later, DTYPE=tile_type(sums.dtype), BLOCK=block, num_warps=4,
+        )  # fmt: skip
     return sums
 
 

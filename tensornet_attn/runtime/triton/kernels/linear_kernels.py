@@ -164,7 +164,9 @@ def linear_reads(
         entries = on_right[None, :] & (f < features)[:, None]
         y = mapped(tl.load(right + j[None, :] * right_row + f[:, None], entries, 0.0), entries, RIGHT_MAP, DTYPE)
         if BY_FEATURES:
-            own = tile_exponents(own_power, i[:, None] * own_row + f[None, :], on_left[:, None] & (f < features)[None, :], -sign)
+            own = tile_exponents(
+                own_power, i[:, None] * own_row + f[None, :], on_left[:, None] & (f < features)[None, :], -sign
+            )
             scores += channel_scores(
                 x, own, y, right, right_row, other_power, other_row, f, features, chunk * CHUNK - right_first, others,
                 sign, LATER, PRECISION, CHUNK,
@@ -201,7 +203,9 @@ def linear_reads(
     visible = (past <= 0 if LATER else past >= 0) & on_right[None, :]
     scores = tl.where(visible, scores, 0.0)
     if BY_WIDTH:
-        own = tile_exponents(own_power, i[:, None] * own_row + e[None, :], on_left[:, None] & (e < width)[None, :], -sign)
+        own = tile_exponents(
+            own_power, i[:, None] * own_row + e[None, :], on_left[:, None] & (e < width)[None, :], -sign
+        )
         top = tl.load(reference + part * width + e, (e < width) & summed, float("-inf"))
         read = read * tl.exp(own + top[None, :]) + channel_read(
             scores, own, values, values_row, other_power, other_row, e, width, chunk * CHUNK - right_first, others,
