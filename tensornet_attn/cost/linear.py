@@ -58,7 +58,7 @@ def chunk_of(graph: Graph, parts: Recurrence, sizes: Mapping[str, int] | None = 
     With this size, scores inside chunks and states between chunks have similar size and cost. If each feature decays
     separately, the scores inside a chunk are computed feature by feature, so chunks are short.
     """
-    if parts.by_features:
+    if any(term.decayed for term in parts.terms):
         return CHUNKS[0]
     known = {leg.name: leg.size or 1 for leg in graph.legs} | dict(sizes or {})
     features = max(prod(known[leg] for leg in term.features) for term in parts.terms)

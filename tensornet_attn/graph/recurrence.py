@@ -106,8 +106,8 @@ class Recurrence:
 
     @property
     def by_features(self) -> bool:
-        """Whether scores decay at a rate of their own for each feature."""
-        return any(term.decayed for term in self.terms)
+        """Whether scores decay at a rate of their own for each feature, or differently at a query's own position."""
+        return any(term.decayed or term.own for term in self.terms)
 
     def causal(self, graph: Graph) -> bool:
         """Whether different queries see different keys."""
