@@ -18,8 +18,12 @@ from tests.triton.regions import draw, on_triton, pair, same
 LENGTHS = (1, 17, 64, 130)
 NEAR = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 3e-2}
 DTYPES = tuple(NEAR)
-# These divide by numbers near zero, which rounding moves by any factor; those decide ties in another way in float16.
-DTYPES_OF = {**dict.fromkeys(("fmm3", "fmm3_causal", "linear3"), 1), **dict.fromkeys(("mgk_hard", "smgk_hard"), 2)}
+# These divide by numbers near zero, which rounding moves by any factor; those do so in float16 alone, or decide ties
+# there in another way.
+DTYPES_OF = {
+    **dict.fromkeys(("fmm3", "fmm3_causal", "linear3"), 1),
+    **dict.fromkeys(("gla", "mgk_hard", "smgk_hard"), 2),
+}
 PICKED = [  # name, length, width, dtype
     (name, LENGTHS[(i + j) % 4], WIDTHS[j], DTYPES[(2 * i + j) % DTYPES_OF.get(name, 3)])
     for i, name in enumerate(ATTENTION)
