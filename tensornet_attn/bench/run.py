@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.bench import Bench, Options, Say, Work
+from tensornet_attn.bench.bench import Bench, Options, Say, Work, in_batches
 from tensornet_attn.bench.case import DECODING, TRAINING, Case
 from tensornet_attn.bench.contestants import OURS
-from tensornet_attn.bench.jobs import in_batches
 from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, memory_limit, select
 from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.report import rates_text, step_text, target_table, target_text, text

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.calls import alone
-from tensornet_attn.convert.rotary import scaling_of
+from tensornet_attn.convert.calls import alone, scaling_of
 from tensornet_attn.convert.values import fill
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build

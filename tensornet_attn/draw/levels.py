@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import fsum
 
+import networkx
+
 from tensornet_attn.draw.scene import Edge
 
 LINES = 8  # maximum number of lines that a row is wrapped to
@@ -107,37 +109,19 @@ def _floors(widths: Mapping[str, float], room: float) -> dict[str, int]:
 
 def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors: Mapping[str, int]) -> dict[str, int]:
     """Ranks things as high as arrows allow, then moves sources down to their successors. `last` is below all."""
-    heads, tails = defaultdict(list), defaultdict(list)
-    for arrow in arrows:
-        heads[arrow.tail].append(arrow.head)
-        tails[arrow.head].append(arrow.tail)
-    order = _sorted([*things, *last], heads)
+    flow = networkx.MultiDiGraph((arrow.tail, arrow.head) for arrow in arrows)
+    flow.add_nodes_from([*things, *last])
+    order = list(networkx.topological_sort(flow))
     rank: dict[str, int] = {}
     for thing in order:
-        rank[thing] = max([floors.get(thing, 0), *(rank[tail] + 1 for tail in tails[thing])])
+        rank[thing] = max([floors.get(thing, 0), *(rank[tail] + 1 for tail in flow.predecessors(thing))])
     low = max((rank[thing] for thing in things), default=-1) + 1
     rank |= dict.fromkeys(last, low)
     for thing in reversed(order):
-        if heads[thing] and thing not in floors and len(heads[thing]) > len(tails[thing]):
-            rank[thing] = min(rank[head] for head in heads[thing]) - 1
+        if thing not in floors and flow.out_degree(thing) > flow.in_degree(thing):
+            rank[thing] = min(rank[head] for head in flow.successors(thing)) - 1
     first = min(rank.values(), default=0)
     return {thing: row - first for thing, row in rank.items()}
-
-
-def _sorted(things: list[str], heads: Mapping[str, list[str]]) -> list[str]:
-    """A topological order that otherwise follows the given order."""
-    done: dict[str, None] = {}
-    for thing in reversed(things):
-        stack = [(thing, iter(heads[thing]))]
-        while stack:
-            here, below = stack[-1]
-            head = next((h for h in below if h not in done), None)
-            if head is None:
-                done.setdefault(here)
-                stack.pop()
-            else:
-                stack.append((head, iter(heads[head])))
-    return list(reversed(done))
 
 
 SWEEPS = 6

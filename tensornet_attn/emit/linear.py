@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.linear import chunk_of
@@ -13,8 +15,8 @@ from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
-from tensornet_attn.graph.model import Function, Graph, Step, Use
-from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
+from tensornet_attn.graph.model import Graph, Step, Use
+from tensornet_attn.graph.recurrence import ONES, Recurrence, recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.ops import OPS
@@ -23,8 +25,6 @@ from tensornet_attn.ops.maps import Map
 from tensornet_attn.plan.cumsum import CUMSUM
 from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.states import STATES
-
-ONES = Function("ones")
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -201,6 +201,8 @@ def _factors_apart(writer: Writer, step: Step) -> tuple[tuple[Use, Legs], tuple[
     made = graph.step.get(parts.terms[0].key[0].name) if len(parts.terms) == 1 and parts.terms[0].key else None
     if made is None or made.contraction is None or parts.terms[0].coefficient != ONE or not _one_row(graph, step):
         return None
+    if not all(_ones(graph, use.name) for use in parts.terms[0].query):
+        return None
     (term, *others), uses = made.contraction.terms, made.op.uses
     alone = len(writer.readers[made.name]) == 1 and made.nested and not _kept_wide(graph, step.name)
     if others or term.coefficient != ONE or len(uses) != 2 or not alone or parts.terms[0].key[0].legs != made.legs:
@@ -214,6 +216,37 @@ def _factors_apart(writer: Writer, step: Step) -> tuple[tuple[Use, Legs], tuple[
     return None
 
 
+@contextmanager
+def one_row_of_queries(writer: Writer, step: Step) -> Iterator[None]:
+    """In this context, ones of a product that only a sum with one row reads have one row, unless a call has a mask."""
+    graph, readers = writer.graph, writer.readers[step.name]
+    reader = readers[0][0] if len(readers) == 1 and step.nested else None
+    ones = [use.name for use in step.op.uses if use.legs == (graph.query,) and _ones(graph, use.name)]
+    if reader is None or len(ones) != 1 or reader.kernel is None or reader.kernel.kind != CUMSUM.kind:
+        yield
+        return
+    own = writer.values[ones[0]]
+    if _one_row(graph, reader):
+        row = "[: 1 if mask is None else None]" if takes_mask(graph) else "[:1]"
+        writer.values[ones[0]] = replace(own, text=f"{own.text}{row}")
+    yield
+    writer.values[ones[0]] = own
+
+
+def _ones(graph: Graph, name: str) -> bool:
+    """Whether a tensor is a constant of ones."""
+    leaf = graph.tensor.get(name)
+    return leaf is not None and leaf.role == "constant" and leaf.init == ONES
+
+
+def _alike(graph: Graph, name: str) -> bool:
+    """Whether a query side is the same for all queries: ones, or a product of ones with what has no query leg."""
+    made = graph.step.get(name)
+    if made is None or made.contraction is None:
+        return _ones(graph, name)
+    return all(graph.query not in use.legs or _ones(graph, use.name) for use in made.op.uses)
+
+
 def _one_row(graph: Graph, step: Step) -> bool:
     """Whether one row stands for all queries in calls without a mask: all read the same sum, and readers broadcast it.
 
@@ -221,10 +254,7 @@ def _one_row(graph: Graph, step: Step) -> bool:
     over other legs. A product that keeps the query leg broadcasts it to the rows of its other operand.
     """
     parts, query = recurrence_of(step), str(graph.query)
-    sides = [use.name for term in parts.terms for use in term.query]
-    leaves = [graph.tensor.get(one) for one in sides]
-    same = all(leaf is not None and leaf.role == "constant" and leaf.init == ONES for leaf in leaves)
-    if parts.causal(graph) or not same:
+    if parts.causal(graph) or not all(_alike(graph, use.name) for term in parts.terms for use in term.query):
         return False
     narrow = {step.name}
     for reader in graph.steps:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.decay import decay_attention, decayed_scores, faded
 from tensornet_attn.runtime.masks import causal_mask
-from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.operations import called, eager, operation
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear import linear_by_heads
 from tensornet_attn.runtime.triton.kernels.linear_chunks import (
@@ -52,7 +52,7 @@ def decayed_by_heads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> T
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
     wide = sums_of(operands[0])
     powers = [batch_and_heads(x.to(wide).expand(*x.shape[:-1], width), lead) for x in (a, b)]
-    out = triton_decay(*operands, *powers)
+    out = called(triton_decay, TritonDecay, *operands, *powers)
     return out.reshape(*lead, *out.shape[-2:]).to(v.dtype)
 
 
@@ -119,7 +119,7 @@ def triton_decay_keep(ctx, inputs, output):
 
 def triton_decay_autograd(ctx, g):
     """The gradients of the operands."""
-    return triton_decay_gradients(g, *ctx.saved_tensors)
+    return called(triton_decay_gradients, TritonDecayGradients, g, *ctx.saved_tensors)
 
 
 def triton_decay_twice(ctx, *seconds):
@@ -138,3 +138,5 @@ triton_decay.register_autograd(triton_decay_autograd, setup_context=triton_decay
 triton_decay_gradients.register_autograd(triton_decay_twice, setup_context=triton_decay_keep)
 triton_decay.register_vmap(in_batch_dimension(triton_decay))
 triton_decay_gradients.register_vmap(in_batch_dimension(triton_decay_gradients))
+TritonDecay = eager(triton_decay, triton_decay_keep, triton_decay_autograd)
+TritonDecayGradients = eager(triton_decay_gradients, triton_decay_keep, triton_decay_twice)
