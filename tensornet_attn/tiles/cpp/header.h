@@ -53,12 +53,14 @@ inline real cos(real x) { return std::cos(x); }
 
 struct Arena {
   std::vector<void*> taken;
+  bool enough = true;
   unsigned char seen[@MASKS@ * KEYS];
   real rows[@ROWS@][KEYS + 64];
   real* row(int place) { return rows[place]; }
   real* take(long count) {
     void* found = std::aligned_alloc(64, ((count * sizeof(real) + 63) / 64 + 1) * 64);
     taken.push_back(found);
+    enough &= found != nullptr;
     return (real*)found;
   }
   ~Arena() { for (void* one : taken) std::free(one); }

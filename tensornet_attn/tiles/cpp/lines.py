@@ -239,7 +239,7 @@ class Lines(Pass):
         """Where a saved tile is: all blocks of queries and keys of a tile of a program, then those of the next one."""
         many = sum(self.program.tiles(one.heads) for one in self.saved)
         tile = f"pair * {many} + {self.saved[node]} + {self.flat(node.heads, env)}"
-        return f"saved + ((({tile}) * blocks + first / QUERIES) * key_blocks + start / KEYS) * TILE"
+        return f"saved + ((({tile}) * blocks + first / height) * key_blocks + start / KEYS) * TILE"
 
     def product(self, node: Node, env: Env, to: str, ld: str, adds: str, alpha: str = "1") -> list[str]:
         """The call for a product."""
