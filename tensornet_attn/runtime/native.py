@@ -204,7 +204,9 @@ class CppCall:
         function = getattr(library, f"region_{name}")
         function.restype = ctypes.c_bool
         pointers, steps = [*self.tensors, *more], [*self.steps, *steps]
-        threads, height = workers
+        (threads, height), every = workers, torch.get_num_threads()
+        if threads < every:  # BLAS, called by one thread, would take all
+            torch.set_num_threads(threads)
         enough = function(
             (ctypes.c_long * 4)(self.n, self.m, self.count, height),
             (ctypes.c_void_p * len(pointers))(*(None if x is None else x.data_ptr() for x in pointers)),
@@ -213,6 +215,8 @@ class CppCall:
             ctypes.c_ulong(0 if seed is None else seed.item()),
             ctypes.c_bool(self.training),
         )
+        if threads < every:
+            torch.set_num_threads(every)
         if not enough:
             raise MemoryError(
                 f"C++ kernels find no memory for the tiles of {threads} threads and {self.m} keys; free "
