@@ -2,7 +2,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#ifdef _OPENMP
 #include <omp.h>
+#else
+inline int omp_get_thread_num() { return 0; }
+inline int omp_get_num_threads() { return 1; }
+#endif
 #include <type_traits>
 #include <vector>
 #include <initializer_list>
@@ -53,7 +58,24 @@ inline real sin(real x) { return std::sin(x); }
 inline real cos(real x) { return std::cos(x); }
 }
 
+// Subnormal numbers, which processors are slow with, are 0 in a worker while it computes.
+#if defined(__SSE__)
+struct Flush {
+  unsigned before = __builtin_ia32_stmxcsr();
+  Flush() { __builtin_ia32_ldmxcsr(before | 0x8040); }
+  ~Flush() { __builtin_ia32_ldmxcsr(before); }
+};
+#elif defined(__aarch64__)
+struct Flush {
+  unsigned long before;
+  Flush() { __asm__ volatile("mrs %0, fpcr" : "=r"(before)); __asm__ volatile("msr fpcr, %0" : : "r"(before | 1ul << 24)); }
+  ~Flush() { __asm__ volatile("msr fpcr, %0" : : "r"(before)); }
+};
+#else
+struct Flush {};
+#endif
 struct Arena {
+  Flush flush;
   std::vector<void*> taken;
   bool enough = true;
   unsigned char seen[@MASKS@ * KEYS];
@@ -270,21 +292,22 @@ inline long next_block(long start, long begin, long middle) {
 }
 inline void fill(real* to, long count, real value) { for (long i = 0; i < count; ++i) to[i] = value; }
 // The sums of a row up to each key, or from each key on, after what the blocks before it add up to; returns the last one.
-template <bool reverse> inline real running(real* to, long keys, real sum) {
-  if constexpr (reverse) {
-    #pragma omp simd reduction(inscan, +:sum)
-    for (long j = 0; j < keys; ++j) {
-      sum += to[keys - 1 - j];
-      #pragma omp scan inclusive(sum)
-      to[keys - 1 - j] = sum;
-    }
-  } else {
-    #pragma omp simd reduction(inscan, +:sum)
-    for (long j = 0; j < keys; ++j) {
-      sum += to[j];
-      #pragma omp scan inclusive(sum)
-      to[j] = sum;
-    }
+// Two functions, because clang refuses scans in templates.
+inline real running_on(real* to, long keys, real sum) {
+  #pragma omp simd reduction(inscan, +:sum)
+  for (long j = 0; j < keys; ++j) {
+    sum += to[j];
+    #pragma omp scan inclusive(sum)
+    to[j] = sum;
+  }
+  return sum;
+}
+inline real running_back(real* to, long keys, real sum) {
+  #pragma omp simd reduction(inscan, +:sum)
+  for (long j = 0; j < keys; ++j) {
+    sum += to[keys - 1 - j];
+    #pragma omp scan inclusive(sum)
+    to[keys - 1 - j] = sum;
   }
   return sum;
 }

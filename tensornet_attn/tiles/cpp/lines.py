@@ -213,7 +213,7 @@ class Lines(Pass):
             f"{self.carries.setdefault(node, f'carried_{self.name[node]}')}[{self.flat(node.heads, env)} * QUERIES + i]"
         )
         made = self.loop([node.args[0]], [env], ["to[j] = {x};"], target)
-        return [*made, f"{at} = running<{str(reverse).lower()}>({target}, keys, {at});"]
+        return [*made, f"{at} = running_{'back' if reverse else 'on'}({target}, keys, {at});"]
 
     def noise(self, node: Node, env: Env) -> list[str]:
         """The noise of a row: as it was given, drawn, or none."""
