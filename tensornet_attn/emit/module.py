@@ -29,7 +29,7 @@ from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.plan.native import memory_for_saved
+from tensornet_attn.plan.native import memory_of_kernels
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
@@ -72,7 +72,8 @@ def emit(
     """
     name = class_name(plan.graph.name, (about, source), all_names())
     writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
-    writer.memory, writer.cancelling = memory_for_saved(plan), bool(doubtful_normalizers(plan.graph))
+    writer.memory, writer.cancelling = memory_of_kernels(plan), bool(doubtful_normalizers(plan.graph))
+    writer.linear = plan.target.linear_memory
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)
