@@ -7,7 +7,7 @@ Such a sum may be one product of two factors of the keys, each with a leg of its
 
 from __future__ import annotations
 
-from tensornet_attn.graph.attention import Legs
+from tensornet_attn.graph.attention import Legs, cached
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import ONES, Recurrence
 from tensornet_attn.ir.arithmetic import ONE
@@ -17,13 +17,10 @@ SUMS = "sums"  # the kernel of a sum over keys alone
 Factor = tuple[Use, Legs]  # and its own legs
 
 
+@cached
 def one_row(graph: Graph) -> frozenset[str]:
-    """The steps with one row for all queries; stored on the graph."""
-    found: frozenset[str] | None = graph.__dict__.get("_one_row")
-    if found is None:
-        every = (narrow_after(graph, step) for step in graph.steps)
-        found = graph.__dict__["_one_row"] = frozenset(name for own in every for name in own)
-    return found
+    """The steps with one row for all queries."""
+    return frozenset[str]().union(*(narrow_after(graph, step) for step in graph.steps))
 
 
 def narrow_after(graph: Graph, step: Step) -> set[str]:
