@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import tensornet_attn as ta
@@ -80,3 +82,31 @@ def test_blocks_of_queries_are_computed_again_in_the_backward() -> None:
     both = parts("talking_heads", table(), backward=True, n=2048, f=64)
     (kernel,) = (name for name, own in forward.items() if "blockwise" in own)
     assert both[kernel]["blockwise"] == pytest.approx(4 * forward[kernel]["blockwise"], rel=0.05)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_hidden_keys_are_replaced_before_and_after_the_softmax(backward: bool) -> None:
+    """With a backward, in the gradient too."""
+    target, size = Target("training" if backward else "prefill", n=256), 4 * 256 * 256
+    for causal in (False, True):
+        graph = build(ta.load("mhsa", legs={"f": 64, "h": 4}), causal)
+        scene = scene_of(split_products(graph), target.sizes(graph), target)
+        found = parts_of(scene, scene.graph.step["A"], table(), backward)
+        passes = 2 * 4 * size / BYTES
+        assert found.get("mask", 0.0) == pytest.approx((2 + backward) * passes if causal else 0.0)
+
+
+def test_a_sum_that_all_queries_read_alike_has_one_row() -> None:
+    """It is one product of keys and values; what depends on it alone takes no longer for more queries."""
+    short, long = (parts("hard_glfish", table(), n=n, f=64, g=2, h=4) for n in (64, 128))
+    d = e = 64 // 4
+    assert "sums" not in long["KV"]
+    assert long["KV"]["product"] == pytest.approx(2 * 128 * 2 * d * e / FLOPS, rel=1e-2)
+    assert long["KV.k"] == {}
+    assert short["KVk.of.up"] == long["KVk.of.up"]
+    assert short["KVh"] == long["KVh"]
+
+
+def test_a_scan_is_as_fast_as_copies() -> None:
+    slow = replace(table(), bandwidth=BYTES / 10)
+    assert parts("hgrn", slow, f=64)["H"]["scan"] > 5 * parts("hgrn", table(), f=64)["H"]["scan"]
