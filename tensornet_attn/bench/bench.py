@@ -1,22 +1,42 @@
-"""Measures cases: compares each contestant with the reference, times all of them interleaved, measures peak memory."""
+"""Measures cases: compares each contestant with the reference, times all of them interleaved, measures peak memory.
+
+Several cases can be prepared at once, each in a process of its own: compilation and the comparison take most of a
+benchmark. Times are taken while no other process of the run works: all processes of a batch are ready before that.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 import torch
 
 from tensornet_attn.bench.case import PASSES, Case, runner
 from tensornet_attn.bench.compare import Oracle, WrongError, oracle, values_of
 from tensornet_attn.bench.contestants import AGAINST, OURS, Contestant, SkippedError, contestant
-from tensornet_attn.bench.machine import Rates, tidy
-from tensornet_attn.bench.measure import WARM, Call, captured, clock_of, interleaved, is_gpu, peak_bytes, sample_of
+from tensornet_attn.bench.machine import Rates, select, tidy
+from tensornet_attn.bench.measure import (
+    WARM,
+    Call,
+    Timed,
+    captured,
+    clock_of,
+    interleaved,
+    is_gpu,
+    peak_bytes,
+    sample_of,
+)
 from tensornet_attn.bench.model import model_of
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, ratio, spread
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.ops import OPS
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
 
 Say = Callable[[str], None]
 GIB = 2**30
@@ -130,18 +150,12 @@ class Bench:
 
     def checked(self, name: str, case: Case, kind: str) -> tuple[Entry, Contestant | None]:
         """The entry of a contestant, and the contestant if its results are correct. The entry has the reason if not."""
-        entry = Entry(name)
-        try:
+        entry, found = Entry(name), None
+        with reported(entry, hint(case)):
             found = contestant(name, case, kind, self.options.memory * GIB)
             entry.note, wanted = found.note, self.oracle(found.case)
             entry.checked_n = wanted.n
             entry.error = wanted.error(values_of(found.module, found.case.at(wanted.n), kind))
-        except SkippedError as reason:
-            entry.status, entry.reason = SKIPPED, str(reason)
-        except WrongError as reason:
-            entry.status, entry.reason = WRONG, f"{reason}.{hint(case)}"
-        except Exception as error:  # report a failing contestant and continue
-            entry.status, entry.reason = FAILED, sentence(error)
         return entry, found if not entry.reason else None
 
     def oracle(self, case: Case) -> Oracle:
@@ -165,15 +179,7 @@ class Bench:
             warm,
         )
         for name in graphs:
-            entry, found, call = result.entry(name), timed[name], calls[name]
-            try:
-                if found.failed is not None:
-                    raise found.failed
-                entry.peak_bytes = peak_bytes(call, result.device)
-            except Exception as error:
-                entry.status, entry.reason = FAILED, sentence(error)
-                continue
-            entry.seconds, entry.rounds, entry.calls = spread(found.seconds), len(found.seconds), found.calls
+            fill(result.entry(name), timed[name], calls[name], result.device)
         for entry in result.entries:
             both = entry.seconds is not None and result.entry(result.ours).seconds is not None
             if both and entry.name != result.ours:
@@ -189,6 +195,28 @@ class Bench:
                 entry = result.entry(name)
                 entry.status, entry.reason = FAILED, f"a CUDA graph cannot capture it: {sentence(error)}"
         return found
+
+
+@contextmanager
+def reported(entry: Entry, hint: str = "") -> Iterator[None]:
+    """Puts into the entry why its contestant is skipped, wrong or failed, so that the others continue."""
+    try:
+        yield
+    except SkippedError as reason:
+        entry.status, entry.reason = SKIPPED, str(reason)
+    except WrongError as reason:
+        entry.status, entry.reason = WRONG, f"{reason}.{hint}"
+    except Exception as error:
+        entry.status, entry.reason = FAILED, sentence(error)
+
+
+def fill(entry: Entry, timed: Timed, call: Call, device: str) -> None:
+    """Sets the times of an entry and its peak memory."""
+    with reported(entry):
+        if timed.failed is not None:
+            raise timed.failed
+        entry.peak_bytes = peak_bytes(call, device)
+        entry.seconds, entry.rounds, entry.calls = spread(timed.seconds), len(timed.seconds), timed.calls
 
 
 def hint(case: Case) -> str:
@@ -212,3 +240,82 @@ def sentence(error: Exception) -> str:
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return f"out of memory: {lines[0][:200]}"
     return f"{type(error).__name__}: {lines[0][:200]}"
+
+
+SAID, READY, DONE = "said", "ready", "done"
+
+
+def in_batches(work: Sequence[Work], jobs: int, rates: Rates | None, say: Say) -> Iterator[tuple[int, Result]]:
+    """Yields the results of each case with its place. A process measures all passes of a case; `jobs` work at once."""
+    for start in range(0, len(work), jobs):
+        batch = list[_Worker]()
+        try:
+            for one in work[start : start + jobs]:
+                batch.append(_Worker(one, rates, say))
+            for worker in batch:
+                worker.wait(READY)
+            for place, worker in enumerate(batch, start):
+                yield from ((place, result) for result in worker.timed())
+        finally:
+            for worker in batch:
+                worker.process.kill()
+
+
+class _Worker:
+    """A process that prepares a case, waits for its turn, and times it."""
+
+    def __init__(self, work: Work, rates: Rates | None, say: Say):
+        self.work, self.say = work, say
+        context = multiprocessing.get_context("spawn")  # a fork could not use the GPU
+        self.link, theirs = context.Pipe()
+        self.process: SpawnProcess = context.Process(
+            target=_measure, args=(*work, rates, torch.get_num_threads(), theirs), daemon=True
+        )
+        self.process.start()
+        theirs.close()  # otherwise the end of the process would not close the pipe
+
+    def wait(self, wanted: str) -> list[Result]:
+        """Repeats what the process says until it is ready, or done with these results. Results say why if it died."""
+        try:
+            while True:
+                kind, value = self.link.recv()
+                if kind == wanted:
+                    return value
+                self.say(value)
+        except (EOFError, OSError):
+            return self.died()
+
+    def timed(self) -> list[Result]:
+        try:
+            self.link.send(None)
+        except OSError:  # it died while it was prepared
+            return self.died()
+        return self.wait(DONE)
+
+    def died(self) -> list[Result]:
+        self.process.join()
+        reason = f"its process ended with exit code {self.process.exitcode}."
+        options, case = self.work
+        found = [blank(case, kind, options.backends[0]) for kind in options.passes]
+        for result in found:
+            result.entries = [Entry(name, FAILED, reason) for name in options.names]
+        return found
+
+
+def _measure(options: Options, case: Case, rates: Rates | None, threads: int, link: Connection) -> None:
+    torch.set_num_threads(threads)
+    select(case.device)
+    bench = Bench(options, lambda text: link.send((SAID, text)), rates)
+    prepared = [bench.prepared(case, kind) for kind in options.passes]
+    for each in prepared:
+        bench.warm(each)
+    tidy(case.device)
+    link.send((READY, []))
+    try:
+        link.recv()
+    except EOFError:  # the run has ended
+        return
+    for each in prepared:
+        bench.again(each)
+        bench.time(each)
+    link.send((DONE, [each.result for each in prepared]))

@@ -48,12 +48,10 @@ def contestant(name: str, case: Case, kind: str, limit: float) -> Contestant:
     return MAKERS[name](case, kind, limit)
 
 
-def within(size: float, limit: float) -> None:
+def within(size: float, limit: float, what: str = "tensors over pairs of positions") -> None:
     if size > limit:
-        raise SkippedError(
-            f"its tensors over pairs of positions would take about {size / 2**30:.1f} GiB, more than the limit of "
-            f"{limit / 2**30:.1f} GiB (--memory)."
-        )
+        sizes = f"{size / 2**30:.1f} GiB, more than the limit of {limit / 2**30:.1f} GiB (--memory)"
+        raise SkippedError(f"its {what} would take about {sizes}.")
 
 
 def need_kernels(case: Case) -> None:
@@ -76,12 +74,17 @@ def need_compiler(device: str) -> None:
         raise SkippedError("torch.compile needs a C++ compiler on the CPU; neither g++ nor clang++ is on the PATH.")
 
 
-def ours(backend: str, case: Case, kind: str, limit: float) -> Contestant:
-    """A design compiled on one of the backends."""
+def need_parts(backend: str, case: Case) -> None:
+    """Raises SkippedError if one of our backends cannot run."""
     if backend == "inductor":
         need_compiler(case.device)
     if backend == "triton":
         need_kernels(case)
+
+
+def ours(backend: str, case: Case, kind: str, limit: float) -> Contestant:
+    """A design compiled on one of the backends."""
+    need_parts(backend, case)
     module = compiler.compile(case.design, backend, case.causal, **case.wanted(kind))
     within(pair_bytes(module.plan.schedule, case, kind != FORWARD), limit)
     found = case.loaded(module)

@@ -16,13 +16,14 @@ from typing import Any, Protocol
 import torch
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.baselines.steps import STEPS, KeysAndValues, Step, layer_of_step
-from tensornet_attn.bench.bench import GIB, Options, Say, blank, sentence
+from tensornet_attn.bench.baselines import layer_of
+from tensornet_attn.bench.baselines.steps import STEPS, KeysAndValues, Step
+from tensornet_attn.bench.bench import GIB, Options, Say, blank, fill, reported
 from tensornet_attn.bench.case import DECODING, Case
-from tensornet_attn.bench.compare import WrongError, oracle
-from tensornet_attn.bench.contestants import HEADS, SkippedError, need_compiler, need_kernels
-from tensornet_attn.bench.measure import WARM, Call, clock_of, interleaved, is_gpu, peak_bytes, sample_of
-from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, Result, ratio, spread
+from tensornet_attn.bench.compare import oracle
+from tensornet_attn.bench.contestants import HEADS, SkippedError, need_parts, within
+from tensornet_attn.bench.measure import WARM, Call, clock_of, interleaved, is_gpu, sample_of
+from tensornet_attn.bench.results import Entry, Result, ratio
 from tensornet_attn.bench.run import Session, Setting
 from tensornet_attn.cost.sizes import dtype_bytes
 from tensornet_attn.plan.decoding import decoding_of
@@ -69,12 +70,9 @@ class Compiled:
     """A compiled design with its cache. A cache of all positions is cropped after a step; states are not restored."""
 
     def __init__(self, backend: str, case: Case, limit: float):
-        if backend == "inductor":
-            need_compiler(case.device)
-        if backend == "triton":
-            need_kernels(case)
+        need_parts(backend, case)
         found = decoding_of(case.graph)
-        _within(case.batch * found.floats(case.n), case, limit)
+        within(dtype_bytes(case.dtype) * case.batch * found.floats(case.n), limit, "cache")
         self.goes_back = all(one.leg is not None and one.reach is None for one in found.kept)
         self.case, self.layer = case, case.loaded(compiler.compile(case.design, backend, case.causal)).eval()
         self.cache, self.note = self.layer.new_cache(), ""  # type: ignore[operator]
@@ -103,8 +101,9 @@ class ByHand:
 
     def __init__(self, made: type[Step], case: Case, limit: float, note: str = ""):
         sizes = SimpleNamespace(**case.sizes)
-        _within(sum(prod(shape) for shape in made.shapes(sizes, case.batch, case.n + 1)), case, limit)
-        layer = layer_of_step(made, case.sizes)
+        floats = sum(prod(shape) for shape in made.shapes(sizes, case.batch, case.n + 1))
+        within(dtype_bytes(case.dtype) * floats, limit, "cache")
+        layer = layer_of(made.of, case.sizes, causal=True)
         case.loaded(layer)
         self.made = made(layer, case.batch, case.n + 1)
         self.note = note or made.note
@@ -119,15 +118,6 @@ class ByHand:
     def back(self, n: int) -> list[Tensor]:
         self.made.seen = n
         return []
-
-
-def _within(floats: int, case: Case, limit: float) -> None:
-    size = floats * dtype_bytes(case.dtype)
-    if size > limit:
-        raise SkippedError(
-            f"its cache would take about {size / 2**30:.1f} GiB, more than the limit of {limit / 2**30:.1f} GiB "
-            "(--memory)."
-        )
 
 
 def one_input(case: Case) -> Tensor:
@@ -204,14 +194,8 @@ def measured(cases: Sequence[Case], names: Sequence[str], options: Options, say:
 def checked(name: str, case: Case, limit: float) -> tuple[Entry, Call | None]:
     """The entry of a contestant, and its step if outputs match the reference. Otherwise, the entry has the reason."""
     entry, call = Entry(name), None
-    try:
+    with reported(entry):
         call = ready(entry, case, limit)
-    except SkippedError as reason:
-        entry.status, entry.reason = SKIPPED, str(reason)
-    except WrongError as reason:
-        entry.status, entry.reason = WRONG, f"{reason}."
-    except Exception as error:  # report a failing contestant and continue
-        entry.status, entry.reason = FAILED, sentence(error)
     return entry, call
 
 
@@ -244,15 +228,8 @@ def time(results: Sequence[Result], calls: Mapping[str, Call], options: Options)
         ours = timed.get(_key(result, result.ours))
         for entry in [entry for entry in result.entries if entry.measured]:
             found = timed[_key(result, entry.name)]
-            try:
-                if found.failed is not None:
-                    raise found.failed
-                entry.peak_bytes = peak_bytes(calls[_key(result, entry.name)], device)
-            except Exception as error:
-                entry.status, entry.reason = FAILED, sentence(error)
-                continue
-            entry.seconds, entry.rounds, entry.calls = spread(found.seconds), len(found.seconds), found.calls
-            if ours is not None and ours.failed is None and ours is not found:
+            fill(entry, found, calls[_key(result, entry.name)], device)
+            if entry.measured and ours is not None and ours.failed is None and ours is not found:
                 entry.ratio = ratio(found.seconds, ours.seconds)
 
 

@@ -64,7 +64,8 @@ def flops_of(schedule: Graph, case: Case, kind: str) -> int:
     scene, total = scene_of(schedule, case), 0
     for step in scene.graph.steps:
         batch = scene.batch if step.name in scene.batched else 1
-        pairs = sum(count * visible_size(scene, legs) for legs, count in products(scene, step).items())
+        own = products(scene, step).items()
+        pairs = sum(count * int(scene.size(legs) * visible_share(scene, legs)) for legs, count in own)
         total += 2 * _times(scene, step, kind) * batch * pairs
     return total
 
@@ -84,12 +85,6 @@ def work_of(schedule: Graph, case: Case, kind: str) -> tuple[list[tuple[Shape, f
 
 def _times(scene: Scene, step: Step, kind: str) -> int:
     return 3 if kind != FORWARD and step.name in scene.learned else 1
-
-
-def visible_size(scene: Scene, legs: Iterable[str]) -> int:
-    """The size of a product over these legs, without the pairs that causal attention hides."""
-    shown, size = visible_share(scene, legs), scene.size(legs)
-    return int(size * shown)
 
 
 def visible_share(scene: Scene, legs: Iterable[str]) -> Fraction:

@@ -30,11 +30,15 @@ TARGET_UNITS = (
     "\nthe pass; floor: the time for them at the measured rates; achieved: floor over our time."
 )
 DRIFT = 0.05  # relative change of a rate during a run that is reported
+IMPOSSIBLE = 2  # share of a floor that no implementation reaches
+BUSY = "of floor above {limit:.0%}: other programs ran while the rates were measured. Measure again on an idle machine."
 
 
 def text(results: Sequence[Result]) -> str:
     """All tables, and the meaning of the columns."""
-    return "\n\n".join([*map(block, results), UNITS.format(ours=results[0].ours if results else "torch")])
+    units = UNITS.format(ours=results[0].ours if results else "torch")
+    busy = any((entry.of_floor or 0) > IMPOSSIBLE for result in results for entry in result.entries)
+    return "\n\n".join([*map(block, results), units, *[BUSY.format(limit=IMPOSSIBLE)] * busy])
 
 
 def block(result: Result) -> str:

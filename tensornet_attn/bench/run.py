@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.bench import Bench, Options, Say, Work
+from tensornet_attn.bench.bench import Bench, Options, Say, Work, in_batches
 from tensornet_attn.bench.case import DECODING, TRAINING, Case
 from tensornet_attn.bench.contestants import OURS
-from tensornet_attn.bench.jobs import in_batches
 from tensornet_attn.bench.machine import Rates, load, machine, measured_rates, memory_limit, select
 from tensornet_attn.bench.measure import is_gpu
 from tensornet_attn.bench.report import rates_text, step_text, target_table, target_text, text
@@ -108,7 +107,6 @@ class Session:
         return outcomes(self.pairs or (), self.run.rate)
 
     def text(self) -> str:
-        """The report as text."""
         if self.pairs is None and all(result.kind == DECODING for result in self.run.results):
             return step_text(self.run.results)
         if self.pairs is None:

@@ -38,19 +38,7 @@ if TYPE_CHECKING:
 
 OF_CASES = ("against", "legs", "settings", "causal")
 OF_CALLS = ("against", "causal", "plot", "targets", "rehearse", "costs", "tune", "graphs", "jobs")  # not for --decoding
-NOT_OF_REGRET = (
-    "against",
-    "backend",
-    "dtype",
-    "device",
-    "plot",
-    "targets",
-    "rehearse",
-    "tune",
-    "graphs",
-    "jobs",
-    "decoding",
-)
+NOT_OF_REGRET = "against backend dtype device plot targets rehearse tune graphs jobs decoding".split()
 OF_LENGTHS = ("n", "backend", "batch", "dtype")
 GPU_BACKENDS, GPU_DTYPE = ("auto", "triton", "torch"), "bfloat16"  # on a CPU: torch first, in float32
 

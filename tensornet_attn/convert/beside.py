@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tensornet_attn.convert.masks import shown
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.weighing import map_of
+from tensornet_attn.graph.attention import map_of
 from tensornet_attn.nn.module import CompiledDesign, leaves
 from tensornet_attn.ops import OPS
 

@@ -1,13 +1,17 @@
-"""Calls a layer of another package outside its model, with a mask and rotary positions."""
+"""Calls a layer of another package outside its model, with a mask and rotary positions, and reads the latter."""
 
 from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from tensornet_attn.convert.trained import refusal
+from tensornet_attn.ops.rope import ORIGINAL, SCALINGS
 
 
 def alone(module: nn.Module, x: Tensor) -> Tensor:
@@ -25,6 +29,12 @@ def alone(module: nn.Module, x: Tensor) -> Tensor:
         given["position_ids"] = torch.arange(x.shape[1])[None]
     if "attention_mask" in names:
         given["attention_mask"] = added_mask(module, x)
+    return output(module(x, **given))
+
+
+def eagerly(module: Any, x: Tensor, **given: Any) -> Tensor:
+    """The output of a Hugging Face attention with these arguments."""
+    module.config._attn_implementation = "eager"
     return output(module(x, **given))
 
 
@@ -62,3 +72,27 @@ def turns(module: Any, x: Tensor) -> tuple[Tensor, Tensor] | None:
     layered = "layer_type" in inspect.signature(made.forward).parameters
     found = rotary(x, ids, kinds[module.layer_idx]) if layered and kinds else rotary(x, ids)
     return found[0], found[1]
+
+
+def rope_of(module: Any) -> Mapping[str, Any]:
+    """What the config of a layer says of its positions: some configs have one for each kind of layer."""
+    found: Mapping[str, Any] = module.config.rope_parameters
+    kinds = getattr(module.config, "layer_types", None)
+    return found.get(kinds[module.layer_idx] if kinds else "", found)
+
+
+def scaling_of(where: str, module: Any) -> dict[str, Any]:
+    """The keys of a box `rope` for its scaling; empty where it has none. Raises InputError where no design has it."""
+    config, rope = module.config, rope_of(module)
+    kind = rope.get("rope_type", "default")
+    if kind != "default" and kind not in SCALINGS:
+        lists = ", by lists of factors" if kind == "longrope" else ""
+        known = ", ".join(("default", *SCALINGS))
+        raise refusal(where, f"its rotary positions are scaled (rope_type '{kind}'{lists}); a design has {known} ones")
+    needed, more = SCALINGS.get(kind, ((), ()))
+    found = {name: rope[name] for name in (*needed, *more) if rope.get(name) is not None}
+    if kind == "dynamic" or (ORIGINAL in needed and ORIGINAL not in found):
+        found[ORIGINAL] = config.max_position_embeddings
+    if kind == "yarn" and "factor" not in found:
+        found["factor"] = config.max_position_embeddings / found[ORIGINAL]
+    return {"rope_type": kind, **found} if needed else {}

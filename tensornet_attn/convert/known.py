@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensornet_attn.convert.calls import output, turns
+from tensornet_attn.convert.calls import eagerly, output, rope_of, turns
 from tensornet_attn.convert.reading import Numbers, Reading
-from tensornet_attn.convert.rotary import rope_of
 
 GROUPED = {
     "Wq": "q_proj.weight: (g j d) f",
@@ -150,10 +149,6 @@ def perceiver(module: Any) -> Numbers:
     return {"f": f, "c": c, "h": h, "d": inner.query.out_features // h, "eps": inner.layernorm1.eps}
 
 
-def rwkv(module: Any) -> Numbers:
-    return {"f": module.key.in_features, "a": module.key.out_features}
-
-
 def minimax(module: Any) -> Numbers:
     h, d = module.num_attention_heads, module.head_dim
     speed = float(module.slope_rate.detach().flatten()[0]) * 2 ** (8 / h)  # the first slope is speed * 2 ** (-8 / h)
@@ -168,11 +163,6 @@ def t5(module: Any) -> Numbers:
         "b": module.relative_attention_num_buckets,
         "furthest": module.relative_attention_max_distance,
     }
-
-
-def t5_call(module: Any, x: Tensor) -> Tensor:
-    module.config._attn_implementation = "eager"
-    return output(module(x))
 
 
 def bloom_call(module: Any, x: Tensor) -> Tensor:
@@ -190,8 +180,7 @@ def mpt_call(module: Any, x: Tensor) -> Tensor:
 
 
 def gpt2_call(module: Any, x: Tensor) -> Tensor:
-    module.config._attn_implementation = "eager"
-    return output(module(x, attention_mask=causal(x)))
+    return eagerly(module, x, attention_mask=causal(x))
 
 
 def causal(x: Tensor) -> Tensor:
@@ -201,8 +190,7 @@ def causal(x: Tensor) -> Tensor:
 
 def turned_call(module: Any, x: Tensor) -> Tensor:
     """The call of causal classes without an `is_causal` attribute."""
-    module.config._attn_implementation = "eager"
-    return output(module(x, attention_mask=causal(x), position_embeddings=turns(module, x)))
+    return eagerly(module, x, attention_mask=causal(x), position_embeddings=turns(module, x))
 
 
 def perceiver_call(module: Any, x: Tensor) -> Tensor:
@@ -329,7 +317,7 @@ READINGS: tuple[Reading, ...] = (
             "Wo": "o.weight: f (h d)",
             "B": "relative_attention_bias.weight: b h",
         },
-        call=t5_call,
+        call=eagerly,
     ),
     Reading(
         "lfm2",
@@ -419,7 +407,7 @@ READINGS: tuple[Reading, ...] = (
     Reading(
         "rwkv4",
         ("RwkvSelfAttention",),
-        rwkv,
+        lambda m: {"f": m.key.in_features, "a": m.key.out_features},
         {
             **{f"mu_{n[0]}": f"time_mix_{n}: 0/1 0/1 f" for n in ("receptance", "key", "value")},
             **{f"W{n[0]}": f"{n}.weight: a f" for n in ("receptance", "key", "value")},

@@ -10,18 +10,16 @@ from typing import Any
 
 from torch import nn
 
-from tensornet_attn.convert import rotary
+from tensornet_attn.convert.calls import scaling_of as scaling_in
 from tensornet_attn.convert.families import Family, family_of
-from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.known import reading_of, readings_of
 from tensornet_attn.convert.make import fresh, made_of, start_from
 from tensornet_attn.convert.masks import Alibi, Rope, scaling_of
 from tensornet_attn.convert.read import CROSS, buckets_of, known, outside_of, place_of, read_trained
 from tensornet_attn.convert.reading import window_of
-from tensornet_attn.convert.shared import Shared
-from tensornet_attn.convert.stack import swap_of
+from tensornet_attn.convert.saving import finish_conversion
 from tensornet_attn.convert.trained import Buckets, refusal
-from tensornet_attn.convert.wrap import Place, Swapped
+from tensornet_attn.convert.wrap import Place, Shared, Swapped, swap_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.read import Source
@@ -140,7 +138,7 @@ def _swapped(
         compiled = made_of(one.module, design, *options, where=one.path)
         place = _place(one.module, family, place_of(one.module, one.path), bool(compiled.plan.graph.causal))
         base = reading.numbers(one.module).get("base")
-        scaling = None if base is None else scaling_of(rotary.scaling_of(place.where, one.module))
+        scaling = None if base is None else scaling_of(scaling_in(place.where, one.module))
         rope = None if base is None else Rope(base, family.layout.interleaved, reading.once, scaling)
         place = replace(place, rope=rope, window=window_of(one.module))
     else:

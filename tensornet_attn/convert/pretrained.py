@@ -14,12 +14,9 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from tensornet_attn import compiler
-from tensornet_attn.convert.finish import finish_conversion
 from tensornet_attn.convert.masks import Alibi, Rope
-from tensornet_attn.convert.saving import KEY
-from tensornet_attn.convert.shared import Shared
-from tensornet_attn.convert.stack import swap_of
-from tensornet_attn.convert.wrap import Place, Swapped
+from tensornet_attn.convert.saving import KEY, finish_conversion
+from tensornet_attn.convert.wrap import Place, Shared, Swapped, swap_of
 from tensornet_attn.errors import InputError
 
 

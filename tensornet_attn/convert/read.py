@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
+from tensornet_attn.convert.calls import rope_of, scaling_of
 from tensornet_attn.convert.families import FAMILIES, FEATURES, Family, Layout, family_of
 from tensornet_attn.convert.known import readings_of
-from tensornet_attn.convert.rotary import rope_of, scaling_of
 from tensornet_attn.convert.trained import Buckets, Norm, Trained, Widths, refusal
 from tensornet_attn.errors import InputError
 

@@ -1,11 +1,17 @@
-"""Modules that replace an attention in a model: a design with the call signature of the attention."""
+"""Modules that replace an attention in a model: a design with the call signature of the attention.
+
+In a stack with shared relative position biases, such as T5's, the first attention returns the weight of the biases,
+instead of biases for all queries and keys, and the stack passes it to the others. Each design reads it by distance.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +23,50 @@ from tensornet_attn.convert.masks import (
     Window,
     arguments,
     of_hugging_face,
+    of_memory,
     of_torch,
     shifts_of,
     visible_pairs,
 )
-from tensornet_attn.convert.shared import Shared
 from tensornet_attn.errors import InputError
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.module import CompiledDesign
+
+MOST = 8  # cached results: a call has one for each kind of layer
+
+
+class Shared:
+    """Caches recent results by their arguments: identical tensors that were not modified, and equal other values."""
+
+    def __init__(self) -> None:
+        self._last: list[tuple[tuple[Any, ...], list[Any], Any]] = []
+
+    def get(self, made: Callable[[], Any], tensors: tuple[Tensor | None, ...], others: tuple[Any, ...]) -> Any:
+        """The cached result for these arguments, or that of `made()`."""
+        given = [one for one in tensors if one is not None]
+        if torch.compiler.is_compiling() or any(one.is_inference() for one in given):  # have no version counter
+            return made()
+        for held, refs, value in self._last:
+            if held == others and all(map(_same, refs, tensors)):
+                return value
+        value = made()
+        refs = [None if one is None else (ref(one, self._forget), one._version) for one in tensors]
+        self._last = [*self._last[1 - MOST :], (others, refs, value)]
+        return value
+
+    def _forget(self, gone: Any) -> None:
+        self._last = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of a model has an empty cache."""
+        return Shared, ()
+
+
+def _same(held: Any, given: Tensor | None) -> bool:
+    if held is None or given is None:
+        return held is given
+    return held[0]() is given and bool(held[1] == given._version)
+
 
 Output = tuple[Tensor, Tensor | None]
 
@@ -187,3 +229,73 @@ class SwappedTorch(Swapped):
         if seen is not None and average_attn_weights:
             seen = seen.mean(-3)
         return y.transpose(0, 1) if turned else y, seen
+
+
+class SwappedBiased(Swapped):
+    """A design in place of a self-attention or cross-attention of T5."""
+
+    def forward(self, *given: Any, **named: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:  # type: ignore[override]
+        """Returns the output [batch, n, f], the weight of the biases, and maps with `output_attentions`."""
+        place = self.place
+        named |= zip(place.parameters, given, strict=False)
+        refuse(place.where, named, taken={"position_bias"})
+        x, memory, mask = named["hidden_states"], named.get("key_value_states"), named.get("mask")
+        if (memory is None) == place.cross:
+            what = "key_value_states are missing" if place.cross else "leave out key_value_states"
+            raise InputError(
+                f"{place.where}: {what}; it attends to {'another' if place.cross else 'its own'} sequence."
+            )
+        kept = self._memory_of(named) if place.cross else self._own(named)
+        cache = None if kept is None else kept.cache
+        seen = 0 if cache is None or place.cross else cache.length
+        masks = self.shared.get(
+            lambda: (
+                of_memory(mask, place.where)
+                if place.cross
+                else of_hugging_face(mask, x.shape[1], place.causal, place.where, seen)
+            ),
+            (mask,),
+            (x.shape, x.device, seen, place.causal, place.cross),
+        )
+        table = self._table(named)
+        inputs: dict[str, Tensor] = {} if place.gives or table is None else {place.table: table}
+        if place.cross and (cache is None or not cache.length):
+            inputs[self.design.plan.graph.of_role("input")[1].name] = memory
+        y = self.design(x, **inputs, **masks, cache=cache)
+        found = self._maps(x, inputs, masks, cache) if named.get("output_attentions") else None
+        return y, table, found
+
+    def _table(self, named: dict[str, Any]) -> Tensor | None:
+        """The weight of the biases. Raises InputError if the call does not pass that of the first attention."""
+        place = self.place
+        if place.gives:
+            table: Tensor = getattr(self.design, place.table)
+            return table
+        if place.table and named.get("position_bias") is None:
+            raise InputError(f"{place.where}: position_bias is missing; pass the one that the first attention returns.")
+        return named.get("position_bias") if place.table else None
+
+    def _own(self, named: dict[str, Any]) -> Any:
+        past = named.get("past_key_values")
+        return None if past is None or not self.place.causal else self._kept(past)
+
+    def _memory_of(self, named: dict[str, Any]) -> Any:
+        """The layer of a cache with the keys and values of the other sequence."""
+        past, layer = named.get("past_key_values"), self.place.layer
+        if past is None or not hasattr(past, "cross_attention_cache"):
+            return None
+        kept = self._kept(past.cross_attention_cache)
+        if kept is not None and layer is not None:
+            past.is_updated[layer] = True
+        return kept
+
+    def _maps(self, x: Tensor, inputs: dict[str, Tensor], masks: dict[str, Tensor], cache: Any) -> Tensor:
+        if cache is not None:
+            raise InputError(f"{self.place.where}: maps cannot be returned with a cache; call with use_cache=False.")
+        return maps(self.design, self.design._signature.ordered((x,), inputs), masks)
+
+
+def swap_of(module: nn.Module, place: Place) -> type[Swapped]:
+    if isinstance(module, nn.MultiheadAttention):
+        return SwappedTorch
+    return SwappedBiased if place.biased else Swapped

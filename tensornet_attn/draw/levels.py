@@ -6,6 +6,7 @@ from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from itertools import groupby, pairwise
 from math import fsum
 
@@ -111,7 +112,7 @@ def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors
     for arrow in arrows:
         heads[arrow.tail].append(arrow.head)
         tails[arrow.head].append(arrow.tail)
-    order = _sorted([*things, *last], heads)
+    order = list(TopologicalSorter({thing: tails[thing] for thing in (*things, *last)}).static_order())
     rank: dict[str, int] = {}
     for thing in order:
         rank[thing] = max([floors.get(thing, 0), *(rank[tail] + 1 for tail in tails[thing])])
@@ -122,22 +123,6 @@ def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors
             rank[thing] = min(rank[head] for head in heads[thing]) - 1
     first = min(rank.values(), default=0)
     return {thing: row - first for thing, row in rank.items()}
-
-
-def _sorted(things: list[str], heads: Mapping[str, list[str]]) -> list[str]:
-    """A topological order that otherwise follows the given order."""
-    done: dict[str, None] = {}
-    for thing in reversed(things):
-        stack = [(thing, iter(heads[thing]))]
-        while stack:
-            here, below = stack[-1]
-            head = next((h for h in below if h not in done), None)
-            if head is None:
-                done.setdefault(here)
-                stack.pop()
-            else:
-                stack.append((head, iter(heads[head])))
-    return list(reversed(done))
 
 
 SWEEPS = 6

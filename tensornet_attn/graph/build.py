@@ -7,7 +7,7 @@ from typing import Any
 from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, Problem
 from tensornet_attn.graph.causal import causal_leaks
-from tensornet_attn.graph.model import Graph, Loss
+from tensornet_attn.graph.model import Graph
 from tensornet_attn.graph.reach import (
     check_lengths,
     check_output,
@@ -43,9 +43,9 @@ def build(design: Design, causal: bool | None = None) -> Graph:
     return graph
 
 
-def problems_of(reading: Reading, causal: bool | None = None) -> list[Problem]:
+def problems_of(reading: Reading) -> list[Problem]:
     """Checks a reading and returns all its problems, including warnings."""
-    examine(reading, causal)
+    examine(reading)
     return reading.reporter.problems()
 
 
@@ -73,7 +73,16 @@ def examine(reading: Reading, causal: bool | None = None) -> Graph | None:
     check_lengths(scope)
     if not whole:
         return None
-    graph = _graph(design, scope, causal, losses)
+    graph = Graph(
+        name=design.name,
+        legs=tuple(scope.sizes.legs.values()),
+        settings=tuple(scope.sizes.settings.items()),
+        tensors=tuple(scope.tensors.values()),
+        steps=tuple(scope.steps.values()),
+        output=design.output,
+        causal=bool(design.causal) if causal is None else causal,
+        losses=losses,
+    )
     _check_causal(graph, scope, causal)
     _check_decays(graph, scope)
     _warn(graph, scope)
@@ -155,19 +164,6 @@ def _scope(design: Design, reporter: Reporter, broken: list[Path], heads: set[st
     declare_tensors(scope)
     declare_steps(scope)
     return scope
-
-
-def _graph(design: Design, scope: Scope, causal: bool | None, losses: tuple[Loss, ...]) -> Graph:
-    return Graph(
-        name=design.name,
-        legs=tuple(scope.sizes.legs.values()),
-        settings=tuple(scope.sizes.settings.items()),
-        tensors=tuple(scope.tensors.values()),
-        steps=tuple(scope.steps.values()),
-        output=design.output,
-        causal=bool(design.causal) if causal is None else causal,
-        losses=losses,
-    )
 
 
 def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:

@@ -272,7 +272,7 @@ class _Parts:
             "fill": lambda text: Negative(Number(math.inf)) if text == "-inf" else known.number(text),
             "map": self.map,
             "mask": self.mask,
-            **dict.fromkeys(_mode_keys(), _mode),
+            **{op.mode_key: _mode for op in OPS.values() if op.modes},
             "scores": known.legs_of,
             "parts": known.legs_of,
             "steps": _steps,
@@ -346,11 +346,6 @@ def _steps(text: str) -> tuple[str, ...]:
 def _numbers() -> frozenset[str]:
     """The names of all numbers of boxes."""
     return frozenset(name for box in BOXES.values() for name in box.numbers)
-
-
-def _mode_keys() -> frozenset[str]:
-    """The keys that select a mode of a box."""
-    return frozenset(op.mode_key for op in OPS.values() if op.modes)
 
 
 def _mode(text: str) -> str:

@@ -14,7 +14,7 @@ from tensornet_attn import limits
 from tensornet_attn.ops.model import Arithmetic
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.places import Path
-from tensornet_attn.spec.report import Reporter, printable
+from tensornet_attn.spec.report import Reporter, written
 
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["none", "learned", "sinusoid"]
@@ -236,16 +236,3 @@ def _known(path: Path, kind: str) -> list[str]:
     if len(path) == 4:
         model = DecoderLayer if path[1] == "decoder" else Layer
     return list(model.model_fields)
-
-
-def written(value: Any) -> str:
-    """A value as messages show it."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f"the text '{printable(value)}'"
-    if isinstance(value, (int, float)):
-        return printable(str(value)) if not isinstance(value, int) or value.bit_length() < 512 else "a very long number"
-    return {"dict": "a mapping", "list": "a list", "tuple": "a list"}.get(type(value).__name__, type(value).__name__)

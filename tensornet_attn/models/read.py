@@ -14,7 +14,6 @@ from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
 from tensornet_attn.ir.arithmetic import evaluate, names, parse
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.models.carry import check_carried
 from tensornet_attn.models.config import (
     CONFIGS,
     PARTS,
@@ -24,15 +23,14 @@ from tensornet_attn.models.config import (
     Layer,
     Part,
     report_config,
-    written,
 )
 from tensornet_attn.models.cost import ModelCost, cost
-from tensornet_attn.models.fit import Fitted, Place, fit, is_path, shipped
+from tensornet_attn.models.fit import Fitted, Place, check_carried, fit, is_path, shipped
 from tensornet_attn.spec import library
 from tensornet_attn.spec import load as load_design
 from tensornet_attn.spec.names import identifier_problem
 from tensornet_attn.spec.places import Document, Path
-from tensornet_attn.spec.report import Reporter
+from tensornet_attn.spec.report import Reporter, written
 from tensornet_attn.spec.sources import Source, document_of
 from tensornet_attn.spec.yaml import dump
 from tensornet_attn.spec.yaml import parse as parse_yaml

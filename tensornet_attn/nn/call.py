@@ -79,7 +79,7 @@ class Signature:
         noise: Mapping[str, Tensor] | None,
     ) -> dict[str, int]:
         """Checks the arguments and returns the lengths of the sequence legs. Raises InputError."""
-        lengths = self._check_inputs(inputs)
+        lengths = self._complete(*self._check_given(inputs, self.needed))
         if mask is None and key_mask is None and noise is None and len(inputs) == 1:
             return lengths
         batch = self.batch(inputs)
@@ -163,9 +163,6 @@ class Signature:
         """The inputs in order with their defaults, for messages."""
         named = [(name, "" if default is None else f" (default {default})") for name, _, default in self.inputs]
         return ", ".join(name + default for name, default in named)
-
-    def _check_inputs(self, inputs: tuple[Tensor, ...]) -> dict[str, int]:
-        return self._complete(*self._check_given(inputs, self.needed))
 
     def _check_given(self, inputs: tuple[Tensor, ...], needed: int) -> tuple[dict[str, int], dict[str, str]]:
         """Checks the given inputs and returns (leg -> length, leg -> the input that has it)."""

@@ -18,8 +18,7 @@ from tensornet_attn.nn.initial import initial, initial_
 from tensornet_attn.nn.made import Arguments, Made, Result
 from tensornet_attn.nn.notebook import html_of
 from tensornet_attn.nn.offsets import Packed
-from tensornet_attn.nn.packed import call_packed, call_with_cache
-from tensornet_attn.nn.packing import Packing
+from tensornet_attn.nn.packed import Packing, call_packed, call_with_cache
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.runtime.masks import both
 from tensornet_attn.runtime.triton import target

@@ -10,6 +10,7 @@ that shapes do not depend on the offsets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -17,17 +18,22 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.cost.report import cost_of
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.padding import Padding
+from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.model import Graph
+from tensornet_attn.graph.padding import Padding, padding_of
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.call import check_key_mask
-from tensornet_attn.nn.documents import Padded, Rows, grouped
+from tensornet_attn.nn.documents import Padded, Rows, Work, grouped
 from tensornet_attn.nn.made import Arguments, Result
 from tensornet_attn.nn.offsets import Packed, check_traced, lengths_of
-from tensornet_attn.nn.packing import Packing, work_of
 from tensornet_attn.runtime.masks import both
 
 Tensor = torch.Tensor
+CALL = 3e-4  # seconds per call, independent of its work
+LENGTH = 256  # work is counted at this length and at twice this length
 Side = Any  # Rows or Padded, of one sequence leg
 
 
@@ -278,3 +284,57 @@ def _traced(module: Any, row: Row, packed: Packed, padding: Padding, losses: boo
     made, means = made if isinstance(made, tuple) else (made, {})
     y = row.whole(along.joined(row.rows(made)))
     return (y, means) if losses else y
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A diagram as seen by packed calls, as plain data that torch.compile can read.
+
+    `inputs`: legs of each input. `axis`: that of the query leg in the output, without batch. `pairs`: whether the
+    output has both sequence legs. `read`: whether the output depends on inputs. `keyed`: whether keys are positions of
+    the documents. `evaluation`: what padding changes in the output; `everything`: in losses and states too.
+    """
+
+    design: str
+    query: str
+    key: str | None
+    inputs: tuple[tuple[str, ...], ...]
+    output: str
+    axis: int
+    pairs: bool
+    read: bool
+    keyed: bool
+    tied: bool
+    states: tuple[str, ...]
+    evaluation: Padding
+    everything: Padding
+
+    @staticmethod
+    def of(graph: Graph) -> Packing:
+        legs, query = graph.legs_of(graph.output), str(graph.query)
+        inputs = tuple(tensor.legs for tensor in graph.of_role("input"))
+        read = any(tensor.name in behind(graph, (graph.output,)) for tensor in graph.of_role("input"))
+        keyed = graph.tied or any(graph.key in own for own in inputs)
+        states = tuple(state for state, _ in graph.updates)
+        evaluation, everything = padding_of(graph, (graph.output,)), padding_of(graph, graph.results)
+        return Packing(
+            graph.name, query, graph.key, inputs, graph.output, legs.index(query), graph.key in legs, read, keyed,
+            graph.tied, states, evaluation, everything,
+        )  # fmt: skip
+
+
+def work_of(module: Any, device: torch.device) -> Work:
+    """Returns length -> work of a sequence, in units of an empty call: a quadratic polynomial fitted to FLOPs."""
+    known = module.__dict__.setdefault("_works", {})
+    if device.type not in known:
+        target, schedule = module.plan.target, module.plan.schedule
+        rate = DEVICES["cpu"].rate if device.type == "cpu" else target.device.rate
+        most = min((leg.maximum for leg in schedule.legs if leg.sequence and leg.maximum), default=2 * LENGTH)
+        half = max(1, min(LENGTH, most // 2))
+        one, two = (
+            cost_of(module.plan.graph, schedule, n, n).best.evaluation.flops / rate / CALL for n in (half, 2 * half)
+        )
+        square = max(0.0, two - 2 * one) / (2 * half**2)
+        known[device.type] = (one - square * half**2) / half, square
+    each, square = known[device.type]
+    return lambda length: each * length + square * length**2

@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tensornet_attn.convert import known
-from tensornet_attn.convert.calls import output
+from tensornet_attn.convert.calls import eagerly
 from tensornet_attn.parity.layer import Layer
 
 SMALL: dict[str, Any] = {
@@ -79,17 +79,6 @@ def biased() -> nn.Module:
     return module
 
 
-def masked(module: Any, x: Tensor) -> Tensor:
-    """The call of encoders without a mask."""
-    module.config._attn_implementation = "eager"
-    return output(module(x))
-
-
-def distilbert_call(module: Any, x: Tensor) -> Tensor:
-    module.config._attn_implementation = "eager"
-    return output(module(x, attention_mask=None))
-
-
 GEMMA = {"head_dim": 8, "query_pre_attn_scalar": 6}
 CAPPED = GEMMA | {"attn_logit_softcapping": 2.0, "sliding_window": 4}
 GEMMA3 = GEMMA | {"config": "Gemma3TextConfig", "sliding_window": 4}
@@ -110,13 +99,13 @@ def row(name: str, design: Any, make: Callable[[], nn.Module], **given: Any) -> 
 
 
 LAYERS = (
-    row("BertSelfAttention", "mhsa", made("bert", "BertSelfAttention", None), call=masked),
-    row("ViTAttention", "mhsa", made("vit", "ViTAttention", None), call=masked, single=SOFTMAX),
+    row("BertSelfAttention", "mhsa", made("bert", "BertSelfAttention", None), call=eagerly),
+    row("ViTAttention", "mhsa", made("vit", "ViTAttention", None), call=eagerly, single=SOFTMAX),
     row(
         "DistilBertSelfAttention",
         "mhsa",
         made("distilbert", "DistilBertSelfAttention", None, dim=24, n_heads=3),
-        call=distilbert_call,
+        call=lambda m, x: eagerly(m, x, attention_mask=None),
     ),
     row("ModernBertAttention", "mhsa", made("modernbert", "ModernBertAttention", 0), single=ANGLES),
     row(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tensornet_attn.convert.calls import alone
 from tensornet_attn.convert.reading import Numbers, Reading
 from tensornet_attn.parity.layer import Layer
 
@@ -24,11 +25,26 @@ GROUPS = {
     "Wv": "to_v.weight: (g d) f",
     "Wo": "to_out.weight: f (j g d)",
 }
-GATED_OUTPUT = {"O": "A[h n m] V[m h d] -> n h d", "y": "gated[n h d] Wo[h d f] -> n f"}
+MIXED = "A[h n m] V[m h d] -> n h d"
 
 
 def heads(module: Any) -> Numbers:
     return {"f": module.to_q.in_features, "h": module.heads, "d": module.to_q.out_features // module.heads}
+
+
+def gated(gate: str, legs: str) -> dict[str, Any]:
+    """A diagram whose mixed values are multiplied by the sigmoid of `gate`, with these legs, before the output."""
+    return {
+        "O": MIXED,
+        "G": {"map": "sigmoid", "of": gate},
+        "gated": f"G[{legs}] O[n h d] -> n h d",
+        "y": "gated[n h d] Wo[h d f] -> n f",
+    }
+
+
+def softmax(**options: Any) -> dict[str, Any]:
+    """A diagram whose map has these options."""
+    return {"diagram": {"A": {"softmax": "m", "scale": "d ** -0.5", **options, "of": "Q[n h d] K[m h d] -> h n m"}}}
 
 
 def row(
@@ -41,6 +57,7 @@ def row(
     single: str = "softmax",
     causal: bool = False,
     pairs: tuple[str, ...] = (),
+    call: Callable[[Any, Tensor], Tensor] = alone,
 ) -> Layer:
     """An attention of x-transformers with these options."""
 
@@ -50,7 +67,7 @@ def row(
         return Attention(F, dim_head=D, heads=H, causal=causal, **options)  # type: ignore[no-any-return]
 
     changed = {**(extra or {}), **({"causal": True} if causal else {})}
-    reading = Reading(design, ("Attention",), numbers, weights or HEADS, pairs, extra=changed)
+    reading = Reading(design, ("Attention",), numbers, weights or HEADS, pairs, extra=changed, call=call)
     return Layer("x-transformers", f"Attention, {name}", design, make, reading, single=single)
 
 
@@ -85,13 +102,6 @@ def alibi_call(module: Any, x: Tensor) -> Tensor:
     from x_transformers.x_transformers import AlibiPositionalBias
 
     return module(x, rel_pos=AlibiPositionalBias(heads=H, total_heads=H))  # type: ignore[no-any-return]
-
-
-def called(layer: Layer, call: Any) -> Layer:
-    from dataclasses import replace
-
-    assert layer.reading is not None
-    return replace(layer, reading=replace(layer.reading, call=call))
 
 
 LAYERS = (
@@ -181,12 +191,7 @@ LAYERS = (
         HEADS | {"Wg": "to_v_gate.weight: (h d) f"},
         {
             "weights": {"Wg": "f h d"},
-            "diagram": {
-                "G": {"map": "sigmoid", "of": "x[n f] Wg[f h d] -> n h d"},
-                "O": GATED_OUTPUT["O"],
-                "gated": "G[n h d] O[n h d] -> n h d",
-                "y": GATED_OUTPUT["y"],
-            },
+            "diagram": gated("x[n f] Wg[f h d] -> n h d", "n h d"),
         },
     ),
     row(
@@ -196,12 +201,7 @@ LAYERS = (
         HEADS | {"Wg": "to_v_head_gate.weight: h f", "bg": "to_v_head_gate.bias"},
         {
             "weights": {"Wg": "f h", "bg": "h"},
-            "diagram": {
-                "G": {"map": "sigmoid", "of": "x[n f] Wg[f h] + bg[h] -> n h"},
-                "O": GATED_OUTPUT["O"],
-                "gated": "G[n h] O[n h d] -> n h d",
-                "y": GATED_OUTPUT["y"],
-            },
+            "diagram": gated("x[n f] Wg[f h] + bg[h] -> n h", "n h"),
         },
     ),
     row(
@@ -212,12 +212,7 @@ LAYERS = (
         {
             "legs": {"a": "head h", "b": "d"},
             "weights": {"Wg": "a b h d"},
-            "diagram": {
-                "O": GATED_OUTPUT["O"],
-                "G": {"map": "sigmoid", "of": "O[n a b] Wg[a b h d] -> n h d"},
-                "gated": "G[n h d] O[n h d] -> n h d",
-                "y": GATED_OUTPUT["y"],
-            },
+            "diagram": gated("O[n a b] Wg[a b h d] -> n h d", "n h d"),
         },
     ),
     row(
@@ -228,7 +223,7 @@ LAYERS = (
         {
             "weights": {"Wg": "h d f"},
             "diagram": {
-                "O": GATED_OUTPUT["O"],
+                "O": MIXED,
                 "a": "O[n h d] Wo[h d f] -> n f",
                 "G": {"map": "sigmoid", "of": "O[n h d] Wg[h d f] -> n f"},
                 "y": "a[n f] G[n f] -> n f",
@@ -247,17 +242,7 @@ LAYERS = (
         "mhsa",
         {"head_learned_sink": True},
         HEADS | {"sink": "attend.head_attn_sink"},
-        {
-            "weights": {"sink": "h"},
-            "diagram": {
-                "A": {
-                    "softmax": "m",
-                    "scale": "d ** -0.5",
-                    "sink": "sink[h]",
-                    "of": "Q[n h d] K[m h d] -> h n m",
-                }
-            },
-        },
+        {"weights": {"sink": "h"}, **softmax(sink="sink[h]")},
     ),
     row(
         "sparse_topk",
@@ -296,16 +281,7 @@ LAYERS = (
         "max_attend_past",
         "mhsa",
         {"max_attend_past": 3},
-        extra={
-            "diagram": {
-                "A": {
-                    "softmax": "m",
-                    "scale": "d ** -0.5",
-                    "mask": ["window(3, 0)"],
-                    "of": "Q[n h d] K[m h d] -> h n m",
-                }
-            }
-        },
+        extra=softmax(mask=["window(3, 0)"]),
         causal=True,
     ),
     row(
@@ -330,11 +306,8 @@ LAYERS = (
         },
         causal=True,
     ),
-    called(
-        row("rotary_pos_emb", "mhsa_rope", {}, single="angles, softmax", pairs=("Wq", "Wk")),
-        rotary_call,
-    ),
-    called(row("alibi", "alibi", {}, causal=True), alibi_call),
+    row("rotary_pos_emb", "mhsa_rope", {}, single="angles, softmax", pairs=("Wq", "Wk"), call=rotary_call),
+    row("alibi", "alibi", {}, causal=True, call=alibi_call),
     feed_forward(
         "glu, swish",
         "swiglu",

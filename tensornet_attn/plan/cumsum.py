@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tensornet_attn.graph.attention import ScoreTerm
 from tensornet_attn.graph.model import Graph, Step
-from tensornet_attn.graph.recurrence import Recurrence, cumulative, sums
+from tensornet_attn.graph.recurrence import ONES, Recurrence, cumulative, sums
 from tensornet_attn.plan.implementation import Context, Lowered, OfBoxes, kernel
 from tensornet_attn.plan.linear import canonical, featured, written
 from tensornet_attn.rewrite.change import with_steps
@@ -34,7 +35,10 @@ class CumulativeSums(OfBoxes[Summed]):
 
     def form(self, graph: Graph, place: str) -> Summed | None:
         found = cumulative(graph, graph.step[place])
-        return Summed(graph, found) if isinstance(found, Recurrence) and not found.decays else None
+        if not isinstance(found, Recurrence) or found.decays:
+            return None
+        terms = tuple(_with_the_keys(graph, found, term) for term in found.terms)
+        return Summed(graph, replace(found, terms=terms))
 
     def lower(self, form: Summed, context: Context) -> Lowered:
         """Replaces the sum and the product that it sums by one kernel."""
@@ -50,6 +54,19 @@ class CumulativeSums(OfBoxes[Summed]):
             with_steps(graph, {of.name: [], step.name: [*before, made]}),
             {step.name: DESCRIPTION[found.causal(graph)]},
         )
+
+
+def _with_the_keys(graph: Graph, found: Recurrence, term: ScoreTerm) -> ScoreTerm:
+    """A term of several key factors that all queries read alike: the weights of these factors belong to the keys.
+
+    # one[n] K[m d] x[m f] W[f e]: K (x W) is summed for each d and e by one product; K x has a number for each d and f
+    """
+    leaves = [graph.tensor.get(use.name) for use in term.query]
+    if len(term.key) < 2 or not all(leaf and leaf.role == "constant" and leaf.init == ONES for leaf in leaves):
+        return term
+    moved = [use for use in term.core if not {*use.legs} <= {*found.box.legs}]
+    moved += [use for use in term.core if any({*use.legs} <= {*key.legs} for key in term.key) and use not in moved]
+    return replace(term, key=(*term.key, *moved), core=tuple(use for use in term.core if use not in moved))
 
 
 CUMSUM = CumulativeSums()

@@ -10,6 +10,8 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.target import TRAINING, Target
 
+REMOVED = "removed: "  # begins what is said of a region that no step of the schedule computes
+
 
 @dataclass(frozen=True)
 class Lowering:
@@ -75,8 +77,8 @@ class Plan:
 
     @property
     def backends(self) -> dict[str, str]:
-        """The backend of each region, by the region's name."""
-        return {region.name: region.backend for region in self.regions}
+        """The backend of each region, by the region's name, without those that a rewrite removed."""
+        return {region.name: region.backend for region in self.regions if not region.chosen.startswith(REMOVED)}
 
     @property
     def bucket(self) -> tuple[tuple[str, int], ...]:

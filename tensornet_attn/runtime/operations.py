@@ -114,3 +114,8 @@ def eager(op, keep, backward):
     """An autograd Function of an operation for eager mode, as transforms of torch.func require."""
     parts = {"forward": staticmethod(op), "setup_context": staticmethod(keep), "backward": staticmethod(backward)}
     return type("Eager", (torch.autograd.Function,), {"generate_vmap_rule": True, **parts})
+
+
+def called(op, function, *given):
+    """The result of `op` for a call: its `eager` Function gives it, but where torch traces the op itself."""
+    return op(*given) if torch.compiler.is_compiling() else applied(function, *given)

@@ -12,14 +12,13 @@ from pydantic import ValidationError
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph import build
-from tensornet_attn.models.config import written
 from tensornet_attn.models.fit import is_path
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space
 from tensornet_attn.search.study import Limit, Rung, Study, space_data
 from tensornet_attn.search.trial import larger
 from tensornet_attn.spec.places import Document
-from tensornet_attn.spec.report import Reporter, printable
+from tensornet_attn.spec.report import Reporter, printable, written
 from tensornet_attn.spec.yaml import plain
 from tensornet_attn.tasks import list_tasks, task_named
 from tensornet_attn.tasks.reading import read_bytes

@@ -157,6 +157,21 @@ def printable(text: str, length: int = 40) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
+def written(value: Any) -> str:
+    """A value in a message: as YAML writes it, or its kind."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"the text '{printable(value)}'"
+    if isinstance(value, int) and value.bit_length() > 512:
+        return "a number of very many digits"
+    if isinstance(value, (int, float)):
+        return printable(str(value))
+    return {"dict": "a mapping", "list": "a list", "tuple": "a list"}.get(type(value).__name__, type(value).__name__)
+
+
 def _caret(text: str | None, span: Span | None) -> tuple[str, int, int]:
     """(line, caret, width) for a text that has no location in a file."""
     if text is None or span is None:

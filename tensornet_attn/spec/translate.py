@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.model import BOXES, kinds_of
 from tensornet_attn.spec.places import Path
-from tensornet_attn.spec.report import Reporter, meant, printable
+from tensornet_attn.spec.report import Reporter, meant, printable, written
 
 _DECLARED = {
     "inputs": ("legs", "default"),
@@ -77,7 +77,7 @@ def _report(complaint: dict[str, Any], reporter: Reporter) -> None:
     elif kind in ("union_tag_not_found", "union_tag_invalid"):
         _report_box(value, path, reporter)
     else:
-        code, message, hint = _sentence(kind, path, _written(value))
+        code, message, hint = _sentence(kind, path, written(value))
         reporter.error(code, message, path, hint=hint)
 
 
@@ -159,24 +159,9 @@ _NAMED = {
 }
 
 
-def _written(value: Any) -> str:
-    """A value in a message: as YAML writes it, or its kind."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f"the text '{printable(value)}'"
-    if isinstance(value, int) and value.bit_length() > 512:
-        return "a number of very many digits"
-    if isinstance(value, (int, float)):
-        return printable(str(value))
-    return {"dict": "a mapping", "list": "a list", "tuple": "a list"}.get(type(value).__name__, type(value).__name__)
-
-
 def _report_box(value: Any, path: Path, reporter: Reporter) -> None:
     if not isinstance(value, dict):
-        message = f"expected an expression or a box, got {_written(value)}."
+        message = f"expected an expression or a box, got {written(value)}."
         reporter.error("wrong-type", message, path, hint=_BOX_HINT)
         return
     kinds = kinds_of(value)

@@ -12,13 +12,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from tensornet_attn.errors import DesignError, InputError, nearest
-from tensornet_attn.models.config import Initialisation, MemoryKind, Norm, Pooling, Positions, Share, written
+from tensornet_attn.models.config import Initialisation, MemoryKind, Norm, Pooling, Positions, Share
 from tensornet_attn.models.fit import inside, is_path
 from tensornet_attn.models.read import ModelSpec, load, read_model
 from tensornet_attn.ops.model import Arithmetic
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.places import Document
-from tensornet_attn.spec.report import Reporter, printable
+from tensornet_attn.spec.report import Reporter, printable, written
 from tensornet_attn.spec.sources import document_of, text_document
 from tensornet_attn.spec.yaml import parse
 from tensornet_attn.tasks.reading import read_bytes

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tensornet_attn as ta
-from tensornet_attn.bench.bench import Options
+from tensornet_attn.bench.bench import Options, in_batches
 from tensornet_attn.bench.case import FORWARD, PASSES, Case
-from tensornet_attn.bench.jobs import in_batches
 
 QUICK = {"repeats": 3, "seconds": 0.0}
 

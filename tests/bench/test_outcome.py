@@ -7,7 +7,7 @@ import pytest
 from tensornet_attn.bench.case import FORWARD, TRAINING
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.bench.model import Model
-from tensornet_attn.bench.report import left_out, rates_text, remarks, target_row, target_table
+from tensornet_attn.bench.report import left_out, rates_text, remarks, target_row, target_table, text
 from tensornet_attn.bench.results import Entry, Result, Spread, ratio
 from tensornet_attn.bench.targets import Growth, Outcome, Ratio, Share, Target, outcomes
 
@@ -90,6 +90,13 @@ def test_tables_of_nothing_and_what_was_left_out() -> None:
     results = [result(SKIPPED, other), result(SKIPPED, n=32)]
     assert left_out(results) == "thsa: flex skipped: it mixes heads: no."
     assert remarks(results) == "thsa n 64: mhsa of d 64 (dense)\nthsa n 64: compared at n 32 (dense)"
+
+
+def test_a_floor_of_a_busy_machine_is_told() -> None:
+    told = "of floor above 200%: other programs ran while the rates were measured. Measure again on an idle machine."
+    slow, fast = (result(Entry("torch", seconds=Spread(1, 1, 1), peak_bytes=1, floor=floor)) for floor in (0.9, 2.1))
+    assert told not in text([slow])
+    assert text([slow, fast]).endswith(told)
 
 
 def test_rates_that_moved_are_told() -> None:

@@ -41,7 +41,7 @@ def test_a_report_on_a_file_with_settings_and_experts(run, text: str, tmp_path) 
     (tmp_path / "own.yaml").write_text("tensornet: 1\nname: own\nextends: epa\n")
     options = ("--legs", "f=16,h=2", "--set", "k=3", "--length", "8", "--band", "3")
     page = run("analyse", str(tmp_path / "own.yaml"), "--text", text, *options).out
-    assert "3 are chosen each time (60% each if even)" in page
+    assert "3 are chosen each time (60% each if uniform)" in page
     assert "rank without 3 diagonals" in page
 
 

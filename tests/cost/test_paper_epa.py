@@ -18,8 +18,7 @@ from tensornet_attn.cost.paper.epa import (
     file_of,
     values_of,
 )
-from tensornet_attn.cost.paper.model import as_printed
-from tensornet_attn.cost.paper.printed import printed
+from tensornet_attn.cost.paper.model import as_printed, printed
 from tests.paper_tables import compare_row, compared, split
 
 ALL = compared("epa").numbers

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tensornet_attn.cost.paper import TABLES
-from tensornet_attn.cost.paper.printed import FOLDER, printed, read
+from tensornet_attn.cost.paper.model import FOLDER, printed, read
 from tensornet_attn.errors import InputError
 from tests.paper_tables import compared
 

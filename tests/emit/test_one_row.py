@@ -12,8 +12,9 @@ import tensornet_attn as ta
 F64 = torch.float64
 
 
-def design(**changed: str | dict[str, Any]) -> dict[str, Any]:
-    return {
+def design(**changed: str | dict[str, Any] | None) -> dict[str, Any]:
+    """A design with changed steps, and without those that are None; `W` [h e] is one more weight, if it is read."""
+    made = {
         "tensornet": 1,
         "name": "pooled",
         "legs": {"n": "query", "m": "key", "f": 6, "h": "head 2", "d": 3, "e": 3},
@@ -31,6 +32,9 @@ def design(**changed: str | dict[str, Any]) -> dict[str, Any]:
         | {"y": changed.get("y", "Q[n h d] R[n h d e] Wo[h e f] -> n f")},
         "output": "y",
     }
+    made["diagram"] = {name: step for name, step in made["diagram"].items() if step is not None}
+    made["weights"] |= {"W": "h e"} if " W[" in str(changed) else {}
+    return made
 
 
 BROADCAST = {
@@ -45,6 +49,11 @@ BROADCAST = {
         "T": "R[n h d e] S[n h d e] -> n h d e",
         "y": "Q[n h d] T[n h d e] Wo[h e f] -> n f",
     },
+    "a projection inside": {
+        "V": None,
+        "S": {"sum": "m", "of": "each[n] K[m h d] memory[m f] Wv[f h e] -> n m h d e"},
+    },
+    "a weight of a key factor": {"S": {"sum": "m", "of": "each[n] K[m h d] V[m h e] W[h e] -> n m h d e"}},
 }
 WHOLE = {
     "a softmax": {"R": {"softmax": "e", "of": "S"}},
@@ -79,12 +88,29 @@ def agree(given: dict[str, Any], n: int, m: int, hidden: float | None = None, **
 @pytest.mark.parametrize(("n", "m"), [(5, 5), (1, 4), (4, 1), (3, 0), (0, 3)])
 def test_one_row_is_read_by_all_queries(given, n: int, m: int) -> None:
     whole = design(**given)
-    if "T" in given:
-        whole["weights"]["W"] = "h e"
     assert "outer_sums(" in ta.compile(ta.load(whole)).source
     agree(whole, n, m)
     agree(whole, n, m, mask=torch.rand(n, m) > 0.4)
     agree(whole, n, m, hidden=1e6, key_mask=torch.arange(m).expand(2, m) > 0)
+
+
+@pytest.mark.parametrize(("n", "m"), [(5, 5), (1, 4), (4, 1), (3, 0), (0, 3)])
+def test_weights_are_multiplied_once_for_all_queries(n: int, m: int) -> None:
+    whole = design(
+        Q={"sum": "d", "of": "x[n f] Wq[f h d] -> n h d"},
+        K=None,
+        V=None,
+        S={"sum": "m", "of": "each[n] memory[m f] Wv[f h e] -> n m h e"},
+        y="Q[n h] R[n h e] Wo[h e f] -> n f",
+    )
+    del whole["weights"]["Wk"]
+    assert "each[: 1 if mask is None else None]" in ta.compile(ta.load(whole)).source
+    agree(whole, n, m)
+    agree(whole, n, m, mask=torch.rand(n, m) > 0.4)
+    agree(whole, n, m, mask=torch.rand(2, 2, 3, n, m) > 0.4)
+    agree(whole, n, m, hidden=1e6, key_mask=torch.arange(m).expand(2, m) > 0)
+    whole["causal"] = True
+    assert "each[:" not in ta.compile(ta.load(whole)).source
 
 
 @pytest.mark.parametrize("given", WHOLE.values(), ids=WHOLE)

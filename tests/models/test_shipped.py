@@ -15,8 +15,7 @@ import tensornet_attn as ta
 from tensornet_attn.cost import cost
 from tensornet_attn.cost.paper.compare import Compared
 from tensornet_attn.cost.paper.epa import file_of
-from tensornet_attn.cost.paper.model import PLAIN, Rounding, as_printed
-from tensornet_attn.cost.paper.printed import printed
+from tensornet_attn.cost.paper.model import PLAIN, Rounding, as_printed, printed
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.graph import build
 from tensornet_attn.spec import library

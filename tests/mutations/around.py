@@ -213,7 +213,7 @@ AROUND = (
         ("hf/test_cache.py::test_it_goes_back_where_the_design_can",),
     ),
     Mutation(
-        "convert/shared.py",
+        "convert/wrap.py",
         "held[0]() is given and bool(held[1] == given._version)",
         "held[0]() is given",
         "Layers of a converted model go on with a mask that was changed in place.",

@@ -94,7 +94,7 @@ def compare(module: CompiledDesign, lengths: Sequence[int] = LENGTHS, dear: bool
 @contextmanager
 def padded(dear: bool) -> Iterator[None]:
     """Documents of several lengths in one call, as at small sizes, or one call for each length: padding is dear."""
-    with patch("tensornet_attn.nn.packing.CALL", 1e-15 if dear else 1.0):
+    with patch("tensornet_attn.nn.packed.CALL", 1e-15 if dear else 1.0):
         yield
 
 

@@ -31,6 +31,13 @@ def test_a_plan_is_a_pure_function(name: str) -> None:
     assert first.explain() == second.explain()
 
 
+def test_what_a_rewrite_removes_runs_nowhere() -> None:
+    """hard_glfish has nothing for Triton's kernels to compute."""
+    plan = make_plan(build(ta.load("hard_glfish")), "triton")
+    assert "KVk" in {region.name for region in plan.regions}
+    assert set(plan.backends.values()) == {"torch"}
+
+
 def test_the_reference_is_planned_as_written() -> None:
     plan = make_plan(build(ta.load("mhsa")), "reference")
     assert plan.schedule == plan.graph

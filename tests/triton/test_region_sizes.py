@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.compiler import plan_of
+from tensornet_attn.graph import build
 from tests.designs.cases import ATTENTION, CASES
 from tests.designs.sizes import epa
 from tests.triton.agreement import WIDTHS
@@ -18,11 +20,16 @@ from tests.triton.regions import draw, on_triton, pair, same
 LENGTHS = (1, 17, 64, 130)
 NEAR = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 3e-2}
 DTYPES = tuple(NEAR)
-# These divide by numbers near zero, which rounding moves by any factor; those decide ties in another way in float16.
-DTYPES_OF = {**dict.fromkeys(("fmm3", "fmm3_causal", "linear3"), 1), **dict.fromkeys(("mgk_hard", "smgk_hard"), 2)}
+# These divide by numbers near zero, which rounding moves by any factor; in float16, others decide ties, or the sign of
+# a number near zero, in another way.
+DTYPES_OF = dict.fromkeys(("fmm3", "fmm3_causal", "linear3", "mhsa_poly"), 1)
+DTYPES_OF |= dict.fromkeys(("gla", "mgk_hard", "smgk_hard", "gfish_release"), 2)
+# Nothing of these has kernels, whatever the sizes.
+BY_TORCH = "lfish hard_lfish glfish hard_glfish hgrn rg_lru mamba1 mingru stick_breaking cope".split()
 PICKED = [  # name, length, width, dtype
     (name, LENGTHS[(i + j) % 4], WIDTHS[j], DTYPES[(2 * i + j) % DTYPES_OF.get(name, 3)])
     for i, name in enumerate(ATTENTION)
+    if name not in BY_TORCH
     for j in range(len(WIDTHS))
 ]
 
@@ -42,6 +49,12 @@ def sized(name: str, width: int, dtype: torch.dtype) -> ta.Design:
         if not [p for p in ta.check(name, legs=made, settings=settings) if p.severity == "error"]:
             return ta.load(name, legs=made, settings=settings)
     raise AssertionError(f"{name} cannot be made with a width near {width}")
+
+
+@pytest.mark.parametrize("name", BY_TORCH)
+def test_what_has_no_kernels(name: str) -> None:
+    plan = plan_of(build(ta.load(name, legs=CASES[name].legs, settings=CASES[name].settings)), "triton")
+    assert set(plan.backends.values()) == {"torch"}
 
 
 @pytest.mark.slow

@@ -46,14 +46,25 @@ def test_several_gradients_at_once(name: str) -> None:
         torch.testing.assert_close(found, torch.stack(wanted), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["epa", "sigma_moe"])
+BY_FUNC = ("linear", "linear, masked", "retnet", "fast_weight2", "gated_deltanet")  # kernels of a kind each
+
+
+@pytest.mark.parametrize("name", ["epa", "sigma_moe", *(pytest.param(n, marks=pytest.mark.rotated) for n in BY_FUNC)])
 def test_gradients_by_torch_func(name: str) -> None:
-    ours = ta.compile(ta.load(name, legs={"f": 16} | ({} if name == "sigma_moe" else {"h": 2})), "triton", dtype=F64)
-    x, weights = draw(1, 5, 16, seed=0), dict(ours.named_parameters())
-    found = torch.func.grad(lambda own: torch.func.functional_call(ours, own, (x,)).square().sum())(weights)
-    wanted = torch.autograd.grad(ours(x).square().sum(), [*weights.values()])
-    for one, other in zip(found.values(), wanted, strict=True):
+    name, _, masked = name.partition(", ")
+    legs = {"f": 16} | ({"h": 2} if "h" in ta.load(name).legs else {})
+    ours = ta.compile(ta.load(name, legs=legs), "triton", dtype=F64)
+    x, weights = draw(1, 5, 16, seed=0), {key: p for key, p in ours.named_parameters() if p.requires_grad}
+    options = {"mask": draw(5, 5, seed=1) > 0} if masked else {}
+
+    def loss(own: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(ours, own, (x,), options).square().sum()
+
+    found, many = torch.func.grad(loss)(weights, x), torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, x[None])
+    wanted = torch.autograd.grad(ours(x, **options).square().sum(), [*weights.values()])
+    for one, another, other in zip(found.values(), many.values(), wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+        torch.testing.assert_close(another[0], other, rtol=0, atol=1e-12)
 
 
 def test_hooks_unpack_each_tensor_once() -> None:

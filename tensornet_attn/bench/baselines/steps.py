@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.bench.baselines import layer_of
 from tensornet_attn.bench.baselines.kernels import shares
 from tensornet_attn.bench.baselines.layer import Layer, elu1, heads, out
 
@@ -162,8 +161,3 @@ STEPS: Mapping[str, type[Step]] = {
     "fast_weight1": FastWeightState,
     "retention": Retention,
 }
-
-
-def layer_of_step(made: type[Step], sizes: Mapping[str, Any]) -> Layer:
-    """The layer with the (empty) weights of a step."""
-    return layer_of(made.of, sizes, causal=True)

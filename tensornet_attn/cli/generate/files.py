@@ -11,9 +11,7 @@ from tensornet_attn import compiler, models, spec
 from tensornet_attn.cli.cost import sweep
 from tensornet_attn.cli.generate.catalogue import Catalogue, Entry
 from tensornet_attn.cli.generate.costs import FIGURES, picture
-from tensornet_attn.cli.generate.decoding import decoding_page
-from tensornet_attn.cli.generate.page import index, kernels_of_designs, page
-from tensornet_attn.cli.generate.parity import parity_page
+from tensornet_attn.cli.generate.page import decoding_page, index, kernels_of_designs, page, parity_page
 from tensornet_attn.cli.output import as_json_text, write
 from tensornet_attn.draw.sweep import sweep_svg
 

@@ -1,9 +1,10 @@
-"""Markdown pages: a page per design, the index, and the resources of kernels. Templates contain their text."""
+"""Markdown pages: a page per design, the index, kernels, parity, and decoding caches. Templates contain their text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,19 @@ from tensornet_attn.cli.generate.costs import TABLE, Point, points
 from tensornet_attn.cost.sizes import LENGTH, human
 from tensornet_attn.draw import to_text
 from tensornet_attn.draw.words import call_words
+from tensornet_attn.errors import InputError
+from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Leg, Tensor
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
+from tensornet_attn.plan.decoding import as_decoder
+from tensornet_attn.plan.parts import Decoding, Kept
 from tensornet_attn.report.page import environment
 
 SECTION_OF = {"input": "inputs", "weight": "weights", "constant": "constants", "noise": "noise", "state": "state"}
 COSTS = ("MACs", "kept for backward", "peak of forward")
+PARITY = ("layer", "design", "outputs", "gradients", "carried back", "in float32", "plan")
+POSITIONS = 4096
+CACHES = ("design", "cache", "elements per position", "constant elements", f"after {POSITIONS:,} positions")
 _SIGNS = re.compile(r"[\\*<|~]|(?<!\w)_|_(?!\w)|\](?=\()")
 
 
@@ -167,3 +175,50 @@ def kernels_of_designs(catalogue: Catalogue) -> str:
     return template("kernels.md.jinja").render(
         head="\n".join(head()), columns=["design", "kernels", *numbers], rows=rows
     )
+
+
+def parity_page() -> str:
+    """docs/parity.md: the layers of other packages beside designs. Raises MissingPartError without a package."""
+    from tensornet_attn.parity import LAYERS, compare
+
+    shipped, packages = set(compiler.list_designs()), dict[str, list[tuple[str, ...]]]()
+    for layer in LAYERS:
+        found, name = compare(layer), layer.design_name
+        shown = f"[{name}](designs/{name}.md)" if name in shipped else name
+        shown += ", changed" if layer.reading is not None and layer.reading.extra else ""
+        figures = (f"{number:.0e}" if number else "0" for number in (found.output, found.gradients, found.back))
+        packages.setdefault(layer.package, []).append((code(layer.name), shown, *figures, layer.single, found.plan))
+    titles = {name: f"{name} {metadata.version(name)}" for name in packages}
+    return template("parity.md.jinja").render(packages=packages, titles=titles, columns=PARITY, count=len(LAYERS))
+
+
+def decoding_page(catalogue: Catalogue) -> str:
+    """docs/decoding_state.md: one line per design, by family; for designs without a cache, the reason."""
+    families, refused = dict[str, list[tuple[str, ...]]](), list[tuple[str, str]]()
+    for family, entries in catalogue.families().items():
+        for entry in entries:
+            try:
+                found = as_decoder(build(entry.design))
+            except InputError as error:
+                refused.append((entry.name, str(error).split(": ", 2)[-1]))  # NAME: no cache can be kept: REASON
+            else:
+                families.setdefault(family, []).append(_cache_row(entry, found))
+    return template("decoding.md.jinja").render(families=families, refused=refused, columns=CACHES, length=POSITIONS)
+
+
+def _cache_row(entry: Entry, found: Decoding) -> tuple[str, ...]:
+    """The cells: design, cached tensors, elements per position, constant elements, elements at POSITIONS positions."""
+    growing = sum(found.elements(one) for one in found.kept if _grows(one))
+    fixed = sum(found.elements(one) * (one.rows(POSITIONS) if one.leg else 1) for one in found.kept if not _grows(one))
+    kept = ", ".join(map(_words, found.kept)) or "nothing"
+    name = f"[{entry.name}](designs/{entry.name}.md)"
+    return name, kept, f"{growing:,}", f"{fixed:,}", f"{found.floats(POSITIONS):,}"
+
+
+def _grows(one: Kept) -> bool:
+    return one.leg is not None and one.reach is None
+
+
+def _words(one: Kept) -> str:
+    last = "" if one.reach is None else f" of the last {one.reach + 1:,}"
+    return code(f"{one.name}[{' '.join(one.legs)}]") + last

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tensornet_attn.cost.paper.language import shipped
-from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Formulas, Part, Row, Table
-from tensornet_attn.cost.paper.printed import Section, printed
+from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Formulas, Part, Row, Section, Table, printed
 from tensornet_attn.cost.sizes import largest_size
 
 XL = {"n": "T", "m": "C * T"}  # lengths of queries and keys

@@ -15,8 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tensornet_attn.cost.paper.model import PLAIN, Adjustment, Count, Part, Rounding, Row, Table
-from tensornet_attn.cost.paper.printed import Section, figures, printed
+from tensornet_attn.cost.paper.model import (
+    PLAIN,
+    Adjustment,
+    Count,
+    Part,
+    Rounding,
+    Row,
+    Section,
+    Table,
+    figures,
+    printed,
+)
 
 PAPER = printed("fish")
 VALUES = {"N": 1024, "H": 8, "M": 4, "D": 64, "Dx": 512}

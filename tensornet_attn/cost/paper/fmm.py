@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tensornet_attn.cost.paper.language import Model, language_model, small
-from tensornet_attn.cost.paper.model import Adjustment, Count, Rounding, Row, Table
-from tensornet_attn.cost.paper.printed import Section, figures, printed
+from tensornet_attn.cost.paper.model import Adjustment, Count, Rounding, Row, Section, Table, figures, printed
 
 PAPER = printed("fmm")
 B5, B20 = {"k": "5"}, {"k": "20"}

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tensornet_attn.cost.paper.language import BERT, MEDIUM, language_model
-from tensornet_attn.cost.paper.model import Adjustment, Count, Part, Rounding, Row, Table
-from tensornet_attn.cost.paper.printed import Section, figures, printed
+from tensornet_attn.cost.paper.model import Adjustment, Count, Part, Rounding, Row, Section, Table, figures, printed
 
 PAPER = printed("mgk")
 VALUES = {"N": 1024, "H": 8, "D": 64, "Dx": 512, "M": 2}

@@ -1,5 +1,15 @@
 """A cost table of a paper as data: designs at sizes, the printed numbers, and the differences between the counts.
 
+The printed numbers are transcribed: one text file per paper, one section per table, one line per printed row.
+
+    # a comment
+    [table 2] what the table is about
+    Model | n_heads | MACs
+    EPA | 2 | 170.4M
+
+The cost tables are derived from these files row by row, so that no printed row is missing. Figures that print no number
+are rows with a state.
+
 All numbers are text in the arithmetic of the language, over the `values` of a row: the letters of the paper. Counts are
 compared in the format in which the paper prints them: suffix, digits, rounding.
 """
@@ -7,10 +17,12 @@ compared in the format in which the paper prints them: suffix, digits, rounding.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tensornet_attn.errors import InputError
@@ -149,3 +161,63 @@ def agree(printed: str, shown: str) -> bool:
     if printed.startswith(_BOUND):
         return Decimal(shown.rstrip("%")) > Decimal(printed.removeprefix(_BOUND).rstrip("%"))
     return printed == shown
+
+
+FOLDER = Path(__file__).parent / "printed"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A printed table: `where` it is, what it is `about`, and its rows, each a mapping from column to cell."""
+
+    where: str
+    about: str
+    columns: tuple[str, ...]
+    rows: Sequence[Mapping[str, str]]
+
+
+@cache
+def printed(paper: str) -> Mapping[str, Section]:
+    """The sections of a paper by name, in the order of its file.
+
+    >>> printed("fish")["table 5"].rows[0]["Params"]
+    '28.3M'
+    """
+    return read((FOLDER / f"{paper}.txt").read_text(encoding="utf-8"), f"{paper}.txt")
+
+
+def read(text: str, file: str) -> dict[str, Section]:
+    """The sections of a text. Raises InputError, with the line number, if a row does not fit its columns."""
+    found: dict[str, Section] = {}
+    where = about = ""
+    rows: list[Mapping[str, str]] | None = None  # rows of the current section, after its columns are read
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        if line.startswith("["):
+            where, _, about = (part.strip() for part in line.removeprefix("[").partition("]"))
+            rows = None
+            continue
+        cells = tuple(cell.strip() for cell in line.split(" | "))
+        if rows is None:
+            rows = []
+            found[where] = Section(where, about, cells, rows)
+        elif len(cells) != len(found[where].columns):
+            columns = len(found[where].columns)
+            raise InputError(f"{file}:{number}: {len(cells)} cells, but [{where}] has {columns} columns.")
+        else:
+            rows.append(dict(zip(found[where].columns, cells, strict=True)))
+    return found
+
+
+WITHOUT = {  # notes on figures without numbers, by their state
+    "measured": "measured on a GPU; the figure prints no number.",
+    "drawn": "the figure prints no number; docs/costs.md shows how to draw ours.",
+}
+
+
+def figures(section: Section) -> Iterable[Row]:
+    """Efficiency figures: one row each, without a printed number, with its state and a reference to our plot."""
+    for row in section.rows:
+        count = Count("figure", source=row["state"], note=WITHOUT[row["state"]])
+        yield Row(f"fig. {row['figure']}: {row['quantity']}", section.where, {}, (), (count,))

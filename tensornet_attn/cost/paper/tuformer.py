@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Part, Row, Table
-from tensornet_attn.cost.paper.printed import Section, figures, printed
+from tensornet_attn.cost.paper.model import Adjustment, Count, Formula, Part, Row, Section, Table, figures, printed
 
 PAPER = printed("tuformer")
 ONE = {"n": "1", "m": "1"}  # parameters do not depend on lengths

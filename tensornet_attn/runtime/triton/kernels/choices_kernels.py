@@ -9,7 +9,7 @@ def largest(scores, free, k: tl.constexpr, ENTRIES: tl.constexpr):
     """Which entries of the rows of a tile are the k largest of those that are `free`; NaN counts as infinite."""
     e, left = tl.arange(0, ENTRIES), free
     scores = tl.where(scores != scores, float("inf"), scores)
-    for _ in tl.static_range(k):
+    for _ in range(k):
         best = tl.max(tl.where(left, scores, float("-inf")), 1)
         index = tl.min(tl.where(left & (scores == best[:, None]), e[None, :], ENTRIES), 1)
         left = left & (e[None, :] != index[:, None])
@@ -33,7 +33,7 @@ def choose_entries(
         scores = tl.load(by + at, in_bounds, 0.0).to(DTYPE)
     scores = tl.where(scores != scores, float("inf"), scores)
     free = (row >= 0)[:, None] & (e < size)[None, :]
-    for slot in tl.static_range(k):
+    for slot in range(k):
         best = tl.max(tl.where(free, scores, float("-inf")), 1)
         index = tl.min(tl.where(free & (scores == best[:, None]), e[None, :], ENTRIES), 1)
         own = e[None, :] == index[:, None]
@@ -59,7 +59,7 @@ def choose_gradient(
     found = tl.zeros([ROWS, ENTRIES], gradient.dtype.element_ty)
     if DENSE:
         given = tl.load(gradient + at, in_bounds, 0.0)
-    for slot in tl.static_range(k):
+    for slot in range(k):
         own = tl.load(chosen + row * k + slot, row < rows, -1)[:, None] == e[None, :]
         if not DENSE:
             given = tl.load(gradient + row * k + slot, row < rows, 0.0)[:, None]
@@ -79,7 +79,7 @@ def expert_counts(
     found = tl.zeros([EXPERTS], tl.int32)
     for start in range(block * span, min((block + 1) * span, tokens), TOKENS):
         token = start + tl.arange(0, TOKENS)
-        for slot in tl.static_range(slots):
+        for slot in tl.range(slots, loop_unroll_factor=4):
             own = tl.load(chosen + (token * heads + head) * slots + slot, token < tokens, -1)
             found += tl.sum((own[:, None] == e[None, :]).to(tl.int32), 0)
     tl.store(counts + (head * blocks + block) * EXPERTS + e, found)
@@ -109,11 +109,11 @@ def expert_order(
     for start in range(block * span, min((block + 1) * span, tokens), TOKENS):
         token = start + tl.arange(0, TOKENS)
         many = tl.zeros([TOKENS, EXPERTS], tl.int32)
-        for slot in tl.static_range(slots):
+        for slot in tl.range(slots, loop_unroll_factor=4):
             own = tl.load(chosen + (token * heads + head) * slots + slot, token < tokens, -1)
             many += (own[:, None] == e[None, :]).to(tl.int32)
         place = tl.cumsum(many, 0) - many + first[None, :]
-        for slot in tl.static_range(slots):
+        for slot in tl.range(slots, loop_unroll_factor=4):
             choice = (token * heads + head) * slots + slot
             own = tl.load(chosen + choice, token < tokens, -1)
             one = (own[:, None] == e[None, :]).to(tl.int32)

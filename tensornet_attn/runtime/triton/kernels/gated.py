@@ -19,7 +19,7 @@ from tensornet_attn.runtime.gated import (
     gated_reads_shape,
     gated_second_backward,
 )
-from tensornet_attn.runtime.operations import batch_first, operation
+from tensornet_attn.runtime.operations import batch_first, called, eager, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.gated_kernels import states_between
@@ -50,7 +50,8 @@ def triton_gated_delta_rule(
         q, decay, key_mask = by_steps(q, decay, key_mask, steps)
     e, rated, w, value, decay = gated_operands(k, v, rate, decay, erase, write, key_mask)
     _, operands = expanded(q.to(value), e, rated, w, value, decay)
-    return triton_gated(*operands, None, undecayed, chunk)[..., steps - 1 :: steps, :].to(v.dtype)
+    read = called(triton_gated, TritonGated, *operands, None, undecayed, chunk)
+    return read[..., steps - 1 :: steps, :].to(v.dtype)
 
 
 @torch.library.custom_op(operation("triton_gated"), mutates_args=())
@@ -115,7 +116,8 @@ def triton_held(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
 def triton_gated_autograd(ctx, g):
     """The gradients of the operands."""
     q, e, k, w, *others = gated_kept(ctx)
-    found = [*triton_gated_gradients(g, q, e, k, w, *others, ctx.undecayed, ctx.chunk)]
+    given = g, q, e, k, w, *others, ctx.undecayed, ctx.chunk
+    found = [*called(triton_gated_gradients, TritonGatedGradients, *given)]
     if w is None:
         found[3] = None
     return *found, None, None, None
@@ -127,3 +129,5 @@ triton_gated.register_autograd(triton_gated_autograd, setup_context=gated_keep)
 triton_gated_gradients.register_autograd(gated_second_backward, setup_context=gated_keep)
 triton_gated.register_vmap(batch_first(triton_gated))
 triton_gated_gradients.register_vmap(batch_first(triton_gated_gradients))
+TritonGated = eager(triton_gated, gated_keep, triton_gated_autograd)
+TritonGatedGradients = eager(triton_gated_gradients, gated_keep, gated_second_backward)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.linear import linear_attention, seen_terms
 from tensornet_attn.runtime.masks import key_keep, run_time_mask, visible_and_bias
-from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.operations import called, eager, operation
 from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear_chunks import (
@@ -15,7 +15,7 @@ from tensornet_attn.runtime.triton.kernels.linear_chunks import (
     row_sums_gradient,
     side_by_side,
 )
-from tensornet_attn.runtime.triton.kernels.masked import triton_masked_linear
+from tensornet_attn.runtime.triton.kernels.masked import TritonMaskedLinear, triton_masked_linear
 from tensornet_attn.runtime.triton.kernels.tile_maps import TILE_MAPS
 from tensornet_attn.runtime.triton.kernels.tiles import batch_and_heads, common_dtype, in_batch_dimension, sums_of
 
@@ -82,10 +82,12 @@ def linear_by_heads(
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
     if mask is None:
         keys = None if seen is None else batch_and_heads(seen, lead)[..., 0]
-        out = triton_linear(*operands, keys, causal, normalize, eps, *maps)[0]
+        out = called(triton_linear, TritonLinear, *operands, keys, causal, normalize, eps, *maps)[0]
     else:
         mask = mask.expand(*mask.shape[:-2], q.shape[-2], k.shape[-2])  # of one row for all queries, or one key
-        out = triton_masked_linear(*operands, batch_and_heads(mask, lead), causal, normalize, eps)[0]
+        out = called(
+            triton_masked_linear, TritonMaskedLinear, *operands, batch_and_heads(mask, lead), causal, normalize, eps
+        )[0]
     return out.reshape(*lead, *out.shape[-2:]).to(v.dtype)
 
 
@@ -174,7 +176,8 @@ def triton_linear_keep(ctx, inputs, output):
 
 def triton_linear_autograd(ctx, g, *_):
     """The gradients of the operands."""
-    return *triton_linear_gradients(g, *ctx.saved_tensors, *ctx.options), *[None] * 6
+    given = g, *ctx.saved_tensors, *ctx.options
+    return *called(triton_linear_gradients, TritonLinearGradients, *given), *[None] * 6
 
 
 def triton_linear_keep_all(ctx, inputs, output):
@@ -203,3 +206,5 @@ triton_linear.register_autograd(triton_linear_autograd, setup_context=triton_lin
 triton_linear_gradients.register_autograd(triton_linear_twice, setup_context=triton_linear_keep_all)
 triton_linear.register_vmap(in_batch_dimension(triton_linear))
 triton_linear_gradients.register_vmap(in_batch_dimension(triton_linear_gradients))
+TritonLinear = eager(triton_linear, triton_linear_keep, triton_linear_autograd)
+TritonLinearGradients = eager(triton_linear_gradients, triton_linear_keep_all, triton_linear_twice)

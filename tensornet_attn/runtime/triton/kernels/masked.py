@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.maps import kept, normalized
 from tensornet_attn.runtime.masks import causal_mask
-from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.operations import called, eager, operation
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunked, row_sums_gradient, side_by_side
 from tensornet_attn.runtime.triton.kernels.masked_kernels import masked_reads
@@ -94,7 +94,8 @@ def triton_masked_linear_keep(ctx, inputs, output):
 
 def triton_masked_linear_autograd(ctx, g, _):
     """The gradients of the operands."""
-    found = triton_masked_linear_gradients(g, *ctx.saved_tensors, ctx.causal, ctx.normalize, ctx.eps)
+    given = g, *ctx.saved_tensors, ctx.causal, ctx.normalize, ctx.eps
+    found = called(triton_masked_linear_gradients, TritonMaskedLinearGradients, *given)
     return *found, None, None, None, None
 
 
@@ -125,3 +126,7 @@ triton_masked_linear_gradients.register_autograd(
 )
 triton_masked_linear.register_vmap(in_batch_dimension(triton_masked_linear))
 triton_masked_linear_gradients.register_vmap(in_batch_dimension(triton_masked_linear_gradients))
+TritonMaskedLinear = eager(triton_masked_linear, triton_masked_linear_keep, triton_masked_linear_autograd)
+TritonMaskedLinearGradients = eager(
+    triton_masked_linear_gradients, triton_masked_linear_keep_all, triton_masked_linear_twice
+)

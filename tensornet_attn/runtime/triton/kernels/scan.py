@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import divided
-from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.operations import called, eager, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.scan import delta_operands, delta_rule
 from tensornet_attn.runtime.softmax import laid_out
@@ -76,7 +76,8 @@ def delta_by_heads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: boo
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2], rate.shape[:-1])
     dtype = common_dtype(q, k, v)
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
-    out = triton_delta(*operands, batch_and_heads(rate[..., None], lead), normalize, eps)[0]
+    given = *operands, batch_and_heads(rate[..., None], lead), normalize, eps
+    out = called(triton_delta, TritonDelta, *given)[0]
     return out.reshape(*lead, *out.shape[-2:])
 
 
@@ -233,7 +234,8 @@ def triton_delta_keep(ctx, inputs, output):
 
 def triton_delta_autograd(ctx, g, _):
     """The gradients of the operands."""
-    return *triton_delta_gradients(g, *ctx.saved_tensors, ctx.normalize, ctx.eps), None, None
+    given = g, *ctx.saved_tensors, ctx.normalize, ctx.eps
+    return *called(triton_delta_gradients, TritonDeltaGradients, *given), None, None
 
 
 def triton_delta_keep_all(ctx, inputs, output):
@@ -259,3 +261,5 @@ triton_delta.register_autograd(triton_delta_autograd, setup_context=triton_delta
 triton_delta_gradients.register_autograd(triton_delta_twice, setup_context=triton_delta_keep_all)
 triton_delta.register_vmap(in_batch_dimension(triton_delta))
 triton_delta_gradients.register_vmap(in_batch_dimension(triton_delta_gradients))
+TritonDelta = eager(triton_delta, triton_delta_keep, triton_delta_autograd)
+TritonDeltaGradients = eager(triton_delta_gradients, triton_delta_keep_all, triton_delta_twice)

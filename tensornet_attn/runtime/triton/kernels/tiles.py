@@ -66,6 +66,8 @@ def in_batch_dimension(op):
         pairs = [(x, dim) for x, dim in zip(given, dims, strict=True) if isinstance(x, Tensor)]
         first = [x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs]
         found = op(*(x.flatten(0, 1) for x in first), *given[len(first) :])
+        if isinstance(found, Tensor):
+            return found.unflatten(0, (info.batch_size, -1)), 0
         whole = [x.ndim > 1 for x in found]  # empty tensors stand for results that are not computed
         found = (x.unflatten(0, (info.batch_size, -1)) if own else x for x, own in zip(found, whole, strict=True))
         return tuple(found), tuple(0 if own else None for own in whole)
