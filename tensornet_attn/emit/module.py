@@ -42,6 +42,7 @@ MODULES = (
     "importlib.util",
     "os",
     "pathlib",
+    "shlex",
     "shutil",
     "subprocess",
     "tempfile",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def _compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.F
     own, flags = request.param
     if own and shutil.which(own) is None:
         pytest.skip(f"there is no {own}")
-    if "x86" in flags and cpp.os.uname().machine != "x86_64":
+    if "x86" in flags and os.uname().machine != "x86_64":
         pytest.skip("the flags are those of x86")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXXFLAGS", flags)
