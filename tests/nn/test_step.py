@@ -18,7 +18,8 @@ EXPORTED = ["mhsa", "gqa", "mla", "band", "linear", "fast_weight1", "thsa"]
 Dim = torch.export.Dim
 
 
-TURNED = ("mistral", "gemma2_local", "gemma3_local")  # rotary positions where few are kept: a step asks for its place
+# Rotary positions where few or no keys are kept: a step asks for its place.
+TURNED = ("mistral", "gemma2_local", "gemma3_local", "retnet")
 
 
 @pytest.mark.rotated

@@ -57,7 +57,7 @@ def compiled(name: str, backend: str = "torch", leg: str | None = None) -> nn.Mo
     legs = dict(case.legs)
     with contextlib.suppress(ta.InputError):
         leg = split_of(ta.build(ta.load(name, legs=legs, settings=case.settings)), None, leg).leg
-        legs |= {leg: legs[leg] - legs[leg] % 2} if leg in legs else {}
+        legs |= {leg: legs[leg] - legs[leg] % 2 or 2} if leg in legs else {}
     return drawn(ta.compile(ta.load(name, legs=legs, settings=case.settings), backend, dtype=torch.float64))
 
 

@@ -489,8 +489,8 @@ class _Run:
         return blocks["of"].at({**at, str(box.leg): place})
 
     def remembered(self, box: Box, blocks: Mapping[str, _Block], at: Mapping[str, int]) -> Value:
-        """A delta rule or a scan: any function of what its operands have for one entry of the values."""
-        legs = [leg for leg in dict(box.operands).get("value", box.uses[0]).legs if leg != box.leg]
+        """A delta rule or a scan: any function of what its operands have for one entry of the values, at all steps."""
+        legs = [leg for leg in dict(box.operands).get("value", box.uses[0]).legs if leg not in (box.leg, box.other)]
         masks = [self.hidden("key mask", i) for i in range(self.size(str(box.leg)))]
         own = [self.places(leg for leg in block.legs if leg not in legs) for block in blocks.values()]
         pairs = zip(blocks.values(), own, strict=True)

@@ -20,12 +20,10 @@ from tests.triton.regions import draw, on_triton, pair, same
 LENGTHS = (1, 17, 64, 130)
 NEAR = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 3e-2}
 DTYPES = tuple(NEAR)
-# These divide by numbers near zero, which rounding moves by any factor; those do so in float16 alone, or decide ties
-# there in another way.
-DTYPES_OF = {
-    **dict.fromkeys(("fmm3", "fmm3_causal", "linear3"), 1),
-    **dict.fromkeys(("gla", "mgk_hard", "smgk_hard"), 2),
-}
+# These divide by numbers near zero, which rounding moves by any factor; in float16, others decide ties, or the sign of
+# a number near zero, in another way.
+DTYPES_OF = dict.fromkeys(("fmm3", "fmm3_causal", "linear3", "mhsa_poly"), 1)
+DTYPES_OF |= dict.fromkeys(("gla", "mgk_hard", "smgk_hard", "gfish_release"), 2)
 # Nothing of these has kernels, whatever the sizes.
 BY_TORCH = "lfish hard_lfish glfish hard_glfish hgrn rg_lru mamba1 mingru stick_breaking cope".split()
 PICKED = [  # name, length, width, dtype
