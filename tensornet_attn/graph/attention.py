@@ -14,15 +14,17 @@ of neither, and of both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 from tensornet_attn.graph.model import Box, Contraction, Function, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ops.softmax import sink_of
 
 Legs = tuple[str, ...]
+View = TypeVar("View")
 LINEAR = frozenset({"dropout", "keep", "sum", "mean"})  # boxes that commute with linear mixing
 SIDES = ((True, False), (False, True), (False, False), (True, True))  # (has the query leg, has the key leg)
 
@@ -232,15 +234,27 @@ class Attention:
         return "the values depend on the query" if self.graph.query in reader.values[0].legs else reader
 
 
+def cached(view: Callable[[Graph], View]) -> Callable[[Graph], View]:
+    """Caches a view on its graph."""
+
+    def found(graph: Graph) -> View:
+        name = f"view {view.__name__}"
+        if name not in graph.__dict__:
+            graph.__dict__[name] = view(graph)
+        known: View = graph.__dict__[name]
+        return known
+
+    return found
+
+
+@cached
 def attentions(graph: Graph) -> Mapping[str, Attention]:
-    """The attentions of a graph by the name of their box, in the order of the steps; stored on the graph."""
-    found: dict[str, Attention] | None = graph.__dict__.get("_attentions")
-    if found is None:
-        found = graph.__dict__["_attentions"] = {}
-        for step in graph.steps:
-            weighting = weighting_of(step, graph.key)
-            if step.box is not None and weighting is not None:
-                found[step.name] = Attention(graph, step, step.box.operand("of"), weighting, step.box.masks)
+    """The attentions of a graph by the name of their box, in the order of the steps."""
+    found = {}
+    for step in graph.steps:
+        weighting = weighting_of(step, graph.key)
+        if step.box is not None and weighting is not None:
+            found[step.name] = Attention(graph, step, step.box.operand("of"), weighting, step.box.masks)
     return found
 
 
