@@ -16,12 +16,14 @@ from tensornet_attn.runtime.triton.kernels.decayed import (
     triton_decay_gradients,
     triton_decay_reads,
 )
-from tests.plan.decay_cases import FADING
+from tests.plan.decay_cases import ALONE, FADING
 from tests.triton.agreement import agree, drawn
 from tests.triton.regions import F64, draw, same
 
 pytestmark = pytest.mark.rotated
 
+OWN = "with more of the own position"
+DESIGNS = FADING | {OWN: ALONE[OWN]}
 SHAPES = [(1, 1, 1, 1), (9, 9, 3, 3), (130, 130, 3, 3), (5, 70, 16, 3), (70, 5, 3, 17)]  # n, m, widths
 
 
@@ -124,11 +126,12 @@ def test_gradients_against_differences(rates: int) -> None:
     [
         "by distance",
         "by features",
+        OWN,
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("by gates", "by features, kept")),
     ],
 )
 def test_designs(name: str) -> None:
-    ours, oracle = (ta.compile(FADING[name], b, dtype=F64, n=8192, m=8192) for b in ("triton", "reference"))
+    ours, oracle = (ta.compile(DESIGNS[name], b, dtype=F64, n=8192, m=8192) for b in ("triton", "reference"))
     oracle.load_state_dict(ours.state_dict())
     assert "triton_decay_attention(" in ours.source
     count = len(ours.plan.graph.of_role("input"))  # type: ignore[union-attr]

@@ -95,7 +95,7 @@ def triton_decay_gradients(
         dk, _ = read_chunks(v, g, q, sums.mT, how, later=True, powers=powers, **options)
         dv, _ = read_chunks(k, q, g, sums, how, later=True, powers=powers, by=by)
         if not by:
-            da, db = (dq * q).sum(-1, keepdim=True), -(dk * k).sum(-1, keepdim=True)
+            da, db = ((x * y).sum(-1, keepdim=True).contiguous() for x, y in ((dq, q), (dk, -k)))
         return dq.to(q.dtype), dk.to(k.dtype), dv, da, db
 
 
