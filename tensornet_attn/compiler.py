@@ -295,17 +295,6 @@ def rewrites(design: Source, causal: bool | None = None) -> str:
     return shown(build(_design(design), causal))
 
 
-def decoding(design: Source, causal: bool | None = None) -> str:
-    """The decoding cache of a design, as text: the results whose earlier positions later positions read.
-
-    `tensornet-attn explain --decoding` prints the same text. Raises DesignError if the design is invalid, and
-    InputError if it cannot have a decoding cache.
-    """
-    from tensornet_attn.plan.decoding import decoding_of
-
-    return decoding_of(build(_design(design), causal)).to_text()
-
-
 def hash_of(design: Source, causal: bool | None = None) -> str:
     """The hash of a design's canonical form (SHA-256, hexadecimal): equal if only names and order differ.
 
@@ -498,13 +487,11 @@ def _ready(graph: Graph, target: Target, dtype: str) -> Plan | None:
     return plan if found and all(cpp_stored(text, CPP_DTYPES[dtype]) for text in found) else None
 
 
-def module_of(
-    design: Design, plan: Plan, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> CompiledDesign:
+def module_of(design: Design, plan: Plan) -> CompiledDesign:
     """The module of a plan that the caller has made."""
     from tensornet_attn.nn.module import CompiledDesign
 
-    return CompiledDesign(design, plan, _realise, device, dtype)
+    return CompiledDesign(design, plan, _realise)
 
 
 def _realise(design: Design, plan: Plan) -> Made:

@@ -1,4 +1,4 @@
-"""Measures the table of rates of this machine's CPU, in about half a minute: see `cost/rates.py`.
+"""Measures the table of rates of this machine's CPU, in about 20 seconds: see `cost/rates.py`.
 
 First what every computation is made of. Then, for each implementation, the time of designs that use it, over the
 predicted time: designs at other sizes, and other designs, are predicted from these.
@@ -6,7 +6,7 @@ predicted time: designs at other sizes, and other designs, are predicted from th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from time import perf_counter, process_time
@@ -28,7 +28,7 @@ from tensornet_attn.plan.ways import BLOCKS, DENSE
 from tensornet_attn.spec import Design
 
 SECONDS = 20.0  # of the measurement, without long calls
-SHARE = 0.002  # of this time, for each rate
+SHARE = 0.0005  # of this time, for each rate and each call, in each of two rounds
 LEAST = 2  # minimum number of samples
 LONG = 0.04  # seconds of a call that needs no warm-up
 SAMPLE = 0.002  # minimum seconds of a sample
@@ -39,35 +39,43 @@ PASSES = (2**12, 2**16, 2**20, 2**22, 2**24, 2**25, 2**26)  # bytes of a result
 WIDTHS = (8, 16, 32, 64, 128, 256)  # of a head
 CHAIN = 64  # operations
 EXPERTS, LINEAR = "grouped experts forced", "linear attention forced"
-# Designs whose plans use the implementations, and the way to plan them: empty for the default.
+SHORT, BOTH = (256,), (256, 1024)
+# Designs whose plans use the implementations, the way to plan them (empty for the default), and their lengths. Each
+# kind of part that matters takes much of the time of some call.
 PROBES = (
-    ("mhsa", ""),
-    ("mhsa", DENSE),
-    ("mhsa", BLOCKS),
-    ("llama", ""),
-    ("mistral", ""),
-    ("mgk", ""),
-    ("talking_heads", ""),
-    ("hard_fish", ""),
-    ("gfish", ""),
-    ("hard_fish", DENSE),
-    ("mgk", BLOCKS),
-    ("linear", ""),
-    ("linear", DENSE),
-    ("retnet", ""),
-    ("based", LINEAR),
-    ("band", ""),
-    ("epa", EXPERTS),
-    ("moa", EXPERTS),
-    ("fast_weight1", ""),
-    ("fox", ""),
-    ("hard_glfish", ""),
-    ("hgrn", ""),
+    ("mhsa", "", (16, 256, 1024)),
+    ("mhsa", DENSE, BOTH),
+    ("mhsa", BLOCKS, BOTH),
+    ("llama", "", BOTH),
+    ("llama", BLOCKS, BOTH),
+    ("mistral", "", BOTH),
+    ("mgk", "", SHORT),
+    ("mgk", BLOCKS, (128, 512)),
+    ("talking_heads", "", BOTH),
+    ("hard_fish", "", (64, 1024)),
+    ("hard_fish", DENSE, SHORT),
+    ("gfish", "", (128, 512)),
+    ("linear", "", (16, 256, 1024)),
+    ("linear", DENSE, (128, 512)),
+    ("retnet", "", BOTH),
+    ("based", LINEAR, (64, 512)),
+    ("band", "", BOTH),
+    ("epa", EXPERTS, BOTH),
+    ("moa", EXPERTS, BOTH),
+    ("fast_weight1", "", (64, 512)),
+    ("gated_deltanet", "", SHORT),
+    ("fox", "", SHORT),
+    ("hard_lfish", "", (64, 512)),
+    ("hgrn", "", SHORT),
+    ("mamba1", "", (64, 256)),
 )
-LENGTHS, LEGS = (256, 1024), {"f": 256}
+LEGS = {"f": 256}
 PAIRED, HEADS = (256, 1024), 4
-RIDGE, FACTORS = 0.3, (0.2, 20.0)  # of efficiencies
+RIDGE, RIDGE_OF_CALLS = 0.15, 0.3  # of the logarithms of efficiencies, beside relative errors of times
+FACTORS = (0.05, 20.0)  # of efficiencies
+STEPS = 30  # of the fit
 MODULE_CALL = 1e-4  # seconds of a call of a module, before its efficiency
+Probed = Sequence[tuple[str, str, tuple[int, ...]]]
 Clock = Callable[[], float]
 
 
@@ -78,11 +86,17 @@ class Timing:
         self.seconds = seconds
         self.clock = clock or (process_time if torch.get_num_threads() == 1 else perf_counter)
 
-    def best(self, call: Callable[[], object]) -> float:
-        """The shortest sample within the time for a rate, of at least two. The first call is a warm-up, unless long."""
-        first, second = self._once(call), self._once(call)
-        calls = 1 if second <= 0 else min(1000, max(1, round(SAMPLE / second)))
-        end, times = self.clock() + self.seconds, [first, second] if second >= LONG else []
+    def best(self, call: Callable[[], object], known: float | None = None) -> float:
+        """The shortest sample within the time for a rate. The first call is a warm-up; of long calls, it is a sample.
+
+        `known`: the shortest of earlier samples, to which one at least is added.
+        """
+        times = [known] if known is not None else [self._once(call), self._once(call)]
+        last = times[-1]
+        calls = 1 if last <= 0 else min(1000, max(1, round(SAMPLE / last)))
+        if known is None and last < LONG:
+            times = []
+        end = self.clock() + self.seconds * (last < LONG)
         while len(times) < LEAST or self.clock() < end:
             start = self.clock()
             for _ in range(calls):
@@ -96,12 +110,10 @@ class Timing:
         return self.clock() - start
 
 
-def calibrate(
-    seconds: float = SECONDS, clock: Clock | None = None, probes: Sequence[tuple[str, str]] = PROBES
-) -> Table:
+def calibrate(seconds: float = SECONDS, clock: Clock | None = None, probes: Probed = PROBES) -> Table:
     """The table of this CPU in float32, with torch's number of threads."""
     timing = Timing(SHARE * seconds, clock)
-    return _fitted(primitives(timing), timing, probes)
+    return _fitted(faster(primitives(timing), primitives(timing)), timing, probes)
 
 
 def primitives(timing: Timing) -> Table:
@@ -119,6 +131,22 @@ def primitives(timing: Timing) -> Table:
         (MODULE_CALL, MODULE_CALL),
         tuple(_pair(best, n, width) for n in PAIRED for width in WIDTHS),
         (),
+    )
+
+
+def faster(one: Table, other: Table) -> Table:
+    """The better of both rates everywhere: other processes only slow them down."""
+    pairs = zip(one.attention, other.attention, strict=True)
+    return replace(
+        one,
+        products=tuple(max(both, key=lambda own: own.flops) for both in zip(one.products, other.products, strict=True)),
+        passes=tuple(map(max, one.passes, other.passes)),
+        bandwidth=max(one.bandwidth, other.bandwidth),
+        exponentials=max(one.exponentials, other.exponentials),
+        call=(min(one.call[0], other.call[0]), min(one.call[1], other.call[1])),
+        attention=tuple(
+            replace(a, forward=min(a.forward, b.forward), training=min(a.training, b.training)) for a, b in pairs
+        ),
     )
 
 
@@ -153,27 +181,48 @@ def _pair(best: Callable[[Callable[[], object]], float], n: int, width: int) -> 
     return Pair(n, width, forward / pairs, training / pairs)
 
 
-def _fitted(table: Table, timing: Timing, probes: Sequence[tuple[str, str]]) -> Table:
-    """The table with the efficiency of each kind of part, from measured designs: least squares of relative errors.
-
-    A ridge keeps the efficiency of a part that takes little of all designs near 1.
-    """
+def _fitted(table: Table, timing: Timing, probes: Probed) -> Table:
+    """The table with the efficiency of each kind of part, from measured designs."""
     found: dict[str, list[float]] = {}
     for backward in (False, True):
-        rows = [probe.share(table, timing) for probe in made(probes, backward)]
-        kinds = list(dict.fromkeys(kind for row in rows for kind in row))
-        sides = torch.tensor([[row.get(kind, 0.0) for kind in kinds] for row in rows], dtype=torch.float64)
-        ridge = RIDGE * torch.eye(len(kinds), dtype=torch.float64)
-        left, right = torch.cat([sides, ridge]), torch.cat([torch.ones(len(rows)), RIDGE * torch.ones(len(kinds))])
-        factors = torch.linalg.lstsq(left, right.double()[:, None]).solution[:, 0].clamp(*FACTORS).tolist()
-        for kind, factor in zip(kinds, factors, strict=True):
+        every = [*made(probes, backward)]
+        calls = [probe.call() for probe in every]
+        times = [timing.best(call) for call in calls]
+        times = [timing.best(call, known) for call, known in zip(calls, times, strict=True)]  # some time after
+        rows = [(probe.parts(table), own) for probe, own in zip(every, times, strict=True)]
+        for kind, factor in factors(rows).items():
             found.setdefault(kind, [1.0, 1.0])[backward] = factor
     return replace(table, efficiency=tuple(Efficiency(kind, *both) for kind, both in found.items()))
 
 
-def made(probes: Sequence[tuple[str, str]], backward: bool) -> Iterator[Probe]:
-    for name, way in probes:
-        for n in LENGTHS:
+def factors(rows: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
+    """The factor of each kind for the predicted parts of calls and their measured seconds, by Gauss-Newton steps.
+
+    Least squares of the logarithms of predicted over measured times: a kind that takes ten times its predicted time
+    weighs no more than one that takes a tenth. A ridge keeps factors near 1 if their kinds take little of all calls,
+    and those of calls of operations, which were measured before.
+    """
+    kinds = list(dict.fromkeys(kind for parts, _ in rows for kind in parts))
+    shares = torch.tensor([[parts.get(kind, 0.0) / own for kind in kinds] for parts, own in rows], dtype=torch.float64)
+    calls = [kind in ("call", MODULE) or kind.endswith(" calls") for kind in kinds]
+    ridge = torch.tensor([RIDGE_OF_CALLS if own else RIDGE for own in calls], dtype=torch.float64)
+    logs = torch.zeros_like(ridge)
+    for _ in range(STEPS):
+        own = shares * logs.exp()
+        total = own.sum(1)
+        left, right = torch.cat([own / total[:, None], ridge.diag()]), -torch.cat([total.log(), ridge * logs])
+        logs = logs + torch.linalg.lstsq(left, right[:, None]).solution[:, 0].clamp(-1, 1)
+    return dict(zip(kinds, logs.exp().clamp(*FACTORS).tolist(), strict=True))
+
+
+def at_bounds(table: Table) -> list[str]:
+    """The kinds whose efficiency is the smallest or largest that is accepted: their calls do not determine it."""
+    return [one.kind for one in table.efficiency if {one.forward, one.training} & {*FACTORS}]
+
+
+def made(probes: Probed, backward: bool) -> Iterator[Probe]:
+    for name, way, lengths in probes:
+        for n in lengths:
             yield Probe(compiler.load(name, legs=LEGS), way, backward, n)
 
 
@@ -189,14 +238,13 @@ class Probe:
         lengths = {leg.name: n for leg in graph.legs if leg.sequence}
         self.scene = Scene(graph, sizes_at(graph, lengths))
 
-    def share(self, table: Table, timing: Timing) -> dict[str, float]:
-        """The predicted seconds of each kind of part, over the measured time of the call."""
+    def parts(self, table: Table) -> dict[str, float]:
+        """The predicted seconds of each kind of part."""
         parts = {MODULE: table.module[self.backward]}
         for step in self.scene.graph.steps:
             for kind, own in parts_of(self.scene, step, table, self.backward).items():
                 parts[kind] = parts.get(kind, 0.0) + own
-        measured = timing.best(self.call())
-        return {kind: own / measured for kind, own in parts.items()}
+        return parts
 
     def call(self) -> Callable[[], object]:
         module = compiler.module_of(self.design, self.plan)

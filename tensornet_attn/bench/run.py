@@ -107,7 +107,6 @@ class Session:
         return outcomes(self.pairs or (), self.run.rate)
 
     def text(self) -> str:
-        """The report as text."""
         if self.pairs is None and all(result.kind == DECODING for result in self.run.results):
             return step_text(self.run.results)
         if self.pairs is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from sys import stderr
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +23,7 @@ REQUIRED = ("torch", "pydantic", "networkx", "opt_einsum", "ruamel.yaml", "graph
 def doctor(
     as_json: Json = False,
     calibrate: Annotated[
-        bool, flag("--calibrate", "Measure this CPU (half a minute), for '--device this' of other commands.")
+        bool, flag("--calibrate", "Measure this CPU (20 seconds), for '--device this' of other commands.")
     ] = False,
     output: Annotated[
         Text, typer.Option("-o", "--output", metavar="FILE", help="With --calibrate: write the table to this file.")
@@ -46,10 +47,14 @@ def doctor(
         from tensornet_attn.cost.rates import remember
 
         try:
-            from tensornet_attn.bench.calibrate import calibrate as measured
+            from tensornet_attn.bench import calibrate as bench
         except (ImportError, OSError) as error:
             raise MissingPartError(f"torch cannot be imported: {str(error).splitlines()[0]}") from None
-        remember(measured(), None if output is None else Path(output))
+        table = bench.calibrate()
+        remember(table, None if output is None else Path(output))
+        if kinds := bench.at_bounds(table):
+            names = ", ".join(f"'{kind}'" for kind in kinds)
+            print(f"warning: the efficiency of {names} is at its bound; measure again on an idle machine.", file=stderr)
     report = examine()
     if as_json:
         print_json(report)

@@ -36,7 +36,6 @@ def length(text: str, least: int = 0) -> int:
 
 
 def length_option(help_text: str, *names: str, least: int = 0) -> Any:
-    """An option that takes a length."""
     return typer.Option(
         *names, help=help_text, metavar="LENGTH", show_default=False, parser=partial(length, least=least)
     )
@@ -55,7 +54,6 @@ def option(help_text: str, metavar: str | None = None, **others: Any) -> Any:
 
 
 def flag(names: str, help_text: str) -> Any:
-    """A boolean option."""
     return typer.Option(names, help=help_text)
 
 

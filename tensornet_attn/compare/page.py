@@ -47,7 +47,6 @@ def designs_of(sections: Iterable[Section]) -> list[tuple[Design, list[str]]]:
 
 
 def _task(section: Section) -> dict[str, Any]:
-    """The data of a task for the template."""
     ends = [end for row in section.rows for end in (row.score.low, row.score.high)]
     records = [record for row in section.rows for record in row.records] + [record for _, record in section.unfinished]
     rows = []  # (row, style and tooltip of its line, cells)

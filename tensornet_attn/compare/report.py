@@ -40,7 +40,6 @@ class Comparison:
 
 
 def _lines(section: Section) -> Iterator[str]:
-    """The lines of a section."""
     yield section.task
     if section.rows:
         table = columns([head(section), *(cells(section, row) for row in section.rows)])

@@ -116,7 +116,6 @@ def laid(module: Any, text: str, legs: list[str], sizes: Mapping[str, Any]) -> T
 
 
 def at(module: Any, path: str) -> Any:
-    """The attribute at a dotted path."""
     for piece in path.split("."):
         module = module[int(piece)] if piece.isdigit() else getattr(module, piece)
     return module
@@ -129,9 +128,7 @@ def halves(value: Tensor, part: float = 1.0) -> Tensor:
     return torch.cat((inside[..., ::2], inside[..., 1::2], rest), -1)
 
 
-def read_as(
-    reading: Reading, module: nn.Module, where: str, backend: str = "auto", causal: bool | None = None
-) -> CompiledDesign:
+def read_as(reading: Reading, module: nn.Module, where: str, backend: str = "auto") -> CompiledDesign:
     """A compiled design with the weights of a module. Raises InputError if outputs differ on random input."""
     own = copy.deepcopy(module).cpu().double().eval()
     design = reading.sized(own, where)
@@ -141,13 +138,13 @@ def read_as(
     if unread:
         raise InputError(f"{where} cannot become '{graph.name}': the design has no place for its '{unread[0]}'.")
     like = next(module.parameters())
-    made = compiler.compile(design, backend, causal, like.device, like.dtype)
+    made = compiler.compile(design, backend, None, like.device, like.dtype)
     for name, value in values.items():
         if tuple(value.shape) != tuple(getattr(made, name).shape):
             shapes = f"{list(value.shape)}, but that of the design is {list(getattr(made, name).shape)}"
             raise InputError(f"{where} cannot become '{graph.name}': its '{name}' is {shapes}.")
     fill(made, values)
-    worst = difference(reading, own, values, causal)
+    worst = difference(reading, own, values)
     if not worst <= CLOSE:
         raise InputError(
             f"{where} cannot become '{graph.name}': their outputs differ by {worst:.1e}, for instance because of an "
@@ -156,9 +153,9 @@ def read_as(
     return made.train(module.training)
 
 
-def difference(reading: Reading, own: Any, values: Mapping[str, Tensor], causal: bool | None = None) -> float:
+def difference(reading: Reading, own: Any, values: Mapping[str, Tensor]) -> float:
     """The maximum relative difference between a layer's and a design's outputs, on random input in float64."""
-    made = compiler.reference(reading.sized(own), causal, device="cpu", dtype=torch.float64).eval()
+    made = compiler.reference(reading.sized(own), device="cpu", dtype=torch.float64).eval()
     fill(made, values)
     width = made.plan.graph.leg[made.plan.graph.of_role("input")[0].legs[-1]].size or 1
     x = torch.randn(2, 9, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -296,7 +296,6 @@ class SwappedBiased(Swapped):
 
 
 def swap_of(module: nn.Module, place: Place) -> type[Swapped]:
-    """The class that replaces a module."""
     if isinstance(module, nn.MultiheadAttention):
         return SwappedTorch
     return SwappedBiased if place.biased else Swapped

@@ -151,7 +151,7 @@ def of_this_machine() -> Table:
     """The table of this machine. Raises InputError if there is none, if it is damaged, or of another machine."""
     path = calibration_file()
     if not path.is_file():
-        raise InputError(f"this machine has not been measured; run '{CALIBRATE}', which takes about half a minute.")
+        raise InputError(f"this machine has not been measured; run '{CALIBRATE}', which takes about 20 seconds.")
     table = read(path)
     own, now = table.machine, machine(table.machine.threads)
     for name in ("processor", "cores", "torch"):

@@ -8,6 +8,7 @@ from functools import cached_property
 from math import prod
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
@@ -72,8 +73,12 @@ class Scene:
         return prod(self.sizes[leg] if leg in self.sizes else int(self.number(parse(leg))) for leg in legs)
 
     def elements(self, what: Step | Use, without: str | None = None) -> int:
-        """Elements of a result or use, including the batch; `without`: a leg to skip, to count rows."""
-        legs = [leg for leg in what.legs if leg != without]
+        """Elements of a result or use, including the batch; `without`: a leg to skip, to count rows.
+
+        Without a mask, a result that all queries read alike has one row.
+        """
+        skipped = {without, self.graph.query} if what.name in one_row(self.graph) else {without}
+        legs = [leg for leg in what.legs if leg not in skipped]
         return self.size(legs) * (self.batch if what.name in self.batched else 1)
 
     def distinct(self, uses: Iterable[Use]) -> list[Use]:

@@ -4,6 +4,7 @@
                                  the product of each gradient
     attention                    measured seconds of a query and a key of this width, times pairs of all heads
     elementwise, other boxes     passes: bytes read and written; exponentials
+    mask                         two passes over weights that hide keys, with a backward one more
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
     other kernels                their products, exponentials, a pass over operands and result, and one over what they
                                  store for chunks; some calls
@@ -15,6 +16,7 @@ Each part is multiplied by its measured efficiency, the number of times that it 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from tensornet_attn.cost.band import Block, keys_met, reach_in
 from tensornet_attn.cost.experts import Experts
@@ -23,11 +25,15 @@ from tensornet_attn.cost.products import Shape, rate_at
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
-from tensornet_attn.graph.model import Function, FusedAttention, Step, body_graph
+from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
+from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, body_graph
 from tensornet_attn.graph.pairs import summed
+from tensornet_attn.graph.recurrence import scans
+from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
 
 WIDTH = 4  # bytes of an element: tables are in float32
+MASKS, MASK = 2, "mask"  # passes that replace hidden scores before weighting, and their weights after it
 GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are read and written
 CALLS = 30  # operations of a kernel that computes more than one product
 CALLS_OF_EXPERT = 12
@@ -54,6 +60,11 @@ def efficient(parts: Parts, table: Table, backward: bool) -> float:
 
 def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     """The seconds of a step at the rates of the table, by kind of part."""
+    if step.name in one_row(scene.graph):
+        scene = replace(scene, sizes={**scene.sizes, str(scene.graph.query): 1})
+        step = _of_factors(scene.graph, step)
+    elif summed_by_reader(scene.graph, step):
+        return {}
     found: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
     call = table.call[learned]
@@ -78,17 +89,27 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     else:
         times = (1 + GRADIENTS) if learned else 1
         products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
-        passed = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
+        rate = table.bandwidth if scans(step) else table.pass_rate(WIDTH * scene.elements(step))
+        passed = WIDTH * moved(scene, step) / rate  # of a scan, in strides
         chunked = between(scene, step)
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
             passed = 2 * passed + sum(4 * WIDTH * kept / table.pass_rate(WIDTH * kept) for kept in chunked)
         exps = sum(count for _, count in exponentials(scene, step)) / table.exponentials
         kind = kind_of(step) + " in chunks" * bool(chunked)
         found[kind] = times * (products + passed) + exps
+        if step.box is not None and OPS[step.box.kind].runs_along and scene.graph.masks(step):
+            hidden = 2 * WIDTH * scene.elements(step) / table.pass_rate(WIDTH * scene.elements(step))
+            found[MASK] = (MASKS + learned) * hidden
         if products:
             found[f"{kind} calls"] = _calls(scene, step) * call
     found["call"] += call
     return found
+
+
+def _of_factors(graph: Graph, step: Step) -> Step:
+    """A sum that is one product of its factors, as this product; another step as it is."""
+    pair = factors_apart(graph, step)
+    return step if pair is None else replace(step, op=Contraction((Term(ONE, tuple(use for use, _ in pair)),)))
 
 
 def kind_of(step: Step) -> str:
@@ -116,7 +137,7 @@ def _calls(scene: Scene, step: Step) -> int:
 
 def _masked(scene: Scene, op: FusedAttention) -> str:
     causal = scene.graph.causal or bool(op.masks)
-    if {*op.masks} - {CAUSAL} or op.sink or (causal and op.beside):
+    if {*op.masks} - {CAUSAL} or (causal and op.beside):
         return "masked attention"
     return CAUSAL_ATTENTION if causal else "attention"
 

@@ -17,7 +17,6 @@ from tensornet_attn.draw.render import layout
 _NODE = {"shape": "box", "style": "rounded,filled", "fontname": FONT, "fontsize": "11", "margin": "0.12,0.06"}
 _GRAPH = {"fontname": FONT, "fontsize": "11", "nodesep": "0.1", "ranksep": "0.6", "rankdir": "LR"}
 _FILLS = ("#eeeeee", "#f9cb9c", "#cfe2f3", "#d9ead3", "#fff2cc", "#ead1dc")  # one per family, in order of appearance
-FORMATS = ("svg", "png", "dot", "txt")
 
 
 def lattice_picture(lattice: Any, form: str) -> bytes:

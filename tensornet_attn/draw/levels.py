@@ -6,10 +6,9 @@ from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from itertools import groupby, pairwise
 from math import fsum
-
-import networkx
 
 from tensornet_attn.draw.scene import Edge
 
@@ -109,17 +108,19 @@ def _floors(widths: Mapping[str, float], room: float) -> dict[str, int]:
 
 def _ranks(things: list[str], last: tuple[str, ...], arrows: list[Arrow], floors: Mapping[str, int]) -> dict[str, int]:
     """Ranks things as high as arrows allow, then moves sources down to their successors. `last` is below all."""
-    flow = networkx.MultiDiGraph((arrow.tail, arrow.head) for arrow in arrows)
-    flow.add_nodes_from([*things, *last])
-    order = list(networkx.topological_sort(flow))
+    heads, tails = defaultdict(list), defaultdict(list)
+    for arrow in arrows:
+        heads[arrow.tail].append(arrow.head)
+        tails[arrow.head].append(arrow.tail)
+    order = list(TopologicalSorter({thing: tails[thing] for thing in (*things, *last)}).static_order())
     rank: dict[str, int] = {}
     for thing in order:
-        rank[thing] = max([floors.get(thing, 0), *(rank[tail] + 1 for tail in flow.predecessors(thing))])
+        rank[thing] = max([floors.get(thing, 0), *(rank[tail] + 1 for tail in tails[thing])])
     low = max((rank[thing] for thing in things), default=-1) + 1
     rank |= dict.fromkeys(last, low)
     for thing in reversed(order):
-        if thing not in floors and flow.out_degree(thing) > flow.in_degree(thing):
-            rank[thing] = min(rank[head] for head in flow.successors(thing)) - 1
+        if heads[thing] and thing not in floors and len(heads[thing]) > len(tails[thing]):
+            rank[thing] = min(rank[head] for head in heads[thing]) - 1
     first = min(rank.values(), default=0)
     return {thing: row - first for thing, row in rank.items()}
 

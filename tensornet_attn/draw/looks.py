@@ -50,7 +50,6 @@ SWATCH = {"shape": "box", "style": "filled,rounded", "color": PALE}  # a fill, i
 
 
 def node_look(node: Node) -> dict[str, str]:
-    """The attributes of a node."""
     core = CORE | (TRAINED_CORE if node.look == "weight" else {}) if node.core else {}
     return {**NODES[node.look], **core}
 

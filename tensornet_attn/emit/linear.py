@@ -14,15 +14,14 @@ from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.alike import SUMS, Factor, factors_apart, is_ones, one_row
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.graph.recurrence import ONES, Recurrence, recurrence_of
+from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
-from tensornet_attn.ops import OPS
 from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.ops.maps import Map
-from tensornet_attn.plan.cumsum import CUMSUM
 from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.states import STATES
 
@@ -176,44 +175,20 @@ def emit_sums(writer: Writer, step: Step) -> None:
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     options = [*_masks(writer, parts), *(["causal=True"] if parts.causal(writer.graph) else [])]
     options += ["wide=True"] if _kept_wide(writer.graph, step.name) else []
-    if _one_row(writer.graph, step):
+    if step.name in one_row(writer.graph):
         options.append(f"one_row={'mask is None' if takes_mask(writer.graph) else 'True'}")
     writer.named(step.name, writer.call("cumulative_sums", f"[{terms}]", *options), (*parts.heads, query))
 
 
-def factors_apart(writer: Writer, step: Step) -> bool:
+def apart_in_reader(writer: Writer, step: Step) -> bool:
     """Whether a step is a product of two key parts that the sum over the keys computes itself, see `_factors_apart`."""
     readers = writer.readers[step.name]
-    return (
-        len(readers) == 1
-        and readers[0][0].kernel is not None
-        and readers[0][0].kernel.kind == CUMSUM.kind
-        and (_factors_apart(writer, readers[0][0]) is not None)
-    )
+    return len(readers) == 1 and readers[0][0].kernel is not None and _factors_apart(writer, readers[0][0]) is not None
 
 
-def _factors_apart(writer: Writer, step: Step) -> tuple[tuple[Use, Legs], tuple[Use, Legs]] | None:
-    """The two factors of the keys of a sum with their own leg, if one matmul sums them for all queries; else None.
-
-    The heads of the sum are the legs that the factors share, then one leg of each.
-    """
-    graph, parts, key = writer.graph, recurrence_of(step), str(writer.graph.key)
-    made = graph.step.get(parts.terms[0].key[0].name) if len(parts.terms) == 1 and parts.terms[0].key else None
-    if made is None or made.contraction is None or parts.terms[0].coefficient != ONE or not _one_row(graph, step):
-        return None
-    if not all(_ones(graph, use.name) for use in parts.terms[0].query):
-        return None
-    (term, *others), uses = made.contraction.terms, made.op.uses
-    alone = len(writer.readers[made.name]) == 1 and made.nested and not _kept_wide(graph, step.name)
-    if others or term.coefficient != ONE or len(uses) != 2 or not alone or parts.terms[0].key[0].legs != made.legs:
-        return None
-    for one, other in (uses, uses[::-1]):
-        shared = tuple(leg for leg in one.legs if leg in other.legs and leg != key)
-        own = [tuple(leg for leg in use.legs if leg not in (*shared, key)) for use in (one, other)]
-        apart = all(key in use.legs for use in uses) and [*map(len, own)] == [1, 1]
-        if apart and {*shared} == {*parts.heads[:-2]} and parts.heads[-2:] == own[0] + own[1]:
-            return (one, own[0]), (other, own[1])
-    return None
+def _factors_apart(writer: Writer, step: Step) -> tuple[Factor, Factor] | None:
+    """The two factors of the keys of a sum in the dtype of its operands, if one matmul sums them; else None."""
+    return None if _kept_wide(writer.graph, step.name) else factors_apart(writer.graph, step)
 
 
 @contextmanager
@@ -221,58 +196,16 @@ def one_row_of_queries(writer: Writer, step: Step) -> Iterator[None]:
     """In this context, ones of a product that only a sum with one row reads have one row, unless a call has a mask."""
     graph, readers = writer.graph, writer.readers[step.name]
     reader = readers[0][0] if len(readers) == 1 and step.nested else None
-    ones = [use.name for use in step.op.uses if use.legs == (graph.query,) and _ones(graph, use.name)]
-    if reader is None or len(ones) != 1 or reader.kernel is None or reader.kernel.kind != CUMSUM.kind:
+    ones = [use.name for use in step.op.uses if use.legs == (graph.query,) and is_ones(graph, use.name)]
+    if reader is None or len(ones) != 1 or reader.kernel is None or reader.kernel.kind != SUMS:
         yield
         return
     own = writer.values[ones[0]]
-    if _one_row(graph, reader):
+    if reader.name in one_row(graph):
         row = "[: 1 if mask is None else None]" if takes_mask(graph) else "[:1]"
         writer.values[ones[0]] = replace(own, text=f"{own.text}{row}")
     yield
     writer.values[ones[0]] = own
-
-
-def _ones(graph: Graph, name: str) -> bool:
-    """Whether a tensor is a constant of ones."""
-    leaf = graph.tensor.get(name)
-    return leaf is not None and leaf.role == "constant" and leaf.init == ONES
-
-
-def _alike(graph: Graph, name: str) -> bool:
-    """Whether a query side is the same for all queries: ones, or a product of ones with what has no query leg."""
-    made = graph.step.get(name)
-    if made is None or made.contraction is None:
-        return _ones(graph, name)
-    return all(graph.query not in use.legs or _ones(graph, use.name) for use in made.op.uses)
-
-
-def _one_row(graph: Graph, step: Step) -> bool:
-    """Whether one row stands for all queries in calls without a mask: all read the same sum, and readers broadcast it.
-
-    What depends on no query but through the sum has one row too; it may be read by products, elementwise maps and sums
-    over other legs. A product that keeps the query leg broadcasts it to the rows of its other operand.
-    """
-    parts, query = recurrence_of(step), str(graph.query)
-    if parts.causal(graph) or not all(_alike(graph, use.name) for term in parts.terms for use in term.query):
-        return False
-    narrow = {step.name}
-    for reader in graph.steps:
-        own = [use for use in reader.op.uses if use.name in narrow]
-        if not own:
-            continue
-        if not all(query in use.legs for use in own):  # read along another leg
-            return False
-        box, uses = reader.box, [use for use in reader.op.uses if query in use.legs]
-        fits = reader.contraction is not None
-        if box is not None:  # what scales by random numbers draws them for each query
-            kind = OPS[box.kind]
-            fits = box.leg != query if kind.is_sum else kind.elementwise and not kind.scales
-        if query not in reader.legs or not fits:
-            return False
-        if all(use.name in narrow for use in uses):
-            narrow.add(reader.name)
-    return not narrow & {*graph.results}
 
 
 def _kept_wide(graph: Graph, name: str) -> bool:

@@ -18,7 +18,7 @@ from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
 from tensornet_attn.emit.kernels import KERNELS
 from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, stored
-from tensornet_attn.emit.linear import emit_total, factors_apart, maps_inside, one_row_of_queries, summed_with
+from tensornet_attn.emit.linear import apart_in_reader, emit_total, maps_inside, one_row_of_queries, summed_with
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
 from tensornet_attn.emit.triton.replacements import BESIDE
@@ -29,7 +29,7 @@ from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.plan.model import Plan
-from tensornet_attn.plan.native import memory_for_saved
+from tensornet_attn.plan.native import memory_of_kernels
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
 
@@ -72,7 +72,8 @@ def emit(
     """
     name = class_name(plan.graph.name, (about, source), all_names())
     writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
-    writer.memory, writer.cancelling = memory_for_saved(plan), bool(doubtful_normalizers(plan.graph))
+    writer.memory, writer.cancelling = memory_of_kernels(plan), bool(doubtful_normalizers(plan.graph))
+    writer.linear = plan.target.linear_memory
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)
@@ -213,7 +214,7 @@ def _group(step: Step) -> tuple[str, bool]:
 def _emit_step(writer: Writer, step: Step) -> None:
     if summed_with(writer, step):
         emit_total(writer, step)
-    elif step.contraction is not None and not factors_apart(writer, step):
+    elif step.contraction is not None and not apart_in_reader(writer, step):
         with one_row_of_queries(writer, step):
             emit_contraction(writer, step)
     elif step.contraction is not None or (

@@ -67,7 +67,10 @@ def _registration(writer: Writer, made: Region, name: str, operands: list[Operan
         f"programs={prod(map(made.places.programs_of, made.programs))}",
         f"maps={made.maps}",
         f"gradients={tuple(dict.fromkeys(made.gradients))}",
-        *([f"saves={made.saves}", f"memory={writer.memory}"] if made.saved else []),
+        f"block={made.block}",
+        *([f"saves={0 if writer.linear else made.saves}"] if made.saved else []),
+        f"stores={tuple(made.stores)}",
+        *([] if writer.memory is None else [f"memory={writer.memory}"]),
         f'text=r"""\n{source(made).strip()}\n"""',
     ]
     lines = [f'f"{{__name__}}.{name}",', *(f"{part}," for part in parts)]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from tensornet_attn.graph.diagram import Diagram
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.visibility import atoms, numbers, parts_of, visible_areas
 from tensornet_attn.ir.arithmetic import Arith, Name, Negative, Number
@@ -35,11 +34,6 @@ def make_box(scope: Scope, model: BoxModel, operands: dict[str, Use], path: Path
     except Refusal as refusal:
         scope.reporter.syntax(refusal, maker.at)
         raise
-
-
-def finite(graph: Diagram, box: Box) -> bool:
-    """Whether a box and its derivative are finite for finite operands, apart from overflow in a sum."""
-    return OPS[box.kind].finite(graph, box)
 
 
 def check_parameters(scope: Scope, model: BoxModel, path: Path) -> None:

@@ -43,9 +43,9 @@ def build(design: Design, causal: bool | None = None) -> Graph:
     return graph
 
 
-def problems_of(reading: Reading, causal: bool | None = None) -> list[Problem]:
+def problems_of(reading: Reading) -> list[Problem]:
     """Checks a reading and returns all its problems, including warnings."""
-    examine(reading, causal)
+    examine(reading)
     return reading.reporter.problems()
 
 

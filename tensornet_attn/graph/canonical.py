@@ -77,7 +77,6 @@ class Incidence:
 
 
 def incidence(graph: Diagram) -> Incidence:
-    """The coloured graph of a diagram."""
     made = Incidence(graph)
     inputs = {tensor.name: place for place, tensor in enumerate(graph.of_role("input"))}
     for tensor in graph.tensors:
@@ -220,7 +219,6 @@ class _Writer:
         return f"{self.names[step.name]} = {self.colour((step.name,))} [{legs}] {' '.join(texts)}"
 
     def uses(self, step: Step, called: dict[Wire, str]) -> dict[int, list[str]]:
-        """The uses in each part of a step."""
         found: dict[int, list[str]] = {}
         for _, joint in sorted(enumerate(joints(step)), key=lambda pair: self.of((step.name, "use", pair[0]))):
             found.setdefault(joint.part, []).append(self.use(joint, called))

@@ -42,6 +42,5 @@ def with_places(graph: Graph, places: tuple[Tensor, ...]) -> Graph:
 
 
 def negated(term: Term) -> Term:
-    """Minus the term."""
     own = term.coefficient
     return replace(term, coefficient=own.of if isinstance(own, Negative) else Negative(own))

@@ -1,31 +1,19 @@
 """The recurrences in a diagram: sums over the keys visible to a query that a state can carry from key to key.
 
-state[h d e] <- decay * state - erase + k[m h d] v[m h e];   result of the query n: q[n h d] state[h d e]
+state[h d e] <- decay * state + k[m h d] v[m h e];   result of the query n: q[n h d] state[h d e]
 
 Examples are linear attention (scores that are products of a query part and a key part, without a softmax), a
-cumulative sum (without values and queries), the delta rule (each key erases what it reads before it writes), and states
-that are mixed over heads before they are read. Factors exp(a - b) of scores, a of the query and b of the key, are a
-decay: powers of a rate by distance (retention), or products of gates between a key and a query.
+cumulative sum (without values and queries), and states that are mixed over heads before they are read. Factors
+exp(a - b) of scores, a of the query and b of the key, are a decay: powers of a rate by distance (retention), or
+products of gates between a key and a query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensornet_attn.graph.attention import (
-    Attention,
-    Legs,
-    Map,
-    ScoreTerm,
-    Softmax,
-    Terms,
-    Weighting,
-    attentions,
-    cached,
-    score_of,
-    split,
-)
+from tensornet_attn.graph.attention import Attention, Legs, Map, ScoreTerm, Softmax, Terms, Weighting, score_of
 from tensornet_attn.graph.distance import negated, two_sides
 from tensornet_attn.graph.model import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
@@ -53,14 +41,6 @@ class Decay:
 
 
 @dataclass(frozen=True)
-class Erase:
-    """Before a key writes, `rate` times the value that the state has for `key` is subtracted."""
-
-    rate: Use
-    key: Use
-
-
-@dataclass(frozen=True)
 class Recurrence:
     """A sum over keys. `box` defines the visible keys, and whether rows are divided by their sums.
 
@@ -83,8 +63,6 @@ class Recurrence:
     mixes: bool = False
     mix: Use | None = None
     added: Use | None = None
-    erase: Erase | None = None
-    fades: Use | None = None  # of a delta rule or a scan: the logarithmic decay of the state at each key
 
     @property
     def result(self) -> Legs:
@@ -115,40 +93,8 @@ class Recurrence:
 
 
 def recurrence_of(step: Step) -> Recurrence:
-    """The recurrence of a kernel."""
     assert isinstance(step.form, Recurrence)
     return step.form
-
-
-@cached
-def recurrences(graph: Graph) -> Mapping[str, Recurrence]:
-    """The recurrences of a graph by the name of their box, in the order of the steps."""
-    found = {}
-    for step in graph.steps:
-        form = form_of(graph, step) if _along_keys(graph, step) else None
-        if isinstance(form, Attention):
-            form = linear(form)
-        if isinstance(form, Recurrence):
-            found[step.name] = form
-    return found
-
-
-def _along_keys(graph: Graph, step: Step) -> bool:
-    """Whether a box acts as a reduction along the key leg; rope runs along it without reducing."""
-    box = step.box
-    whole = box is not None and box.leg is not None and box.leg == graph.key
-    return whole and (graph.key not in step.legs or step.box.other is None or step.name in attentions(graph))  # type: ignore[union-attr]
-
-
-def reductions(graph: Graph) -> Iterator[tuple[str, Attention | Recurrence | str]]:
-    """(name, form) of each box along the key leg and each product that sums it; the reason if it has no form."""
-    for step in graph.steps:
-        if _along_keys(graph, step):
-            yield step.name, form_of(graph, step)
-        for i, term in enumerate(step.contraction.terms if step.contraction is not None else (), 1):
-            if graph.key not in step.legs and any(graph.key in use.legs for use in term.factors):
-                place = step.name if len(step.contraction.terms) == 1 else f"{step.name}, term {i}"  # type: ignore[union-attr]
-                yield place, _form_of_term(graph, step, term)
 
 
 def erases(step: Step) -> bool:
@@ -170,52 +116,6 @@ def sums(graph: Graph) -> list[Step]:
     """The sums over the keys visible to each query."""
     boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.legs]
     return [step for step in boxes if step.box is not None and step.box.kind == "sum"]
-
-
-def form_of(graph: Graph, step: Step) -> Attention | Recurrence | str:
-    """The form of a box along the key leg, or the reason why it has none."""
-    if step.name in attentions(graph):
-        return attentions(graph)[step.name]
-    assert step.box is not None
-    if erases(step):
-        roles = dict(step.box.operands)
-        query, key, value = (roles[role] for role in ("query", "key", "value"))
-        heads = tuple(leg for leg in step.legs if leg in key.legs)
-        own = tuple(leg for leg in step.legs if leg not in (*key.legs, graph.query))
-        term = ScoreTerm(ONE, (query,), (key,), width=tuple(leg for leg in key.legs if leg not in (*heads, graph.key)))
-        erase = Erase(roles["rate"], roles.get("erase", roles.get("erase_undecayed", key)))
-        return Recurrence(step, (term,), value, heads, (), own, erase=erase, fades=roles.get("decay"))
-    if scans(step):
-        return Recurrence(step, (ScoreTerm(ONE, key=(step.box.operand("of"),)),), fades=step.box.operand("decay"))
-    if step in sums(graph):
-        return cumulative(graph, step)
-    if step.box.kind == "sum":  # the same for all queries
-        return Recurrence(step, (ScoreTerm(ONE, key=(step.box.operand("of"),)),))
-    return f"a '{step.box.kind}' over all keys is not a sum over keys"
-
-
-def _form_of_term(graph: Graph, step: Step, term: Term) -> Attention | Recurrence | str:
-    parts = split(graph, term)
-    if not parts.pairwise:
-        return Recurrence(step, (parts,))
-    found = [name for use in parts.pairwise for name in maps_in(graph).get(use.name, ())]
-    if not found:
-        return f"'{parts.pairwise[0].name}' depends on both query and key, and no box over the keys weights it"
-    return attentions(graph)[found[0]]
-
-
-@cached
-def maps_in(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """Maps each step of queries x keys to the attention maps that it is computed from."""
-    pair, found = {graph.query, graph.key}, dict[str, tuple[str, ...]]()
-    for step in graph.steps:
-        if step.name in attentions(graph):
-            found[step.name] = (step.name,)
-        elif pair <= {*step.legs}:
-            each = [term.factors for term in step.contraction.terms] if step.contraction else [step.op.uses]
-            maps = [[name for use in uses if pair <= {*use.legs} for name in found.get(use.name, ())] for uses in each]
-            found |= {step.name: tuple(dict.fromkeys(name for own in maps for name in own))} if all(maps) else {}
-    return found
 
 
 def linear(found: Attention) -> Recurrence | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -50,9 +51,7 @@ class Scope:
     def joined(self, token: LegToken) -> Leg:
         """The leg of a joined token such as `(h d)`; created at its first use."""
         parts = [self.leg(part) for part in token.parts]
-        twice = next(
-            (part for i, part in enumerate(token.parts) if part.name in [p.name for p in token.parts[:i]]), None
-        )
+        twice = repeated(token.parts)
         if twice is not None:
             hint = "name each leg once."
             raise Refusal("leg-twice", f"leg '{twice.name}' occurs twice in '({token.text})'.", hint, twice.span)
@@ -133,8 +132,7 @@ class Scope:
         if text.legs is None:
             return None if declared is None else Use(text.name, declared)
         legs = [self.joined(token) if token.parts else self.leg(token) for token in text.legs]
-        every = each_of(text.legs)
-        twice = next((t for i, t in enumerate(every) if t.name in [u.name for u in every[:i]]), None)
+        twice = repeated(each_of(text.legs))
         if twice is not None:
             hint = "use two different legs of equal size."
             raise Refusal("leg-twice", f"leg '{twice.name}' occurs twice on '{text.name}'.", hint, twice.span)
@@ -157,11 +155,10 @@ class Scope:
         legs = tuple(own for own in (*use.legs[:first], leg, *use.legs[first:]) if own not in parts)
         return self.add(Step(self.fresh(wish), Box("join", leg, (("of", use),), parts=parts), legs))
 
-    def add(self, step: Step) -> Use:
-        """Adds a step that has no location in the file."""
+    def add(self, step: Step, path: Path | None = None) -> Use:
+        """Adds a step; its location in the file is by default that of the whole step of the diagram."""
         self.steps[step.name] = step
-        root = step.name.partition(".")[0]
-        self.paths[step.name] = ("diagram", root)
+        self.paths[step.name] = path or ("diagram", step.name.partition(".")[0])
         return Use(step.name, step.legs)
 
     def fresh(self, wish: str) -> str:
@@ -237,6 +234,11 @@ class Scope:
         """Marks all names in a broken part as used."""
         self.used |= words(value)
         self.used_legs |= words(value)
+
+
+def repeated(tokens: Sequence[LegToken]) -> LegToken | None:
+    """The first leg whose name occurs before."""
+    return next((token for i, token in enumerate(tokens) if token.name in [t.name for t in tokens[:i]]), None)
 
 
 def size_text(leg: Leg) -> str:

@@ -45,17 +45,10 @@ def over_several(scope: Scope, model: BoxModel, operands: Mapping[str, Use], pat
         for role, use in operands.items()
     }
     box, own = make_box(scope, model.model_copy(update={model.key: joined.name}), inner, path)
-    step = Step(scope.fresh(f"{name}.joined"), box, own)
-    scope.add(step)
-    return _last(scope, scope.apart(Use(step.name, own), joined.name, legs, name), path, operands["of"].legs)
-
-
-def _last(scope: Scope, use: Use, path: Path, legs: tuple[str, ...]) -> Use:
-    """The use of the last step, with its legs in the order of the operand."""
-    step = scope.steps[use.name]
-    step = Step(step.name, step.op, legs)
-    scope.steps[step.name], scope.paths[step.name] = step, path
-    return Use(step.name, legs)
+    made = scope.add(Step(scope.fresh(f"{name}.joined"), box, own))
+    split = scope.apart(made, joined.name, legs, name)
+    last = Step(split.name, scope.steps[split.name].op, operands["of"].legs)
+    return scope.add(last, path)
 
 
 def _legs(scope: Scope, model: BoxModel, of: Use) -> tuple[str, ...]:
@@ -123,7 +116,4 @@ def _with_keys(
 
 
 def _step(scope: Scope, wish: str, op: Contraction | Box, legs: tuple[str, ...], path: Path | None = None) -> Use:
-    use = scope.add(Step(scope.fresh(wish), op, legs))
-    if path is not None:
-        scope.paths[use.name] = path
-    return use
+    return scope.add(Step(scope.fresh(wish), op, legs), path)

@@ -29,7 +29,7 @@ def declare_steps(scope: Scope) -> None:
         if use is None:
             scope.open.add(name)
         elif use.name != name and name not in scope.open:  # a bare use: the step is the tensor with renamed legs
-            _add(scope, Step(name, Contraction((Term(ONE, (use,)),)), use.legs), path)
+            scope.add(Step(name, Contraction((Term(ONE, (use,)),)), use.legs), path)
 
 
 def operand(scope: Scope, value: str | BoxModel, path: Path, name: str) -> Use | None:
@@ -57,12 +57,12 @@ def _text(scope: Scope, value: str, path: Path, name: str) -> Use | None:
     _warn_transposes(scope, tuple(factor for term in parsed.terms for factor in term.factors), path)
     if any(token.parts for token in parsed.legs):
         return _joined(scope, parsed, Step(scope.fresh(f"{name}.apart"), op, legs), path, name)
-    return _add(scope, Step(name, op, legs), path)
+    return scope.add(Step(name, op, legs), path)
 
 
 def _joined(scope: Scope, parsed: SumText, step: Step, path: Path, name: str) -> Use:
     """Adds the steps that join legs of a result; the last of them gets the name."""
-    use = _add(scope, step, path)
+    use = scope.add(step, path)
     groups = [token for token in parsed.legs if token.parts]
     for token in groups:
         parts = tuple(part.name for part in token.parts)
@@ -99,13 +99,7 @@ def _box(scope: Scope, model: BoxModel, path: Path, name: str) -> Use | None:
     box, legs = make_box(scope, model, operands, path)
     steps, constants = OPS[box.kind].written_out(Step(name, box, legs), box, scope.query)
     scope.tensors |= {tensor.name: tensor for tensor in constants}
-    return [_add(scope, step, path) for step in steps][-1]
-
-
-def _add(scope: Scope, step: Step, path: Path) -> Use:
-    scope.steps[step.name] = step
-    scope.paths[step.name] = path
-    return Use(step.name, step.legs)
+    return [scope.add(step, path) for step in steps][-1]
 
 
 def _warn_transposes(scope: Scope, uses: tuple[UseText, ...], path: Path) -> None:

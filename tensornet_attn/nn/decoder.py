@@ -126,7 +126,6 @@ class Decoder:
         return values[self._output]
 
     def _stages(self, alone: bool, chunk: _Chunk) -> tuple[_Planned, ...]:
-        """The stages to run for a chunk."""
         if alone or chunk.length != 1:
             return self._many
         return self._one if self._usual(alone, chunk) else self._one_separate
@@ -159,7 +158,6 @@ class Decoder:
         return _Planned(stage.values, inputs, stage.reach, stage.carried, once, legs, plan, make(plan))
 
     def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Sequence[Tensor]:
-        """Runs a stage."""
         keys, like = chunk.keys, chunk.like
         if planned.reach is not None:
             keys = min(keys, planned.reach + chunk.length)

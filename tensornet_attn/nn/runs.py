@@ -12,8 +12,6 @@ from tensornet_attn.nn.tune import recalled
 from tensornet_attn.plan.model import Plan
 from tensornet_attn.runtime.triton.target import interpreting, mend_interpreter
 
-Tensor = torch.Tensor
-
 
 def emitted_run(source: str, class_name: str, plan: Plan, inductor: bool = False) -> Run:
     """Returns a function that calls the forward of the emitted class with the compiled module as `self`."""

@@ -16,7 +16,6 @@ from tensornet_attn.ops.operation import Operation, aligned, over, without
 
 ROLES = ("query", "key", "value", "rate")
 GATES = ("decay", "erase", "erase_undecayed", "write")  # absent from a plain rule
-KEYS = ("key", *GATES[1:])
 # Operands of a decoding cache: S; the sum of the keys, for `read` and `both`; the number of keys, for `both`.
 PAST = ("state", "sum", "count")
 # Operations for each element of query, key, result. read: z.q, z + k, divide. both: also z'.k and k / (z'.k + eps).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from tensornet_attn.ir.arithmetic import Negative, Number, evaluate
+from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
@@ -13,7 +13,6 @@ from tensornet_attn.ops.model import Arithmetic, BoxModel, Fill, LegNames, Opera
 from tensornet_attn.ops.operation import Operation, axis_of, dim_of
 
 OF_GROUPS = ("groups", "k_groups", "k_in_group")
-OUTSIDE = Negative(Number(inf))
 
 
 class TopK(BoxModel):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
@@ -86,10 +85,6 @@ class Agreement:
     back: float
     plan: str
 
-    @property
-    def worst(self) -> float:
-        return max(self.output, self.gradients, self.back)
-
 
 def compare(layer: Layer) -> Agreement:
     """Compares a layer and its design in float64: outputs, and gradients of the input and of all parameters.
@@ -139,7 +134,3 @@ def plan_of(layer: CompiledDesign) -> str:
     steps = [line.split(": ") for line in layer.explain().splitlines() if line.startswith("  ") and line[2] != " "]
     ways = dict.fromkeys(parts[1] for parts in steps if len(parts) > 1 and not PLAIN.match(parts[1]))
     return ", ".join(ways) or "as written"
-
-
-def version_of(package: str) -> str:
-    return metadata.version(package)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.band import LEAST
 from tensornet_attn.graph.attention import Attention, Reader, Softmax, attentions
 from tensornet_attn.graph.model import FusedAttention, Graph, Step, Use
 from tensornet_attn.ir.arithmetic import times
@@ -84,9 +83,6 @@ class Fused(OfBoxes[Scored]):
 
 
 PADDED = 16  # keys so many times as wide as values: most of the fused call's work is on zeros, so it has a price
-# Measured over predicted time of causal blocks, over the same of fused attention, at most: see the candidates of
-# `tensornet-attn bench mgk smgk --causal --regret --costs cpu --n 1024 --batch 1 --legs f=256 --threads 1`.
-CAUSAL_BLOCKS = 1.4
 FUSED = Fused()
 
 
@@ -118,9 +114,7 @@ def _of_rewritten(form: Scored, context: Context) -> Cost:
     what = (
         f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
     )
-    blocks = form.graph.causal and context.sizes[str(form.graph.query)] >= LEAST
-    worth = CAUSAL_BLOCKS if blocks else 1
-    return Cost(own, other, duration, f"with {what}, attention would take", worth)
+    return Cost(own, other, duration, f"with {what}, attention would take")
 
 
 def _widths(op: FusedAttention, made: Graph, sizes: Mapping[str, int]) -> tuple[int, int]:

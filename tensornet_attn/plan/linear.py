@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from math import inf, prod
+from math import prod
 
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.linear import chunk_of, linear_work
@@ -39,7 +39,6 @@ from tensornet_attn.rewrite.change import fresh, with_steps, without_dead
 DENSE = "with a run-time mask, the scores are computed"
 PLAIN = (("scale", ONE), ("dropout", Number(0)))
 SEVERAL_KERNELS = 8  # how many times fewer MACs the kernels of a decay must need to be preferred to that of scores
-BESIDE_KERNELS = 16  # how many times fewer MACs torch must need to be preferred to a Triton kernel of scores
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,8 @@ class Linear(OfBoxes[Summed]):
     def cost(self, form: Summed, context: Context) -> Cost:
         """MACs if the keys are summed first, and MACs of the scores; seconds if the device has measured rates.
 
-        If Triton has a kernel for the scores and none for their decay, torch must need far fewer MACs; if it has
-        kernels for both, those of the decay fewer.
+        On Triton the kernels of a decay are several and must need far fewer MACs than that of the scores, unless it
+        computes an exponential for each feature.
         """
         found, opened = form.found, form.opened
         assert not isinstance(found, str)
@@ -108,11 +107,8 @@ class Linear(OfBoxes[Summed]):
         other = _dense(recurrence_of(step), opened.steps, known)
         ahead: float = 1
         but = "summing over the keys first would cost"
-        if context.backend == "triton" and found.decays:
+        if context.backend == "triton" and found.decays and not recurrence_of(step).by_features:
             ahead, but = SEVERAL_KERNELS, "summing over the keys first, in several kernels instead of one, would cost"
-        if context.backend == "triton" and recurrence_of(step).by_features:
-            ahead = inf if context.target.strict else BESIDE_KERNELS
-            but = f"Triton has no kernel for decaying scores such as '{found.decays[0].box.name}'; torch would need"
         return Cost(first, other, counted, but, worth=1 / ahead)
 
     def lower(self, form: Summed, context: Context) -> Lowered:
@@ -129,7 +125,7 @@ class Linear(OfBoxes[Summed]):
         return Lowered(made, {name: description})
 
     def on_triton(self, form: object) -> bool:
-        return isinstance(form, Recurrence) and not form.by_features
+        return isinstance(form, Recurrence)
 
 
 LINEAR = Linear()

@@ -55,16 +55,14 @@ class Native(Tiles):
 NATIVE = Native()
 
 
-def memory_for_saved(plan: Plan) -> int | None:
-    """The bytes that each kernel may save for its backward: what the target's limit leaves beyond the predicted peak.
+def memory_of_kernels(plan: Plan) -> int | None:
+    """The bytes that each kernel may store or save for its backward: what the limit leaves beyond the predicted peak.
 
     None without a limit: then a call takes a part of what is free.
     """
     target = plan.target
     own = [step for step in plan.schedule.steps if step.kernel is not None and step.kernel.kind == NATIVE.kind]
-    if not own or target.linear_memory:
-        return 0
-    if target.memory is None:
+    if not own or target.memory is None:
         return None
     return max(0, target.memory - price_of(plan.schedule, target.sizes(plan.graph), target).bytes) // len(own)
 

@@ -12,7 +12,6 @@ from functools import cache, reduce
 from itertools import combinations
 from math import prod
 from operator import or_
-from typing import Any
 
 from tensornet_attn import limits
 from tensornet_attn.cost.devices import GENERIC, Device
@@ -86,22 +85,6 @@ def split_best(
         return found[-1].path
 
     return split_products(graph, path_of, sizes), tuple(found)
-
-
-def exact_order(device: Device = GENERIC, dtype_bytes: int = 4) -> Any:
-    """An optimizer for opt_einsum that returns our path: `contract_path(..., optimize=exact_order())`."""
-    from opt_einsum.paths import PathOptimizer  # imported here because the import is slow and only reports need it
-
-    class ExactOrder(PathOptimizer):  # type: ignore[misc]  # opt_einsum has no type hints
-        def __call__(
-            self, inputs: Any, output: Any, size_dict: dict[str, int], memory_limit: int | None = None
-        ) -> list[tuple[int, ...]]:
-            if len(inputs) < 2:
-                return [(0,)] * len(inputs)
-            factors = [tuple(sorted(legs)) for legs in inputs]
-            return list(order(factors, tuple(sorted(output)), size_dict, device, dtype_bytes).path)
-
-    return ExactOrder()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from tensornet_attn.graph.boxes import finite
 from tensornet_attn.graph.hidden import EVERYTHING, looks
 from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Use
 from tensornet_attn.ir.arithmetic import Number
@@ -77,7 +76,7 @@ class _Hiding:
             return [more and self.infinite(use) for more, use in zip(many, step.op.uses, strict=True)]
         if not OPS[step.box.kind].multiplies:
             return [False] * len(step.op.uses)
-        always = self.everywhere or not finite(self.graph, step.box)
+        always = self.everywhere or not OPS[step.box.kind].finite(self.graph, step.box)
         return [always or self.infinite(use) for use in step.op.uses]
 
     def infinite(self, use: Use) -> bool:

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import os
 import pathlib
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -16,16 +17,25 @@ import warnings
 
 CPP_REALS = {"float32": ("float", "sgemm_"), "float64": ("double", "dgemm_")}  # C++ type and BLAS product by dtype
 CPP_DTYPES = {"float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32"}  # in kernels
+# The parts of -ffast-math that keep infinity and NaN; as a whole, it makes some compilers link code that changes how
+# the process that loads the library rounds subnormal numbers.
 CPP_FLAGS = (
-    "-std=c++17", "-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fopenmp",
-    "-mprefer-vector-width=512", "-fPIC", "-shared",
+    "-std=c++17", "-O3", "-fno-math-errno", "-fassociative-math", "-freciprocal-math", "-fno-signed-zeros",
+    "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip
+CPP_WIDE = "-mprefer-vector-width=512"  # on x86
 CPP_LOADED: dict = {}  # key of text and dtype: the library; the reason why there is none; None once that was said
 
 
 def cpp_compiler() -> str | None:
     """The C++ compiler: $CXX, otherwise g++ or clang++; None if there is none."""
     return shutil.which(os.environ.get("CXX") or "g++") or shutil.which("clang++")
+
+
+def cpp_flags() -> list[str]:
+    """The compiler's flags: for this processor, unless $CXXFLAGS, which come last, name another one."""
+    wide = [CPP_WIDE] if os.uname().machine in ("x86_64", "i686") else []
+    return [*CPP_FLAGS, "-march=native", *wide, *shlex.split(os.environ.get("CXXFLAGS", ""))]
 
 
 def reason_against_cpp() -> str:
@@ -58,8 +68,8 @@ def cpp_folder() -> pathlib.Path:
 
 
 def cpp_key(text: str, dtype: str) -> str:
-    """The name of a library: a hash of its text, dtype, flags, processor and torch."""
-    parts = [text, dtype, *CPP_FLAGS, cpp_processor(), str(torch_libraries())]
+    """The name of a library: a hash of its text, dtype, compiler, flags, processor and torch."""
+    parts = [text, dtype, os.environ.get("CXX", ""), *cpp_flags(), cpp_processor(), str(torch_libraries())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
@@ -106,7 +116,7 @@ def cpp_compiled(text: str, dtype: str) -> pathlib.Path:
         source.write_text(text, encoding="utf-8")
         names = [f"-DREAL={real}", f"-DGEMM={gemm}"]
         libraries = ["-L", str(torch_libraries()), "-ltorch_cpu"]
-        run = [str(cpp_compiler()), *CPP_FLAGS, *names, str(source), "-o", str(made), *libraries]
+        run = [str(cpp_compiler()), *cpp_flags(), *names, str(source), "-o", str(made), *libraries]
         done = subprocess.run(run, capture_output=True, text=True, check=False)
         if done.returncode:
             kept = cpp_folder() / f"{cpp_key(text, dtype)}.failed.cpp"

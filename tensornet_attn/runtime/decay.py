@@ -5,6 +5,7 @@ Queries read it with the factor exp(a - low), which is at most the decay of the 
 number per query and key, or one per feature (w of them: 1, or the number of features).
 """
 
+import functools
 import math
 
 import torch
@@ -58,9 +59,9 @@ def decay_attention(
         least = torch.where(least < torch.finfo(b.dtype).max, least, 0)  # no visible key: any finite value
         least = F.pad(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
         terms = [(q, k, a - a.detach() + least, b, *own)]  # no exp(a - b) that matters is above 1
-    return added_reads(
-        own_reads if len(terms[0]) > 4 else reads or decay_reads, terms, v, eps, normalize, causal, chunk
-    )
+    reads = reads or decay_reads
+    reads = functools.partial(own_reads, reads) if len(terms[0]) > 4 else reads
+    return added_reads(reads, terms, v, eps, normalize, causal, chunk)
 
 
 def hidden_apart(seen: Tensor, q: Tensor, k: Tensor, a=None, b=None, own=None) -> tuple[Tensor, ...]:
@@ -72,12 +73,12 @@ def hidden_apart(seen: Tensor, q: Tensor, k: Tensor, a=None, b=None, own=None) -
 
 
 def own_reads(
-    terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
+    reads, terms: list[tuple[Tensor, ...]], v: Tensor, causal: bool, chunk: int, rows: bool
 ) -> list[tuple[Tensor, Tensor]]:
-    """`decay_reads` of one term (q, k, a, b, c), q and k ones: of the keys before the query's own, and of that one."""
+    """`reads` of one term (q, k, a, b, c), q and k ones: of the keys before the query's own, and of that one."""
     ((q, k, a, b, c),) = terms
     n, wide = q.shape[-2], torch.promote_types(q.dtype, torch.float32)
-    before = decay_reads([(q, at_next(k, 0), a, at_next(b, torch.inf))], at_next(v, 0), causal, chunk, rows)
+    before = reads([(q, at_next(k, 0), a, at_next(b, torch.inf))], at_next(v, 0), causal, chunk, rows)
     pads = zip((v, b - c), (0, torch.inf), strict=True)
     v, b = (F.pad(x, (0, 0, n - x.shape[-2], 0), value=value) for x, value in pads)  # at the queries
     weight = q * exp((a - b).to(wide)).to(q.dtype)

@@ -14,6 +14,8 @@ from tensornet_attn.runtime.operations import own_name
 CPP_REGIONS: dict = {}  # name: CppRegion
 CGROUP = "/sys/fs/cgroup", "max", "current"  # of version 2
 CPP_SHARE = 4  # calls whose backward has not run save at most this part of the memory that is free without them
+STORED = 1 << 24  # bytes of tiles that a thread stores, if they hold enough queries: products of few rows are slow
+FEWEST_ROWS = 8
 
 
 class CppRegion:
@@ -24,15 +26,18 @@ class CppRegion:
     of each side, and whether programs share it. `masks`: places of mask and key mask, None if there is none, and the
     number of other legs of the mask. `result`: sizes before and after the query leg, and the order of legs for the
     caller. `programs`: their number for a block of one batch element; `maps`: the number of statistics of a row;
-    `gradients`: the operands, by place among these, that have one. `saves`: the number of tiles that a block
-    of a program can save for the backward, and the queries and keys of a tile. `memory`: the bytes that these may
-    take; None for a part of the free memory.
+    `gradients`: the operands, by place among these, that have one. `block`: the queries and keys of a tile.
+    `saves`: the number of tiles that a block of a program saves for the backward, None if the C++ can save none.
+    `stores`: forward and backward, the tiles of each block of keys that a thread stores, and the numbers of each key
+    that it holds besides. `memory`: the bytes that all this may take; None for a part of the free memory.
     """
 
-    def __init__(self, text, operands, masks, result, programs, maps, gradients, saves=(0, 1, 1), memory=None):
+    def __init__(
+        self, text, operands, masks, result, programs, maps, gradients, block, stores, saves=None, memory=None
+    ):
         self.text, self.operands, self.masks, self.result = text.strip(), operands, masks, result
         self.programs, self.maps, self.gradients = programs, maps, gradients
-        self.saves, self.memory = saves, memory
+        self.block, self.saves, self.stores, self.memory = block, saves, stores, memory
 
 
 def free_memory() -> int:
@@ -188,33 +193,66 @@ class CppCall:
         self.steps += steps
         self.take(keys, [0 if keys is None else self.m])
 
-    def run(self, name: str, more: list[Tensor | None], steps: list[int], seed: Tensor | None) -> None:
+    def run(
+        self, name: str, more: list[Tensor | None], steps: list[int], seed: Tensor | None, workers: tuple[int, int]
+    ) -> None:
+        """Calls the function `name`."""
         dtype = str(self.dtype).removeprefix("torch.")
         library = cpp_library(self.region.text, dtype)
         if library is None:  # known only now: tracing compiles nothing
             raise RuntimeError(f"C++ kernels for {dtype} cannot be compiled; use backend='torch'.")
         function = getattr(library, f"region_{name}")
+        function.restype = ctypes.c_bool
         pointers, steps = [*self.tensors, *more], [*self.steps, *steps]
-        function(
-            (ctypes.c_long * 3)(self.n, self.m, self.count),
+        (threads, height), every = workers, torch.get_num_threads()
+        if threads < every:  # BLAS, called by one thread, would take all
+            torch.set_num_threads(threads)
+        enough = function(
+            (ctypes.c_long * 4)(self.n, self.m, self.count, height),
             (ctypes.c_void_p * len(pointers))(*(None if x is None else x.data_ptr() for x in pointers)),
             (ctypes.c_long * len(steps))(*steps),
-            torch.get_num_threads(),
+            threads,
             ctypes.c_ulong(0 if seed is None else seed.item()),
             ctypes.c_bool(self.training),
         )
+        if threads < every:
+            torch.set_num_threads(every)
+        if not enough:
+            raise MemoryError(
+                f"C++ kernels find no memory for the tiles of {threads} threads and {self.m} keys; free "
+                "some memory, or compute with fewer threads (torch.set_num_threads)."
+            )
+
+    def workers(self, name: str, whole: bool) -> tuple[int, int]:
+        """The threads, and the queries of a block, that memory suffices for; `whole`: all queries of a block."""
+        threads, (queries, keys) = torch.get_num_threads(), self.region.block
+        tiles, held = self.region.stores[name == "backward"]
+        length, size = -(-self.m // keys) * keys, self.dtype.itemsize
+        row, own = tiles * length * size, held * length * size  # bytes of a query of a thread, and of a thread
+        if tiles and not whole:
+            queries = min(queries, max(FEWEST_ROWS, STORED // row // FEWEST_ROWS * FEWEST_ROWS))
+        if threads * (own + queries * row) <= (STORED if self.region.memory is None else self.region.memory):
+            return threads, queries
+        most = self.most()
+        threads = max(1, min(threads, most // (own + queries * row)))
+        if threads == 1 and tiles and not whole:
+            queries = max(1, min(queries, (most - own) // row))
+        return threads, queries
+
+    def most(self) -> int:
+        """The bytes that saved or stored tiles may take."""
+        if self.region.memory is not None:
+            return self.region.memory
+        return (free_memory() + Held.total) // CPP_SHARE - Held.total
 
     def room(self) -> Tensor | None:
-        """Memory for the products that the forward saves; None if it would take too much."""
-        tiles, queries, keys = self.region.saves
-        blocks = -(-self.n // queries) * -(-self.m // keys)
-        size = self.count * self.region.programs * tiles * blocks * queries * keys
-        if not size:
+        """Memory for the products that the forward saves; None if it would take too much, or blocks are not whole."""
+        queries, keys = self.region.block
+        if self.workers("backward", False)[1] < queries:
             return None
-        most = self.region.memory
-        if most is None:
-            most = (free_memory() + Held.total) // CPP_SHARE - Held.total
-        if size * self.dtype.itemsize > most:
+        blocks = -(-self.n // queries) * -(-self.m // keys)
+        size = self.count * self.region.programs * (self.region.saves or 0) * blocks * queries * keys
+        if not size or size * self.dtype.itemsize > self.most():
             return None
         try:
             return torch.empty(size, dtype=self.dtype)
@@ -223,13 +261,14 @@ class CppCall:
 
     def optional(self, saved: Tensor | None) -> list[Tensor | None]:
         """The argument for saved products, if the C++ takes one."""
-        return [saved] if self.region.saves[0] else []
+        return [] if self.region.saves is None else [saved]
 
     def gradients(
         self, out: Tensor, rows: Tensor, saved: Tensor | None, gradient: Tensor, seed: Tensor | None
     ) -> dict[int, Tensor]:
         """The gradients by place among the operands of `blockwise`."""
-        threads, made, steps = torch.get_num_threads(), list[Tensor](), list[int]()
+        workers, made, steps = self.workers("backward", saved is not None), list[Tensor](), list[int]()
+        threads = workers[0]
         for number in self.region.gradients:
             _, _, sizes, heads, sides, shared = self.region.operands[number]
             x = self.tensors[number]
@@ -241,7 +280,7 @@ class CppCall:
             own = made[-1].stride()[1:]
             lead = x.ndim - heads - len(sides)
             steps += [made[-1].stride(0) if copies > 1 else 0, *([*own] if batched else [0, *own[lead:]])]
-        self.run("backward", [out, rows, *self.optional(saved), gradient.contiguous(), *made], steps, seed)
+        self.run("backward", [out, rows, *self.optional(saved), gradient.contiguous(), *made], steps, seed, workers)
         found = {}
         for number, copies in zip(self.region.gradients, made, strict=True):
             place, order, *_ = self.region.operands[number]
@@ -264,7 +303,7 @@ def cpp_forward(
     out, rows = cpp_shapes(name, operands, call)
     made = CppCall(name, operands, call)
     saved = made.room() if saves else None
-    made.run("forward", [out, rows, *made.optional(saved)], [], seed)
+    made.run("forward", [out, rows, *made.optional(saved)], [], seed, made.workers("forward", saved is not None))
     return out, rows, saved
 
 

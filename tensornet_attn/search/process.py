@@ -47,7 +47,6 @@ class Identity:
 
 
 def identity() -> Identity:
-    """The identity of this process."""
     return Identity(host(), os.getpid(), _began(os.getpid()) or "")
 
 

@@ -57,8 +57,6 @@ def _errors(problems: Iterable[Problem]) -> list[Problem]:
 
 
 class _Reading:
-    """Reads one document."""
-
     def __init__(self, document: Document, reporter: Reporter):
         self.document, self.reporter, self.data = document, reporter, document.data
         self.bases: dict[str, Design] = {}

@@ -70,7 +70,6 @@ class Sketch:
     key: str | None
 
     def copy(self) -> Sketch:
-        """An independent copy."""
         own: dict[str, Any] = {name: dict(part) for name, part in vars(self).items() if isinstance(part, dict)}
         return replace(self, **own)
 
@@ -170,7 +169,6 @@ class Sketch:
         self.step = {name: with_uses(step, change) for name, step in self.step.items()}
 
     def rename(self, new: Mapping[str, str]) -> None:
-        """Renames steps."""
         self.change_uses(lambda use: Use(new.get(use.name, use.name), use.legs))
         renamed = (replace(step, name=new.get(name, name)) for name, step in self.step.items())
         self.step = {step.name: step for step in renamed}
@@ -207,12 +205,10 @@ def on_a_copy(change: Callable[..., None]) -> Callable[..., Sketch | None]:
 
 
 def product(*factors: Use, times: Arith = ONE) -> Contraction:
-    """A contraction of one term."""
     return Contraction((Term(times, factors),))
 
 
 def added(*products: Iterable[Use]) -> Contraction:
-    """A sum of products."""
     return Contraction(tuple(Term(ONE, tuple(factors)) for factors in products))
 
 
@@ -375,7 +371,6 @@ def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Wire
 
 
 def slot_of(use: Use, leg: str) -> Slot:
-    """The slot of a leg of a use."""
     return use.name, use.legs.index(leg)
 
 

@@ -141,7 +141,6 @@ class Store:
         self.optuna.set_user_attr(f"{EXHAUSTED}/{arm}", min(slot, self.exhausted.get(arm, slot)))
 
     def close(self) -> None:
-        """Closes all connections."""
         self.storage.remove_session()
         self.storage._backend.engine.dispose()
 

@@ -167,7 +167,6 @@ def _limit(least: float, most: float) -> dict[str, float]:
 
 
 def yaml_of(study: Study) -> str:
-    """A study as the text of a study file."""
     return dump(study_data(study))
 
 

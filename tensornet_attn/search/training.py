@@ -112,7 +112,6 @@ def latency(job: Job) -> float:
 
 
 def compute(job: Job) -> Any:
-    """Runs a job and returns its value."""
     torch.set_num_threads(job.study.threads)
     return JOBS[job.kind](job)
 

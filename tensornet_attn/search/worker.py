@@ -70,7 +70,6 @@ def still_open(
 
 
 def complete(study: Study, finished: Sequence[Trial], exhausted: Mapping[str, int]) -> bool:
-    """Whether all slots are finished."""
     return not still_open(study, finished, (), exhausted)
 
 

@@ -120,7 +120,6 @@ class Document:
         self.values |= {path: place for path, place in other.values.items() if belongs(path)}
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a misspelt section."""
         self.data = {new if key == old else key: value for key, value in self.data.items()}
         self.keys = {_renamed(path, old, new): place for path, place in self.keys.items()}
         self.values = {_renamed(path, old, new): place for path, place in self.values.items()}

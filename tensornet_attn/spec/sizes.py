@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 
 from tensornet_attn import limits
@@ -143,23 +144,18 @@ class Sizes:
         declared = {*self.legs, *self.settings}
         self.trees = {name: with_constants(tree, declared) for name, tree in self.trees.items()}
         waiting = {name: {n.name for n in names(tree)} for name, tree in self.trees.items()}
-        self.used.update(used for uses in waiting.values() for used in uses)
-        users: dict[str, list[str]] = {}
-        for name, uses in waiting.items():
-            for used in uses:
-                users.setdefault(used, []).append(name)
+        self.used.update(*waiting.values())
+        for name in waiting:
             self._unknown(name)
-        ready = deque(name for name, uses in waiting.items() if not uses & waiting.keys())
-        done: set[str] = set()
-        while ready:
-            name = ready.popleft()
-            self._value(name)
-            done.add(name)
-            for user in users.get(name, ()):
-                waiting[user].discard(name)
-                if not waiting[user] & waiting.keys() and user not in done:
-                    ready.append(user)
-        self._circles({name: waiting[name] & waiting.keys() for name in waiting if name not in done})
+        order = TopologicalSorter({name: uses & waiting.keys() for name, uses in waiting.items()})
+        with suppress(CycleError):
+            order.prepare()
+        while ready := order.get_ready():
+            for name in ready:
+                self._value(name)
+                del waiting[name]
+            order.done(*ready)
+        self._circles({name: uses & waiting.keys() for name, uses in waiting.items()})
 
     def missing(self, name: str, besides: str = "", settings: bool = True) -> str:
         """The hint for an undeclared name: similar legs, and `settings`. A name that it suggests counts as used.

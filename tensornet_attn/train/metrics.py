@@ -118,7 +118,6 @@ def _bar(name: str, steps: int, done: int) -> Iterator[Tell]:
 
 
 def say(text: str) -> None:
-    """Writes a line to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 

@@ -143,7 +143,7 @@ def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.M
     assert run("explain", "mhsa", "--device", "this").code == 1
     rates = json.loads(run("doctor", "--json").out)["rates"]
     assert rates["this"] == (
-        "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about half a minute."
+        "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about 20 seconds."
     )
     assert rates["cpu"].endswith(" ago by 'tensornet-attn doctor --calibrate'")
     table = replace(shipped(), machine=machine(1), measured=date.today().isoformat())
@@ -157,6 +157,13 @@ def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.M
     assert run("doctor", "--calibrate", "-o", str(tmp_path / "other.json")).code == 0
     assert read(tmp_path / "other.json") == table
     assert run("doctor", "-o", "x.json").code == 2
+    first, *others = table.efficiency
+    monkeypatch.setattr(
+        calibrate, "calibrate", lambda: replace(table, efficiency=(replace(first, forward=20.0), *others))
+    )
+    assert run("doctor", "--calibrate").err == (
+        f"warning: the efficiency of '{first.kind}' is at its bound; measure again on an idle machine.\n"
+    )
 
 
 def test_doctor(run) -> None:

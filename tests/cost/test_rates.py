@@ -54,7 +54,7 @@ def test_not_measured() -> None:
     with pytest.raises(ta.InputError) as error:
         device_named("this")
     assert str(error.value) == (
-        "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about half a minute."
+        "this machine has not been measured; run 'tensornet-attn doctor --calibrate', which takes about 20 seconds."
     )
 
 

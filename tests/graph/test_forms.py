@@ -12,7 +12,8 @@ import tensornet_attn as ta
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.attention import Map, Normalize, Reduce, Score, Softmax, Terms, attentions, score_of
 from tensornet_attn.graph.model import Use
-from tensornet_attn.graph.recurrence import recurrences, reductions
+from tensornet_attn.graph.recurrence import erases
+from tests.forms import recurrences, reductions
 from tests.random_design import random_design
 from tests.shipped import graph_of
 
@@ -43,10 +44,12 @@ def test_the_fields_say_what_the_diagram_says() -> None:
                 for uses, query, key in (*sides, (term.pairwise, True, True)):
                     assert all((graph.query in use.legs, graph.key in use.legs) == (query, key) for use in uses)
             assert len(found.readers) == sum(use.name == name for _, use in graph.uses())
-        for form in recurrences(graph).values():
+        for form in recurrences(graph):
             assert {*form.heads, *form.mixed} <= {*form.box.legs}
             assert (
-                form.value is None or {*form.own} == {*form.value.legs} - {*form.box.legs} - {graph.key} or form.erase
+                form.value is None
+                or {*form.own} == {*form.value.legs} - {*form.box.legs} - {graph.key}
+                or erases(form.box)
             )
 
 

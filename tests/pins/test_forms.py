@@ -11,8 +11,9 @@ from typing import Any
 import tensornet_attn as ta
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.attention import Attention, Reader, ScoreTerm
-from tensornet_attn.graph.recurrence import Recurrence, linear, reductions
+from tensornet_attn.graph.recurrence import Recurrence, erases, linear
 from tests.decay_designs import DECAYS
+from tests.forms import reductions
 from tests.pins.pinned import Pinned
 from tests.random_design import random_design
 from tests.shipped import graph_of
@@ -104,8 +105,9 @@ def _recurrence(form: Recurrence) -> str:
     parts += [f"value {form.value.name}"] if form.value else []
     parts += [f"{name} {' '.join(legs)}" for name in ("heads", "mixed", "own") if (legs := getattr(form, name))]
     parts += [f"decay {decay.box.name}" for decay in form.decays]
-    parts += [f"fades by {form.fades.name}"] if form.fades else []
-    return ", ".join([*parts, *(["erase"] if form.erase else [])])
+    operands = dict(form.box.box.operands) if form.box.box is not None else {}
+    parts += [f"fades by {operands['decay'].name}"] if "decay" in operands else []
+    return ", ".join([*parts, *(["erase"] if erases(form.box) else [])])
 
 
 def _term(term: ScoreTerm) -> str:

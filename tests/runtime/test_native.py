@@ -241,3 +241,10 @@ def test_half_precision_is_computed_in_float32(calls: list[str], dtype: torch.dt
     assert y.dtype == dtype
     assert torch.autograd.grad(y.sum(), made.Wk)[0].dtype == dtype
     assert len(calls) == 1
+
+
+def test_subnormal_numbers_of_the_process_stay(calls: list[str]) -> None:
+    made, x = layer(), torch.tensor([1e-310], dtype=F64)
+    made(inputs()[0])
+    assert calls
+    assert (x * 1).item() == 1e-310

@@ -23,9 +23,9 @@ DTYPES = tuple(NEAR)
 # These divide by numbers near zero, which rounding moves by any factor; in float16, others decide ties, or the sign of
 # a number near zero, in another way.
 DTYPES_OF = dict.fromkeys(("fmm3", "fmm3_causal", "linear3", "mhsa_poly"), 1)
-DTYPES_OF |= dict.fromkeys(("mgk_hard", "smgk_hard", "gfish_release"), 2)
+DTYPES_OF |= dict.fromkeys(("gla", "mgk_hard", "smgk_hard", "gfish_release"), 2)
 # Nothing of these has kernels, whatever the sizes.
-BY_TORCH = "lfish hard_lfish glfish hard_glfish hgrn rg_lru mamba1 mingru rwkv4 stick_breaking cope".split()
+BY_TORCH = "lfish hard_lfish glfish hard_glfish hgrn rg_lru mamba1 mingru stick_breaking cope".split()
 PICKED = [  # name, length, width, dtype
     (name, LENGTHS[(i + j) % 4], WIDTHS[j], DTYPES[(2 * i + j) % DTYPES_OF.get(name, 3)])
     for i, name in enumerate(ATTENTION)

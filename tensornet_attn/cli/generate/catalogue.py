@@ -67,7 +67,6 @@ class Entry:
 
     @cached_property
     def text(self) -> str:
-        """The content of the file."""
         return self.path.read_text(encoding="utf-8") if self.path else ""
 
     @cached_property

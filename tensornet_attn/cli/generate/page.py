@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,7 @@ def kernels_of_designs(catalogue: Catalogue) -> str:
 
 def parity_page() -> str:
     """docs/parity.md: the layers of other packages beside designs. Raises MissingPartError without a package."""
-    from tensornet_attn.parity import LAYERS, compare, version_of
+    from tensornet_attn.parity import LAYERS, compare
 
     shipped, packages = set(compiler.list_designs()), dict[str, list[tuple[str, ...]]]()
     for layer in LAYERS:
@@ -187,7 +188,7 @@ def parity_page() -> str:
         shown += ", changed" if layer.reading is not None and layer.reading.extra else ""
         figures = (f"{number:.0e}" if number else "0" for number in (found.output, found.gradients, found.back))
         packages.setdefault(layer.package, []).append((code(layer.name), shown, *figures, layer.single, found.plan))
-    titles = {name: f"{name} {version_of(name)}" for name in packages}
+    titles = {name: f"{name} {metadata.version(name)}" for name in packages}
     return template("parity.md.jinja").render(packages=packages, titles=titles, columns=PARITY, count=len(LAYERS))
 
 

@@ -163,8 +163,9 @@ def _decayed(width: int, dtype: torch.dtype) -> Iterator[Tensor]:
     from tensornet_attn.runtime.triton.kernels.decayed import triton_decay_reads
 
     q, k, v = _leaves(3, 1, ROWS, width, dtype=dtype)
-    a, b = _leaves(2, 1, ROWS, 1, dtype=torch.promote_types(dtype, torch.float32))
-    yield triton_decay_reads([(q, k, a, b)], v, True, 64, False)[0][0]
+    for rates in (1, width):
+        a, b = _leaves(2, 1, ROWS, rates, dtype=torch.promote_types(dtype, torch.float32))
+        yield triton_decay_reads([(q, k, a, b)], v, True, 64, False)[0][0]
 
 
 def _delta(width: int, dtype: torch.dtype) -> Iterator[Tensor]:

@@ -58,25 +58,25 @@ def backward(region: RegionText, made: Gradients) -> str:
         if leaf.op == "load" and leaf.axes != region.program.pair:
             flush(region, text, leaf, d, sums)
     stored = [f"{region.operands[number]}_grad" for number in dict.fromkeys(leaf.data[0] for leaf, _ in leaves)]
+    maps = f"real* sums = arena.take({max(region.maps, 1)} * QUERIES);"
     fill = [f"fill(sums, {region.maps} * QUERIES, 0);"] if made.maps else []
     lines = [
         *region.opening(["out", "lse", *region.optional, "gradient"], stored),
         *gradient_steps(region, [leaf.data[0] for leaf, _ in leaves]),
         "#pragma omp parallel num_threads(threads)",
         "{",
-        "  Arena arena;",
-        f"  real* sums = arena.take({max(region.maps, 1)} * QUERIES);",
-        *indented([*(line for one in passes for line in one.buffers), *sums.buffers, *region.turned_buffers()]),
+        *indented(region.arena([maps, *(line for one in passes for line in one.buffers), *sums.buffers])),
         "  const long worker = omp_get_thread_num(), workers = omp_get_num_threads(), tasks = groups * blocks;",
         "  const bool whole = groups >= threads;",
         "  long task = whole ? groups * worker / workers * blocks : tasks * worker / workers;",
-        "  const long end = whole ? groups * (worker + 1) / workers * blocks : tasks * (worker + 1) / workers;",
+        "  const long last_task = whole ? groups * (worker + 1) / workers * blocks : tasks * (worker + 1) / workers;",
+        "  const long end = enough ? last_task : 0;",
         "  while (task < end) {",
         "    const long pair = task / blocks;",
         *indented(indented([*region.bases(), *region.turn(), *sums.zero_keys])),
         "    for (const long last = tl::minimum(end, (pair + 1) * blocks); task < last; ++task) {",
-        "      const long first = (task % blocks) * QUERIES;",
-        "      const long rows = tl::minimum(QUERIES, query_end - first);",
+        "      const long first = (task % blocks) * height;",
+        "      const long rows = tl::minimum(height, query_end - first);",
         *indented(indented(indented([*sums.zero_rows, *fill, *before]))),
         *indented(indented(indented([*(line for one in passes for line in one.loop), *sums.add_rows]))),
         "    }",
@@ -101,6 +101,8 @@ def totals(region: RegionText, made: Gradients, text: Lines, leaves: Leaves, sum
         sums.buffers.append(f"real* total_{number} = arena.take({count} * {length}{width});")
         zero = sums.zero_rows if query in total.axes else sums.zero_keys
         zero.append(f"fill(total_{number}, {count} * {length}{width}, 0);")
+        if query not in total.axes:
+            region.held += count * region.width(total.axes)
         begin = "start" if key in total.axes else "place" if {*program.relative} & {*total.axes} else "0"
         add(text, part, Target(partial(total_at, places, total, f"{length}{width}", f"{begin}{width}"), ld_of(total)))
 

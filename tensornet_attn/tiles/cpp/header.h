@@ -2,7 +2,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#ifdef _OPENMP
 #include <omp.h>
+#else
+inline int omp_get_thread_num() { return 0; }
+inline int omp_get_num_threads() { return 1; }
+#endif
 #include <type_traits>
 #include <vector>
 #include <initializer_list>
@@ -18,6 +23,24 @@ template <int mode> using Mode = std::integral_constant<int, mode>;
 extern "C" void GEMM(const char*, const char*, const int*, const int*, const int*, const real*, const real*,
                        const int*, const real*, const int*, const real*, real*, const int*);
 
+inline unsigned bits_of(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
+inline float float_of(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+// log of a normal positive number, given its bits, divided by 2 ** less.
+inline float log_of_bits(unsigned bits, int less) {
+  const int power = (int)(bits - 0x3f3504f3u) >> 23;  // the rest is between sqrt(1 / 2) and sqrt(2)
+  const float m = float_of(bits - ((unsigned)power << 23)) - 1.f, e = (float)(power - less);
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  return m + (m * m * (p * m - 0.5f) + -2.12194440e-4f * e) + 0.693359375f * e;
+}
+
 namespace tl {
 template <class A, class B> inline auto maximum(A a, B b) { using C = decltype(a + b); return C(a) > C(b) ? C(a) : C(b); }
 template <class A, class B> inline auto minimum(A a, B b) { using C = decltype(a + b); return C(a) < C(b) ? C(a) : C(b); }
@@ -28,37 +51,40 @@ inline double log(double x) { return std::log(x); }
 // As exp_of: a loop over it becomes vectors, which one over std::log does only if no number is infinite.
 inline float log(float x) {
   const bool tiny = x < 1.17549435e-38f;
-  union { float f; int i; } bits;
-  bits.f = tiny ? x * 8388608.f : x;
-  int power = (bits.i >> 23) - (tiny ? 149 : 126);
-  bits.i = (bits.i & 0x007fffff) | 0x3f000000;
-  const bool low = bits.f < 0.707106781f;
-  power -= low;
-  const float m = (low ? bits.f + bits.f : bits.f) - 1.f, e = (float)power;
-  float p = 7.0376836292e-2f;
-  p = p * m - 1.1514610310e-1f;
-  p = p * m + 1.1676998740e-1f;
-  p = p * m - 1.2420140846e-1f;
-  p = p * m + 1.4249322787e-1f;
-  p = p * m - 1.6668057665e-1f;
-  p = p * m + 2.0000714765e-1f;
-  p = p * m - 2.4999993993e-1f;
-  p = p * m + 3.3333331174e-1f;
-  const float found = m + (m * m * (p * m - 0.5f) + -2.12194440e-4f * e) + 0.693359375f * e;
+  const float found = log_of_bits(bits_of(tiny ? x * 8388608.f : x), tiny ? 23 : 0);
   return x > 0 ? (x < INFINITY ? found : x) : x == 0 ? -INFINITY : NAN;
 }
 inline real sin(real x) { return std::sin(x); }
 inline real cos(real x) { return std::cos(x); }
 }
 
+// Subnormal numbers, which processors are slow with, are 0 in a worker while it computes.
+#if defined(__SSE__)
+struct Flush {
+  unsigned before = __builtin_ia32_stmxcsr();
+  Flush() { __builtin_ia32_ldmxcsr(before | 0x8040); }
+  ~Flush() { __builtin_ia32_ldmxcsr(before); }
+};
+#elif defined(__aarch64__)
+struct Flush {
+  unsigned long before;
+  Flush() { __asm__ volatile("mrs %0, fpcr" : "=r"(before)); __asm__ volatile("msr fpcr, %0" : : "r"(before | 1ul << 24)); }
+  ~Flush() { __asm__ volatile("msr fpcr, %0" : : "r"(before)); }
+};
+#else
+struct Flush {};
+#endif
 struct Arena {
+  Flush flush;
   std::vector<void*> taken;
+  bool enough = true;
   unsigned char seen[@MASKS@ * KEYS];
   real rows[@ROWS@][KEYS + 64];
   real* row(int place) { return rows[place]; }
   real* take(long count) {
     void* found = std::aligned_alloc(64, ((count * sizeof(real) + 63) / 64 + 1) * 64);
     taken.push_back(found);
+    enough &= found != nullptr;
     return (real*)found;
   }
   ~Arena() { for (void* one : taken) std::free(one); }
@@ -126,7 +152,7 @@ template <int mode, class A, class B> inline real where_seen(bool seen, A x, B o
 struct Random { unsigned x[4]; };
 inline Random philox(unsigned a, unsigned b, unsigned c, unsigned d, unsigned long seed) {
   unsigned k = (unsigned)seed, l = (unsigned)(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 7; ++round) {  // which pass BigCrush (Salmon et al., SC 2011, table 2)
     const unsigned long p = 0xD2511F53ul * a, q = 0xCD9E8D57ul * c;
     const unsigned next_a = (unsigned)(q >> 32) ^ b ^ k, next_c = (unsigned)(p >> 32) ^ d ^ l;
     b = (unsigned)q; d = (unsigned)p; a = next_a; c = next_c;
@@ -141,13 +167,27 @@ inline const real* keep_row(real* to, long keys, real probability, unsigned long
   real own[4][(KEYS + 3) / 4];
   #pragma omp simd
   for (long t = 0; t < part; ++t) {
-    const Random drawn = philox((unsigned)(start + t), (unsigned)query, (unsigned)lead, (unsigned)stream, seed);
-    for (int q = 0; q < 4; ++q) own[q][t] = drawn.x[q] >= least ? scale : real(0);
+    const Random r = philox((unsigned)(start + t), (unsigned)query, (unsigned)lead, (unsigned)stream, seed);
+    own[0][t] = r.x[0] >= least ? scale : real(0);  // an inner loop would keep the outer one from becoming vectors
+    own[1][t] = r.x[1] >= least ? scale : real(0);
+    own[2][t] = r.x[2] >= least ? scale : real(0);
+    own[3][t] = r.x[3] >= least ? scale : real(0);
   }
   for (int q = 0; q < 4; ++q) for (long t = 0; t < part && q * part + t < keys; ++t) to[q * part + t] = own[q][t];
   return to;
 }
 inline real dropped(real x, const real* row, long j) { return row ? (row[j] != 0 ? x * row[j] : real(0)) : x; }
+struct Gaussians { float x, y; };
+// Two Gaussian numbers by Box and Muller's method. All is arithmetic that becomes vectors, unlike std::log and std::cos.
+inline Gaussians gaussians(unsigned u, unsigned v) {
+  const float log = log_of_bits(bits_of(((float)(int)(u >> 8) + 0.5f) * 5.9604645e-8f), 0);
+  const float radius = std::sqrt(log < 0 ? -log : 0.f);  // divided by sqrt(2), as the sums of sine and cosine below
+  const float x = (float)(int)(v << 2) * (0.78539816339f / 2147483648.f), z = x * x;  // between -pi / 4 and pi / 4
+  const float sine = x * (1.f + z * (-1.6666654611e-1f + z * (8.3321608736e-3f + z * -1.9515295891e-4f)));
+  const float cosine = 1.f + z * (-0.5f + z * (4.1666645683e-2f + z * (-1.3887316255e-3f + z * 2.4433157118e-5f)));
+  const float a = radius * (cosine - sine), b = radius * (cosine + sine);  // cosine and sine of x + pi / 4
+  return {float_of(bits_of(a) ^ (v & 0x80000000u)), float_of(bits_of(b) ^ (v << 1 & 0x80000000u))};
+}
 inline void noise(real* to, long keys, const real* given, bool drawn, real std, unsigned long seed, long lead, int stream, long query, long start) {
   if (given) { std::memcpy(to, given, keys * sizeof(real)); return; }
   if (!drawn) { for (long j = 0; j < keys; ++j) to[j] = 0; return; }
@@ -156,11 +196,8 @@ inline void noise(real* to, long keys, const real* given, bool drawn, real std, 
   #pragma omp simd
   for (long t = 0; t < part; ++t) {
     const Random r = philox((unsigned)(start + t), (unsigned)query, (unsigned)lead, (unsigned)stream, seed);
-    const float scale = 2.3283064e-10f;
-    const float u = ((float)(r.x[0] >> 8) + 0.5f) * 5.9604645e-8f, v = ((float)(r.x[2] >> 8) + 0.5f) * 5.9604645e-8f;
-    const float a = std::sqrt(-2 * std::log(u)), b = std::sqrt(-2 * std::log(v));
-    const float s = 6.2831853f * scale * (float)r.x[1], z = 6.2831853f * scale * (float)r.x[3];
-    own[0][t] = a * std::cos(s); own[1][t] = a * std::sin(s); own[2][t] = b * std::cos(z); own[3][t] = b * std::sin(z);
+    const Gaussians a = gaussians(r.x[0], r.x[1]), b = gaussians(r.x[2], r.x[3]);
+    own[0][t] = a.x; own[1][t] = a.y; own[2][t] = b.x; own[3][t] = b.y;
   }
   for (int q = 0; q < 4; ++q) for (long t = 0; t < part && q * part + t < keys; ++t) to[q * part + t] = std * own[q][t];
 }
@@ -255,21 +292,22 @@ inline long next_block(long start, long begin, long middle) {
 }
 inline void fill(real* to, long count, real value) { for (long i = 0; i < count; ++i) to[i] = value; }
 // The sums of a row up to each key, or from each key on, after what the blocks before it add up to; returns the last one.
-template <bool reverse> inline real running(real* to, long keys, real sum) {
-  if constexpr (reverse) {
-    #pragma omp simd reduction(inscan, +:sum)
-    for (long j = 0; j < keys; ++j) {
-      sum += to[keys - 1 - j];
-      #pragma omp scan inclusive(sum)
-      to[keys - 1 - j] = sum;
-    }
-  } else {
-    #pragma omp simd reduction(inscan, +:sum)
-    for (long j = 0; j < keys; ++j) {
-      sum += to[j];
-      #pragma omp scan inclusive(sum)
-      to[j] = sum;
-    }
+// Two functions, because clang refuses scans in templates.
+inline real running_on(real* to, long keys, real sum) {
+  #pragma omp simd reduction(inscan, +:sum)
+  for (long j = 0; j < keys; ++j) {
+    sum += to[j];
+    #pragma omp scan inclusive(sum)
+    to[j] = sum;
+  }
+  return sum;
+}
+inline real running_back(real* to, long keys, real sum) {
+  #pragma omp simd reduction(inscan, +:sum)
+  for (long j = 0; j < keys; ++j) {
+    sum += to[keys - 1 - j];
+    #pragma omp scan inclusive(sum)
+    to[keys - 1 - j] = sum;
   }
   return sum;
 }

@@ -213,7 +213,7 @@ class Lines(Pass):
             f"{self.carries.setdefault(node, f'carried_{self.name[node]}')}[{self.flat(node.heads, env)} * QUERIES + i]"
         )
         made = self.loop([node.args[0]], [env], ["to[j] = {x};"], target)
-        return [*made, f"{at} = running<{str(reverse).lower()}>({target}, keys, {at});"]
+        return [*made, f"{at} = running_{'back' if reverse else 'on'}({target}, keys, {at});"]
 
     def noise(self, node: Node, env: Env) -> list[str]:
         """The noise of a row: as it was given, drawn, or none."""
@@ -239,7 +239,7 @@ class Lines(Pass):
         """Where a saved tile is: all blocks of queries and keys of a tile of a program, then those of the next one."""
         many = sum(self.program.tiles(one.heads) for one in self.saved)
         tile = f"pair * {many} + {self.saved[node]} + {self.flat(node.heads, env)}"
-        return f"saved + ((({tile}) * blocks + first / QUERIES) * key_blocks + start / KEYS) * TILE"
+        return f"saved + ((({tile}) * blocks + first / height) * key_blocks + start / KEYS) * TILE"
 
     def product(self, node: Node, env: Env, to: str, ld: str, adds: str, alpha: str = "1") -> list[str]:
         """The call for a product."""

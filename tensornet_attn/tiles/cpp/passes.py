@@ -79,8 +79,11 @@ class Pass(Values):
     levels: dict[Node, dict[str, int]] = field(default_factory=dict)
 
     def unit(self, node: Node) -> str:
-        """The size of a tile."""
-        return "WIDE" if node.axes == self.wide else "TILE"
+        """The size of a tile; stored ones have as many rows as a block of the call."""
+        wide = node.axes == self.wide
+        if node in self.stored or node in self.given:
+            return "stored_wide" if wide else "stored_tile"
+        return "WIDE" if wide else "TILE"
 
     def columns(self, node: Node) -> str:
         """The size of a row."""

@@ -47,6 +47,8 @@ class RegionText:
     operands: tuple[str, ...] = field(init=False)
     places: Places = field(init=False)
     tiles: int = 0
+    stored: int = 0  # tiles of all blocks of keys that a worker stores in the function being printed
+    held: int = 0  # numbers of each key, or relative position, that it holds besides
     drawn: int = 1
     looks: int = 1
     turned: dict[int, Node] = field(default_factory=dict)  # operands that the function being printed transposes
@@ -61,6 +63,10 @@ class RegionText:
 
     def size(self, leg: str) -> int:
         return self.places.leg_size(leg)
+
+    def width(self, axes: Iterable[str]) -> int:
+        """The numbers of a row with these sides, as far as they have a size."""
+        return prod(self.size(leg) for axis in axes for leg in self.program.widths.get(axis, ()))
 
     @property
     def programs(self) -> list[str]:
@@ -124,8 +130,10 @@ class RegionText:
         return Printed(text, [*zeros, *self.over_keys([*stored, *lines], reverse, near_first)])
 
     def count(self, buffers: Iterable[Buffer]) -> None:
-        tiles = sum(one.count * {"TILE": 1, "WIDE": 2}.get(one.size, 0) for one in buffers)
-        self.tiles = max(self.tiles, tiles)
+        counts = {"TILE": 1, "WIDE": 2, "stored_tile": 1, "stored_wide": 2}
+        tiles = [(one.count * counts.get(one.size, 0), one.stored) for one in buffers]
+        self.tiles = max(self.tiles, sum(many for many, _ in tiles))
+        self.stored += sum(many for many, stored in tiles if stored)
 
     def over_keys(self, lines: list[str], reverse: bool, near_first: bool) -> list[str]:
         """Lines for each block of keys that some mask shows, in a variant that masks hide nothing of.
@@ -196,7 +204,7 @@ class RegionText:
 
     def opening(self, read: list[str], made: list[str]) -> list[str]:
         """The first lines of a function: lengths, operands, masks, and what it reads and makes besides."""
-        lines = ["const long query_end = size[0], key_end = size[1], batches = size[2];"]
+        lines = ["const long query_end = size[0], key_end = size[1], batches = size[2], height = size[3];"]
         lines += ["const long place_end = query_end + key_end - 1;"] if self.program.relative else []
         lines += [f"const long {leg}_programs = {self.places.programs_of(leg)};" for leg in self.programs]
         for axis, legs in self.program.widths.items():
@@ -218,14 +226,19 @@ class RegionText:
         for number, name in enumerate([*read, *made], many + 3):
             const = "" if name in made else "const "
             lines.append(f"{const}real* {name} = ({const}real*)pointer[{number}];")
-        lines.append(
-            "const long blocks = (query_end + QUERIES - 1) / QUERIES, key_blocks = (key_end + KEYS - 1) / KEYS;"
-        )
+        lines.append("const long blocks = (query_end + height - 1) / height, key_blocks = (key_end + KEYS - 1) / KEYS;")
+        lines.append("const long stored_tile = height * KEYS, stored_wide = height * SPAN;")
+        lines.append("bool enough = true;")
         lines.append("const long key_room = room(key_end);")
         lines += ["const long place_room = room(place_end);"] if self.program.relative else []
         lines.append("const bool turns = query_end >= TURNED;")
         lines.append(f"const long groups = batches{''.join(f' * {leg}_programs' for leg in self.programs)};")
         return lines
+
+    def arena(self, buffers: Iterable[str]) -> list[str]:
+        """The buffers of a worker; without memory for those of all workers, there are no tasks."""
+        wanting = ["if (!arena.enough) {", "  #pragma omp atomic write", "  enough = false;", "}"]
+        return ["Arena arena;", *buffers, *self.turned_buffers(), *wanting, "#pragma omp barrier"]
 
     @property
     def steps(self) -> int:
@@ -240,6 +253,7 @@ class RegionText:
             count, room = self.program.tiles(node.data[1]), self.room_of(node)
             found.append(f"long turned{number}_part = -1;")
             found.append(f"real* turned{number} = arena.take({count} * {node.axes[1]}_size * {room});")
+            self.held += count * self.width(node.axes[1:])
         return found
 
     def room_of(self, node: Node) -> str:
@@ -274,7 +288,9 @@ class RegionText:
         arguments = (
             "const long* size, void* const* pointer, const long* step, int threads, unsigned long seed, bool training"
         )
-        return "\n".join([f'extern "C" void {self.name}_{kind}({arguments}) {{', *indented(lines), "}"])
+        return "\n".join(
+            [f'extern "C" bool {self.name}_{kind}({arguments}) {{', *indented(lines), "  return enough;", "}"]
+        )
 
 
 def meets(area: Area) -> str:

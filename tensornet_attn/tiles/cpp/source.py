@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from tensornet_attn.graph.model import Graph, Step
@@ -30,6 +31,9 @@ class Region(RegionText):
     gradients: list[int] = field(default_factory=list)
     text: str = ""
     block: tuple[int, int] = BLOCKS[0]
+    stores: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # of a worker, forward and backward: `stored` and `held`
 
     def __post_init__(self) -> None:
         self.program = with_lookups(self.graph, with_factors_outside(self.program))
@@ -37,7 +41,12 @@ class Region(RegionText):
         made = self.of_variables(gradients(self.program))
         self.saved = saved_products(self.graph, self.program, made)
         self.gradients = [*dict.fromkeys(leaf.data[0] for leaf, _ in made.leaves)]
-        self.text = f"{forward(self)}\n{backward(self, made)}\n"
+        texts, printers = list[str](), (forward, partial(backward, made=made))
+        for printer in printers:
+            self.stored = self.held = 0
+            texts.append(printer(self))
+            self.stores.append((self.stored, self.held))
+        self.text = "\n".join([*texts, ""])
         fits = ((n, m) for n, m in BLOCKS if self.tiles * n * m * 4 <= CACHE)
         self.block = next(fits, BLOCKS[-1])
 
@@ -54,9 +63,9 @@ class Region(RegionText):
         return replace(made, leaves=tuple((leaf, d) for leaf, d in made.leaves if varies(leaf)))
 
     @property
-    def saves(self) -> tuple[int, int, int]:
-        """The tiles that each block of a program may save for the backward, and its queries and keys."""
-        return (sum(self.program.tiles(node.heads) for node in self.saved), *self.block)
+    def saves(self) -> int:
+        """The tiles that each block of a program may save for the backward."""
+        return sum(self.program.tiles(node.heads) for node in self.saved)
 
 
 def source(region: Region, kind: str = "float") -> str:

@@ -16,53 +16,77 @@ from tensornet_attn.runtime.triton.kernels.linear_kernels import (
 )
 from tensornet_attn.runtime.triton.kernels.tiles import precision_of, sums_of, tile_type
 
+NO_STRIDES = (0, 0, 0)  # the strides of an operand that is not given
 MAPPED = ("LEFT_MAP", "RIGHT_MAP", "VALUES_MAP", "OUT_MAP", "OUT_SLOPE")
 SPAN = 16  # most chunks that one program sums or reads if the sums between them are not needed
 PROGRAMS = 1024  # enough of them for any GPU; programs read more chunks if there are more
-LINEAR = (
-    (64, 64, 4, 3),
-    (64, 64, 4, 2),
-    (64, 64, 8, 2),
-    (64, 64, 4, 1),
-    (32, 32, 4, 1),
-    (32, 32, 8, 1),
-    (16, 16, 4, 1),
+LINEAR = (  # chunk, block of a width, block of channels that decay, warps, stages
+    (64, 64, 0, 4, 3),
+    (64, 64, 0, 4, 2),
+    (64, 64, 0, 8, 2),
+    (64, 64, 0, 4, 1),
+    (32, 32, 0, 4, 1),
+    (32, 32, 0, 8, 1),
+    (16, 16, 0, 4, 1),
+)
+CHANNELS = (
+    (64, 128, 32, 8, 1),
+    (64, 64, 32, 8, 1),
+    (32, 64, 32, 8, 1),
+    (32, 32, 16, 8, 1),
+    (16, 16, 16, 4, 1),
 )
 
 
 @dataclass(frozen=True)
 class Chunked:
-    """The launch options of one call: positions per chunk, maximum block of a width, and others."""
+    """The launch options of one call: positions per chunk, maximum block of a width, and others.
+
+    `channels`: maximum block of the channels that decay at rates of their own.
+    """
 
     causal: bool
     chunk: int
     block: int
     launch: tuple
+    channels: int = 0
 
-    def widths(self, features: int, width: int) -> dict:
-        """The launch arguments of a kernel over these widths."""
-        blocks = {"FEATURES": min(self.block, padded(features)), "WIDTH": min(self.block, padded(width))}
+    def widths(self, features: int, width: int, by: str = "") -> dict:
+        """The launch arguments of a kernel over these widths; `by`: the one whose channels decay, if any."""
+        most = {"features": (self.channels, self.block), "width": (self.channels,) * 2}.get(by, (self.block,) * 2)
+        blocks = {"FEATURES": min(most[0], padded(features)), "WIDTH": min(most[1], padded(width))}
         return {"CHUNK": self.chunk, **blocks, **dict(self.launch)}
 
 
-def chunked(x: Tensor, features: int, width: int, rows: int, causal: bool, maps: bool = False) -> Chunked:
-    """The launch options for operands like x, of these widths and lengths; `maps`: kernels apply maps to tiles."""
+def chunked(
+    x: Tensor, features: int, width: int, rows: int, causal: bool, maps: bool = False, channels: bool = False
+) -> Chunked:
+    """The launch options for operands like x, of these widths and lengths.
+
+    `maps`: kernels apply maps to tiles. `channels`: scores decay at a rate of their own for each channel.
+    """
     most = max(padded(features), padded(width))
     size = 4 if x.dtype == torch.float16 else x.element_size()  # multiplied as float32 with sums
     candidates = [
-        {"CHUNK": min(chunk, padded(rows)), "BLOCK": min(block, most), "num_warps": warps, "num_stages": stages}
-        for chunk, block, warps, stages in LINEAR
+        {"CHUNK": min(chunk, padded(rows)), "BLOCK": min(block, most)}
+        | ({"CHANNELS": few} if channels else {})
+        | {"num_warps": warps, "num_stages": stages}
+        for chunk, block, few, warps, stages in (CHANNELS if channels else LINEAR)
     ]
 
-    def need(CHUNK: int, BLOCK: int, **launch: int) -> tuple[int, int]:
+    def need(CHUNK: int, BLOCK: int, CHANNELS: int = 0, **launch: int) -> tuple[int, int]:
+        if CHANNELS:
+            numbers = CHUNK * (CHUNK + BLOCK + 6 * CHANNELS) * held_for(size)
+            return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * CHANNELS * BLOCK
         numbers = CHUNK * (2 * CHUNK + 3 * BLOCK) + BLOCK * BLOCK  # scores count twice where they are split
         numbers = numbers * 3 // 4 if size < 4 else numbers * held_for(size)  # as measured by compiling
         numbers += numbers // 8 if maps and causal and target_of() < 90 else 0  # mapped tiles pass through registers
         return numbers, 3 * size * CHUNK * BLOCK + max(4, size) * BLOCK * BLOCK
 
     sizes = (most, min(padded(rows), 64), str(x.dtype).removeprefix("torch."))
-    config = dict(configured("linear", sizes, distinct(candidates), need))
-    return Chunked(causal, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()))
+    config = dict(configured("linear by channels" if channels else "linear", sizes, distinct(candidates), need))
+    few = config.pop("CHANNELS", 0)
+    return Chunked(causal, config.pop("CHUNK"), config.pop("BLOCK"), tuple(config.items()), few)
 
 
 def chunk_sums(
@@ -75,12 +99,11 @@ def chunk_sums(
     most: int | None = None,
     later: bool = False,
     total: bool = False,
-    factor: Tensor | None = None,
     seen: Tensor | None = None,
     tile=None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """The sums of scale k v^T before each chunk, or after it if `later`: [b h, chunks, d, e]; with `total` also of
-    weight k. Earlier sums are multiplied by the `factor` [b h, chunks] of each chunk.
+    weight k.
 
     k is the map `tile` of what is given; rows that are not `seen` [b h, rows] are 0. Without v, only the sums of
     weight k. Not causal: the sum of all rows, as one chunk. Row i of k is at position
@@ -96,12 +119,35 @@ def chunk_sums(
     values = k if v is None else v
     if batch * heads * features * width:
         linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
-            k, values, scale, weight, seen, sums, totals, *k.stride()[:3], *values.stride()[:3],
+            k, values, scale, weight, None, seen, sums, totals, None,
+            *k.stride()[:3], *values.stride()[:3], *NO_STRIDES,
             heads, length, first if how.causal else 0, features, width, parts,
-            span=span, MAP=tile, DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
+            span=span, MAP=tile, sign=1, BY_FEATURES=False,
+            DTYPE=tile_type(sums_of(k)), PRECISION=precision_of(k, values), **config,
         )  # fmt: skip
-    made = (None if x is None else before(x, how, later, factor) for x in (sums, totals))
+    made = (None if x is None else before(x, how, later) for x in (sums, totals))
     return next(made), next(made)
+
+
+def faded_sums(
+    k: Tensor, v: Tensor, power: Tensor, sign: int, how: Chunked, first: int, places: int, later: bool
+) -> tuple[Tensor, Tensor]:
+    """`chunk_sums` of exp(sign power - reference) k v^T, and the references [b h, chunks, .] of all chunks.
+
+    power [b, h, length, 1 or d]; the reference of a chunk is the largest exponent of the keys in its sum, or -inf.
+    """
+    (batch, heads, length, features), width, count = k.shape, v.shape[-1], power.shape[-1]
+    config, parts = how.widths(features, width, "features" if count > 1 else ""), max(1, -(-places // how.chunk))
+    sums = k.new_empty(batch * heads, parts, features, width, dtype=power.dtype)
+    most = power.new_empty(2, batch * heads, parts, count)  # of each chunk, and of all before it
+    if sums.numel():
+        linear_sums[(batch * heads * parts, -(-features // config["FEATURES"]), -(-width // config["WIDTH"]))](
+            k, v, None, None, power, None, sums, None, most,
+            *k.stride()[:3], *v.stride()[:3], *power.stride()[:3], heads, length, first, features, width, parts,
+            span=1, MAP=None, sign=sign, BY_FEATURES=count > 1,
+            DTYPE=tile_type(power.dtype), PRECISION=precision_of(k, v), **config,
+        )  # fmt: skip
+    return before(sums, how, later, most), most[1]
 
 
 def side_by_side(x: Tensor, width: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -113,7 +159,7 @@ def side_by_side(x: Tensor, width: int, dtype: torch.dtype | None = None) -> Ten
     return x.new_empty(batch, length, heads, width, dtype=dtype).transpose(1, 2)
 
 
-def before(sums: Tensor, how: Chunked, later: bool, factor: Tensor | None = None) -> Tensor:
+def before(sums: Tensor, how: Chunked, later: bool, most: Tensor | None = None) -> Tensor:
     """Exclusive sums over the parts [b h, parts, ...], in place; or the sum of all parts, as one."""
     if not how.causal:
         return sums.sum(1, keepdim=True)
@@ -121,8 +167,9 @@ def before(sums: Tensor, how: Chunked, later: bool, factor: Tensor | None = None
         lead, parts, size = sums.flatten(2).shape
         block = min(1024, padded(size))
         sums_before[(lead, -(-size // block))](
-            sums, factor, parts, size, REVERSE=later, DTYPE=tile_type(sums.dtype), BLOCK=block, num_warps=4
-        )
+            sums, most, parts, size, size if most is None else size // most.shape[-1],
+            REVERSE=later, DTYPE=tile_type(sums.dtype), BLOCK=block, num_warps=4,
+        )  # fmt: skip
     return sums
 
 
@@ -139,6 +186,8 @@ def read_chunks(
     eps: float | None = None,
     dtype: torch.dtype | None = None,
     powers: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+    by: str = "",
+    slopes: Tensor | None = None,
     seen: Tensor | None = None,
     tiles: tuple = (None, None, None),
     of: tuple | None = None,
@@ -147,7 +196,9 @@ def read_chunks(
     """The values that `left` reads by `linear_reads`, in the dtype of `left` or another one.
 
     With `eps`, they are divided by the row sums; the reciprocals are the second result. `powers`: the exponents of
-    scores that decay, of both sides and of each chunk. `seen` [b h, rows]: the keys that are read. `tiles`: maps of
+    scores that decay, of both sides [b, h, rows, .] and of each chunk, with one number for each row, or `by` "features"
+    or "width" for each channel; `slopes` receives the gradients of the first exponents, if the result is that of the
+    tensor in `of`. `seen` [b h, rows]: the keys that are read. `tiles`: maps of
     left, right and values. With `of`, a tensor, its map and slope, the result is the gradient of that tensor. The
     heads of a row are side by side in memory, unless `apart`.
     """
@@ -160,17 +211,18 @@ def read_chunks(
         return out, inverse
     ahead = length - others if later else others - length  # position of the first query
     left_first, right_first = (0, ahead) if later else (ahead, 0)
-    start, config = left_first // how.chunk, how.widths(features, width)
+    start, config = left_first // how.chunk, how.widths(features, width, by)
     chunks = -(-(left_first + length) // how.chunk) - start
     inner, *derived = of or (None, None, None)
     if out.numel():
-        strides = (0, 0, 0) if sums is None else (*sums.stride()[2:], sums.shape[1])
+        strides = NO_STRIDES if sums is None else (*sums.stride()[2:], sums.shape[1])
         linear_reads[(batch * heads * chunks, -(-width // config["WIDTH"]))](
-            left, right, values, sums, total, scale, bias, *powers, seen, inner, out, inverse,
+            left, right, values, sums, total, scale, bias, *powers, seen, inner, out, slopes, inverse,
             *left.stride()[:3], *right.stride()[:3], *values.stride()[:3],
-            *((0, 0, 0) if inner is None else inner.stride()[:3]), *out.stride()[:3], *strides,
+            *(stride for x in (*powers[:2], inner) for stride in (NO_STRIDES if x is None else x.stride()[:3])),
+            *out.stride()[:3], *strides,
             heads, length, others, left_first, right_first, features, width, chunks, start,
-            LATER=later, EPS=eps,
+            LATER=later, EPS=eps, sign=1 if later else -1, BY_FEATURES=by == "features", BY_WIDTH=by == "width",
             **dict(zip(MAPPED, (*tiles, *derived), strict=True)), DTYPE=tile_type(sums_of(left)),
             PRECISION=precision_of(left, right, values), **config,
         )  # fmt: skip
@@ -202,7 +254,7 @@ def read_whole(
         programs = -(-chunks // span)
         linear_reads_all[(batch * heads * programs, -(-width // config["WIDTH"]))](
             left, sums, total, None if later else scale, bias, seen, inner, out, inverse,
-            *left.stride()[:3], *((0, 0, 0) if inner is None else inner.stride()[:3]), *out.stride()[:3],
+            *left.stride()[:3], *(NO_STRIDES if inner is None else inner.stride()[:3]), *out.stride()[:3],
             *sums.stride()[2:], heads, length, features, width, programs, span,
             LATER=later, EPS=eps, LEFT_MAP=tile, **dict(zip(MAPPED[3:], derived, strict=True)),
             DTYPE=tile_type(sums_of(left)), PRECISION=precision_of(left, sums), ONCE=features <= config["FEATURES"],

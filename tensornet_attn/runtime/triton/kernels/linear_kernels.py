@@ -6,6 +6,7 @@ The gradients are linear attention with other operands and use the same kernel.
 import triton
 import triton.language as tl
 
+from tensornet_attn.runtime.triton.kernels.channel_tiles import channel_read, channel_scores, tile_exponents
 from tensornet_attn.runtime.triton.kernels.tiles import product
 
 
@@ -19,10 +20,10 @@ def mapped(x, seen, MAP: tl.constexpr, DTYPE: tl.constexpr):
 
 @triton.jit
 def linear_sums(
-    keys, values, scale, weight, seen, sums, total,
-    keys_batch, keys_head, keys_row, values_batch, values_head, values_row,
+    keys, values, scale, weight, power, seen, sums, total, most,
+    keys_batch, keys_head, keys_row, values_batch, values_head, values_row, power_batch, power_head, power_row,
     heads, length, first, features, width, parts,
-    span: tl.constexpr, MAP: tl.constexpr, DTYPE: tl.constexpr,
+    span: tl.constexpr, MAP: tl.constexpr, sign: tl.constexpr, BY_FEATURES: tl.constexpr, DTYPE: tl.constexpr,
     PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """sums = (scale keys)^T values and total = the sum of weight keys, over the rows of each part of `span` chunks.
@@ -30,6 +31,9 @@ def linear_sums(
     keys [b, h, length, features], values [b, h, length, width], scale and weight [b h, length] -> sums
     [b h, parts, features, width], total [b h, parts, features], if given. Row i is at position `first` + i. MAP: keys
     are this map of what is stored. Only rows where `seen` [b h, length] is not 0 are read, if given.
+
+    With exponents sign power [b, h, length, .], one for each row or, BY_FEATURES, each key, keys have a factor
+    exp(exponent - most), where `most` [b h, parts, .], the largest of a part, is stored; a part is one chunk.
     """
     part, lead = (tl.program_id(0) % parts).to(tl.int64), (tl.program_id(0) // parts).to(tl.int64)
     f = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
@@ -49,6 +53,18 @@ def linear_sums(
             added += tl.sum(k.to(DTYPE) * one, 1)
         if scale is not None:
             k = k.to(DTYPE) * tl.load(scale + lead * length + row, in_bounds, 0.0)[None, :]
+        if power is not None:
+            own = power + lead // heads * power_batch + lead % heads * power_head + row * power_row
+            if BY_FEATURES:
+                exponent = tl.where(on_key, sign * tl.load(own[None, :] + f[:, None], on_key, 0.0), float("-inf"))
+                top = tl.max(exponent, 1)
+                tl.store(most + (lead * parts + part) * features + f, top, (f < features) & (tl.program_id(2) == 0))
+                k = k.to(DTYPE) * tl.exp(exponent - tl.where(top == float("-inf"), 0.0, top)[:, None])
+            else:
+                exponent = tl.where(in_bounds, sign * tl.load(own, in_bounds, 0.0), float("-inf"))
+                top = tl.max(exponent, 0)
+                tl.store(most + lead * parts + part, top, (tl.program_id(1) == 0) & (tl.program_id(2) == 0))
+                k = k.to(DTYPE) * tl.exp(exponent - tl.where(top == float("-inf"), 0.0, top))[None, :]
         if sums is not None:
             v = tl.load(values + row[:, None] * values_row + e[None, :], in_bounds[:, None] & (e < width)[None, :], 0.0)
             found += product(k, v, PRECISION)
@@ -60,32 +76,45 @@ def linear_sums(
 
 
 @triton.jit
-def sums_before(sums, factor, parts, size, REVERSE: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+def sums_before(sums, most, parts, size, each, REVERSE: tl.constexpr, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
     """Replaces each part by the sum of the parts before it, or after it, in place: sums [b h, parts, size].
 
-    With a factor [b h, parts], the sum is multiplied by that of a part before the part is added.
+    If parts have factors exp(-most), `most` [b h, parts, size / each], the result has the factor exp(-reference), where
+    the reference is the most of the parts that it adds, -inf if there are none; it replaces `most`, stored as the
+    second half of [2, b h, parts, size / each], because programs share it.
     """
     lead, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    running = tl.zeros([BLOCK], DTYPE)
+    running, inside = tl.zeros([BLOCK], DTYPE), place < size
+    if most is not None:
+        reference = tl.full([BLOCK], float("-inf"), DTYPE)
+        others = tl.num_programs(0).to(tl.int64) * parts * (size // each)
     for step in range(parts):
         part = parts - 1 - step if REVERSE else step
         at = sums + (lead * parts + part) * size + place
-        own = tl.load(at, place < size, 0.0)
-        tl.store(at, running, place < size)
-        if factor is not None:
-            running *= tl.load(factor + lead * parts + part)
+        own = tl.load(at, inside, 0.0)
+        tl.store(at, running, inside)
+        if most is not None:
+            at = most + (lead * parts + part) * (size // each) + place // each
+            top = tl.load(at, inside, float("-inf"))
+            tl.store(at + others, reference, inside & (place % each == 0))
+            largest = tl.maximum(reference, top)
+            finite = tl.where(largest == float("-inf"), 0.0, largest)
+            running *= tl.exp(reference - finite)
+            own *= tl.exp(top - finite)
+            reference = largest
         running += own
 
 
 @triton.jit
 def linear_reads(
-    left, right, values, sums, total, scale, bias, own_power, other_power, reference, seen, of, out, inverse,
+    left, right, values, sums, total, scale, bias, own_power, other_power, reference, seen, of, out, slopes, inverse,
     left_batch, left_head, left_row, right_batch, right_head, right_row, values_batch, values_head, values_row,
+    own_batch, own_head, own_row, other_batch, other_head, other_row,
     of_batch, of_head, of_row, out_batch, out_head, out_row, sums_feature, sums_value, parts,
     heads, length, others, left_first, right_first, features, width, chunks, start,
     LATER: tl.constexpr, EPS: tl.constexpr,
     LEFT_MAP: tl.constexpr, RIGHT_MAP: tl.constexpr, VALUES_MAP: tl.constexpr, OUT_MAP: tl.constexpr,
-    OUT_SLOPE: tl.constexpr,
+    OUT_SLOPE: tl.constexpr, sign: tl.constexpr, BY_FEATURES: tl.constexpr, BY_WIDTH: tl.constexpr,
     DTYPE: tl.constexpr, PRECISION: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """out = scores values, where scores = scale (left right^T) + bias, over the rows that `left` can see.
@@ -103,8 +132,10 @@ def linear_reads(
     out is the gradient of `of` if the result is that of its map. Keys are rows of right, of left if LATER; only keys
     where `seen` [b h, .] is not 0 are read, if given, and the result of others is 0.
 
-    Scores that decay have a factor exp(own_power [b h, length] + other_power [b h, others]); `sums` then have factors
-    exp(other_power - reference [b h, parts]).
+    Scores that decay have a factor exp(sign (other_power - own_power)), own_power [b, h, length, .] and other_power
+    [b, h, others, .]; `sums` then have factors exp(sign other_power - reference [b h, parts, .]). They have one number
+    for each row, one for each feature with BY_FEATURES, or one for each value with BY_WIDTH. With `slopes`, which is
+    laid out like `out`, the gradients of own_power are stored there, if `out` is the gradient of `of`.
     """
     chunk, lead = (tl.program_id(0) % chunks + start).to(tl.int64), (tl.program_id(0) // chunks).to(tl.int64)
     position = chunk * CHUNK + tl.arange(0, CHUNK)
@@ -120,6 +151,9 @@ def linear_reads(
             on_left = on_left & (tl.load(seen + lead * length + i, on_left, 0) != 0)
         else:
             on_right = on_right & (tl.load(seen + lead * others + j, on_right, 0) != 0)
+    if own_power is not None:
+        own_power += lead // heads * own_batch + lead % heads * own_head
+        other_power += lead // heads * other_batch + lead % heads * other_head
     part, summed = lead * parts + chunk, (chunk >= 0) & (chunk < parts)
     scores, read = tl.zeros([CHUNK, CHUNK], DTYPE), tl.zeros([CHUNK, WIDTH], DTYPE)
     rows = tl.zeros([CHUNK], DTYPE)
@@ -129,7 +163,18 @@ def linear_reads(
         x = mapped(tl.load(left + i[:, None] * left_row + f[None, :], entries, 0.0), entries, LEFT_MAP, DTYPE)
         entries = on_right[None, :] & (f < features)[:, None]
         y = mapped(tl.load(right + j[None, :] * right_row + f[:, None], entries, 0.0), entries, RIGHT_MAP, DTYPE)
-        scores += product(x, y, PRECISION)
+        if BY_FEATURES:
+            own = tile_exponents(
+                own_power, i[:, None] * own_row + f[None, :], on_left[:, None] & (f < features)[None, :], -sign
+            )
+            scores += channel_scores(
+                x, own, y, right, right_row, other_power, other_row, f, features, chunk * CHUNK - right_first, others,
+                sign, LATER, PRECISION, CHUNK,
+            )  # fmt: skip
+            top = tl.load(reference + part * features + f, (f < features) & summed, float("-inf"))
+            x = (x.to(DTYPE) * tl.exp(own + top[None, :])).to(x.dtype)
+        else:
+            scores += product(x, y, PRECISION)
         if sums is not None:
             s = tl.load(
                 sums + part * features * width + f[:, None] * sums_feature + e[None, :] * sums_value,
@@ -157,14 +202,24 @@ def linear_reads(
     past = position[:, None] - position[None, :]
     visible = (past <= 0 if LATER else past >= 0) & on_right[None, :]
     scores = tl.where(visible, scores, 0.0)
-    if own_power is not None:
-        power = tl.load(own_power + lead * length + i, on_left, float("-inf"))[:, None]
-        read *= tl.exp(power + tl.load(reference + part, summed, float("-inf")))
-        other = tl.load(other_power + lead * others + j, on_right, 0.0)[None, :]
-        scores *= tl.exp(tl.where(visible, power + other, float("-inf")))
-    entries = on_right[:, None] & (e < width)[None, :]
-    v = mapped(tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0), entries, VALUES_MAP, DTYPE)
-    read += product(scores, v, PRECISION)
+    if BY_WIDTH:
+        own = tile_exponents(
+            own_power, i[:, None] * own_row + e[None, :], on_left[:, None] & (e < width)[None, :], -sign
+        )
+        top = tl.load(reference + part * width + e, (e < width) & summed, float("-inf"))
+        read = read * tl.exp(own + top[None, :]) + channel_read(
+            scores, own, values, values_row, other_power, other_row, e, width, chunk * CHUNK - right_first, others,
+            sign, LATER, PRECISION, CHUNK,
+        )  # fmt: skip
+    else:
+        if own_power is not None and not BY_FEATURES:
+            own = tile_exponents(own_power, i * own_row, on_left, -sign)
+            read *= tl.exp(own + tl.load(reference + part, summed, float("-inf")))[:, None]
+            other = tile_exponents(other_power, j * other_row, on_right, sign)
+            scores *= tl.exp(tl.where(visible, own[:, None] + other[None, :], float("-inf")))
+        entries = on_right[:, None] & (e < width)[None, :]
+        v = mapped(tl.load(values + j[:, None] * values_row + e[None, :], entries, 0.0), entries, VALUES_MAP, DTYPE)
+        read += product(scores, v, PRECISION)
     if inverse is not None:
         rows += tl.sum(scores, 1) + EPS
         whole = tl.where(rows == 0, 0.0, 1 / tl.where(rows == 0, 1.0, rows))
@@ -173,11 +228,15 @@ def linear_reads(
     if of is not None:
         of += lead // heads * of_batch + lead % heads * of_head
         x = tl.load(of + i[:, None] * of_row + e[None, :], on_left[:, None] & (e < width)[None, :], 0.0).to(DTYPE)
-        read = OUT_SLOPE(x, OUT_MAP(x), read)
+        if OUT_MAP is not None:
+            read = OUT_SLOPE(x, OUT_MAP(x), read)
     if seen is not None and LATER:
         read = tl.where(on_left[:, None], read, 0.0)
     out += lead // heads * out_batch + lead % heads * out_head
     tl.store(out + i[:, None] * out_row + e[None, :], read, stored[:, None] & (e < width)[None, :])
+    if slopes is not None:
+        slopes += lead // heads * out_batch + lead % heads * out_head
+        tl.store(slopes + i[:, None] * out_row + e[None, :], -sign * read * x, stored[:, None] & (e < width)[None, :])
 
 
 @triton.jit

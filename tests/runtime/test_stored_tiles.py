@@ -1,0 +1,64 @@
+"""Tiles that C++ kernels store between two passes: fewer queries or threads where memory is short, the same results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import tensornet_attn as ta
+from tensornet_attn.runtime import native
+from tests.random_call import F64, assert_same, results
+from tests.tiles.test_cpp import compared, needs_compiler
+from tests.tiles.test_running import OF_MAPS
+
+pytestmark = [needs_compiler, pytest.mark.rotated]
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The threads and the queries of a block of each call."""
+    found, plain = [], native.CppCall.workers
+
+    def watched(self: native.CppCall, name: str, whole: bool) -> tuple[int, int]:
+        found.append(plain(self, name, whole))
+        return found[-1]
+
+    monkeypatch.setattr(native.CppCall, "workers", watched)
+    return found
+
+
+def agree(oracle: nn.Module, module: nn.Module) -> None:
+    x = torch.randn(2, 300, 12, generator=torch.Generator().manual_seed(1), dtype=F64)
+    keep = torch.rand(2, 300, 300, generator=torch.Generator().manual_seed(2)) < 0.7
+    keep[:, 3] = False
+    for options in ({}, {"mask": keep}):
+        assert_same(results(module, [x], options), results(oracle, [x], options))
+
+
+@pytest.mark.parametrize("memory", ["none", "little", "much"])
+def test_short_memory_takes_fewer_queries_and_threads(
+    memory: str, monkeypatch: pytest.MonkeyPatch, taken: list[tuple[int, int]]
+) -> None:
+    monkeypatch.setattr(native, "free_memory", lambda: {"none": 0, "little": 1 << 20, "much": 1 << 40}[memory])
+    monkeypatch.setattr(native, "STORED", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    agree(*compared(OF_MAPS))
+    most = {"none": (1, 1), "little": (1, 8), "much": (3, 8)}[memory]
+    assert all(threads <= most[0] and queries <= most[1] for threads, queries in taken)
+    assert most in taken
+
+
+def test_the_limit_of_the_plan_counts(taken: list[tuple[int, int]]) -> None:
+    """A call longer than the planned one takes what the plan left."""
+    oracle, module = compared(OF_MAPS, n=16, memory="200kB")
+    agree(oracle, module)
+    assert {threads for threads, _ in taken} == {1}
+    assert min(queries for _, queries in taken) < 8
+
+
+def test_without_memory_an_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ta.compile(ta.load(OF_MAPS), "cpp", dtype=F64)
+    monkeypatch.setattr(native.CppCall, "workers", lambda *_: (1, 1 << 45))
+    with pytest.raises(MemoryError, match=r"no memory for the tiles of 1 threads and 70 keys; free some memory"):
+        module(torch.zeros(70, 12, dtype=F64))
