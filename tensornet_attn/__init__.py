@@ -78,9 +78,9 @@ if TYPE_CHECKING:
     )
     from tensornet_attn.convert.export import export_to
     from tensornet_attn.convert.interface import register_attention
+    from tensornet_attn.convert.loading import load_converted
     from tensornet_attn.convert.make import convert
     from tensornet_attn.convert.model import convert_model
-    from tensornet_attn.convert.saving import load_converted
     from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, TensornetError
     from tensornet_attn.graph import Graph, build
     from tensornet_attn.nn.step import decoding_step
@@ -118,9 +118,9 @@ _PLACES = {
     "reference rewrites warm",
     "convert.export": "export_to",
     "convert.interface": "register_attention",
+    "convert.loading": "load_converted",
     "convert.make": "convert",
     "convert.model": "convert_model",
-    "convert.saving": "load_converted",
     "errors": "DesignError InputError MissingPartError Problem TensornetError",
     "graph": "Graph build",
     "nn.step": "decoding_step",

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
+from tensornet_attn.convert.loading import load_converted
 from tensornet_attn.convert.model import convert_model
-from tensornet_attn.convert.saving import load_converted
 from tensornet_attn.errors import InputError
 from tests.convert import models
 
