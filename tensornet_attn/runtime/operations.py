@@ -66,7 +66,7 @@ def plain_gradients(function, operands, wanted, *gradients) -> list:
 
 def applied(function, *given):
     """`function.apply(*given)`; directly if nothing is transformed: torch's own inspects a signature at each call."""
-    if torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return function.apply(*given)
     return super(torch.autograd.Function, function).apply(*given)
 

@@ -126,6 +126,17 @@ def test_functions_of_the_runtime(kernel: bool, causal: bool, rows: int) -> None
         torch.testing.assert_close(one, other)
 
 
+def test_one_graph_with_gradients() -> None:
+    oracle, module = pair(design())
+    assert "scaled_dot_product_attention" in module.explain()
+    torch._dynamo.reset()
+    compiled, x = torch.compile(module, fullgraph=True, backend="aot_eager"), torch.randn(2, 7, 6, dtype=F64)
+    weights = [*zip(module.parameters(), oracle.parameters(), strict=True)]
+    found = torch.autograd.grad(compiled(x).square().sum(), [one for one, _ in weights])
+    wanted = torch.autograd.grad(oracle(x).square().sum(), [one for _, one in weights])
+    torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("kind", ["", "boolean", "float"])
 def test_derivatives_along_and_second_ones(kind: str) -> None:
     """`jvp`, and gradients of gradients, as the reference has them; the third query sees nothing."""
