@@ -32,6 +32,9 @@ SLICE: list[Mode] = [
     ("epa_rope", False),  # grouped experts
     ("moa_regularised", True),  # losses
     ("sigma_moe_regularised", None),  # experts dropped out
+    ("rwkv7", True),  # a delta rule, a convolution, norms
+    ("olmo2", False),  # halves apart and together
+    ("mingru", True),  # a scan
 ]
 SHORT = [mode for mode in SLICE if mode[0] not in ("fmm2", "fish_simplex", "mgk_em")]  # where compiling takes seconds
 

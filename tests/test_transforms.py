@@ -214,7 +214,7 @@ def test_autocast(name: str, causal: bool | None) -> None:
 
     Where one draw says otherwise, a row near zero may have been divided by its size: the median of many decides.
     """
-    if any(share > 1 for share in shares_of_errors(name, causal)):
+    if not all(share <= 1 for share in shares_of_errors(name, causal)):  # or not a number
         shares = torch.tensor([shares_of_errors(name, causal, seed) for seed in range(15)])
         assert shares.median(0).values.max() <= 1
 

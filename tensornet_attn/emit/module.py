@@ -36,6 +36,7 @@ from tensornet_attn.rewrite.hidden import hiding
 _INDENT = "    "
 # Modules of the standard library that runtime functions with C++ use.
 MODULES = (
+    "contextlib",
     "ctypes",
     "functools",
     "hashlib",

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.blockwise import BlockwiseGradient, blockwise, operands_of
-from tensornet_attn.runtime.native import Held, cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, runs_cpp
+from tensornet_attn.runtime.native import cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, runs_cpp
 from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient, operation
 from tensornet_attn.runtime.products import autocast_dtype
 
@@ -126,9 +126,8 @@ class BlockwiseCpp(torch.autograd.Function):
     def forward(ctx, seed, saves, call, *given):
         tile, cpp, *ctx.call = call
         ctx.tile, ctx.cpp = tile, cpp
-        out, rows, saved = cpp_forward(cpp, operands_of(given, ctx.call), ctx.call, seed, saves)
+        out, rows, saved, ctx.held = cpp_forward(cpp, operands_of(given, ctx.call), ctx.call, seed, saves)
         ctx.save_for_backward(*given, out, rows, saved, seed)
-        ctx.held = None if saved is None else Held(saved.nbytes)
         return for_caller(cpp, out)
 
     @staticmethod

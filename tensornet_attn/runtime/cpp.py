@@ -24,6 +24,7 @@ CPP_FLAGS = (
     "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp", "-fPIC", "-shared",
 )  # fmt: skip
 CPP_WIDE = "-mprefer-vector-width=512"  # on x86
+CPP_MORE = "TENSORNET_ATTN_CXXFLAGS"  # names further flags; CXXFLAGS, which environments set for packages, does not
 CPP_LOADED: dict = {}  # key of text and dtype: the library; the reason why there is none; None once that was said
 
 
@@ -33,15 +34,19 @@ def cpp_compiler() -> str | None:
 
 
 def cpp_flags() -> list[str]:
-    """The compiler's flags: for this processor, unless $CXXFLAGS, which come last, name another one."""
+    """The compiler's flags: for this processor, unless those of the environment, which come last, name another one."""
     wide = [CPP_WIDE] if os.uname().machine in ("x86_64", "i686") else []
-    return [*CPP_FLAGS, "-march=native", *wide, *shlex.split(os.environ.get("CXXFLAGS", ""))]
+    return [*CPP_FLAGS, "-march=native", *wide, *shlex.split(os.environ.get(CPP_MORE, ""))]
 
 
 def reason_against_cpp() -> str:
     """Why no library can be compiled; empty if one can."""
     if cpp_compiler() is None:
         return "there is no C++ compiler: install g++, or name one in CXX"
+    try:
+        cpp_flags()
+    except ValueError as error:
+        return f"the flags in {CPP_MORE} cannot be read: {error}"
     return "" if torch_libraries().is_dir() else "torch has no folder of libraries"
 
 
@@ -69,7 +74,8 @@ def cpp_folder() -> pathlib.Path:
 
 def cpp_key(text: str, dtype: str) -> str:
     """The name of a library: a hash of its text, dtype, compiler, flags, processor and torch."""
-    parts = [text, dtype, os.environ.get("CXX", ""), *cpp_flags(), cpp_processor(), str(torch_libraries())]
+    asked = [os.environ.get(name, "") for name in ("CXX", CPP_MORE)]
+    parts = [text, dtype, *asked, *CPP_FLAGS, CPP_WIDE, cpp_processor(), str(torch_libraries())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 

@@ -1,5 +1,6 @@
 """C++ kernels of regions of queries x keys, which `blockwise` calls for float32 and float64 tensors on a CPU."""
 
+import contextlib
 import ctypes
 import math
 import pathlib
@@ -13,6 +14,8 @@ from tensornet_attn.runtime.operations import own_name
 
 CPP_REGIONS: dict = {}  # name: CppRegion
 CGROUP = "/sys/fs/cgroup", "max", "current"  # of version 2
+CGROUP_V1 = "/sys/fs/cgroup/memory", "limit_in_bytes", "usage_in_bytes"
+CACHED = "inactive_file ", "total_inactive_file "  # of both versions: files that count as used
 CPP_SHARE = 4  # calls whose backward has not run save at most this part of the memory that is free without them
 STORED = 1 << 24  # bytes of tiles that a thread stores, if they hold enough queries: products of few rows are slow
 FEWEST_ROWS = 8
@@ -38,35 +41,56 @@ class CppRegion:
         self.text, self.operands, self.masks, self.result = text.strip(), operands, masks, result
         self.programs, self.maps, self.gradients = programs, maps, gradients
         self.block, self.saves, self.stores, self.memory = block, saves, stores, memory
+        self.held = 0  # bytes that calls have saved for a backward that has not run
 
 
-def free_memory() -> int:
-    """The bytes that this process can still take, as far as Linux says; otherwise 0."""
+def free_memory() -> int | None:
+    """The bytes that this process can still take, files that the system would drop included; None if unknown."""
     lines = system_text("/proc/meminfo").splitlines()
     found = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
     for line in system_text("/proc/self/cgroup").splitlines():
         _, kinds, path = line.split(":", 2)
         if kinds and "memory" not in kinds.split(","):
             continue
-        root, *names = ("/sys/fs/cgroup/memory", "limit_in_bytes", "usage_in_bytes") if kinds else CGROUP
+        root, *names = CGROUP_V1 if kinds else CGROUP
         for place in (path.strip("/"), *map(str, pathlib.PurePosixPath(path.strip("/")).parents)):
-            most, now = (system_text(f"{root}/{place}/memory.{name}").strip() for name in names)
+            most, now, stat = (system_text(f"{root}/{place}/memory.{name}").strip() for name in (*names, "stat"))
+            files = sum(int(line.split()[1]) for line in stat.splitlines() if line.startswith(CACHED[bool(kinds)]))
             if most.isdigit() and now.isdigit():
-                found.append(max(0, int(most) - int(now)))
-    return min(found, default=0)
+                found.append(max(0, int(most) - int(now) + files))
+    return min(found, default=None)
 
 
 class Held:
-    """Counts bytes that a call has saved, as long as this object lives."""
+    """Counts bytes that a call of a region has saved, as long as this object lives."""
 
     total = 0
 
-    def __init__(self, size: int):
-        self.size = size
-        Held.total += size
+    def __init__(self, size: int, region):
+        self.size, self.region = size, region
+        self.count(size)
+
+    def count(self, more: int) -> None:
+        Held.total += more
+        self.region.held += more
 
     def __del__(self):
-        Held.total -= self.size
+        self.count(-self.size)
+
+
+@contextlib.contextmanager
+def blas_threads(library: ctypes.CDLL, threads: int):
+    """A call in which one thread leaves the others to the rest: BLAS would take all; several threads take one each."""
+    every = torch.get_num_threads()
+    if threads > 1 or every == 1:
+        yield
+        return
+    own = getattr(library, "MKL_Set_Num_Threads_Local", None)  # of this thread alone; other BLAS have none
+    before = torch.set_num_threads(1) if own is None else own(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(every) if own is None else own(before)
 
 
 def system_text(path: str) -> str:
@@ -204,46 +228,57 @@ class CppCall:
         function = getattr(library, f"region_{name}")
         function.restype = ctypes.c_bool
         pointers, steps = [*self.tensors, *more], [*self.steps, *steps]
-        (threads, height), every = workers, torch.get_num_threads()
-        if threads < every:  # BLAS, called by one thread, would take all
-            torch.set_num_threads(threads)
-        enough = function(
-            (ctypes.c_long * 4)(self.n, self.m, self.count, height),
-            (ctypes.c_void_p * len(pointers))(*(None if x is None else x.data_ptr() for x in pointers)),
-            (ctypes.c_long * len(steps))(*steps),
-            threads,
-            ctypes.c_ulong(0 if seed is None else seed.item()),
-            ctypes.c_bool(self.training),
-        )
-        if threads < every:
-            torch.set_num_threads(every)
+        threads, height = workers
+        with blas_threads(library, threads):
+            enough = function(
+                (ctypes.c_long * 4)(self.n, self.m, self.count, height),
+                (ctypes.c_void_p * len(pointers))(*(None if x is None else x.data_ptr() for x in pointers)),
+                (ctypes.c_long * len(steps))(*steps),
+                threads,
+                ctypes.c_ulong(0 if seed is None else seed.item()),
+                ctypes.c_bool(self.training),
+            )
         if not enough:
             raise MemoryError(
                 f"C++ kernels find no memory for the tiles of {threads} threads and {self.m} keys; free "
                 "some memory, or compute with fewer threads (torch.set_num_threads)."
             )
 
+    def stored(self, name: str) -> tuple[int, int]:
+        """The bytes that a thread stores, and those for each query of a block besides."""
+        tiles, held = self.region.stores[name == "backward"]
+        length = -(-self.m // self.region.block[1]) * self.region.block[1] * self.dtype.itemsize
+        return held * length, tiles * length
+
     def workers(self, name: str, whole: bool) -> tuple[int, int]:
         """The threads, and the queries of a block, that memory suffices for; `whole`: all queries of a block."""
-        threads, (queries, keys) = torch.get_num_threads(), self.region.block
-        tiles, held = self.region.stores[name == "backward"]
-        length, size = -(-self.m // keys) * keys, self.dtype.itemsize
-        row, own = tiles * length * size, held * length * size  # bytes of a query of a thread, and of a thread
-        if tiles and not whole:
+        threads, queries, (own, row) = torch.get_num_threads(), self.region.block[0], self.stored(name)
+        some = row and not whole
+        if some:
             queries = min(queries, max(FEWEST_ROWS, STORED // row // FEWEST_ROWS * FEWEST_ROWS))
-        if threads * (own + queries * row) <= (STORED if self.region.memory is None else self.region.memory):
+        most = self.storable()
+        if most is None or threads * (own + queries * row) <= most:
             return threads, queries
-        most = self.most()
+        if some:
+            queries = max(min(queries, FEWEST_ROWS), min(queries, (most // threads - own) // row))
         threads = max(1, min(threads, most // (own + queries * row)))
-        if threads == 1 and tiles and not whole:
+        if some and threads == 1:
             queries = max(1, min(queries, (most - own) // row))
         return threads, queries
 
-    def most(self) -> int:
-        """The bytes that saved or stored tiles may take."""
+    def storable(self) -> int | None:
+        """The bytes that tiles may take while a call runs; None for any number."""
         if self.region.memory is not None:
-            return self.region.memory
-        return (free_memory() + Held.total) // CPP_SHARE - Held.total
+            return self.region.memory - self.region.held
+        free = free_memory()
+        return None if free is None else max(STORED, free // CPP_SHARE)
+
+    def savable(self) -> int:
+        """The bytes that products saved for a backward may take."""
+        if self.region.memory is None:
+            return ((free_memory() or 0) + Held.total) // CPP_SHARE - Held.total
+        own, row = self.stored("backward")  # which one thread needs then
+        return self.region.memory - self.region.held - own - self.region.block[0] * row
 
     def room(self) -> Tensor | None:
         """Memory for the products that the forward saves; None if it would take too much, or blocks are not whole."""
@@ -252,7 +287,7 @@ class CppCall:
             return None
         blocks = -(-self.n // queries) * -(-self.m // keys)
         size = self.count * self.region.programs * (self.region.saves or 0) * blocks * queries * keys
-        if not size or size * self.dtype.itemsize > self.most():
+        if not size or size * self.dtype.itemsize > self.savable():
             return None
         try:
             return torch.empty(size, dtype=self.dtype)
@@ -298,13 +333,17 @@ class CppCall:
 
 def cpp_forward(
     name: str, operands: list[Tensor | None], call: tuple, seed: Tensor | None, saves: bool = False
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The result in the order of the C++, the statistics of its rows, and products for the backward if it `saves`."""
+) -> tuple[Tensor, Tensor, Tensor | None, Held | None]:
+    """The result in the order of the C++, the statistics of its rows; products for the backward, and their bytes.
+
+    There are none, unless the call `saves` them.
+    """
     out, rows = cpp_shapes(name, operands, call)
     made = CppCall(name, operands, call)
     saved = made.room() if saves else None
+    held = None if saved is None else Held(saved.nbytes, made.region)
     made.run("forward", [out, rows, *made.optional(saved)], [], seed, made.workers("forward", saved is not None))
-    return out, rows, saved
+    return out, rows, saved, held
 
 
 def cpp_shapes(name: str, operands: list[Tensor | None], call: tuple) -> tuple[Tensor, Tensor]:

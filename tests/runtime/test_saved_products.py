@@ -152,6 +152,19 @@ def test_calls_in_flight_share_a_quarter_of_the_free_memory(monkeypatch: pytest.
     assert numbers(made, x) == size // 8
 
 
+def test_saved_products_of_other_layers_take_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = layer()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(native, "free_memory", lambda: 2**40)
+    held = native.Held(2**40, next(iter(native.CPP_REGIONS.values())))  # more than a quarter of all
+    threads, plain = [], native.CppCall.workers
+    monkeypatch.setattr(native.CppCall, "workers", lambda *given: threads.append(plain(*given)[0]) or plain(*given))
+    outcome(made, drawn(1, 70, 6))
+    assert native.Held.total == held.size  # nothing is saved
+    assert {*threads} == {3}
+    del held
+
+
 def test_limits_of_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
         "/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 8 kB\n",
@@ -167,8 +180,12 @@ def test_limits_of_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     assert native.free_memory() == 4900
     del files["/sys/fs/cgroup/slice/memory.max"]
     assert native.free_memory() == 6000
+    files["/sys/fs/cgroup/memory/job/memory.stat"] = "cache 700\ninactive_file 100\ntotal_inactive_file 500\n"
+    assert native.free_memory() == 6500
     del files["/proc/self/cgroup"]
     assert native.free_memory() == 8192
+    files.clear()
+    assert native.free_memory() is None
 
 
 def test_several_gradients_at_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -54,6 +56,37 @@ def test_the_limit_of_the_plan_counts(taken: list[tuple[int, int]]) -> None:
     agree(oracle, module)
     assert {threads for threads, _ in taken} == {1}
     assert min(queries for _, queries in taken) < 8
+
+
+def test_unknown_memory_is_no_limit(monkeypatch: pytest.MonkeyPatch, taken: list[tuple[int, int]]) -> None:
+    monkeypatch.setattr(native, "free_memory", lambda: None)
+    monkeypatch.setattr(native, "STORED", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    agree(*compared(OF_MAPS))
+    assert {*taken} == {(3, 8)}
+
+
+def test_a_call_of_one_thread_leaves_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BLAS takes one thread too, which no other Python thread can see."""
+    _, module = compared(OF_MAPS, n=16, memory="200kB")
+    x, every, seen = torch.zeros(300, 12, dtype=F64), torch.get_num_threads(), []
+
+    def call(*_: object) -> None:
+        module(x)
+        seen.append(torch.get_num_threads())
+
+    torch.set_num_threads(2)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: pytest.fail("the number of all threads is changed"))
+    try:
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        monkeypatch.undo()
+        torch.set_num_threads(every)
+    assert seen == [2, 2, 2]
 
 
 def test_without_memory_an_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
