@@ -23,7 +23,7 @@ from tensornet_attn.cost.products import Measured, Shape
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
 
-FORMAT = 1
+FORMAT = 2  # of files; another one if efficiencies mean something else
 ELEMENTWISE = "elementwise"
 CALIBRATE = "tensornet-attn doctor --calibrate"
 
@@ -163,17 +163,19 @@ def of_this_machine() -> Table:
 
 
 def read(path: Path) -> Table:
-    """The table in a file. Raises InputError if it is damaged."""
+    """The table in a file. Raises InputError if it is damaged, or if another version wrote it."""
     try:
-        return from_dict(json.loads(path.read_bytes()))
+        found = json.loads(path.read_bytes())
+        if found["format"] == FORMAT:
+            return from_dict(found)
+        fault = "was written by another version of tensornet-attn"
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(f"{path} is damaged; run '{CALIBRATE}' again.") from None
+        fault = "is damaged"
+    raise InputError(f"{path} {fault}; run '{CALIBRATE}' again.")
 
 
 def from_dict(found: Mapping[str, Any]) -> Table:
     """The table of its JSON form. Raises ValueError, KeyError or TypeError if the form is wrong."""
-    if found["format"] != FORMAT:
-        raise ValueError("format")
     machine = Machine(**found["machine"])
     date.fromisoformat(found["measured"])
     texts = (machine.processor, machine.torch, found["measured"], found["command"])

@@ -95,7 +95,6 @@ def setting(value: object, *path: Any) -> Callable[[dict[str, Any]], object]:
 
 
 CHANGES = {
-    "another format": setting(2, "format"),
     "no products": setting([], "products"),
     "no machine": without("machine"),
     "a key of a machine too many": setting(1, "machine", "size"),
@@ -119,6 +118,14 @@ def test_a_damaged_file(name: str) -> None:
     with pytest.raises(ta.InputError) as error:
         device_named("this")
     assert str(error.value) == f"{calibration_file()} is damaged; run 'tensornet-attn doctor --calibrate' again."
+
+
+def test_a_file_of_another_version() -> None:
+    remember(mine())
+    found = json.loads(calibration_file().read_text())
+    calibration_file().write_text(json.dumps(found | {"format": 1}))
+    with pytest.raises(ta.InputError, match="was written by another version of tensornet-attn; run 'tensornet-attn"):
+        device_named("this")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '"rate"', "\xff", "null"])
