@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from sys import stderr
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,7 +53,9 @@ def doctor(
         remember(table, None if output is None else Path(output))
         if kinds := bench.at_bounds(table):
             names = ", ".join(f"'{kind}'" for kind in kinds)
-            print(f"warning: the efficiency of {names} is at its bound; measure again on an idle machine.", file=stderr)
+            typer.echo(
+                f"warning: the efficiency of {names} is at its bound; measure again on an idle machine.", err=True
+            )
     report = examine()
     if as_json:
         print_json(report)

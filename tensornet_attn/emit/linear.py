@@ -14,10 +14,10 @@ from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.alike import SUMS, Factor, factors_apart, is_ones, one_row
+from tensornet_attn.graph.alike import Factor, factors_apart, is_ones, one_row
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
+from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
 from tensornet_attn.ops.map import arguments, row
@@ -197,7 +197,7 @@ def one_row_of_queries(writer: Writer, step: Step) -> Iterator[None]:
     graph, readers = writer.graph, writer.readers[step.name]
     reader = readers[0][0] if len(readers) == 1 and step.nested else None
     ones = [use.name for use in step.op.uses if use.legs == (graph.query,) and is_ones(graph, use.name)]
-    if reader is None or len(ones) != 1 or reader.kernel is None or reader.kernel.kind != SUMS:
+    if reader is None or len(ones) != 1 or not sums_keys(reader):
         yield
         return
     own = writer.values[ones[0]]

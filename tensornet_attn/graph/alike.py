@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from tensornet_attn.graph.attention import Legs, cached
 from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.graph.recurrence import ONES, Recurrence
+from tensornet_attn.graph.recurrence import ONES, Recurrence, sums_keys
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
 
-SUMS = "sums"  # the kernel of a sum over keys alone
 Factor = tuple[Use, Legs]  # and its own legs
 
 
@@ -30,7 +29,7 @@ def narrow_after(graph: Graph, step: Step) -> set[str]:
     over other legs. A product that keeps the query leg broadcasts it to the rows of its other operand.
     """
     parts, query = step.form, str(graph.query)
-    if step.kernel is None or step.kernel.kind != SUMS or not isinstance(parts, Recurrence):
+    if not isinstance(parts, Recurrence) or not sums_keys(step):
         return set()
     if parts.causal(graph) or not all(_alike(graph, use.name) for term in parts.terms for use in term.query):
         return set()

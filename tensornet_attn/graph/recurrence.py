@@ -23,6 +23,11 @@ CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
 OWN = {Function("window", (Number(0), Number(0))), Function("band", (Number(0),))}  # masks of a position alone
 
 
+def sums_keys(step: Step) -> bool:
+    """Whether a kernel sums over keys alone, without scores."""
+    return step.kernel is not None and step.kernel.kind == "sums"
+
+
 @dataclass(frozen=True)
 class Decay:
     """A decay factor exp(a - b) of scores. `box` is the exp, `of` its operand; `query`, `key` are the terms of a, b.

@@ -159,7 +159,9 @@ def test_doctor_measures_this_machine(run, tmp_path: Path, monkeypatch: pytest.M
     assert run("doctor", "-o", "x.json").code == 2
     first, *others = table.efficiency
     monkeypatch.setattr(
-        calibrate, "calibrate", lambda: replace(table, efficiency=(replace(first, forward=20.0), *others))
+        calibrate,
+        "calibrate",
+        lambda: replace(table, efficiency=(replace(first, forward=calibrate.FACTORS[1]), *others)),
     )
     assert run("doctor", "--calibrate").err == (
         f"warning: the efficiency of '{first.kind}' is at its bound; measure again on an idle machine.\n"

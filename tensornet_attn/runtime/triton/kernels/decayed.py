@@ -15,8 +15,8 @@ from tensornet_attn.runtime.triton.kernels.linear import linear_by_heads
 from tensornet_attn.runtime.triton.kernels.linear_chunks import (
     Chunked,
     chunked,
-    faded_sums,
     read_chunks,
+    referenced_sums,
     side_by_side,
 )
 from tensornet_attn.runtime.triton.kernels.tiles import batch_and_heads, common_dtype, in_batch_dimension, sums_of
@@ -71,7 +71,7 @@ def triton_decay(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> Tenso
     """q [b, h, n, d], k [b, h, m, d], v [b, h, m, e], a [b, h, n, 1 or d], b [b, h, m, 1 or d] -> [b, h, n, e]."""
     with torch.cuda.device_of(q):
         (q, k, v, a, b), how, (by, _) = decay_operands(q, k, v, a, b)
-        sums, reference = faded_sums(k, v, b, -1, how, 0, k.shape[-2], False)
+        sums, reference = referenced_sums(k, v, b, -1, how, 0, k.shape[-2], False)
         return read_chunks(q, k, v, sums, how, powers=(a, b, reference), by=by)[0]
 
 
@@ -87,10 +87,10 @@ def triton_decay_gradients(
         g, ((q, k, v, a, b), how, (by, by_width)) = laid_out(g), decay_operands(q, k, v, a, b)
         (n, m), wide = (q.shape[-2], k.shape[-2]), {} if by else {"dtype": a.dtype}
         da, db = (side_by_side(x, x.shape[-1], a.dtype) if by else None for x in (q, k))
-        sums, reference = faded_sums(k, v, b, -1, how, 0, m, False)
+        sums, reference = referenced_sums(k, v, b, -1, how, 0, m, False)
         options = {"by": by_width, "of": (q, None, None), "slopes": da, **wide}
         dq, _ = read_chunks(g, v, k, sums.mT, how, powers=(a, b, reference), **options)
-        sums, reference = faded_sums(q, g, a, 1, how, m - n, m, True)
+        sums, reference = referenced_sums(q, g, a, 1, how, m - n, m, True)
         powers, options = (b, a, reference), options | {"of": (k, None, None), "slopes": db}
         dk, _ = read_chunks(v, g, q, sums.mT, how, later=True, powers=powers, **options)
         dv, _ = read_chunks(k, q, g, sums, how, later=True, powers=powers, by=by)

@@ -129,7 +129,7 @@ def chunk_sums(
     return next(made), next(made)
 
 
-def faded_sums(
+def referenced_sums(
     k: Tensor, v: Tensor, power: Tensor, sign: int, how: Chunked, first: int, places: int, later: bool
 ) -> tuple[Tensor, Tensor]:
     """`chunk_sums` of exp(sign power - reference) k v^T, and the references [b h, chunks, .] of all chunks.
