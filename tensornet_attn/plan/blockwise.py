@@ -17,7 +17,7 @@ from tensornet_attn.plan.price import scene_of, time_in_blocks, time_of_step
 
 WORTH = 1.25  # accepted slowdown for storing no tensor of queries x keys
 LITTLE = 2**26  # bytes of these tensors that a device with measured rates stores if that is faster
-MUCH = 2**32  # bytes of these tensors that are stored for no gain of time
+MUCH = 2**32  # bytes of these tensors that are stored for no gain of time, unless memory= allows them
 
 
 class Blockwise(Implementation[Group]):
@@ -39,7 +39,8 @@ class Blockwise(Implementation[Group]):
         again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
         pairs = {leg for leg in (form.graph.query, form.graph.key) if leg}
         stored = sum(target.bytes * scene.elements(part) for part in parts if pairs <= {*part.legs})
-        worth = 1.0 if target.device.measured and stored <= LITTLE else WORTH if stored <= MUCH else inf
+        worth = 1.0 if target.device.measured and stored <= LITTLE else WORTH
+        worth = inf if target.memory is None and stored > MUCH else worth
         but = "with recomputation in the backward, they would take"
         return Cost(again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth)
 
