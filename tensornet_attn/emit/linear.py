@@ -14,7 +14,7 @@ from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.alike import Factor, factors_apart, is_ones, one_row
+from tensornet_attn.graph.alike import Factor, factors_apart, is_ones, one_row, summed_by_reader
 from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
@@ -181,9 +181,8 @@ def emit_sums(writer: Writer, step: Step) -> None:
 
 
 def apart_in_reader(writer: Writer, step: Step) -> bool:
-    """Whether a step is a product of two key parts that the sum over the keys computes itself, see `_factors_apart`."""
-    readers = writer.readers[step.name]
-    return len(readers) == 1 and readers[0][0].kernel is not None and _factors_apart(writer, readers[0][0]) is not None
+    """Whether a step is a product of two key parts that the sum over the keys computes itself, see `factors_apart`."""
+    return summed_by_reader(writer.graph, step) and not _kept_wide(writer.graph, writer.readers[step.name][0][0].name)
 
 
 def _factors_apart(writer: Writer, step: Step) -> tuple[Factor, Factor] | None:

@@ -39,9 +39,7 @@ class Writer:
     needs_math: bool = False
     instead: Mapping[str, str] = field(default_factory=dict)  # functions that the backend replaces, by name
     cancelling: bool = False  # whether rows may be divided by sums near zero
-    memory: int | None = (
-        None  # bytes that a kernel may take besides operands and results; None: a part of the free memory
-    )
+    memory: int | None = None  # bytes that a kernel may take for itself; None: a part of the free memory
     linear: bool = False  # nothing of queries x keys is saved
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
 

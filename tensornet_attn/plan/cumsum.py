@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tensornet_attn.graph.alike import is_ones
 from tensornet_attn.graph.attention import ScoreTerm
 from tensornet_attn.graph.model import Graph, Step
-from tensornet_attn.graph.recurrence import ONES, Recurrence, cumulative, sums
+from tensornet_attn.graph.recurrence import Recurrence, cumulative, sums
 from tensornet_attn.plan.implementation import Context, Lowered, OfBoxes, kernel
 from tensornet_attn.plan.linear import canonical, featured, written
 from tensornet_attn.rewrite.change import with_steps
@@ -61,8 +62,7 @@ def _with_the_keys(graph: Graph, found: Recurrence, term: ScoreTerm) -> ScoreTer
 
     # one[n] K[m d] x[m f] W[f e]: K (x W) is summed for each d and e by one product; K x has a number for each d and f
     """
-    leaves = [graph.tensor.get(use.name) for use in term.query]
-    if len(term.key) < 2 or not all(leaf and leaf.role == "constant" and leaf.init == ONES for leaf in leaves):
+    if len(term.key) < 2 or not all(is_ones(graph, use.name) for use in term.query):
         return term
     moved = [use for use in term.core if not {*use.legs} <= {*found.box.legs}]
     moved += [use for use in term.core if any({*use.legs} <= {*key.legs} for key in term.key) and use not in moved]

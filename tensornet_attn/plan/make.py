@@ -18,7 +18,7 @@ from tensornet_attn.plan.absorb import ABSORBED, absorbed
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementation import Context, Lowered
 from tensornet_attn.plan.implementations import BESIDE_FUSED, BY_KIND, CPP, TORCH, TRITON_ALONE, Table
-from tensornet_attn.plan.model import REMOVED, Lowering, Plan, Region
+from tensornet_attn.plan.model import Lowering, Plan, Region
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.price import price_of
 from tensornet_attn.plan.target import TRAINING, Target
@@ -78,7 +78,9 @@ def _as_written(graph: Graph, target: Target, sizes: Mapping[str, int]) -> Plan:
 def _simpler(graph: Graph, backend: str) -> tuple[Graph, tuple[Region, ...]]:
     """The graph after the rewrites that never increase cost, and a region for each step that they removed."""
     made, trace = simplified(graph)
-    regions = (Region(name, (name,), backend, f"{REMOVED}{rule}") for name, rule in gone(graph, trace).items())
+    regions = (
+        Region(name, (name,), backend, f"removed: {rule}", removed=True) for name, rule in gone(graph, trace).items()
+    )
     return made, tuple(region for region in regions if "." not in region.name)
 
 

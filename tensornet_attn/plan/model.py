@@ -10,8 +10,6 @@ from tensornet_attn.graph.model import Graph
 from tensornet_attn.plan.figures import duration
 from tensornet_attn.plan.target import TRAINING, Target
 
-REMOVED = "removed: "  # begins what is said of a region that no step of the schedule computes
-
 
 @dataclass(frozen=True)
 class Lowering:
@@ -26,7 +24,7 @@ class Region:
     """Steps of the diagram that are computed together: their backend, the chosen lowering, the rejected ones.
 
     `plain`: the region is a product or box without values of queries x keys. `cost`: the predicted figure and that of
-    the alternative, if cost decided.
+    the alternative, if cost decided. `removed`: a rewrite left nothing of it to compute.
     """
 
     name: str
@@ -36,6 +34,7 @@ class Region:
     refused: tuple[Lowering, ...] = ()
     plain: bool = False
     cost: str = ""
+    removed: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Plan:
     @property
     def backends(self) -> dict[str, str]:
         """The backend of each region, by the region's name, without those that a rewrite removed."""
-        return {region.name: region.backend for region in self.regions if not region.chosen.startswith(REMOVED)}
+        return {region.name: region.backend for region in self.regions if not region.removed}
 
     @property
     def bucket(self) -> tuple[tuple[str, int], ...]:

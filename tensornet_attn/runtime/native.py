@@ -80,7 +80,7 @@ class Held:
 
 @contextlib.contextmanager
 def blas_threads(library: ctypes.CDLL, threads: int):
-    """A call in which one thread leaves the others to the rest: BLAS would take all; several threads take one each."""
+    """Limits BLAS to one thread in a call of one thread: outside of a parallel region it would take all threads."""
     every = torch.get_num_threads()
     if threads > 1 or every == 1:
         yield

@@ -19,8 +19,6 @@ WAYS = [
     ("", "-march=x86-64-v3"),  # without AVX-512
     ("", "-fno-openmp -fopenmp-simd"),  # one thread
     ("clang++", ""),
-    ("clang++-14", ""),
-    ("g++-14", ""),
 ]
 
 

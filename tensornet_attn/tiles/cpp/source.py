@@ -31,9 +31,7 @@ class Region(RegionText):
     gradients: list[int] = field(default_factory=list)
     text: str = ""
     block: tuple[int, int] = BLOCKS[0]
-    stores: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # of a worker, forward and backward: `stored` and `held`
+    stores: list[tuple[int, int]] = field(default_factory=list)  # `stored` and `held`, in forward and backward
 
     def __post_init__(self) -> None:
         self.program = with_lookups(self.graph, with_factors_outside(self.program))
