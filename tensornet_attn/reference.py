@@ -135,7 +135,7 @@ def evaluate(
     Entries of a step that masks hide from all its readers are unspecified, except in `until` and the steps in `shown`.
     """
     wanted = {name for name in (until, *shown) if name in graph.step}
-    run = Run(hiding(graph, wanted, everywhere=True), dict(tensors), dict(lengths), training, mask, key_mask)
+    run = Run(hiding(graph, wanted, everywhere=True, keys=True), dict(tensors), dict(lengths), training, mask, key_mask)
     add_leaves(run)
     check_masks(run)
     for step in run.graph.steps if until not in graph.tensor else ():

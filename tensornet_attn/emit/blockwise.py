@@ -20,7 +20,8 @@ from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.steps import with_uses
 from tensornet_attn.ir.values import Legs, Value, permuted
 from tensornet_attn.ops import OPS
-from tensornet_attn.plan.blocks import block_of, drops, keys_of, leaf
+from tensornet_attn.plan.blocks import block_of, drops, keys_of
+from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.legs import made_inside, unbounded
 from tensornet_attn.tiles.model import Node, below

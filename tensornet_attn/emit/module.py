@@ -73,7 +73,9 @@ def emit(
     `alone`: include the functions that the code calls; otherwise import them from `tensornet_attn.runtime`.
     """
     name = class_name(plan.graph.name, (about, source), all_names())
-    writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
+    writer = Writer(
+        hiding(plan.schedule, keys=True), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {})
+    )
     writer.memory, writer.cancelling = memory_of_kernels(plan), bool(doubtful_normalizers(plan.graph))
     writer.linear = plan.target.linear_memory
     forward = _forward(writer)
@@ -228,7 +230,9 @@ def _emit_step(writer: Writer, step: Step) -> None:
     elif step.box is not None:
         emit_box(writer, step)
     elif step.kernel is not None:
+        writer.hidden = dict(step.kernel.hidden)
         KERNELS[step.kernel.kind](writer, step)
+        writer.hidden = {}
     else:
         emit_attention(writer, step)
 

@@ -9,7 +9,7 @@ from tensornet_attn.emit.triton.call import operand_legs
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.plan.blocks import leaf
+from tensornet_attn.rewrite.change import leaf
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.cpp.source import Region, region_of, source
 
@@ -18,7 +18,7 @@ _INDENT = "    "
 
 def texts(schedule: Graph) -> list[str]:
     """The C++ of the kernels of a schedule."""
-    graph = hiding(schedule)
+    graph = hiding(schedule, keys=True)
     native = [step for step in graph.steps if step.kernel is not None and step.kernel.kind == "native"]
     return [source(region_of(graph, step)).strip() for step in native]
 

@@ -41,6 +41,7 @@ class Writer:
     cancelling: bool = False  # whether rows may be divided by sums near zero
     memory: int | None = None  # bytes that a kernel may take for itself; None: a part of the free memory
     linear: bool = False  # nothing of queries x keys is saved
+    hidden: Mapping[str, str] = field(default_factory=dict)  # what a kernel reads on the key leg instead of a tensor
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
 
     def __post_init__(self) -> None:
@@ -101,7 +102,8 @@ class Writer:
 
     def packed(self, use: Use) -> Value:
         """The value of a use; heads that are packed into one dimension stay packed."""
-        return self.values[use.name].renamed(self.graph.legs_of(use.name), use.legs)
+        name = self.hidden.get(use.name, use.name) if self.graph.key in use.legs else use.name
+        return self.values[name].renamed(self.graph.legs_of(name), use.legs)
 
     @property
     def like(self) -> Value:

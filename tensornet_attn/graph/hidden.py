@@ -32,7 +32,7 @@ def looks(graph: Graph, shown: Iterable[str] = ()) -> dict[str, tuple[Seen, ...]
 
     `shown` names steps that are wholly visible, like the output, updates of states, and losses.
     """
-    steps = list(_flat(graph))
+    steps = [part for step in graph.steps for part in flattened(step)]
     legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs)
     seen = dict.fromkeys((*graph.results, *shown), EVERYTHING)
@@ -60,17 +60,16 @@ def _legs_of(graph: Graph, steps: Iterable[Step]) -> _LegsOf:
     return {tensor.name: tensor.legs for tensor in graph.tensors} | {step.name: step.legs for step in steps}
 
 
-def _flat(graph: Graph) -> Iterator[Step]:
-    """The steps, with the steps inside kernels under unique names."""
-    for step in graph.steps:
-        body = step.kernel.body if step.kernel is not None else ()
-        if not body or body[-1].name != step.name:
-            yield step
-            continue
-        inside = {part.name: f"{step.name} {part.name}" for part in body[:-1]}
-        for part in body:
-            own = with_uses(part, lambda use, inside=inside: replace(use, name=inside.get(use.name, use.name)))  # type: ignore[misc]
-            yield replace(own, name=inside.get(part.name, part.name))
+def flattened(step: Step) -> Iterator[Step]:
+    """The steps inside a kernel under unique names; another step, and a kernel of parts that are joined, itself."""
+    body = step.kernel.body if step.kernel is not None else ()
+    if not body or body[-1].name != step.name:
+        yield step
+        return
+    inside = {part.name: f"{step.name} {part.name}" for part in body[:-1]}
+    for part in body:
+        own = with_uses(part, lambda use: replace(use, name=inside.get(use.name, use.name)))
+        yield replace(own, name=inside.get(part.name, part.name))
 
 
 # Visible entries in the legs of another tensor; `names` maps legs to that tensor's legs
@@ -121,7 +120,7 @@ def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[V
 
     Only boxes `hide` in `batched` count; others contain entries that are visible in any element of a batch.
     """
-    steps = list(_flat(graph))
+    steps = [part for step in graph.steps for part in flattened(step)]
     legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs, batched)
     return {step.name: _zero(graph, step.op.uses, zeros, legs) for step in steps if step.box is not None}

@@ -49,7 +49,7 @@ LINES = {  # the forms of a line; `take_NAME` reads each
     "leg": rf"leg (\w+)(?: ({'|'.join(KINDS)}))?(?: (\d{{1,10}}))?((?: (?:{'|'.join(SIZES)}) \d{{1,10}})*)(?: = (.+))?",
     "setting": r"setting (\w+) = (-?[\d.][\d.e+-]{0,160})",
     "tensor": r"(input|weight|constant|noise|state) ([^\[\]\s]+\[[^\[\]]*\])( frozen)?( always)?"
-    rf"(?: default ({WORD}))?(?: update (\S+))?(?: stored \(([\w, ]+)\))?(?: (std|init|value) (.+))?",
+    rf"(?: default ({WORD}))?(?: update (\S+))?(?: stored \(([\w, ]+)\))?(?: (std|init|value) (.+))?( finite)?",
     "step": r"([^\[\]\s]+\[[^\[\]]*\]) = (.+)",
     "loss": rf"loss ({WORD})(?: step (\S+))? = (.+)",
     "output": r"output (\S+(?: \S+)*)",
@@ -441,7 +441,7 @@ class _Reader:
         self.known.settings[name] = value
 
     def take_tensor(self, match: Match) -> None:
-        role, _, frozen, always, default, update, stored, word, _ = match.groups()
+        role, _, frozen, always, default, update, stored, word, _, finite = match.groups()
         name, legs = _part(match, 2, self.known.new_tensor)
         other = self.known.tensors.get(default or "")
         if default is not None and (other is None or other.role != "input"):
@@ -460,6 +460,7 @@ class _Reader:
             tensor = replace(tensor, std=_part(match, 9, self.known.number))
         elif word is not None:
             tensor = replace(tensor, init=_part(match, 9, lambda text: self.known.function(text, ALLOWED[role])))
+        tensor = tensor if finite is None else replace(tensor, finite=True)
         self.known.tensors[name] = tensor
 
     def take_step(self, match: Match) -> None:

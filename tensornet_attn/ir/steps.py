@@ -48,6 +48,7 @@ class Tensor:
     always: bool = False  # of noise
     update: str | None = None  # of a state: the step whose value is stored
     stored: tuple[tuple[str, ...], ...] = ()  # of a weight: (), if each leg is a dimension
+    finite: bool = False  # of an input of a decoding step: it holds nothing infinite that the key mask hides
 
 
 @dataclass(frozen=True)
@@ -175,13 +176,15 @@ class Kernel:
 
     `body` has the original steps; the last has the name and the result of the kernel's step. `uses` are the outside
     tensors that the body reads, each once, under their own leg names. `form` describes the same computation in the
-    named fields of its kind, derived from the body.
+    named fields of its kind, derived from the body. `hidden`: (tensor, step) pairs; on the key leg, the step is read
+    instead of the tensor, whose hidden keys may be infinite.
     """
 
     kind: str
     uses: tuple[Use, ...]
     body: tuple[Step, ...]
     form: object = field(default=None, repr=False, compare=False)
+    hidden: tuple[tuple[str, str], ...] = ()
 
     @property
     def steps(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from tensornet_attn.cost.band import BUDGET, LEAST, Block
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
-from tensornet_attn.rewrite.change import product
+from tensornet_attn.rewrite.change import leaf, product
 from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
 
 
@@ -138,12 +138,6 @@ def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
     uses = [leaf(graph, use) for own in body for use in own.op.uses if use.name not in inside]
     read = tuple(dict.fromkeys(use for use in uses if not made_inside(graph, use)))
     return Step(step.name, Kernel("blockwise", read, tuple(body), Block(tuple(body[:-1]), body[-1])), step.legs)
-
-
-def leaf(graph: Graph, use: Use) -> Use:
-    """An operand that a body reads from outside, under its own leg names, except that sequence legs are as used."""
-    own = graph.legs_of(use.name)
-    return Use(use.name, tuple(new if graph.leg[new].sequence else old for old, new in zip(own, use.legs, strict=True)))
 
 
 def _mixes(graph: Graph, step: Step) -> str | None:

@@ -87,6 +87,12 @@ def with_legs(graph: Graph, legs: Iterable[Leg]) -> Graph:
     return replace(graph, legs=(*graph.legs, *new.values()))
 
 
+def leaf(graph: Graph, use: Use) -> Use:
+    """An operand that a kernel reads from outside, under its own leg names, except that sequence legs are as used."""
+    own = graph.legs_of(use.name)
+    return Use(use.name, tuple(new if graph.leg[new].sequence else old for old, new in zip(own, use.legs, strict=True)))
+
+
 def legs_in(factors: Iterable[Use]) -> set[str]:
     return {leg for use in factors for leg in use.legs}
 

@@ -1,6 +1,7 @@
 """Replaces masked entries before they can produce NaN: a gradient would multiply an infinite entry by zero.
 
 # D = exp(E);  A = keep over m of D, causal     ->     E' = E, 1 where masked;  D = exp(E');  A = keep over m of D
+# K = memory Wk;  A = softmax over m of Q K     ->     memory' = memory, 0 at hidden keys;  K = memory' Wk;  A as it was
 
 This applies to graphs that are evaluated or emitted; plans are made from graphs without it.
 """
@@ -11,26 +12,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from tensornet_attn.graph.hidden import EVERYTHING, looks
-from tensornet_attn.graph.model import Box, Function, Graph, Seen, Step, Use
+from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, flattened, looks
+from tensornet_attn.graph.model import Box, Function, Graph, Kernel, Seen, Step, Use
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ops import OPS
-from tensornet_attn.rewrite.change import fresh, terms_of, with_uses
+from tensornet_attn.rewrite.change import fresh, leaf, terms_of, with_uses
 
 _EXP = Function("exp")
 _FACTOR, _OPERAND = 0, 1  # replacements of masked entries: all boxes and their derivatives are finite at 1
 _POWER = -inf  # for exp, so that the result and its derivative are zero
 
 
-def hiding(graph: Graph, shown: Iterable[str] = (), everywhere: bool = False, blocks: bool = False) -> Graph:
+def hiding(
+    graph: Graph, shown: Iterable[str] = (), everywhere: bool = False, blocks: bool = False, keys: bool = False
+) -> Graph:
     """The graph with a box `hide` wherever masked entries could produce NaN.
 
     A box is inserted before maps that are infinite at some number, or have an infinite derivative; and before all maps
     and products of an input with query and key leg, whose entries may be infinite. `everywhere`: before all maps and
     products. `shown` names steps whose entries are all needed. `blocks`: the graph runs on blocks of queries and keys,
     whose entries beyond the last position are masked too, so that such maps get a box even if all entries are visible.
+    `keys`: inputs may be infinite also at keys that the key mask hides; then boxes are inserted where they are read.
     """
-    found = _Hiding(graph, looks(graph, shown), everywhere, blocks)
+    found = _Hiding(graph, looks(graph, shown), everywhere, blocks, keys)
     for step in graph.steps:
         found.add(step)
     return replace(graph, steps=tuple(found.steps))
@@ -38,48 +42,90 @@ def hiding(graph: Graph, shown: Iterable[str] = (), everywhere: bool = False, bl
 
 @dataclass
 class _Hiding:
-    """`doubtful` names tensors and steps with possibly infinite masked entries; `made` has the boxes so far."""
+    """`doubtful` names tensors and steps with possibly infinite masked entries, `rows` those with such rows.
+
+    `made` has the boxes so far.
+    """
 
     graph: Graph
     looks: Mapping[str, tuple[Seen, ...]]
     everywhere: bool
     blocks: bool
+    keys: bool
     steps: list[Step] = field(default_factory=list)
     made: dict[tuple[Use, Seen, float], Use] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.doubtful = {tensor.name for tensor in self.graph.of_role("input") if self.pairs(tensor.legs)}
+        inputs = self.graph.of_role("input")
+        self.doubtful = {tensor.name for tensor in inputs if self.pairs(tensor.legs)}
+        self.rows = {tensor.name for tensor in inputs if self.keys and not tensor.finite}
 
     def pairs(self, legs: Iterable[str]) -> bool:
         return self.graph.key is not None and {self.graph.query, self.graph.key} <= {*legs}
 
     def add(self, step: Step) -> None:
         """Adds a step, preceded by its boxes."""
-        if step.fused is not None or self.graph.masked(step):
-            self.steps.append(step)
+        if step.kernel is not None:
+            self.add_kernel(step, step.kernel)
             return
         harmful = self.harmful(step)
         power = step.box is not None and step.box.function == _EXP and not self.everywhere
-        fill = _FACTOR if step.box is None else _POWER if power else _OPERAND
+        factor = step.box is None or OPS[step.box.kind].recurrent
+        fill = _FACTOR if factor else _POWER if power else _OPERAND
         new = []
         for use, look, harm in zip(step.op.uses, self.looks[step.name], harmful, strict=True):
-            if use.name in self.doubtful and not harm:
+            if use.name in self.doubtful and not harm and not self.own_masks(step):
                 self.doubtful.add(step.name)
             new.append(self.hidden(step, use, look, fill) if harm else use)
+        self.rows |= {step.name} if any(use.name in self.rows for use in new) else set()
         uses = iter(new)
         self.steps.append(with_uses(step, lambda use: next(uses)) if any(harmful) else step)
 
+    def add_kernel(self, step: Step, kernel: Kernel) -> None:
+        """Adds a kernel, which reads other steps instead of those with hidden keys."""
+        new: dict[str, Use] = {}
+        for use, seen in self.read_on_keys(step).items():
+            if seen == {BY_KEY}:
+                new[use.name] = self.hidden(step, use, BY_KEY, _FACTOR)
+        self.rows |= {step.name} if any(use.name in self.rows - new.keys() for use in kernel.uses) else set()
+        hidden = tuple((name, use.name) for name, use in new.items())
+        self.steps.append(replace(step, op=replace(kernel, uses=(*kernel.uses, *new.values()), hidden=hidden)))
+
+    def read_on_keys(self, step: Step) -> dict[Use, set[Seen]]:
+        """What a kernel reads of key legs without query leg, under its own leg names, and what the readers see of it."""
+        found: dict[Use, set[Seen]] = {}
+        for part in flattened(step):
+            for use, look in zip(part.op.uses, self.looks[part.name], strict=True):
+                if self.on_keys(use.legs) and use.name in self.rows:
+                    found.setdefault(leaf(self.graph, use), set()).add(look)
+        return found
+
+    def own_masks(self, step: Step) -> bool:
+        """Whether a step applies masks itself."""
+        return step.fused is not None or self.graph.masked(step)
+
+    def on_keys(self, legs: Iterable[str]) -> bool:
+        return self.graph.key in {*legs} and not self.pairs(legs)
+
     def harmful(self, step: Step) -> list[bool]:
         """For each use, whether a possibly infinite entry would produce NaN."""
+        if step.attention is not None:
+            return [self.on_keys(use.legs) and use.name in self.rows for use in step.op.uses]
+        if self.graph.masked(step):
+            return [False] * len(step.op.uses)
         if step.box is None:
             many = [len(term.factors) > 1 for term in terms_of(step) for _ in term.factors]
             return [more and self.infinite(use) for more, use in zip(many, step.op.uses, strict=True)]
+        if OPS[step.box.kind].recurrent:
+            return [self.on_keys(use.legs) and use.name in self.rows for use in step.op.uses]
         if not OPS[step.box.kind].multiplies:
             return [False] * len(step.op.uses)
         always = self.everywhere or not OPS[step.box.kind].finite(self.graph, step.box)
         return [always or self.infinite(use) for use in step.op.uses]
 
     def infinite(self, use: Use) -> bool:
+        if self.on_keys(use.legs) and use.name in self.rows:
+            return True
         return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
