@@ -21,6 +21,7 @@ KEYS = Visible()
 EVERYTHING: Seen = frozenset({frozenset[Visible]()})
 BY_KEY: Seen = frozenset({frozenset({KEYS})})
 _NOTHING: Seen = frozenset()
+_NOWHERE = frozenset[Visible]()
 _EXP = Function("exp")
 
 _LegsOf = Mapping[str, tuple[str, ...]]  # legs by the name of a tensor or step
@@ -132,8 +133,9 @@ def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Containe
     for step in steps:
         box = step.box
         if step.contraction is not None:
-            terms = (_zero(graph, term.factors, found, legs) for term in step.contraction.terms)
-            found[step.name] = _all_translated(graph, frozenset.intersection(*terms), _own(step.legs))
+            terms = [_zero(graph, term.factors, found, legs) for term in step.contraction.terms]
+            same = frozenset.intersection(*terms) or (frozenset({KEYS}) if all(terms) else _NOWHERE)
+            found[step.name] = _all_translated(graph, same, _own(step.legs))
         elif box is None:
             continue
         elif graph.masked(step) and OPS[box.kind].zero_where_hidden:
@@ -167,7 +169,9 @@ def _looks(graph: Graph, step: Step, own: Seen, zeros: _Zeros, legs: _LegsOf) ->
         for term in step.contraction.terms:
             for place, use in enumerate(term.factors):
                 others = (*term.factors[:place], *term.factors[place + 1 :])
-                seen = _both(own, frozenset({_zero(graph, others, zeros, legs)}))
+                zero = _zero(graph, others, zeros, legs)
+                zero = zero - {KEYS} if graph.query in use.legs else zero
+                seen = _both(own, frozenset({zero}))
                 yield _translated(graph, seen, _own(use.legs))
     elif step.box is not None:
         for role, use in step.box.operands:

@@ -48,7 +48,7 @@ class Tensor:
     always: bool = False  # of noise
     update: str | None = None  # of a state: the step whose value is stored
     stored: tuple[tuple[str, ...], ...] = ()  # of a weight: (), if each leg is a dimension
-    finite: bool = False  # of an input of a decoding step: it holds nothing infinite that the key mask hides
+    finite: bool = False  # of an input of a decoding step: nothing infinite is in it where the key mask hides it
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ class Decoder:
         self.decoding, self.serial = decoding_of(graph, droppable), next(_serials)
         self.states = tuple(one.name for one in self.decoding.kept if one.leg is None)
         self._kept = tuple(one.name for one in self.decoding.kept)
+        rows = ((one.name, one.legs, one.leg) for one in self.decoding.kept if one.leg is not None)
+        self._rows = {name: (legs.index(leg) - len(legs), len(legs)) for name, legs, leg in rows}  # axis and rank
         graph = self.decoding.graph
         self._query, self._key, self._output = str(graph.query), graph.key, graph.output
         self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
@@ -62,8 +64,8 @@ class Decoder:
         for stage in self._stages(alone, chunk):
             if not (stage.values[0] in self._behind_kept if alone else first or not (memory and stage.once)):
                 continue
-            found = self._run(module, cache, stage, chunk)
-            chunk.values.update(zip(stage.values, found, strict=True))
+            found = zip(stage.values, self._run(module, cache, stage, chunk), strict=True)
+            chunk.values.update((name, self._finite(name, value, chunk)) for name, value in found)
         if out is None:
             out = chunk.values[self._output]
         if first or not memory:
@@ -185,10 +187,8 @@ class Decoder:
             value = chunk.values[one.value]
             if chunk.key_mask is None or not one.hides:
                 return value
-            visible = chunk.key_mask[..., -value.shape[one.axis] :]  # a hidden position must not reach a state
-            shape = [*visible.shape[:-1], *[1] * one.rank]
-            shape[one.axis] = visible.shape[-1]
-            return torch.where(visible.view(shape), value, 0)
+            # a hidden position must not reach a state
+            return torch.where(_seen(chunk.key_mask, value, one.axis, one.rank), value, 0)
         length, like = chunk.length, chunk.like
         if one.how in ("state", "level"):
             return cache.state(one.value, self._batch(chunk), like)
@@ -204,6 +204,12 @@ class Decoder:
         count = keys if one.on_keys else length
         return rows.narrow(one.axis, cache.length + length - count, count)
 
+    def _finite(self, name: str, value: Tensor, chunk: _Chunk) -> Tensor:
+        """A value to cache without what is infinite or NaN at positions that the key mask hides."""
+        if chunk.key_mask is None or name not in self._rows:
+            return value
+        return torch.where(_seen(chunk.key_mask, value, *self._rows[name]) | value.isfinite(), value, 0)
+
     def _batch(self, chunk: _Chunk) -> tuple[int, ...]:
         return tuple(chunk.like.shape[: chunk.like.ndim - self._ranks[next(iter(chunk.values))]])
 
@@ -211,6 +217,14 @@ class Decoder:
 def _of_batch(value: Tensor, batch: tuple[int, ...], rank: int) -> Tensor:
     """Expands the value to the full batch, for values of inputs that lack batch dimensions."""
     return value if value.shape[: value.ndim - rank] == batch else value.expand(*batch, *value.shape[-rank:])
+
+
+def _seen(key_mask: Tensor, value: Tensor, axis: int, rank: int) -> Tensor:
+    """The key mask at the last positions, those of a value with `rank` legs, whose sequence leg is at `axis`."""
+    seen = key_mask[..., -value.shape[axis] :]
+    shape = [*seen.shape[:-1], *[1] * rank]
+    shape[axis] = seen.shape[-1]
+    return seen.reshape(shape)
 
 
 class _Chunk(NamedTuple):

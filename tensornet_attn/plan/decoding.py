@@ -373,10 +373,8 @@ class _Build:
         """Adds an input to the part and returns its name."""
         axis = next((i - len(legs) for i, leg in enumerate(legs) if leg in (self.query, self.key)), 0)
         hides = how == "chunk" and self.query in legs and self.value in self.whole.states.values()
-        self.inputs[name], self.tensors[name] = (
-            Given(name, value, how, axis, hides),
-            Tensor(name, "input", legs, finite=True),
-        )
+        self.inputs[name] = Given(name, value, how, axis, hides)
+        self.tensors[name] = Tensor(name, "input", legs, finite=how != "chunk")
         return name
 
     def present(self, name: str, legs: tuple[str, ...]) -> str:

@@ -92,7 +92,7 @@ class _Hiding:
         self.steps.append(replace(step, op=replace(kernel, uses=(*kernel.uses, *new.values()), hidden=hidden)))
 
     def read_on_keys(self, step: Step) -> dict[Use, set[Seen]]:
-        """What a kernel reads of key legs without query leg, under its own leg names, and what the readers see of it."""
+        """What a kernel reads whose rows may be infinite, under its own leg names, and what its steps see of it."""
         found: dict[Use, set[Seen]] = {}
         for part in flattened(step):
             for use, look in zip(part.op.uses, self.looks[part.name], strict=True):
