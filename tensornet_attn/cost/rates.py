@@ -200,7 +200,7 @@ def from_dict(found: Mapping[str, Any]) -> Table:
             for one in found["efficiency"]
         ),
     )
-    if not (table.products and table.passes and table.attention):
+    if not (table.products and table.passes and table.attention and table.efficiency):
         raise ValueError("empty")
     return table
 

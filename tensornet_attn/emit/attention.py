@@ -49,7 +49,7 @@ def options_of(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     causal = masks == (CAUSAL,)
     keep = attention_keep(writer, () if causal else masks, tuple(written.index(leg) for leg in heads))
     dropout = writer.number(op.dropout)
-    options = [*keep, writer.number(op.scale)]
+    options = [*keep, writer.scale(op.scale)]
     if dropout not in ("0", "0.0"):
         options.append(f"dropout={dropout} if self.training else 0.0")
     options += ["causal=True"] if causal else []

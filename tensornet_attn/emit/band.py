@@ -46,7 +46,7 @@ def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> l
         order = ", ".join(str(written.index(leg)) for leg in heads)
         mask = writer.call("heads_together", mask, writer.batch_dims, f"({order})")
     options = [str(reach.left), str(reach.right), str(reach.block), mask, "key_mask", writer.batch_dims]
-    options += [writer.number(op.scale)]
+    options += [writer.scale(op.scale)]
     dropout = writer.number(op.dropout)
     options += [] if dropout in ("0", "0.0") else [f"dropout={dropout} if self.training else 0.0"]
     options += ["tied=True"] if writer.graph.tied else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.ir.arithmetic import OF_MATH, Arith, Binary, Call, Name, Negative, Number, evaluate, names, to_text
@@ -16,15 +17,15 @@ _WHOLE = frozenset("+ - * //".split())
 Size = Callable[[str], str]
 
 
-def number_text(tree: Arith, graph: Graph, size: Size) -> tuple[str, int]:
-    """A number as Python, and its precedence."""
+def number_text(tree: Arith, graph: Graph, size: Size, traced: bool = True) -> tuple[str, int]:
+    """A number as Python, and its precedence. `traced`: functions of lengths may be scalar tensors in traced code."""
     if all(name.name in graph.values for name in names(tree)):
         value = evaluate(tree, graph.values)
         if abs(value) >= _EXACT:
             return _literal(float(value))
         if fixed(tree, graph) and (len(repr(value)) <= _SHORT or isinstance(tree, Number | Negative)):
             return _literal(value)
-    return _python(tree, size), _level(tree)
+    return _python(_of_lengths(tree, graph) if traced else tree, size), _level(tree)
 
 
 def integer_text(tree: Arith, graph: Graph, size: Size) -> str:
@@ -37,6 +38,19 @@ def integer_text(tree: Arith, graph: Graph, size: Size) -> str:
 def fixed(tree: Arith, graph: Graph) -> bool:
     """Whether a number depends on no leg, so that it is equal for all sizes."""
     return all(name.name not in graph.leg for name in names(tree))
+
+
+def _of_lengths(tree: Arith, graph: Graph) -> Arith:
+    """The tree with functions of lengths as those of `runtime/lengths.py`: `log_of` for `log`."""
+    if isinstance(tree, Negative):
+        return replace(tree, of=_of_lengths(tree.of, graph))
+    if isinstance(tree, Binary):
+        return replace(tree, left=_of_lengths(tree.left, graph), right=_of_lengths(tree.right, graph))
+    if not isinstance(tree, Call):
+        return tree
+    own = tuple(_of_lengths(one, graph) for one in tree.arguments)
+    long = tree.function in OF_MATH and any(name.name not in graph.values for name in names(tree))
+    return replace(tree, function=f"{tree.function}_of" if long else tree.function, arguments=own)
 
 
 def needs_math(tree: Arith) -> bool:

@@ -15,7 +15,7 @@ from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
 from tensornet_attn.emit.wrap import WIDTH
 from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.graph.model import Graph, Step, Use
-from tensornet_attn.ir.arithmetic import Arith, evaluate
+from tensornet_attn.ir.arithmetic import OF_MATH, Arith, evaluate
 from tensornet_attn.ir.arithmetic import names as arithmetic_names
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value, shape_comment
 from tensornet_attn.ops import OPS
@@ -127,15 +127,25 @@ class Writer:
         ]
         return f"*{shapes[0]}" if len(shapes) == 1 else f"*{self.call('joint_shape', *shapes)}"
 
-    def number(self, tree: Arith) -> str:
-        """Arithmetic as Python, for use as an argument."""
-        return self.numbered(tree)[0]
+    def number(self, tree: Arith, traced: bool = True) -> str:
+        """Arithmetic as Python, for use as an argument; `traced`: see `number_text`."""
+        return self.numbered(tree, traced)[0]
 
-    def numbered(self, tree: Arith) -> tuple[str, int]:
+    def numbered(self, tree: Arith, traced: bool = True) -> tuple[str, int]:
         """Arithmetic as Python, and its precedence."""
-        text, level = number_text(tree, self.graph, self.size)
+        text, level = number_text(tree, self.graph, self.size, traced)
+        self.functions |= {f"{word}_of" for word in OF_MATH if f"{word}_of(" in text}
         self.needs_math |= needs_math(tree) and "math." in text
         return text, level
+
+    def scale(self, tree: Arith) -> str:
+        """The scale of fused attention, of which functions ask whether it is positive."""
+        text = self.number(tree)
+        return (
+            text
+            if all(name.name in self.graph.values for name in arithmetic_names(tree))
+            else self.call("unfixed", text)
+        )
 
     def factor(self, tree: Arith) -> str:
         """Arithmetic as Python, for use before `* x`."""

@@ -135,6 +135,8 @@ class _Hiding:
         if (use, look, fill) not in self.made:
             taken = replace(self.graph, steps=(*self.graph.steps, *self.steps))
             box = Box("hide", self.graph.key, (("of", use),), (("fill", Number(fill)),), seen=look)
-            self.steps.append(Step(fresh(taken, f"{step.name}.hidden"), box, use.legs))
+            self.steps.append(
+                Step(fresh(taken, f"{use.name if self.on_keys(use.legs) else step.name}.hidden"), box, use.legs)
+            )
             self.made[use, look, fill] = Use(self.steps[-1].name, use.legs)
         return self.made[use, look, fill]

@@ -103,6 +103,8 @@ def fused_attention(
     call=F.scaled_dot_product_attention,
 ) -> Tensor:
     """scaled_dot_product_attention for any batch and widths; fused kernels require four dimensions and one width."""
+    if isinstance(scale, Tensor):  # in traced code
+        q, scale = q * scale, 1.0
     if mask is None and sink is None and scale > 0 and fits(q, k, v):
         grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
         return call(q, k, v, None, dropout, causal, scale=scale, **grouped)

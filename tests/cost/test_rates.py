@@ -96,6 +96,9 @@ def setting(value: object, *path: Any) -> Callable[[dict[str, Any]], object]:
 
 CHANGES = {
     "no products": setting([], "products"),
+    "no passes": setting([], "passes"),
+    "no attention": setting([], "attention"),
+    "no efficiency": setting([], "efficiency"),
     "no machine": without("machine"),
     "a key of a machine too many": setting(1, "machine", "size"),
     "a rate of zero": setting(0, "bandwidth"),

@@ -33,7 +33,7 @@ def _arguments(writer: Writer, made: Region) -> list[str]:
     lengths = [writer.length(graph.query), writer.length(graph.key)]
     found = [made.name, f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
     found += ["mask" if program.masks and takes_mask(graph) else "None", "key_mask" if program.masks else "None"]
-    numbers = [writer.number(tree) for tree in made.numbers]
+    numbers = [writer.number(tree, traced=False) for tree in made.numbers]
     found += [f"[{', '.join(numbers)}]"] if numbers else []
     if made.random:
         always = any(tensor.always for tensor in graph.of_role("noise"))

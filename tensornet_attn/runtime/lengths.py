@@ -1,0 +1,43 @@
+"""Functions of lengths: numbers, or tensors where a trace would fix a length whose logarithm it needs as a number."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def log_of(x: float | Tensor) -> float | Tensor:
+    return of_length(x, math.log, torch.log)
+
+
+def log2_of(x: float | Tensor) -> float | Tensor:
+    return of_length(x, math.log2, torch.log2)
+
+
+def sqrt_of(x: float | Tensor) -> float | Tensor:
+    return of_length(x, math.sqrt, torch.sqrt)
+
+
+def exp_of(x: float | Tensor) -> float | Tensor:
+    return of_length(x, math.exp, torch.exp)
+
+
+def floor_of(x: float | Tensor) -> float | Tensor:
+    return of_length(x, math.floor, torch.floor)
+
+
+def ceil_of(x: float | Tensor) -> float | Tensor:
+    return of_length(x, math.ceil, torch.ceil)
+
+
+def of_length(x: float | Tensor, number, traced) -> float | Tensor:
+    """`number` of x, or in traced code `traced` of a scalar tensor with this value."""
+    x = unfixed(x)
+    return traced(x) if isinstance(x, Tensor) else number(x)
+
+
+def unfixed(x: float | Tensor) -> float | Tensor:
+    """x, in traced code as a scalar tensor: comparing a number, or its logarithm, would fix lengths."""
+    if isinstance(x, Tensor) or (isinstance(x, int | float) and not torch.compiler.is_compiling()):
+        return x
+    return torch.scalar_tensor(x, dtype=torch.float64)
