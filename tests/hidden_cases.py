@@ -160,3 +160,95 @@ def check(case: Case, backends: Sequence[tuple[str, dict[str, Any]]], n: int, dt
             torch.testing.assert_close(got.to(F64), want, rtol=0, atol=rough * scale)
         for gradient in found[3 : 1 + len(call.inputs)]:
             assert not gradient[~call.visible].any(), f"{backend}: a hidden entry has a gradient"
+
+
+S, READ = "q[n h d] k[m h d] -> h n m", "A[h n m] v[m h e] W[h] -> n h e"
+DECAY = {
+    "l": "-g[m h] g[m h] -> m h",
+    "c": {"sum": "m", "of": "l[m h] one[n] -> n m h"},
+    "D": {"map": "exp", "of": "c[n h] - c[m h] -> h n m"},
+}
+FEATURES = {"Q": {"map": "elu1", "of": "q"}, "K": {"map": "elu1", "of": "k"}}
+SUM = "q[n h d] s[h d] W[h] -> n h d"
+ROWS: dict[str, dict[str, Any]] = {  # what reads q[n h d], and k, v and g of the keys as they are given
+    "softmax": {"A": {"softmax": "m", "of": S}},
+    "band": {"A": {"softmax": "m", "mask": ["band(2)"], "of": S}},
+    "sigmoid": {"A": {"keep": "m", "of": {"map": "sigmoid", "of": S}}},
+    "two maps": {
+        "B": {"softmax": "m", "mask": ["band(2)"], "of": S},
+        "C": {"keep": "m", "of": S},
+        "A": "B[h n m] + C[h n m] -> h n m",
+    },
+    "distance": {
+        "kk": "k[m h d] k[m h d] -> m h",
+        "A": {"softmax": "m", "of": "2 * q[n h d] k[m h d] - kk[m h] -> h n m"},
+    },
+    "gates": {
+        "u": {"map": "log", "of": {"map": "sigmoid", "of": "g"}},
+        "A": {"softmax": "m", "of": "q[n h d] k[m h d] + u[m h] -> h n m"},
+    },
+    "linear": {**FEATURES, "A": {"normalize": "m", "of": "Q[n h d] K[m h d] -> h n m"}},
+    "causal sums": {"A": {"keep": "m", "mask": ["causal"], "of": S}},
+    "decay": {**DECAY, "A": {"keep": "m", "mask": ["causal"], "of": "q[n h d] k[m h d] D[h n m] -> h n m"}},
+    "normalized decay": {
+        **DECAY,
+        **FEATURES,
+        "A": {"normalize": "m", "mask": ["causal"], "of": "Q[n h d] K[m h d] D[h n m] -> h n m"},
+    },
+    "delta rule": {
+        "o": {"delta_rule": "m", "query": "q", "key": "k", "value": "v", "rate": "g"},
+        "y": "o[n h e] W[h] -> n h e",
+    },
+    "scan": {"s": {"scan": "m", "decay": "k", "of": "v[m h d]"}, "y": "q[n h d] s[n h d] W[h] -> n h d"},
+    "sum": {"s": {"mean": "m", "of": {"map": "square", "of": "k"}}, "y": SUM},
+    "largest": {"s": {"max": "m", "of": "k"}, "y": SUM},
+}
+
+
+def rows_design(name: str) -> dict[str, Any]:
+    diagram = {**ROWS[name]} | ({} if "y" in ROWS[name] else {"y": READ})
+    if "c" in diagram:
+        diagram["c"] = {**diagram["c"], "mask": ["causal"]}
+    text, wide = str(diagram), "d" if "v[m h d]" in str(diagram) else "e"
+    legs = {"n": "query", "m": "key", "h": "head 2", "d": 4, "e": 3}
+    given = {"k": "m h d", "v": f"m h {wide}", "g": "m h"}
+    return {
+        "tensornet": 1,
+        "name": "rows",
+        "causal": name in ("delta rule", "scan"),
+        "legs": {leg: size for leg, size in legs.items() if leg != "e" or "h e]" in text},
+        "inputs": {"q": "n h d"} | {x: legs for x, legs in given.items() if f"{x}[" in text or f"'{x}'" in text},
+        "weights": {"W": "h"},
+        "constants": {"one": {"legs": "n", "value": "ones"}} if "one[" in text else {},
+        "diagram": diagram,
+        "output": "y",
+    }
+
+
+def check_rows(module: nn.Module, bad: float, n: int = 40, without: int | None = None) -> None:
+    """Rows that the key mask hides may hold anything: outputs and all gradients are those with zeros there.
+
+    `without`: an input whose hidden rows are queries too; only outputs of visible rows are compared.
+    """
+    graph, draw = module.plan.graph, torch.Generator().manual_seed(n)
+    seen = torch.rand(2, n, generator=draw) < 0.6
+    seen[1, :9] = False
+
+    def shown(x: Tensor) -> Tensor:
+        return seen.reshape(2, n, *[1] * (x.ndim - 2))
+
+    given = []
+    for tensor in graph.of_role("input"):
+        sizes = [n if graph.leg[leg].sequence else graph.leg[leg].size for leg in tensor.legs]
+        given.append(torch.rand(2, *sizes, generator=draw, dtype=F64) * 0.6 + 0.2)
+    keys = [place for place, t in enumerate(graph.of_role("input")) if graph.key in t.legs or place == without]
+
+    def held(fill: float) -> list[Tensor]:
+        inputs = [torch.where(shown(x), x, fill) if i in keys else x for i, x in enumerate(given)]
+        return results(module, inputs, {"key_mask": seen})
+
+    found, wanted = held(bad), held(0.0)
+    if without is not None:
+        found, wanted = ([torch.where(shown(y[0]), y[0], 0)] for y in (found, wanted))
+    for got, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-9 * max(1.0, want.abs().max().item()))

@@ -18,7 +18,22 @@ from tensornet_attn.graph.hidden import looks
 from tensornet_attn.graph.model import Graph
 from tensornet_attn.reference import Run, evaluate, seen_by
 from tests.decay_designs import DECAYS, compare_decay
-from tests.hidden_cases import BAD, BOXES, F64, FORMS, MAPS, MASKS, Case, check, module_of, results
+from tests.designs.cases import ATTENTION, CASES, drawn
+from tests.hidden_cases import (
+    BAD,
+    BOXES,
+    F64,
+    FORMS,
+    MAPS,
+    MASKS,
+    ROWS,
+    Case,
+    check,
+    check_rows,
+    module_of,
+    results,
+    rows_design,
+)
 from tests.random_call import Call, assert_same, usable
 from tests.random_call import results as results_of
 from tests.test_random_designs import causal_of, checked, filtered, pair, seeds
@@ -167,6 +182,34 @@ def test_keys_that_a_key_mask_hides(options: tuple[str, dict[str, Any]], data: d
     found = results(module, [x, g.masked_fill(hidden, 0), e.masked_fill(hidden, 1e4)], {"key_mask": key_mask})
     for got, want in zip(found, plain, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-10 * max(1.0, want.abs().max().item()))
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("options", PLANS, ids=str)
+def test_rows_that_a_key_mask_hides(options: tuple[str, dict[str, Any]], name: str) -> None:
+    """Keys, values and gates as they are given, read by every form: their hidden rows are NaN."""
+    module = module_of(rows_design(name), options[0], F64, **options[1])
+    check_rows(module, torch.nan)
+    check_rows(module, torch.inf)
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("name", ["softmax", "sigmoid", "two maps", "distance"])
+def test_rows_that_a_key_mask_hides_from_cpp(name: str) -> None:
+    check_rows(module_of(rows_design(name), "cpp", F64), torch.nan)
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("options", PLANS, ids=str)
+@pytest.mark.parametrize("name", ATTENTION)
+def test_hidden_rows_of_the_shipped_designs(name: str, options: tuple[str, dict[str, Any]]) -> None:
+    """Of the memory, if there is one. Of the queries' own input, the rows reach only what is computed for them."""
+    case = CASES[name]
+    design = ta.load(name, legs=case.legs, settings=case.settings)
+    module = drawn(ta.compile(design, options[0], dtype=F64, **options[1]), 0, case.positive)
+    alone = len(module.plan.graph.of_role("input")) == 1
+    for bad in (torch.nan, torch.inf, 1e30):
+        check_rows(module, bad, 17, 0 if alone else None)
 
 
 def of_pairs(draw: random.Random) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def fixed(tree: Arith, graph: Graph) -> bool:
 
 
 def _of_lengths(tree: Arith, graph: Graph) -> Arith:
-    """The tree with functions of lengths as those of `runtime/lengths.py`: `log_of` for `log`."""
+    """The tree with functions of lengths as those of `runtime/lengths.py`: `log_of_length` for `log`."""
     if isinstance(tree, Negative):
         return replace(tree, of=_of_lengths(tree.of, graph))
     if isinstance(tree, Binary):
@@ -50,7 +50,7 @@ def _of_lengths(tree: Arith, graph: Graph) -> Arith:
         return tree
     own = tuple(_of_lengths(one, graph) for one in tree.arguments)
     long = tree.function in OF_MATH and any(name.name not in graph.values for name in names(tree))
-    return replace(tree, function=f"{tree.function}_of" if long else tree.function, arguments=own)
+    return replace(tree, function=f"{tree.function}_of_length" if long else tree.function, arguments=own)
 
 
 def needs_math(tree: Arith) -> bool:

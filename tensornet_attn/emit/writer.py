@@ -134,7 +134,7 @@ class Writer:
     def numbered(self, tree: Arith, traced: bool = True) -> tuple[str, int]:
         """Arithmetic as Python, and its precedence."""
         text, level = number_text(tree, self.graph, self.size, traced)
-        self.functions |= {f"{word}_of" for word in OF_MATH if f"{word}_of(" in text}
+        self.functions |= {f"{word}_of_length" for word in OF_MATH if f"{word}_of_length(" in text}
         self.needs_math |= needs_math(tree) and "math." in text
         return text, level
 

@@ -6,31 +6,31 @@ import torch
 from torch import Tensor
 
 
-def log_of(x: float | Tensor) -> float | Tensor:
-    return of_length(x, math.log, torch.log)
+def log_of_length(x: float | Tensor) -> float | Tensor:
+    return of_lengths(x, math.log, torch.log)
 
 
-def log2_of(x: float | Tensor) -> float | Tensor:
-    return of_length(x, math.log2, torch.log2)
+def log2_of_length(x: float | Tensor) -> float | Tensor:
+    return of_lengths(x, math.log2, torch.log2)
 
 
-def sqrt_of(x: float | Tensor) -> float | Tensor:
-    return of_length(x, math.sqrt, torch.sqrt)
+def sqrt_of_length(x: float | Tensor) -> float | Tensor:
+    return of_lengths(x, math.sqrt, torch.sqrt)
 
 
-def exp_of(x: float | Tensor) -> float | Tensor:
-    return of_length(x, math.exp, torch.exp)
+def exp_of_length(x: float | Tensor) -> float | Tensor:
+    return of_lengths(x, math.exp, torch.exp)
 
 
-def floor_of(x: float | Tensor) -> float | Tensor:
-    return of_length(x, math.floor, torch.floor)
+def floor_of_length(x: float | Tensor) -> float | Tensor:
+    return of_lengths(x, math.floor, torch.floor)
 
 
-def ceil_of(x: float | Tensor) -> float | Tensor:
-    return of_length(x, math.ceil, torch.ceil)
+def ceil_of_length(x: float | Tensor) -> float | Tensor:
+    return of_lengths(x, math.ceil, torch.ceil)
 
 
-def of_length(x: float | Tensor, number, traced) -> float | Tensor:
+def of_lengths(x: float | Tensor, number, traced) -> float | Tensor:
     """`number` of x, or in traced code `traced` of a scalar tensor with this value."""
     x = unfixed(x)
     return traced(x) if isinstance(x, Tensor) else number(x)

@@ -37,8 +37,8 @@ def test_how_it_reads() -> None:
         "Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2",
         "Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2",
         "Q = expert_sums(x[..., None, None, :], self.Wq, Gd, Gd_chosen)  # ... n h d",
-        "K = expert_sums(memory[..., None, None, :], self.Wk, Gs, Gs_chosen)  # ... m h d",
-        "V = expert_sums(memory[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d",
+        "K = expert_sums(memory_hidden[..., None, None, :], self.Wk, Gs, Gs_chosen)  # ... m h d",
+        "V = expert_sums(memory_hidden[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d",
         "return expert_sums(o.transpose(-3, -2).unsqueeze(-2), self.Wo, Gd, Gd_chosen, True)  # ... n f",
     ]
     assert lines(made("sigma_moe").source) == [

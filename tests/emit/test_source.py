@@ -36,8 +36,9 @@ def forward(
     """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
     memory = x if memory is None else memory
     Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
-    K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-    V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+    memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+    K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+    V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
     # A and A V: one fused call; the scores are not materialised
     q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -54,7 +55,7 @@ def forward(
 
 def test_differential_reads_as_one_would_write_it() -> None:
     lines = forward_of(ta.emit_source("differential")).splitlines()
-    assert lines[10:13] == [
+    assert lines[11:14] == [
         "    lambda1 = exp(self.lq1 @ self.lk1)  # a scalar",
         "    lambda2 = exp(self.lq2 @ self.lk2)  # a scalar",
         "    A_A2 = -lambda1 + lambda2 - 0.8  # a scalar",

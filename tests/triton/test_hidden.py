@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 import tensornet_attn as ta
 from tests.decay_designs import DECAYS, compare_decay
-from tests.hidden_cases import BOXES, F64, MAPS, Case, check
+from tests.hidden_cases import BOXES, F64, MAPS, ROWS, Case, check, check_rows, module_of, rows_design
 from tests.test_hidden import compare_pairs, turned
 from tests.test_random_designs import filtered, seeds
 from tests.triton.regions import draw, on_triton, pair, same
@@ -45,6 +45,11 @@ def test_regions_of_tiles(form: str) -> None:
 @pytest.mark.parametrize("name", DECAYS)
 def test_recurrences_that_decay(name: str) -> None:
     compare_decay(name, "triton", {}, 64, torch.float32)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_that_a_key_mask_hides(name: str) -> None:
+    check_rows(module_of(rows_design(name), "triton", F64), torch.nan)
 
 
 @pytest.mark.slow
