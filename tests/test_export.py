@@ -147,3 +147,34 @@ def test_gradients_of_a_band_of_a_fixed_batch() -> None:
     (x,) = (x.requires_grad_() for x in inputs_of("fmm1", 2, 71, F32))
     (found,) = torch.autograd.grad(program(x).square().sum(), x)
     torch.testing.assert_close(found, gradients(module, module(x), [x])[0], rtol=1e-4, atol=1e-4)
+
+
+PRODUCT = "Q[n h d] K[m h d] -> h n m"
+OF_LENGTHS: dict[str, dict[str, Any]] = {  # functions of lengths, where kernels and where tensors read them
+    "a scale": {"A": {"softmax": "m", "scale": "log(m) * d ** -0.5", "of": PRODUCT}},
+    "a power": {"A": {"softmax": "m", "scale": "m ** -0.5", "of": PRODUCT}},
+    "a band": {"A": {"softmax": "m", "scale": "log2(m) * d ** -0.5", "mask": ["band(5)"], "of": PRODUCT}},
+    "whole": {"A": {"softmax": "m", "scale": "floor(log2(m)) / ceil(sqrt(m))", "of": PRODUCT}},
+    "a bias": {"A": {"softmax": "m", "of": "Q[n h d] K[m h d] - (exp(-m / 100)) -> h n m"}},
+    "a sum over keys": {"A": {"keep": "m", "of": f"(1 / log(m + 2)) * {PRODUCT}"}},
+    "queries": {"Q": "(log(n)) * x[n f] Wq[f h d] -> n h d"},
+    "a number": {"b": "(log(m)) ->", "A": {"keep": "m", "of": "0.01 * b[] Q[n h d] K[m h d] -> h n m"}},
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", OF_LENGTHS)
+def test_functions_of_lengths(name: str, causal: bool) -> None:
+    """Exported for any and for one length, and compiled for any: no trace fixes a length."""
+    design = {"tensornet": 1, "name": "lengths", "extends": "mhsa", "legs": {"f": 12, "h": "head 2"}}
+    module = ta.compile(design | {"diagram": OF_LENGTHS[name]}, causal=causal)
+    torch._dynamo.reset()
+    first = drawn_inputs((2,), 40)
+    any_length, one_length = exported(module, first), export(module, tuple(first)).module()
+    compiled = torch.compile(module, dynamic=True, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(one_length(*first), module(*first), rtol=1e-4, atol=1e-4)
+    for n, stance in ((40, "default"), (24, "default"), (3, "default"), (130, "fail_on_recompile")):
+        (x,) = drawn_inputs((2,), n)
+        with torch.compiler.set_stance(stance):
+            torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(any_length(x), module(x), rtol=1e-4, atol=1e-4)
