@@ -95,7 +95,7 @@ def test_it_is_a_view() -> None:
     )
     assert graph.hash != other.hash
     source = ta.compile(JOINED).source
-    assert "V_x = x.unflatten(-1, (self.Wq.shape[2], self.Wq.shape[1]))  # ... m d h" in source
+    assert "V_x = x_hidden.unflatten(-1, (self.Wq.shape[2], self.Wq.shape[1]))  # ... m d h" in source
     assert ".flatten(-2)  # ... n h_d" in source
 
 

@@ -15,7 +15,7 @@ import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.plan.decoding import decoding_of, decoding_state
-from tests.designs.cases import CASES, compiled, drawn
+from tests.designs.cases import ATTENTION, CASES, compiled, drawn
 from tests.random_design import random_design
 
 N = 9
@@ -389,3 +389,18 @@ def test_a_chunk_that_does_not_go_on() -> None:
     assert cache.length == 5
     with torch.no_grad():
         close(decoded(module, x, [4], cache), module(x)[:, 5:])
+
+
+@pytest.mark.rotated
+@pytest.mark.parametrize("name", [name for name in DECODED if name in ATTENTION])
+def test_rows_that_a_key_mask_hides(name: str) -> None:
+    """Padding that is NaN reaches neither cached rows nor states, and no visible position reads it."""
+    module = made(name)
+    x, key_mask = chunk_of(module), torch.ones(2, N, dtype=torch.bool)
+    key_mask[0, :2] = key_mask[0, 4] = key_mask[1, 0] = key_mask[1, 7] = False
+    seen = key_mask[..., None]
+    with torch.no_grad():
+        wanted = module(torch.where(seen, x, 0), key_mask=key_mask)
+    for cuts in ([5, 1, 1, 2], [1, 4, 1, 3]):
+        found = decoded(module, torch.where(seen, x, torch.nan), cuts, key_mask=key_mask)
+        torch.testing.assert_close(torch.where(seen, found, 0), torch.where(seen, wanted, 0), rtol=1e-9, atol=1e-9)
