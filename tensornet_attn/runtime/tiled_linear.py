@@ -11,7 +11,15 @@ import math
 import torch
 from torch import Tensor
 
+from tensornet_attn.runtime.linear_cpp import (
+    cpp_read_gradients,
+    cpp_reads,
+    cpp_sum_gradients,
+    cpp_sums,
+    linear_library,
+)
 from tensornet_attn.runtime.maps import SLOPES
+from tensornet_attn.runtime.native import in_rows
 from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
 
 LINEAR_TILE = 1 << 17  # elements of a tile per thread: the tensors of a tile fit into the L2 cache
@@ -19,12 +27,12 @@ LINEAR_LEAST = 1 << 17  # elements of values up to which plain operations are fa
 LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
 
 
-def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
+def tiled_takes(seen: Tensor | None, *given: Tensor, cpp: str = "") -> bool:
     """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, and nothing watches them.
 
-    The last operand has more than LINEAR_LEAST elements.
+    Without C++ the last operand has more than LINEAR_LEAST elements.
     """
-    if torch.compiler.is_compiling() or given[-1].numel() <= LINEAR_LEAST:
+    if torch.compiler.is_compiling() or (given[-1].numel() <= LINEAR_LEAST and not cpp):
         return False
     first = given[0]
     wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
@@ -37,10 +45,11 @@ def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
     return is_plain((seen, *given))
 
 
-def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor) -> Tensor:
+def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor, cpp: str = "") -> Tensor:
     """The sum over kernels (q [..., n, d], k [..., m, d], map of q, map of k, eps) of what they read of v [..., m, e].
 
-    `seen`: the visible keys, [..., m, 1]. `batch`: the number of dimensions before the heads.
+    `seen`: the visible keys, [..., m, 1]. `batch`: the number of dimensions before the heads. `cpp`: the C++ of the
+    kernels, if there is one.
     """
     lead = v.shape[:-2]
     seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), batch)
@@ -48,10 +57,11 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     sides, of_q, of_k = [*queries.values(), *keys.values()], [*queries], [*keys]
     plan = tuple((of_q.index(id(q)), len(of_q) + of_k.index(id(k)), *rest) for q, k, *rest in kernels)
     given = [heads_apart(x, batch) for x in (*sides, v)]
+    given = [x if not cpp or in_rows(x, 2) else x.contiguous() for x in given]
     if asks_gradients(*given):
-        found = TiledLinear.apply(plan, seen, *given)
+        found = TiledLinear.apply(plan, seen, cpp, *given)
     else:
-        found, _ = tiled_forward(plan, seen, given)
+        found, _ = tiled_forward(plan, seen, cpp, given)
     return found.view(*lead, *found.shape[-2:])
 
 
@@ -65,10 +75,10 @@ class TiledLinear(torch.autograd.Function):
     """`tiled_forward` with a backward that computes features again."""
 
     @staticmethod
-    def forward(ctx, kernels, seen, *given):
+    def forward(ctx, kernels, seen, cpp, *given):
         """Saves the operands; and of each kernel the state of a head and the reciprocals of row sums."""
-        found, kept = tiled_forward(kernels, seen, given)
-        ctx.kernels, ctx.count = kernels, len(given)
+        found, kept = tiled_forward(kernels, seen, cpp, given)
+        ctx.kernels, ctx.count, ctx.cpp = kernels, len(given), cpp
         ctx.save_for_backward(seen, *given, *kept)
         return found
 
@@ -76,10 +86,12 @@ class TiledLinear(torch.autograd.Function):
     def backward(ctx, g):
         """The gradients of the operands; plain operations if they are differentiated in turn, or batched."""
         seen, *rest = ctx.saved_tensors
-        given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[2:]
+        given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[3:]
         if torch.is_grad_enabled() or not is_plain((g,)):
-            return None, None, *plain_gradients(lambda *own: untiled_reads(ctx.kernels, seen, own), given, wanted, g)
-        return None, None, *tiled_backward(ctx.kernels, seen, g, given, kept, wanted)
+            found = plain_gradients(lambda *own: untiled_reads(ctx.kernels, seen, own), given, wanted, g)
+        else:
+            found = tiled_backward(ctx.kernels, seen, ctx.cpp, g, given, kept, wanted)
+        return None, None, None, *found
 
 
 def untiled_reads(kernels: tuple, seen: Tensor | None, given) -> Tensor:
@@ -102,9 +114,15 @@ def row_shares(rows: Tensor, eps: float) -> Tensor:
     return torch.where(nothing, float("inf"), rows).reciprocal()
 
 
-def tiled_forward(kernels: tuple, seen: Tensor | None, given) -> tuple[Tensor, list[Tensor]]:
+def tiled_forward(kernels: tuple, seen: Tensor | None, cpp: str, given) -> tuple[Tensor, list[Tensor]]:
     """The result, with the heads of a row side by side, and of each kernel S, z and 1 / (phi(q) z + eps)."""
     *sides, v = given
+    library = linear_library(cpp, v)
+    if library is not None:
+        states, totals = cpp_sums(library, kernel_sides(kernels, sides, 1), v, seen)
+        eps = [kernel[4] for kernel in kernels]
+        out, rows = cpp_reads(library, kernel_sides(kernels, sides, 0), states, totals, eps, False)
+        return out, [*states, *totals, *rows]
     (batch, heads, _, e), n = v.shape, sides[kernels[0][0]].shape[2]
     out = v.new_empty(batch, n, heads, e).transpose(1, 2)
     widths = [sides[at_k].shape[3] for _, at_k, *_ in kernels]
@@ -129,10 +147,18 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, given) -> tuple[Tensor, l
     return out, [*states, *totals, *rows]
 
 
-def tiled_backward(kernels: tuple, seen: Tensor | None, g: Tensor, given, kept, wanted) -> list[Tensor | None]:
+def tiled_backward(
+    kernels: tuple, seen: Tensor | None, cpp: str, g: Tensor, given, kept, wanted
+) -> list[Tensor | None]:
     """The gradients of the `wanted` operands."""
     *sides, v = given
     states, totals, rows = (kept[i : i + len(kernels)] for i in range(0, len(kept), len(kernels)))
+    library = linear_library(cpp, v)
+    if library is not None:
+        eps, queries = [kernel[4] for kernel in kernels], kernel_sides(kernels, sides, 0)
+        of_q, *d_sums = cpp_read_gradients(library, queries, g, states, totals, rows, eps, False)
+        found = [*of_q, *cpp_sum_gradients(library, kernel_sides(kernels, sides, 1), v, seen, *d_sums)]
+        return [x if need else None for x, need in zip(found, wanted, strict=True)]
     found = [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in given]
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
     by_rows = [*kernel_sides(kernels, sides, 0), *kernel_sides(kernels, found, 0), *rows]
