@@ -36,7 +36,9 @@ def emit_linear(writer: Writer, step: Step) -> None:
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
     call = "decay_attention" if parts.decaying else "linear_attention"
-    text = writer.call(call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts), *_cpp(writer, [step]))
+    text = writer.call(
+        call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts), *cpp_option(writer, [step])
+    )
     text += columns([*map(writer.size, parts.result)])
     writer.named(step.name, text, (*parts.heads, query, *parts.result))
 
@@ -54,7 +56,7 @@ def emit_total(writer: Writer, step: Step) -> None:
         f"({side}, {', '.join(sides_maps(writer, parts))}, {_eps(writer, parts)})"
         for side, parts in zip(sides, every, strict=True)
     ]
-    options = [*_masks(writer, every[0]), *_cpp(writer, kernels)]
+    options = [*_masks(writer, every[0]), *cpp_option(writer, kernels)]
     text = writer.call("linear_attentions", f"[{', '.join(terms)}]", v, *options)
     writer.named(
         step.name, text + columns([*map(writer.size, every[0].result)]), (*every[0].heads, query, *every[0].result)
@@ -169,7 +171,7 @@ def map_of(writer: Writer, side: tuple[Use, ...]) -> Map | None:
     return None if step is None or step.box is None else row(step.box)
 
 
-def _cpp(writer: Writer, kernels: Sequence[Step]) -> list[str]:
+def cpp_option(writer: Writer, kernels: Sequence[Step]) -> list[str]:
     """The argument with the C++ of kernels that one call computes, a constant beside the class; none without C++."""
     if not writer.cpp or not all(_takes_maps(writer, step) for step in kernels):
         return []

@@ -51,7 +51,7 @@ def backend_of(graph: Graph, step: Step, asked: str) -> str:
     if asked == "triton":
         return "triton" if erases(step) or (own is not None and own.on_triton(step.form)) else "torch"
     if asked == "cpp":
-        return "cpp" if own is not None and own.in_cpp(graph, step.form) else "torch"
+        return "cpp" if own is not None and own.in_cpp(graph, step) else "torch"
     return "torch" if asked == "inductor" and own is not None and own.opaque else asked
 
 

@@ -126,8 +126,8 @@ class Implementation(ABC, Generic[Form]):
         """Whether Triton has a kernel for a form of this kind."""
         return False
 
-    def in_cpp(self, graph: Graph, form: object) -> bool:
-        """Whether C++ has a kernel for a form of this kind."""
+    def in_cpp(self, graph: Graph, step: Step) -> bool:
+        """Whether C++ has a kernel for a kernel of this kind."""
         return False
 
 

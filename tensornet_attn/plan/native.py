@@ -51,7 +51,7 @@ class Native(Tiles):
     def on_triton(self, form: object) -> bool:
         return False
 
-    def in_cpp(self, graph: Graph, form: object) -> bool:
+    def in_cpp(self, graph: Graph, step: Step) -> bool:
         return True
 
 

@@ -47,7 +47,10 @@ def cpp_reads(library, queries: list[Tensor], states, totals, eps: list[float | 
 
 
 def cpp_read_gradients(library, queries: list[Tensor], g: Tensor, states, totals, rows, eps, apart: bool):
-    """The gradients of queries, one for each tensor, states and totals; `rows`: as in `cpp_reads`, or their gradients."""
+    """The gradients of queries, one for each tensor, of states and of totals.
+
+    `rows`: those of `cpp_reads`, or `apart` their gradients.
+    """
     g = g if in_rows(g, 2) else g.contiguous()
     made, d_states, d_totals = (
         gradients_like(queries),

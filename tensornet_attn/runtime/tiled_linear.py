@@ -56,8 +56,7 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     queries, keys = ({id(side): side for side in some} for some in list(zip(*kernels, strict=True))[:2])
     sides, of_q, of_k = [*queries.values(), *keys.values()], [*queries], [*keys]
     plan = tuple((of_q.index(id(q)), len(of_q) + of_k.index(id(k)), *rest) for q, k, *rest in kernels)
-    given = [heads_apart(x, batch) for x in (*sides, v)]
-    given = [x if not cpp or in_rows(x, 2) else x.contiguous() for x in given]
+    given = [in_tile_rows(heads_apart(x, batch), cpp) for x in (*sides, v)]
     if asks_gradients(*given):
         found = TiledLinear.apply(plan, seen, cpp, *given)
     else:
@@ -69,6 +68,11 @@ def heads_apart(x: Tensor, batch: int) -> Tensor:
     """[batch..., heads..., rows, columns] as [batch, heads, rows, columns]."""
     lead = x.shape[:-2]
     return x.reshape(math.prod(lead[:batch]), math.prod(lead[batch:]), *x.shape[-2:])
+
+
+def in_tile_rows(x: Tensor, cpp: str) -> Tensor:
+    """An operand as the C++ reads it: the entries of a row are neighbours."""
+    return x if not cpp or in_rows(x, 2) else x.contiguous()
 
 
 class TiledLinear(torch.autograd.Function):
