@@ -172,14 +172,14 @@ def map_of(writer: Writer, side: tuple[Use, ...]) -> Map | None:
 
 
 def cpp_option(writer: Writer, kernels: Sequence[Step]) -> list[str]:
-    """The argument with the C++ of kernels that one call computes, a constant beside the class; none without C++."""
+    """The argument with the C++ of kernels that one call computes, a constant beside the class; nothing without C++."""
     if not writer.cpp or not all(_takes_maps(writer, step) for step in kernels):
         return []
     terms = [recurrence_of(step).terms[0] for step in kernels]
     maps = [(map_of(writer, term.query), map_of(writer, term.key)) for term in terms]
     text, name = linear_source(maps).strip(), writer.names.fresh(f"{writer.local[kernels[0].name]}_cpp")
     writer.native.append(text)
-    writer.functions |= {f'{name} = r"""{text}"""'}
+    writer.functions |= {f'{name} = LinearCpp(r"""\n{text}\n""")'}
     return [f"cpp={name}"]
 
 

@@ -53,11 +53,11 @@ def mixed_states_and_blockwise(
     chunk: int = 32,
     added: tuple[Tensor | None, Tensor | None] = (None, None),
     maps: tuple = (None, None),
-    cpp: str = "",
+    cpp=None,
 ) -> tuple[Tensor, Tensor]:
     """`mixed_states` with v, and without v as [..., h, n]; both read one state, and scores are computed once.
 
-    `added`: what is added to each of the two states. `maps`: as for `mixed_states`. `cpp`: C++ of the sums and reads.
+    `added`: what is added to each of the two states. `maps`: as for `mixed_states`. `cpp`: a `LinearCpp`.
     """
     seen = None if key_mask is None else key_keep(key_mask, 1, query=False)[..., None]
     if mask is None and not causal and states_in_tiles(q, k, v, seen, cpp):
@@ -77,7 +77,7 @@ def mixed_states_and_blockwise(
     return read, rows.squeeze(-1)
 
 
-def states_in_tiles(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, cpp: str) -> bool:
+def states_in_tiles(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, cpp) -> bool:
     """Whether `tiled_states` and `tiled_reads` take a call: of a size that pays, with equal batches."""
     takes = tiled_takes(None, q, cpp=cpp) and tiled_takes(
         seen, k, v, cpp=cpp

@@ -11,15 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.linear_cpp import (
-    cpp_read_gradients,
-    cpp_reads,
-    cpp_sum_gradients,
-    cpp_sums,
-    linear_library,
-)
 from tensornet_attn.runtime.maps import SLOPES
-from tensornet_attn.runtime.native import in_rows
 from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
 
 LINEAR_TILE = 1 << 17  # elements of a tile per thread: the tensors of a tile fit into the L2 cache
@@ -27,12 +19,12 @@ LINEAR_LEAST = 1 << 17  # elements of values up to which plain operations are fa
 LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
 
 
-def tiled_takes(seen: Tensor | None, *given: Tensor, cpp: str = "") -> bool:
+def tiled_takes(seen: Tensor | None, *given: Tensor, cpp=None) -> bool:
     """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, and nothing watches them.
 
     Without C++ the last operand has more than LINEAR_LEAST elements.
     """
-    if torch.compiler.is_compiling() or (given[-1].numel() <= LINEAR_LEAST and not cpp):
+    if torch.compiler.is_compiling() or (given[-1].numel() <= LINEAR_LEAST and cpp is None):
         return False
     first = given[0]
     wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
@@ -45,18 +37,18 @@ def tiled_takes(seen: Tensor | None, *given: Tensor, cpp: str = "") -> bool:
     return is_plain((seen, *given))
 
 
-def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor, cpp: str = "") -> Tensor:
+def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor, cpp=None) -> Tensor:
     """The sum over kernels (q [..., n, d], k [..., m, d], map of q, map of k, eps) of what they read of v [..., m, e].
 
     `seen`: the visible keys, [..., m, 1]. `batch`: the number of dimensions before the heads. `cpp`: the C++ of the
-    kernels, if there is one.
+    kernels, a `LinearCpp`, if there is one.
     """
     lead = v.shape[:-2]
     seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), batch)
     queries, keys = ({id(side): side for side in some} for some in list(zip(*kernels, strict=True))[:2])
     sides, of_q, of_k = [*queries.values(), *keys.values()], [*queries], [*keys]
     plan = tuple((of_q.index(id(q)), len(of_q) + of_k.index(id(k)), *rest) for q, k, *rest in kernels)
-    given = [in_tile_rows(heads_apart(x, batch), cpp) for x in (*sides, v)]
+    given = [heads_apart(x, batch, cpp) for x in (*sides, v)]
     if asks_gradients(*given):
         found = TiledLinear.apply(plan, seen, cpp, *given)
     else:
@@ -64,15 +56,11 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     return found.view(*lead, *found.shape[-2:])
 
 
-def heads_apart(x: Tensor, batch: int) -> Tensor:
-    """[batch..., heads..., rows, columns] as [batch, heads, rows, columns]."""
+def heads_apart(x: Tensor, batch: int, cpp=None) -> Tensor:
+    """[batch..., heads..., rows, columns] as [batch, heads, rows, columns], as the C++ takes it if there is one."""
     lead = x.shape[:-2]
-    return x.reshape(math.prod(lead[:batch]), math.prod(lead[batch:]), *x.shape[-2:])
-
-
-def in_tile_rows(x: Tensor, cpp: str) -> Tensor:
-    """An operand as the C++ reads it: the entries of a row are neighbours."""
-    return x if not cpp or in_rows(x, 2) else x.contiguous()
+    x = x.reshape(math.prod(lead[:batch]), math.prod(lead[batch:]), *x.shape[-2:])
+    return x if cpp is None else cpp.laid(x)
 
 
 class TiledLinear(torch.autograd.Function):
@@ -118,14 +106,12 @@ def row_shares(rows: Tensor, eps: float) -> Tensor:
     return torch.where(nothing, float("inf"), rows).reciprocal()
 
 
-def tiled_forward(kernels: tuple, seen: Tensor | None, cpp: str, given) -> tuple[Tensor, list[Tensor]]:
+def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, given) -> tuple[Tensor, list[Tensor]]:
     """The result, with the heads of a row side by side, and of each kernel S, z and 1 / (phi(q) z + eps)."""
     *sides, v = given
-    library = linear_library(cpp, v)
-    if library is not None:
-        states, totals = cpp_sums(library, kernel_sides(kernels, sides, 1), v, seen)
-        eps = [kernel[4] for kernel in kernels]
-        out, rows = cpp_reads(library, kernel_sides(kernels, sides, 0), states, totals, eps, False)
+    if cpp is not None and cpp.takes(v):
+        states, totals = cpp.sums(kernel_sides(kernels, sides, 1), v, seen)
+        out, rows = cpp.reads(kernel_sides(kernels, sides, 0), states, totals, [kernel[4] for kernel in kernels])
         return out, [*states, *totals, *rows]
     (batch, heads, _, e), n = v.shape, sides[kernels[0][0]].shape[2]
     out = v.new_empty(batch, n, heads, e).transpose(1, 2)
@@ -151,17 +137,14 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, cpp: str, given) -> tuple
     return out, [*states, *totals, *rows]
 
 
-def tiled_backward(
-    kernels: tuple, seen: Tensor | None, cpp: str, g: Tensor, given, kept, wanted
-) -> list[Tensor | None]:
+def tiled_backward(kernels: tuple, seen: Tensor | None, cpp, g: Tensor, given, kept, wanted) -> list[Tensor | None]:
     """The gradients of the `wanted` operands."""
     *sides, v = given
     states, totals, rows = (kept[i : i + len(kernels)] for i in range(0, len(kept), len(kernels)))
-    library = linear_library(cpp, v)
-    if library is not None:
+    if cpp is not None and cpp.takes(v):
         eps, queries = [kernel[4] for kernel in kernels], kernel_sides(kernels, sides, 0)
-        of_q, *d_sums = cpp_read_gradients(library, queries, g, states, totals, rows, eps, False)
-        found = [*of_q, *cpp_sum_gradients(library, kernel_sides(kernels, sides, 1), v, seen, *d_sums)]
+        of_q, *d_sums = cpp.read_gradients(queries, g, states, totals, rows, eps)
+        found = [*of_q, *cpp.sum_gradients(kernel_sides(kernels, sides, 1), v, seen, *d_sums)]
         return [x if need else None for x, need in zip(found, wanted, strict=True)]
     found = [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in given]
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z

@@ -10,25 +10,18 @@ import functools
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.linear_cpp import (
-    cpp_read_gradients,
-    cpp_reads,
-    cpp_sum_gradients,
-    cpp_sums,
-    linear_library,
-)
 from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
-from tensornet_attn.runtime.tiled_linear import heads_apart, in_tile_rows, linear_tiles, tile_features, tile_slope
+from tensornet_attn.runtime.tiled_linear import heads_apart, linear_tiles, tile_features, tile_slope
 
 
 def tiled_states(way: tuple, k: Tensor, v: Tensor, seen: Tensor | None) -> tuple[Tensor, Tensor]:
     """The sums [..., g, d, e] and [..., g, d, 1] over the keys of features of k [..., g, m, d], with v [..., g, m, e].
 
-    `way`: the map of the features, and the C++ of the sums if there is one. `seen`: the visible keys, [..., 1, m, 1].
+    `way`: the map of the features, and a `LinearCpp`, if there is one. `seen`: the visible keys, [..., 1, m, 1].
     """
     lead = v.shape[:-2]
     seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), len(lead) - 1)
-    given = [in_tile_rows(heads_apart(x, len(lead) - 1), way[1]) for x in (k, v)]
+    given = [heads_apart(x, len(lead) - 1, way[1]) for x in (k, v)]
     call = TiledStates.apply if asks_gradients(*given) else tiled_sums
     S, z = call(way, seen, *given)
     return S.view(*lead, *S.shape[-2:]), z.mT.view(*lead, z.shape[-1], 1)
@@ -37,7 +30,7 @@ def tiled_states(way: tuple, k: Tensor, v: Tensor, seen: Tensor | None) -> tuple
 def tiled_reads(way: tuple, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """What features of q [..., h, n, d] read of states [..., h, d, e] and [..., h, d, 1]."""
     lead = q.shape[:-2]
-    given = [in_tile_rows(heads_apart(x.expand(*lead, *x.shape[-2:]), len(lead) - 1), way[1]) for x in (q, S, z.mT)]
+    given = [heads_apart(x.expand(*lead, *x.shape[-2:]), len(lead) - 1, way[1]) for x in (q, S, z.mT)]
     call = TiledReads.apply if asks_gradients(*given) else reads_of_tiles
     found, rows = call(way, *given)
     return found.view(*lead, *found.shape[-2:]), rows.view(*lead, *rows.shape[-2:])
@@ -46,9 +39,8 @@ def tiled_reads(way: tuple, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Te
 def tiled_sums(way: tuple, seen: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """S [batch, heads, d, e] and z [batch, heads, 1, d]."""
     function, cpp = way
-    library = linear_library(cpp, v)
-    if library is not None:
-        (S,), (z,) = cpp_sums(library, [k], v, seen)
+    if cpp is not None and cpp.takes(v):
+        (S,), (z,) = cpp.sums([k], v, seen)
         return S, z
     S, z = v.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]), v.new_zeros(*k.shape[:2], 1, k.shape[3])
     for (own_k, own_v, keep), (own_S, own_z) in linear_tiles(v, ([k, v, seen],), ([S, z],)):
@@ -61,9 +53,8 @@ def tiled_sums(way: tuple, seen: Tensor | None, k: Tensor, v: Tensor) -> tuple[T
 def reads_of_tiles(way: tuple, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """phi(q) S [batch, heads, n, e] and phi(q) z [batch, heads, n, 1]."""
     function, cpp = way
-    library = linear_library(cpp, q)
-    if library is not None:
-        found, (rows,) = cpp_reads(library, [q], [S], [z], [None], True)
+    if cpp is not None and cpp.takes(q):
+        found, (rows,) = cpp.reads([q], [S], [z], [])
         return found, rows
     found = q.new_empty(q.shape[0], q.shape[2], q.shape[1], S.shape[3]).transpose(1, 2)
     rows = q.new_empty(q.shape[0], q.shape[2], q.shape[1], 1).transpose(1, 2)
@@ -92,9 +83,8 @@ class TiledStates(torch.autograd.Function):
         if torch.is_grad_enabled() or not is_plain((d_S, d_z)):
             plain, wanted = functools.partial(plain_sums, function, seen), ctx.needs_input_grad[2:]
             return None, None, *plain_gradients(plain, (k, v), wanted, d_S, d_z)
-        library = linear_library(cpp, v)
-        if library is not None:
-            return None, None, *cpp_sum_gradients(library, [k], v, seen, [d_S.contiguous()], [d_z.contiguous()])
+        if cpp is not None and cpp.takes(v):
+            return None, None, *cpp.sum_gradients([k], v, seen, [d_S.contiguous()], [d_z.contiguous()])
         d_k, d_v = (x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (k, v))
         tiles = linear_tiles(v, ([k, v, seen, d_k, d_v],), ([d_S.contiguous(), d_z.contiguous()],))
         for (own_k, own_v, keep, to_k, to_v), (own_S, own_z) in tiles:
@@ -122,10 +112,8 @@ class TiledReads(torch.autograd.Function):
         if torch.is_grad_enabled() or not is_plain((g, g_rows)):
             plain, wanted = functools.partial(plain_reads, function), ctx.needs_input_grad[1:]
             return None, *plain_gradients(plain, (q, S, z), wanted, g, g_rows)
-        library = linear_library(cpp, q)
-        if library is not None:
-            found = cpp_read_gradients(library, [q], g, [S], [z], [g_rows.contiguous()], [None], True)
-            (d_q,), (d_S,), (d_z,) = found
+        if cpp is not None and cpp.takes(q):
+            (d_q,), (d_S,), (d_z,) = cpp.read_gradients([q], g, [S], [z], [g_rows.contiguous()], [])
             return None, d_q, d_S, d_z
         d_q = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)
         d_S, d_z = torch.zeros_like(S), torch.zeros_like(z)

@@ -20,26 +20,28 @@ from tests.runtime.test_tiled_linear import drawn, plain, same
 pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
 
 THREE = [(maps.elu1, maps.elu1, 0.0), (maps.elu1_neg, None, 0.5), (torch.tanh, torch.exp, None)]
-TEXT = linear_source([(MAPS["elu1"], MAPS["elu1"]), (MAPS["elu1_neg"], None), (MAPS["tanh"], MAPS["exp"])])
-ONE = linear_source([(MAPS["tanh"], MAPS["exp"])])
+CPP = linear_cpp.LinearCpp(
+    linear_source([(MAPS["elu1"], MAPS["elu1"]), (MAPS["elu1_neg"], None), (MAPS["tanh"], MAPS["exp"])])
+)
+ONE = linear_cpp.LinearCpp(linear_source([(MAPS["tanh"], MAPS["exp"])]))
 SHAPES = [(2, 3, 7, 5, 4, 3), (1, 1, 1, 1, 1, 1), (2, 2, 130, 300, 3, 16), (1, 5, 257, 3, 8, 8)]  # batch h n m d e
 
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The passes of the C++ that have run."""
-    run, found = linear_cpp.run_linear, list[int]()
+    run, found = linear_cpp.LinearCpp.run, list[int]()
 
-    def counted(library: Any, number: int, *rest: Any) -> None:
+    def counted(self: Any, number: int, *rest: Any) -> None:
         found.append(number)
-        run(library, number, *rest)
+        run(self, number, *rest)
 
-    monkeypatch.setattr(linear_cpp, "run_linear", counted)
+    monkeypatch.setattr(linear_cpp.LinearCpp, "run", counted)
     return found
 
 
 def called(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Tensor:
-    return linear_attentions([(q, k, *kernel) for kernel in THREE], v, None, keep, 1, 1, TEXT)
+    return linear_attentions([(q, k, *kernel) for kernel in THREE], v, None, keep, 1, 1, CPP)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
