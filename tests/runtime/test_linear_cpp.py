@@ -114,12 +114,17 @@ def test_mixed_states(batch: tuple[int, ...], n: int, m: int, passes: list[int])
 
 def test_a_design_runs_them_and_says_so(passes: list[int]) -> None:
     torch.manual_seed(0)
-    made = ta.compile(ta.load("linear", legs={"f": 32, "h": 4}), "cpp", dtype=torch.float64)
+    design = ta.load("linear", legs={"f": 32, "h": 4})
+    made = ta.compile(design, "cpp", dtype=torch.float64)
     assert [region.backend for region in made.plan.regions if region.name == "A.o"] == ["cpp"]
-    other = ta.reference(made.design).double()
-    other.load_state_dict(made.state_dict())
+    own: dict[str, Any] = {"__name__": "own"}
+    exec(compile(ta.emit_source(design, backend="cpp"), "own.py", "exec"), own)  # the file that needs only torch
+    others = [ta.reference(design).double(), own["Linear"]().double()]
+    for other in others:
+        other.load_state_dict(made.state_dict())
     x = torch.randn(2, 20, 32, dtype=torch.float64, requires_grad=True)
     key_mask = torch.rand(2, 20) < 0.7
-    pair = [[y, *torch.autograd.grad(y.sum(), x)] for y in (run(x, key_mask=key_mask) for run in (made, other))]
-    torch.testing.assert_close(*pair)
+    found = [[y, *torch.autograd.grad(y.sum(), x)] for y in (run(x, key_mask=key_mask) for run in (made, *others))]
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
     assert passes == [0, 1, 2, 3]
