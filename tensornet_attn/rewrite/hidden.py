@@ -70,7 +70,7 @@ class _Hiding:
             return
         harmful = self.harmful(step)
         power = step.box is not None and step.box.function == _EXP and not self.everywhere
-        factor = step.box is None or OPS[step.box.kind].recurrent
+        factor = step.box is None or not OPS[step.box.kind].multiplies
         fill = _FACTOR if factor else _POWER if power else _OPERAND
         new = []
         for use, look, harm in zip(step.op.uses, self.looks[step.name], harmful, strict=True):
@@ -108,35 +108,31 @@ class _Hiding:
         return self.graph.key in {*legs} and not self.pairs(legs)
 
     def harmful(self, step: Step) -> list[bool]:
-        """For each use, whether a possibly infinite entry would produce NaN."""
-        if step.attention is not None:
-            return [self.on_keys(use.legs) and use.name in self.rows for use in step.op.uses]
+        """For each use, whether a possibly infinite entry would produce NaN; rows are hidden where they are read."""
         if self.graph.masked(step):
             return [False] * len(step.op.uses)
-        if step.box is None:
+        rows = [self.on_keys(use.legs) and use.name in self.rows for use in step.op.uses]
+        if step.contraction is not None:
             many = [len(term.factors) > 1 for term in terms_of(step) for _ in term.factors]
-            return [more and self.infinite(use) for more, use in zip(many, step.op.uses, strict=True)]
-        if OPS[step.box.kind].recurrent:
-            return [self.on_keys(use.legs) and use.name in self.rows for use in step.op.uses]
-        if not OPS[step.box.kind].multiplies:
-            return [False] * len(step.op.uses)
+            uses = zip(rows, many, step.op.uses, strict=True)
+            return [row or (more and self.infinite(use)) for row, more, use in uses]
+        if step.box is None or not OPS[step.box.kind].multiplies:
+            return rows
         always = self.everywhere or not OPS[step.box.kind].finite(self.graph, step.box)
-        return [always or self.infinite(use) for use in step.op.uses]
+        return [row or always or self.infinite(use) for row, use in zip(rows, step.op.uses, strict=True)]
 
     def infinite(self, use: Use) -> bool:
-        if self.on_keys(use.legs) and use.name in self.rows:
-            return True
         return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
         """The replacement of a use of which `look` is visible."""
         if look == EVERYTHING and not (self.blocks and fill != _FACTOR and self.pairs(use.legs)):
             return use
-        if (use, look, fill) not in self.made:
+        own = leaf(self.graph, use) if self.on_keys(use.legs) else use
+        if (own, look, fill) not in self.made:
             taken = replace(self.graph, steps=(*self.graph.steps, *self.steps))
-            box = Box("hide", self.graph.key, (("of", use),), (("fill", Number(fill)),), seen=look)
-            self.steps.append(
-                Step(fresh(taken, f"{use.name if self.on_keys(use.legs) else step.name}.hidden"), box, use.legs)
-            )
-            self.made[use, look, fill] = Use(self.steps[-1].name, use.legs)
-        return self.made[use, look, fill]
+            box = Box("hide", self.graph.key, (("of", own),), (("fill", Number(fill)),), seen=look)
+            name = fresh(taken, f"{own.name if self.on_keys(own.legs) else step.name}.hidden")
+            self.steps.append(Step(name, box, own.legs))
+            self.made[own, look, fill] = Use(name, own.legs)
+        return replace(self.made[own, look, fill], legs=use.legs)
