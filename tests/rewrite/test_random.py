@@ -64,7 +64,6 @@ def test_a_simple_diagram_is_the_diagram(seed: int) -> None:
     inputs, options = call.arguments()
     made, trace = simplified(graph)
     assert simplified(made) == (made, ())
-    assert Graph.from_text(made.to_text()) == made
     leaves = leaves_of(graph, inputs)
     if trace:
         same(output(made, call, leaves, options), output(graph, call, leaves, options))
