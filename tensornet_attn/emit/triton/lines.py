@@ -146,7 +146,7 @@ def source(
     places = [f"    {one} += tl.program_id(1).to(tl.int64) * {one}_part" for one in parted]
     body = [f'"""{about}"""', *opening(text, last), *(["if SPLIT:", *places] if parted else []), *tile]
     lines = [part for line in body for part in _indented(line)]
-    head = wrapped(f"def {name}({', '.join(parameters)}):", 0, packed=True)
+    head = wrapped(f"def {name}({', '.join(parameters)}):", 0)
     return "\n".join(["@triton.jit", *head, *lines])
 
 
@@ -240,4 +240,4 @@ def edges(text: KernelText) -> Iterator[list[str]]:
 
 def _indented(line: str) -> list[str]:
     own = len(line) - len(line.lstrip(" "))
-    return [" " * (own + 4) + part for part in wrapped(line.lstrip(" "), own + 4, packed=True)]
+    return [" " * (own + 4) + part for part in wrapped(line.lstrip(" "), own + 4)]
