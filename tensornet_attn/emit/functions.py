@@ -14,7 +14,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from symtable import symtable
 
-from tensornet_attn.emit.wrap import WIDTH
+from tensornet_attn.emit.wrap import WIDTH, filled
 
 RUNTIME = "tensornet_attn.runtime"
 FILES = ("*.py", "triton/configure.py", "triton/kernels/*.py")  # in `runtime`
@@ -114,9 +114,8 @@ def imported(used: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def _import(module: str, wanted: list[str]) -> list[str]:
     line = f"from {module} import {', '.join(wanted)}"
-    if len(line) <= WIDTH:
-        return [line]
-    return [f"from {module} import (", *(f"    {name}," for name in wanted), ")"]
+    rows = filled((f"{name}," for name in wanted), WIDTH - 4)
+    return [line] if len(line) <= WIDTH else [f"from {module} import (", *(f"    {row}" for row in rows), ")"]
 
 
 def carried(used: Iterable[str]) -> list[str]:

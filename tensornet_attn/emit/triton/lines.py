@@ -136,24 +136,18 @@ def source(
     begin, end = ("begin", "end") if parted else (bounds.begin, bounds.end)
     loop = [
         *bounds.before,
-        *(part_lines(text, bounds) if parted else []),
+        *([f"begin, end = share_of({bounds.begin}, {bounds.end}, {text.other}_block, SPLIT)"] if parted else []),
         f"for {'visited' if bounds.inside else 'start'} in range({begin}, {end}, {text.other}_block):",
         *(_INDENT + line for line in inside),
     ]
     tile = [*before, *sections[BEFORE], *loop, *sections[AFTER]]
     if text.looped:
         tile = [*sections[FIRST], *around(text, tile), *sections[LAST]]
-    places = [f"    {one} += tl.program_id(1).to(tl.int64) * {one}_part" for one in parted]
-    body = [f'"""{about}"""', *opening(text, last), *(["if SPLIT:", *places] if parted else []), *tile]
+    places = [f"{one} = result_of_part({one}, {one}_part, SPLIT)" for one in parted]
+    body = [f'"""{about}"""', *opening(text, last), *places, *tile]
     lines = [part for line in body for part in _indented(line)]
     head = wrapped(f"def {name}({', '.join(parameters)}):", 0)
     return "\n".join(["@triton.jit", *head, *lines])
-
-
-def part_lines(text: KernelText, bounds: Bounds) -> list[str]:
-    """The bounds of a program's part of the loop."""
-    shared = f"    begin, end = share_of(begin, end, {text.other}_block)"
-    return [f"begin, end = {bounds.begin}, {bounds.end}", "if SPLIT:", shared]
 
 
 def around(text: KernelText, lines: list[str]) -> list[str]:

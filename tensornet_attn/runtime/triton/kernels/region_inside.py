@@ -155,11 +155,21 @@ def own_sink(sink, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def share_of(begin, end, block):
+def share_of(begin, end, block, SPLIT: tl.constexpr):
     """The bounds of the part of a loop that belongs to a program: whole blocks, about equally many for each."""
-    share = tl.cdiv(tl.cdiv(end - begin, block), tl.num_programs(1)) * block
-    first = begin + tl.program_id(1) * share
-    return first, tl.minimum(first + share, end)
+    if SPLIT:
+        share = tl.cdiv(tl.cdiv(end - begin, block), tl.num_programs(1)) * block
+        begin += tl.program_id(1) * share
+        end = tl.minimum(begin + share, end)
+    return begin, end
+
+
+@triton.jit
+def result_of_part(base, step, SPLIT: tl.constexpr):
+    """The place of a program's result, if several programs share the keys."""
+    if SPLIT:
+        base += tl.program_id(1).to(tl.int64) * step
+    return base
 
 
 @triton.jit
