@@ -70,7 +70,7 @@ def test_a_simple_diagram_is_the_diagram(seed: int) -> None:
 
 
 @pytest.mark.rotated
-@pytest.mark.parametrize("name", [group.name for group in CHOICES if group.name != "one projection"])
+@pytest.mark.parametrize("name", [group.name for group in CHOICES])
 @settings(max_examples=40, suppress_health_check=filtered)
 @given(seed=seeds)
 def test_a_choice_is_the_diagram(name: str, seed: int) -> None:
