@@ -205,11 +205,13 @@ def block_lines(text: KernelText) -> list[str]:
 def pair_lines(text: KernelText, inside: list[str]) -> list[str]:
     n, m = text.program.query, text.program.key
     distance = f"distance = {text.scope.along(n, f'({n} + ({m}_end - {n}_end))')} - {text.scope.along(m)}"
-    keys = f"key_mask + batch * key_mask_step[0], {m}, key_mask_step[1], {m}_end, KEYS, {1 - text.scope.pair.index(m)}"
+    in_bounds = " & ".join(text.scope.along(axis, f"({axis} < {axis}_end)") for axis in text.scope.pair)
+    sides = ", ".join(f"{axis}, {axis}_end" for axis in text.scope.pair)
+    keys = f"key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, {text.scope.pair.index(m)}"
     found = [
         *([distance] if any(re.search(r"\bdistance\b", line) for line in inside) else []),
-        f"in_bounds = {' & '.join(text.scope.along(axis, f'({axis} < {axis}_end)') for axis in text.scope.pair)}",
-        f"visible = with_keys(in_bounds, {keys})",
+        *([f"in_bounds = {in_bounds}"] if any("in_bounds" in line for line in inside) else []),
+        f"visible = in_sight({sides}, {keys})",
     ]
     found_edges = edges(text) if any("edge" in line for line in inside) else ()
     return found + [f"edge {'|' if i else ''}= {' | '.join(parts)}" for i, parts in enumerate(found_edges) if parts]

@@ -260,10 +260,14 @@ def with_bias(x, SCALE: tl.constexpr, base, i, i_step, i_end, j, j_step, j_end, 
 
 
 @triton.jit
-def with_keys(visible, base, m, step, end, KEYS: tl.constexpr, AXIS: tl.constexpr):
-    """Visibility combined with the key mask of the call; AXIS is the axis of the queries."""
+def in_sight(i, i_end, j, j_end, base, step, KEYS: tl.constexpr, AXIS: tl.constexpr):
+    """Whether pairs (i, j) exist and the key mask of the call, if any, shows the key; AXIS is the axis of the keys."""
+    visible = (i < i_end)[:, None] & (j < j_end)[None, :]
     if KEYS:
-        visible = visible & tl.expand_dims(load_1d(base, m, step, end) != 0, AXIS)
+        if AXIS == 0:
+            visible = visible & (load_1d(base, i, step, i_end) != 0)[:, None]
+        else:
+            visible = visible & (load_1d(base, j, step, j_end) != 0)[None, :]
     return visible
 
 
