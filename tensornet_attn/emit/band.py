@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensornet_attn.cost.band import Reach, band_of
 from tensornet_attn.emit.attention import head_order, masks_of, sink_options
-from tensornet_attn.emit.dimensions import columns, split
+from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import FusedAttention, Step

@@ -18,6 +18,10 @@ from tensornet_attn.emit.wrap import WIDTH, filled
 
 RUNTIME = "tensornet_attn.runtime"
 FILES = ("*.py", "triton/configure.py", "triton/kernels/*.py")  # in `runtime`
+BY_TRITON = (  # functions that Triton kernels replace, with the same arguments
+    "decay_attention delta_rule expert_rows expert_sums gated_delta_rule gated_expert_sums linear_attention top_chosen "
+    "top_entries weighted_total".split()
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,11 @@ def _owner(calls: list[ast.expr]) -> str | None:
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
             return function.value.id if function.attr.startswith("register_") else None
     return None
+
+
+def replaced(backend: str) -> dict[str, str]:
+    """The functions of the runtime that a backend replaces, by name."""
+    return {name: f"triton_{name}" for name in BY_TRITON} if backend == "triton" else {}
 
 
 def names() -> frozenset[str]:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.linear import chunk_of
 from tensornet_attn.emit.contract import scaled
-from tensornet_attn.emit.dimensions import columns
 from tensornet_attn.emit.join import exact_parts
+from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer

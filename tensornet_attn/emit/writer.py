@@ -9,7 +9,6 @@ from typing import Any
 
 from tensornet_attn.cost.experts import chooses
 from tensornet_attn.emit import layout
-from tensornet_attn.emit.dimensions import dimensions
 from tensornet_attn.emit.names import Names, locals_of
 from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
 from tensornet_attn.emit.wrap import WIDTH
@@ -76,7 +75,7 @@ class Writer:
         if text.isidentifier():
             return text
         local, batch = self.names.fresh(wish), "... " if value.batched else ""
-        self.line(f"{local} = {text}  # {batch}{dimensions(*groups)}")
+        self.line(f"{local} = {text}  # {batch}{layout.dimensions(*groups)}")
         return local
 
     def _stands_inside(self, name: str, value: Value) -> bool:
