@@ -320,6 +320,6 @@ def _masks(writer: Writer, parts: Recurrence) -> list[str]:
     mask = "mask" if takes_mask(writer.graph) else "None"
     if mask == "mask" and (order != tuple(range(len(order))) or len(parts.mixed) > 1):
         mask = writer.call(
-            "heads_ordered", mask, writer.batch_dims, f"({', '.join(map(str, order))},)", str(len(parts.mixed))
+            "heads_together", mask, writer.batch_dims, f"({', '.join(map(str, order))},)", str(len(parts.mixed))
         )
     return [mask, "key_mask", writer.batch_dims, str(len(parts.heads))]
