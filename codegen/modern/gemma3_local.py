@@ -78,10 +78,7 @@ class Gemma3Local(nn.Module):
         v = V.transpose(-3, -2)  # ... g m d
         keep, bias = visible(
             None if up_to(m, 1024) else window_mask(n, m, 1023, 0, x.device) & causal_mask(n, m, x.device),
-            heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)),
-            key_mask,
-            max(x.ndim, memory.ndim) - 2,
-            1,
+            heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)), key_mask, max(x.ndim, memory.ndim) - 2, 1,
         )
         o = attend(q_2, k_2, v, keep, bias, 0.125, causal=up_to(m, 1024))  # ... (g j) n d
 

@@ -60,10 +60,7 @@ class Mistral(nn.Module):
         v = V.transpose(-3, -2)  # ... g m d
         keep, bias = visible(
             None if up_to(m, 4096) else window_mask(n, m, 4095, 0, x.device) & causal_mask(n, m, x.device),
-            heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)),
-            key_mask,
-            max(x.ndim, memory.ndim) - 2,
-            1,
+            heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)), key_mask, max(x.ndim, memory.ndim) - 2, 1,
         )
         o = attend(q, k, v, keep, bias, self.Wq.shape[3] ** -0.5, causal=up_to(m, 4096))  # ... (g j) n d
 
