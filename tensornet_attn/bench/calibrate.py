@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.rates import copy_rate, exponential_rate, product_rates
+from tensornet_attn.bench.measure import Call
+from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, product_rates
 from tensornet_attn.cost.rates import CALIBRATE, Efficiency, Pair, Table, machine
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import MODULE, parts_of
@@ -30,7 +31,7 @@ from tensornet_attn.spec import Design
 SECONDS = 20.0  # of the measurement, without long calls
 SHARE = 0.0005  # of this time, for each rate and each call, in each of two rounds
 LEAST = 2  # minimum number of samples
-LONG = 0.04  # seconds of a call that needs no warm-up
+LONG = 0.01  # seconds of a call that needs no warm-up
 SAMPLE = 0.002  # minimum seconds of a sample
 CYCLE = 2**23  # bytes: more than the inner caches hold
 COPIED = 2**26  # bytes: more than the caches hold
@@ -86,7 +87,7 @@ class Timing:
         self.seconds = seconds
         self.clock = clock or (process_time if torch.get_num_threads() == 1 else perf_counter)
 
-    def best(self, call: Callable[[], object], known: float | None = None) -> float:
+    def best(self, call: Call, known: float | None = None) -> float:
         """The shortest sample within the time for a rate. The first call is a warm-up; of long calls, it is a sample.
 
         `known`: the shortest of earlier samples, to which one at least is added.
@@ -104,7 +105,7 @@ class Timing:
             times.append((self.clock() - start) / calls)
         return max(min(times), 1e-9)
 
-    def _once(self, call: Callable[[], object]) -> float:
+    def _once(self, call: Call) -> float:
         start = self.clock()
         call()
         return self.clock() - start
@@ -112,13 +113,20 @@ class Timing:
 
 def calibrate(seconds: float = SECONDS, clock: Clock | None = None, probes: Probed = PROBES) -> Table:
     """The table of this CPU in float32, with torch's number of threads."""
-    timing = Timing(SHARE * seconds, clock)
-    return _fitted(faster(primitives(timing), primitives(timing)), timing, probes)
+    timing, first = Timing(SHARE * seconds, clock), list[float]()
+
+    def begin(call: Call) -> float:
+        first.append(timing.best(call))
+        return first[-1]
+
+    primitives(begin)
+    earlier = iter(first)
+    return _fitted(primitives(lambda call: timing.best(call, next(earlier))), timing, probes)
 
 
-def primitives(timing: Timing) -> Table:
-    """The table without efficiencies."""
-    best, kind = timing.best, torch.float32
+def primitives(best: Best) -> Table:
+    """The table without efficiencies; `best` is called for the same calls in the same order each time."""
+    kind = torch.float32
     return Table(
         machine(torch.get_num_threads()),
         date.today().isoformat(),
@@ -134,30 +142,14 @@ def primitives(timing: Timing) -> Table:
     )
 
 
-def faster(one: Table, other: Table) -> Table:
-    """The better of both rates everywhere: other processes only slow them down."""
-    pairs = zip(one.attention, other.attention, strict=True)
-    return replace(
-        one,
-        products=tuple(max(both, key=lambda own: own.flops) for both in zip(one.products, other.products, strict=True)),
-        passes=tuple(map(max, one.passes, other.passes)),
-        bandwidth=max(one.bandwidth, other.bandwidth),
-        exponentials=max(one.exponentials, other.exponentials),
-        call=(min(one.call[0], other.call[0]), min(one.call[1], other.call[1])),
-        attention=tuple(
-            replace(a, forward=min(a.forward, b.forward), training=min(a.training, b.training)) for a, b in pairs
-        ),
-    )
-
-
-def _pass_rate(best: Callable[[Callable[[], object]], float], size: int) -> float:
+def _pass_rate(best: Best, size: int) -> float:
     """Bytes per second of a sum of two tensors that are not in the inner caches, with memory for the result."""
     count = max(1, CYCLE // size)
     pairs = [(torch.ones(size // 4), torch.ones(size // 4)) for _ in range(count)]
     return 3 * size * count / best(lambda: [a + b for a, b in pairs])
 
 
-def _call(best: Callable[[Callable[[], object]], float]) -> tuple[float, float]:
+def _call(best: Best) -> tuple[float, float]:
     """Seconds of an operation on few elements: forward, and with backward."""
     x = torch.ones(4, requires_grad=True)
 
@@ -171,7 +163,7 @@ def _call(best: Callable[[Callable[[], object]], float]) -> tuple[float, float]:
     return forward / CHAIN, best(lambda: torch.autograd.grad(chain(), x, torch.ones(4))) / CHAIN
 
 
-def _pair(best: Callable[[Callable[[], object]], float], n: int, width: int) -> Pair:
+def _pair(best: Best, n: int, width: int) -> Pair:
     """Fused attention of heads of a width over n positions."""
     q, k, v = (torch.randn(1, HEADS, n, width, requires_grad=True) for _ in range(3))
     start = torch.randn(1, HEADS, n, width)
