@@ -59,7 +59,7 @@ PROBES = (
     ("talking_heads", "", (256, 512)),
     ("hard_fish", "", (64, 1024)),
     ("hard_fish", DENSE, SHORT),
-    ("gfish", "", (128, 512)),
+    ("gfish", "", (128, 256)),
     ("linear", "", (16, 256, 1024)),
     ("linear", DENSE, (128, 512)),
     ("retnet", "", BOTH),

@@ -13,6 +13,7 @@ from tensornet_attn.plan.model import Lowering, Plan
 from tensornet_attn.plan.price import price_of
 
 Make = Callable[[], Plan]
+LESS = 0.9  # of the time of torch that C++ kernels may be predicted to take: predictions err by as much
 
 
 def fastest(torch: Make, both: Make, triton: Make) -> Plan:
@@ -37,7 +38,7 @@ def fastest(torch: Make, both: Make, triton: Make) -> Plan:
 
 
 def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
-    """The plan of torch, or that of C++ kernels if it takes less time at measured rates or torch's misses its target.
+    """The plan of torch, or that of C++ kernels if they save time at measured rates or torch's misses its target.
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
     """
@@ -46,9 +47,10 @@ def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
     except InputError:
         return cpp
     own, others = map(_measured, (cpp, other))
-    if own < others:
+    if own < LESS * others:
         return replace(cpp, instead=Lowering("torch", (f"it would take {instead(others, own, duration)}",)))
-    reason = f"its kernels are in the cache, but would take {instead(own, others, duration)}"
+    more = "but would take" if own >= others else "but would not save a tenth:"
+    reason = f"its kernels are in the cache, {more} {instead(own, others, duration)}"
     return replace(other, instead=Lowering("cpp", (reason,)))
 
 
