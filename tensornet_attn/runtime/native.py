@@ -150,16 +150,17 @@ def own_batch(name: str, operands: list[Tensor | None], call: tuple) -> list[int
     """The batch dimensions of a result: those of its operands, and all of them if it draws noise."""
     region, batch = CPP_REGIONS[name], call[3]
     at, at_keys, _ = region.masks
-    found = set()
+    found = []
     for place, order, *_ in region.operands:
         x = operands[place]
-        found.add(tuple(batch) if x is None else tuple(x.shape[: x.ndim - len(order)]))
+        found.append(batch if x is None else x.shape[: x.ndim - len(order)])
     if at is not None and operands[at] is not None and operands[at].ndim > 2:
-        found.add(tuple(operands[at].shape[: len(batch)]))
+        found.append(operands[at].shape[: len(batch)])
     if at_keys is not None and operands[at_keys] is not None:
-        found.add(tuple(operands[at_keys].shape[:-1]))
-    found.discard(())  # of weights
-    return list(found.pop() if len(found) == 1 else torch.broadcast_shapes(*found))
+        found.append(operands[at_keys].shape[:-1])
+    found = [list(one) for one in found if len(one)] or [[]]  # weights have none
+    same = all(one == found[0] for one in found[1:])
+    return found[0] if same else list(torch.broadcast_shapes(*found))
 
 
 class CppCall:
@@ -259,9 +260,9 @@ class CppCall:
         if some:
             queries = min(queries, max(FEWEST_ROWS, STORED // row // FEWEST_ROWS * FEWEST_ROWS))
         need = threads * (own + queries * row)
-        most = (
-            None if need <= STORED and self.region.memory is None else self.storable()
-        )  # asking the system takes time
+        if need <= STORED and self.region.memory is None:
+            return threads, queries  # without asking the system, which takes longer than a small call
+        most = self.storable()
         if most is None or need <= most:
             return threads, queries
         if some:
