@@ -53,10 +53,11 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Emitted:
-    """Source text and the name of the class it defines."""
+    """Source text, the name of the class it defines, and the texts of its C++ kernels."""
 
     source: str
     class_name: str
+    native: tuple[str, ...]
 
 
 def emit(
@@ -75,7 +76,7 @@ def emit(
     name = class_name(plan.graph.name, (about, source), all_names())
     writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
     writer.memory, writer.cancelling = memory_of_kernels(plan), bool(doubtful_normalizers(plan.graph))
-    writer.linear = plan.target.linear_memory
+    writer.linear, writer.cpp = plan.target.linear_memory, plan.backend == "cpp"
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)
@@ -83,7 +84,7 @@ def emit(
     code = f"class {name}(nn.Module):{body}"
     head = _docstring(plan.graph, about, origin, header, version)
     imports = "\n".join([_imports("\n".join([code, *functions]), writer.needs_math), *([""] if lines else []), *lines])
-    return Emitted("\n\n\n".join([f"{head}\n\n{imports}", code, *functions]) + "\n", name)
+    return Emitted("\n\n\n".join([f"{head}\n\n{imports}", code, *functions]) + "\n", name, tuple(writer.native))
 
 
 def _docstring(graph: Graph, about: str, origin: str, header: Sequence[str], version: str) -> str:

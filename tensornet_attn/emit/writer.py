@@ -40,6 +40,8 @@ class Writer:
     instead: Mapping[str, str] = field(default_factory=dict)  # functions that the backend replaces, by name
     cancelling: bool = False  # whether rows may be divided by sums near zero
     memory: int | None = None  # bytes that a kernel may take for itself; None: a part of the free memory
+    cpp: bool = False  # C++ kernels compute what they can
+    native: list[str] = field(default_factory=list)  # the texts of the C++ kernels
     linear: bool = False  # nothing of queries x keys is saved
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
 
