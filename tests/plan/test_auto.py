@@ -42,3 +42,10 @@ def test_kernels_are_taken_where_the_plan_of_torch_misses_its_target() -> None:
 
     cpp = plan_of(build(ta.load("hard_fish")), "cpp")
     assert faster_on_cpu(cpp, none) is cpp
+
+
+def test_kernels_that_compute_the_same_steps_are_taken() -> None:
+    graph = build(ta.load("linear"))
+    cpp, torch = (plan_of(graph, backend) for backend in ("cpp", "torch"))
+    assert "cpp" in cpp.backends.values()
+    assert faster_on_cpu(cpp, lambda: torch) is cpp
