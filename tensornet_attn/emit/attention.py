@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from tensornet_attn.emit.dimensions import columns, split
+from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import attention_keep
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Function, FusedAttention, Step

@@ -9,8 +9,8 @@ from dataclasses import replace
 from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.linear import chunk_of
 from tensornet_attn.emit.contract import scaled
-from tensornet_attn.emit.dimensions import columns
 from tensornet_attn.emit.join import exact_parts
+from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
@@ -341,6 +341,6 @@ def _masks(writer: Writer, parts: Recurrence) -> list[str]:
     mask = "mask" if takes_mask(writer.graph) else "None"
     if mask == "mask" and (order != tuple(range(len(order))) or len(parts.mixed) > 1):
         mask = writer.call(
-            "heads_ordered", mask, writer.batch_dims, f"({', '.join(map(str, order))},)", str(len(parts.mixed))
+            "heads_together", mask, writer.batch_dims, f"({', '.join(map(str, order))},)", str(len(parts.mixed))
         )
     return [mask, "key_mask", writer.batch_dims, str(len(parts.heads))]

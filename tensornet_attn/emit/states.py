@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensornet_attn.cost.states import states_chunk, with_rows
-from tensornet_attn.emit.dimensions import split
+from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.linear import cpp_option, sides_maps, unmapped
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.writer import Writer

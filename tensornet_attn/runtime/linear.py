@@ -242,15 +242,6 @@ def dense_linear(
     return scores_read(maps, v, cores[0] if cores else None)
 
 
-def heads_ordered(mask: Tensor | None, batch: int, order: tuple[int, ...], mixed: int) -> Tensor | None:
-    """Orders the other legs of a mask and flattens the last `mixed` of them: [batch..., heads..., n, m]."""
-    if mask is None or mask.ndim <= batch + 2:
-        return mask
-    last = len(order) + 2
-    mask = mask.movedim(tuple(i - last for i in order), tuple(range(-last, -2)))
-    return mask.flatten(-2 - mixed, -3) if mixed > 1 else mask
-
-
 def cumulative_sums(
     terms: list[tuple[Tensor, Tensor]],
     mask: Tensor | None = None,
