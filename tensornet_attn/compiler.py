@@ -14,7 +14,7 @@ from tensornet_attn import spec
 from tensornet_attn.errors import DesignError, InputError, MissingPartError, Problem, nearest
 from tensornet_attn.graph import Graph, build, problems_of
 from tensornet_attn.keywords import caller
-from tensornet_attn.plan.auto import fastest
+from tensornet_attn.plan.auto import faster_on_cpu, fastest
 from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.model import Lowering
@@ -253,8 +253,8 @@ def plan_for(
     from tensornet_attn.runtime.cpp import reason_against_cpp
 
     graph, target = build(_design(design), causal), target_from(**current(wanted))
-    if backend == "auto" and (ready := _ready(graph, target, "float32")):
-        return ready
+    if backend == "auto":
+        return _on_cpu(graph, target, "float32")
     if backend == "cpp" and (reason := reason_against_cpp()):
         return replace(plan_of(graph, "torch", target), instead=Lowering(backend, (reason,)))
     return plan_of(graph, backend, target)
@@ -319,8 +319,9 @@ def compile(
     `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of the same source), cpp (C++
     kernels for regions with both queries and keys, on a CPU; compiled now, seconds each, and cached), triton (kernels
     for all such regions; needs a GPU or triton's interpreter), or auto. auto is torch; on a CPU cpp, if `warm` or an
-    earlier call has compiled its kernels; on a GPU the plan with the least predicted time. A module that is moved to a
-    GPU is planned again. If triton or cpp cannot run, a warning gives the reason and the module uses torch.
+    earlier call has compiled its kernels and they take less predicted time; on a GPU the plan that takes least. A
+    module that is moved to a GPU is planned again. If triton or cpp cannot run, a warning gives the reason and the
+    module uses torch.
     `causal` overrides the design's `causal`. `device`, `dtype`: of the module's parameters.
     `tune`: measures each configuration of the Triton kernels on the GPU and uses the fastest.
     `workload`: training, prefill (no backward) or decoding (one query, many keys); `n`, `m`, `batch`: sizes to optimise
@@ -431,8 +432,7 @@ def _planned(
             lambda: plan_of(graph, "triton", target),
         )
     if backend == "auto":
-        ready = None if on_gpu(device) else _ready(graph, target, _dtype_name(dtype))
-        return ready or plan_of(graph, "torch", target)
+        return plan_of(graph, "torch", target) if on_gpu(device) else _on_cpu(graph, target, _dtype_name(dtype))
     reasons: tuple[str, ...] = ()
     if backend == "triton":
         reasons = tuple(reasons_against(dtype))
@@ -469,7 +469,13 @@ def _against_cpp(plan: Plan, dtype: str, gpu: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one or "compiling has failed before" for one in made if not isinstance(one, CDLL)))
 
 
-def _ready(graph: Graph, target: Target, dtype: str) -> Plan | None:
+def _on_cpu(graph: Graph, target: Target, dtype: str) -> Plan:
+    """The plan of `auto` on a CPU: C++ kernels that are in the cache, if they are predicted to be faster than torch."""
+    cpp = cached_cpp(graph, target, dtype)
+    return faster_on_cpu(cpp, lambda: plan_of(graph, "torch", target)) if cpp else plan_of(graph, "torch", target)
+
+
+def cached_cpp(graph: Graph, target: Target = TRAINING, dtype: str = "float32") -> Plan | None:
     """The plan with C++ kernels, if it has some and all of them are in the cache; nothing is compiled."""
     from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_folder, cpp_stored
 

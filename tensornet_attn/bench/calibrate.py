@@ -1,7 +1,9 @@
 """Measures the table of rates of this machine's CPU, in about 20 seconds: see `cost/rates.py`.
 
 First what every computation is made of. Then, for each implementation, the time of designs that use it, over the
-predicted time: designs at other sizes, and other designs, are predicted from these.
+predicted time: designs at other sizes, and other designs, are predicted from these. C++ kernels are measured if they
+are in the cache, `tensornet-attn warm hard_fish talking_heads mgk --legs f=64`; otherwise those of the shipped table
+count.
 """
 
 from __future__ import annotations
@@ -15,22 +17,25 @@ import torch
 import torch.nn.functional as F
 
 from tensornet_attn import compiler
-from tensornet_attn.bench.rates import copy_rate, exponential_rate, product_rates
-from tensornet_attn.cost.rates import CALIBRATE, Efficiency, Pair, Table, machine
+from tensornet_attn.bench.measure import Call
+from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, product_rates
+from tensornet_attn.cost.rates import CALIBRATE, Efficiency, Pair, Table, completed, machine
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import MODULE, parts_of
 from tensornet_attn.cost.sizes import sizes_at
-from tensornet_attn.graph import build
+from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.make import candidates, make_plan
+from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.native import NATIVE
 from tensornet_attn.plan.target import Target
 from tensornet_attn.plan.ways import BLOCKS, DENSE
 from tensornet_attn.spec import Design
 
 SECONDS = 20.0  # of the measurement, without long calls
-SHARE = 0.0005  # of this time, for each rate and each call, in each of two rounds
+SHARE = 0.0004  # of this time, for each rate and each call, in each of two rounds
 LEAST = 2  # minimum number of samples
-LONG = 0.04  # seconds of a call that needs no warm-up
+LONG = 0.01  # seconds of a call that needs no warm-up
 SAMPLE = 0.002  # minimum seconds of a sample
 CYCLE = 2**23  # bytes: more than the inner caches hold
 COPIED = 2**26  # bytes: more than the caches hold
@@ -51,10 +56,10 @@ PROBES = (
     ("mistral", "", BOTH),
     ("mgk", "", SHORT),
     ("mgk", BLOCKS, (128, 512)),
-    ("talking_heads", "", BOTH),
+    ("talking_heads", "", (256, 512)),
     ("hard_fish", "", (64, 1024)),
     ("hard_fish", DENSE, SHORT),
-    ("gfish", "", (128, 512)),
+    ("gfish", "", (128, 256)),
     ("linear", "", (16, 256, 1024)),
     ("linear", DENSE, (128, 512)),
     ("retnet", "", BOTH),
@@ -68,8 +73,12 @@ PROBES = (
     ("hard_lfish", "", (64, 512)),
     ("hgrn", "", SHORT),
     ("mamba1", "", (64, 256)),
+    ("hard_fish", NATIVE.name, (32, 128, 512)),
+    ("talking_heads", NATIVE.name, (64, 256)),
+    ("mgk", NATIVE.name, (64, 256)),
 )
 LEGS = {"f": 256}
+LEGS_OF_CPP = {"f": 64}  # their calls take most of the time of some probes
 PAIRED, HEADS = (256, 1024), 4
 RIDGE, RIDGE_OF_CALLS = 0.15, 0.3  # of the logarithms of efficiencies, beside relative errors of times
 FACTORS = (0.05, 20.0)  # of efficiencies
@@ -86,7 +95,7 @@ class Timing:
         self.seconds = seconds
         self.clock = clock or (process_time if torch.get_num_threads() == 1 else perf_counter)
 
-    def best(self, call: Callable[[], object], known: float | None = None) -> float:
+    def best(self, call: Call, known: float | None = None) -> float:
         """The shortest sample within the time for a rate. The first call is a warm-up; of long calls, it is a sample.
 
         `known`: the shortest of earlier samples, to which one at least is added.
@@ -104,7 +113,7 @@ class Timing:
             times.append((self.clock() - start) / calls)
         return max(min(times), 1e-9)
 
-    def _once(self, call: Callable[[], object]) -> float:
+    def _once(self, call: Call) -> float:
         start = self.clock()
         call()
         return self.clock() - start
@@ -112,13 +121,20 @@ class Timing:
 
 def calibrate(seconds: float = SECONDS, clock: Clock | None = None, probes: Probed = PROBES) -> Table:
     """The table of this CPU in float32, with torch's number of threads."""
-    timing = Timing(SHARE * seconds, clock)
-    return _fitted(faster(primitives(timing), primitives(timing)), timing, probes)
+    timing, first = Timing(SHARE * seconds, clock), list[float]()
+
+    def begin(call: Call) -> float:
+        first.append(timing.best(call))
+        return first[-1]
+
+    primitives(begin)
+    earlier = iter(first)
+    return _fitted(primitives(lambda call: timing.best(call, next(earlier))), timing, probes)
 
 
-def primitives(timing: Timing) -> Table:
-    """The table without efficiencies."""
-    best, kind = timing.best, torch.float32
+def primitives(best: Best) -> Table:
+    """The table without efficiencies; `best` is called for the same calls in the same order each time."""
+    kind = torch.float32
     return Table(
         machine(torch.get_num_threads()),
         date.today().isoformat(),
@@ -134,30 +150,14 @@ def primitives(timing: Timing) -> Table:
     )
 
 
-def faster(one: Table, other: Table) -> Table:
-    """The better of both rates everywhere: other processes only slow them down."""
-    pairs = zip(one.attention, other.attention, strict=True)
-    return replace(
-        one,
-        products=tuple(max(both, key=lambda own: own.flops) for both in zip(one.products, other.products, strict=True)),
-        passes=tuple(map(max, one.passes, other.passes)),
-        bandwidth=max(one.bandwidth, other.bandwidth),
-        exponentials=max(one.exponentials, other.exponentials),
-        call=(min(one.call[0], other.call[0]), min(one.call[1], other.call[1])),
-        attention=tuple(
-            replace(a, forward=min(a.forward, b.forward), training=min(a.training, b.training)) for a, b in pairs
-        ),
-    )
-
-
-def _pass_rate(best: Callable[[Callable[[], object]], float], size: int) -> float:
+def _pass_rate(best: Best, size: int) -> float:
     """Bytes per second of a sum of two tensors that are not in the inner caches, with memory for the result."""
     count = max(1, CYCLE // size)
     pairs = [(torch.ones(size // 4), torch.ones(size // 4)) for _ in range(count)]
     return 3 * size * count / best(lambda: [a + b for a, b in pairs])
 
 
-def _call(best: Callable[[Callable[[], object]], float]) -> tuple[float, float]:
+def _call(best: Best) -> tuple[float, float]:
     """Seconds of an operation on few elements: forward, and with backward."""
     x = torch.ones(4, requires_grad=True)
 
@@ -171,7 +171,7 @@ def _call(best: Callable[[Callable[[], object]], float]) -> tuple[float, float]:
     return forward / CHAIN, best(lambda: torch.autograd.grad(chain(), x, torch.ones(4))) / CHAIN
 
 
-def _pair(best: Callable[[Callable[[], object]], float], n: int, width: int) -> Pair:
+def _pair(best: Best, n: int, width: int) -> Pair:
     """Fused attention of heads of a width over n positions."""
     q, k, v = (torch.randn(1, HEADS, n, width, requires_grad=True) for _ in range(3))
     start = torch.randn(1, HEADS, n, width)
@@ -192,7 +192,7 @@ def _fitted(table: Table, timing: Timing, probes: Probed) -> Table:
         rows = [(probe.parts(table), own) for probe, own in zip(every, times, strict=True)]
         for kind, factor in factors(rows).items():
             found.setdefault(kind, [1.0, 1.0])[backward] = factor
-    return replace(table, efficiency=tuple(Efficiency(kind, *both) for kind, both in found.items()))
+    return completed(replace(table, efficiency=tuple(Efficiency(kind, *both) for kind, both in found.items())))
 
 
 def factors(rows: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
@@ -221,19 +221,27 @@ def at_bounds(table: Table) -> list[str]:
 
 
 def made(probes: Probed, backward: bool) -> Iterator[Probe]:
+    """The probes; without those of C++ kernels that are not in the cache."""
     for name, way, lengths in probes:
         for n in lengths:
-            yield Probe(compiler.load(name, legs=LEGS), way, backward, n)
+            design = compiler.load(name, legs=LEGS_OF_CPP if way == NATIVE.name else LEGS)
+            plan = planned(build(design), way, Target("training" if backward else "prefill", n=n))
+            if plan is not None:
+                yield Probe(design, plan, backward, n)
+
+
+def planned(graph: Graph, way: str, target: Target) -> Plan | None:
+    if way == NATIVE.name:
+        return compiler.cached_cpp(graph, target)
+    plans = candidates(graph, "torch", target, (way,)) if way else {}
+    return plans[way] if way in plans else make_plan(graph, "torch", target)
 
 
 class Probe:
     """A design at one length, planned in one way, whose call is measured and predicted."""
 
-    def __init__(self, design: Design, way: str, backward: bool, n: int):
-        self.design, self.graph, self.backward = design, build(design), backward
-        target = Target("training" if backward else "prefill", n=n)
-        plans = candidates(self.graph, "torch", target, (way,)) if way else {}
-        self.plan = plans[way] if way in plans else make_plan(self.graph, "torch", target)
+    def __init__(self, design: Design, plan: Plan, backward: bool, n: int):
+        self.design, self.plan, self.backward = design, plan, backward
         graph = split_products(self.plan.schedule)
         lengths = {leg.name: n for leg in graph.legs if leg.sequence}
         self.scene = Scene(graph, sizes_at(graph, lengths))
@@ -248,13 +256,13 @@ class Probe:
 
     def call(self) -> Callable[[], object]:
         module = compiler.module_of(self.design, self.plan)
-        inputs = [self._random(t.legs) for t in self.graph.of_role("input") if t.default is None]
+        inputs = [self._random(t.legs) for t in self.plan.graph.of_role("input") if t.default is None]
         module.train(self.backward)
         if not self.backward:
             return torch.no_grad()(lambda: module(*inputs))
         inputs = [x.requires_grad_() for x in inputs]
         wanted = [*inputs, *(weight for weight in module.parameters() if weight.requires_grad)]
-        start = self._random(self.graph.legs_of(self.graph.output))
+        start = self._random(self.plan.graph.legs_of(self.plan.graph.output))
         return lambda: torch.autograd.grad(module(*inputs), wanted, start, allow_unused=True)
 
     def _random(self, legs: Sequence[str]) -> torch.Tensor:

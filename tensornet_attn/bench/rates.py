@@ -10,9 +10,10 @@ from functools import partial
 
 import torch
 
+from tensornet_attn.bench.measure import Call
 from tensornet_attn.cost.products import Measured, Shape
 
-Best = Callable[[Callable[[], object]], float]
+Best = Callable[[Call], float]
 ONE, MANY = 1, 16
 # Rows, columns and summed of a product: as large as possible; narrow; in the width of a head; with a long sum, as the
 # gradient of a weight; queries times keys, weights times values, also of width 1; within a chunk.

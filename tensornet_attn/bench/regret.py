@@ -20,10 +20,12 @@ import torch
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import Case, runner
 from tensornet_attn.bench.machine import tidy
-from tensornet_attn.bench.measure import Clock, by_clock, calls_for, turns
+from tensornet_attn.bench.measure import Clock, by_clock, calls_for, is_gpu, turns
 from tensornet_attn.errors import InputError
+from tensornet_attn.plan.auto import faster_on_cpu
 from tensornet_attn.plan.make import candidates
 from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.native import NATIVE
 from tensornet_attn.plan.price import price_of
 from tensornet_attn.plan.target import Target, target_from
 from tensornet_attn.report.words import aligned
@@ -153,8 +155,14 @@ class Regret:
 
 
 def candidates_of(case: Case, kind: str) -> list[tuple[str, Plan]]:
-    """The plans of a case by the way to get them, the chosen one first."""
-    return [*candidates(case.graph, "torch", target_of(case, kind)).items()]
+    """The plans of a case by the way to get them, the chosen one first; also that of cached C++ kernels."""
+    target = target_of(case, kind)
+    found = candidates(case.graph, "torch", target)
+    cpp = None if is_gpu(case.device) else compiler.cached_cpp(case.graph, target, case.dtype)
+    if cpp:
+        taken = faster_on_cpu(cpp, lambda: next(iter(found.values()))).backend == cpp.backend
+        found = {NATIVE.name: cpp} | found if taken else found | {NATIVE.name: cpp}
+    return [*found.items()]
 
 
 def target_of(case: Case, kind: str) -> Target:

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from functools import cache
 from importlib import metadata, resources
@@ -167,11 +167,19 @@ def read(path: Path) -> Table:
     try:
         found = json.loads(path.read_bytes())
         if found["format"] == FORMAT:
-            return from_dict(found)
+            return completed(from_dict(found))
         fault = "was written by another version of tensornet-attn"
     except (ValueError, KeyError, TypeError, AttributeError):
         fault = "is damaged"
     raise InputError(f"{path} {fault}; run '{CALIBRATE}' again.")
+
+
+def completed(table: Table) -> Table:
+    """The table with the shipped efficiencies of kinds that were not measured, such as C++ kernels not in the cache."""
+    known = {one.kind for one in table.efficiency}
+    return replace(
+        table, efficiency=(*table.efficiency, *(one for one in shipped().efficiency if one.kind not in known))
+    )
 
 
 def from_dict(found: Mapping[str, Any]) -> Table:

@@ -6,6 +6,7 @@
     elementwise, other boxes     passes: bytes read and written; exponentials
     mask                         two passes over weights that hide keys, with a backward one more
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
+    C++ kernels                  the same, but the calls of one kernel, products apart from what lies between them
     other kernels                their products, exponentials, a pass over operands and result, and one over what they
                                  store for chunks; some calls
     module                       a call of a module besides its operations
@@ -38,7 +39,9 @@ MASKS, MASK = 2, "mask"  # passes that replace hidden scores before weighting, a
 GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are read and written
 CALLS = 30  # operations of a kernel that computes more than one product
 CALLS_OF_EXPERT = 12
+CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
 MODULE = "module"
+NATIVE = "native"  # the kind of C++ kernels
 CAUSAL, CAUSAL_ATTENTION = Function("causal"), "causal attention"
 SKIPPED = 512  # keys in a block of fused attention on a CPU
 Parts = dict[str, float]
@@ -76,7 +79,11 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
             often *= seen if pair <= {*part.legs} or any(pair <= {*use.legs} for use in part.op.uses) else 1
             for again in (False, True) if learned else (False,):  # a backward computes a block again
                 for kind, own in parts_of(block, part, table, again).items():
-                    found["blockwise" if kind in ("product", "call") else kind] += often * own
+                    found[_inside(step, kind)] += often * own
+        if step.kernel is not None and step.kernel.kind == NATIVE:
+            found.pop("call", None)
+            found[f"{NATIVE} calls"] += CALLS_OF_CPP * call
+            return found
         blocks = max((often for _, often in parts), default=1.0)
         found["blockwise calls"] += CALLS * call * blocks
         return found
@@ -105,6 +112,13 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
             found[f"{kind} calls"] = _calls(scene, step) * call
     found["call"] += call
     return found
+
+
+def _inside(step: Step, kind: str) -> str:
+    """The kind of a part that is computed in blocks; C++ kernels call no operations inside."""
+    if step.kernel is not None and step.kernel.kind == NATIVE:
+        return {"product": NATIVE, "call": "call"}.get(kind, f"{NATIVE} passes")
+    return "blockwise" if kind in ("product", "call") else kind
 
 
 def _of_factors(graph: Graph, step: Step) -> Step:

@@ -1,15 +1,19 @@
-"""The choice among the plans of torch, of Triton, and of both, on a GPU."""
+"""The choice of `auto` among plans: of torch, of Triton, and of both on a GPU; of torch and of C++ on a CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.errors import InputError
 from tensornet_attn.plan.demands import against_linear
-from tensornet_attn.plan.model import Plan
+from tensornet_attn.plan.figures import duration, instead
+from tensornet_attn.plan.model import Lowering, Plan
 from tensornet_attn.plan.price import price_of
 
 Make = Callable[[], Plan]
+LESS = 0.9  # of the time of torch that C++ kernels may be predicted to take: predictions err by as much
 
 
 def fastest(torch: Make, both: Make, triton: Make) -> Plan:
@@ -31,6 +35,32 @@ def fastest(torch: Make, both: Make, triton: Make) -> Plan:
     return min(
         [*first, *made], key=lambda plan: price_of(plan.schedule, plan.target.sizes(plan.graph), plan.target).seconds
     )
+
+
+def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
+    """The plan of torch, or that of C++ kernels if they save time at measured rates or torch's misses its target.
+
+    They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
+    Where C++ computes the same steps, as in linear attention, in fewer passes, prices do not tell them apart.
+    """
+    try:
+        other = torch()
+    except InputError:
+        return cpp
+    if cpp.schedule == other.schedule:
+        return cpp
+    own, others = map(_measured, (cpp, other))
+    if own < LESS * others:
+        return replace(cpp, instead=Lowering("torch", (f"it would take {instead(others, own, duration)}",)))
+    more = "but would take" if own >= others else "but would not save a tenth:"
+    reason = f"its kernels are in the cache, {more} {instead(own, others, duration)}"
+    return replace(other, instead=Lowering("cpp", (reason,)))
+
+
+def _measured(plan: Plan) -> float:
+    """The predicted seconds at measured rates."""
+    target = plan.target if plan.target.device.measured else replace(plan.target, device=DEVICES["cpu"])
+    return price_of(plan.schedule, target.sizes(plan.graph), target).seconds
 
 
 def _slower(plan: Plan, triton: Plan) -> bool:

@@ -62,7 +62,7 @@ class Plan:
 
     `lengths`: the lengths that the orders of products are optimised for; the code is correct for all lengths.
     `offers`: the plans that were compared, if the target limits memory or requires linear memory. `instead`: the
-    requested backend, if it cannot run.
+    requested backend, if it cannot run; on a CPU, the backend that `auto` did not choose.
     """
 
     graph: Graph

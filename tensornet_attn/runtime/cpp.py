@@ -74,8 +74,13 @@ def cpp_folder() -> pathlib.Path:
 
 def cpp_key(text: str, dtype: str) -> str:
     """The name of a library: a hash of its text, dtype, compiler, flags, processor and torch."""
-    asked = [os.environ.get(name, "") for name in ("CXX", CPP_MORE)]
-    parts = [text, dtype, *asked, *CPP_FLAGS, CPP_WIDE, cpp_processor(), str(torch_libraries())]
+    return cpp_hash(text, dtype, os.environ.get("CXX", ""), os.environ.get(CPP_MORE, ""))
+
+
+@functools.lru_cache(256)
+def cpp_hash(*asked: str) -> str:
+    """The hash of what was asked for; each call of a kernel looks it up."""
+    parts = [*asked, *CPP_FLAGS, CPP_WIDE, cpp_processor(), str(torch_libraries())]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 

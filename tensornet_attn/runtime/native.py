@@ -16,6 +16,7 @@ CPP_REGIONS: dict = {}  # name: CppRegion
 CGROUP = "/sys/fs/cgroup", "max", "current"  # of version 2
 CGROUP_V1 = "/sys/fs/cgroup/memory", "limit_in_bytes", "usage_in_bytes"
 CACHED = "inactive_file ", "total_inactive_file "  # of both versions: files that count as used
+CPP_KINDS = {torch.float32: "float32", torch.float64: "float64"}
 CPP_SHARE = 4  # calls whose backward has not run save at most this part of the memory that is free without them
 STORED = 1 << 24  # bytes of tiles that a thread stores, if they hold enough queries: products of few rows are slow
 FEWEST_ROWS = 8
@@ -115,10 +116,10 @@ def runs_cpp(name: str, operands: list[Tensor | None], call: tuple) -> bool:
     """
     region, (_, n, m, batch, *_, cast) = CPP_REGIONS[name], call
     floats = [x for x in operands if x is not None and x.dtype != torch.bool]
-    kind = str(floats[0].dtype).removeprefix("torch.")
-    if cast is not None or 0 in (n, m, *batch) or any(str(x.dtype) != f"torch.{kind}" for x in floats):
+    kind = floats[0].dtype
+    if cast is not None or kind not in CPP_KINDS or 0 in (n, m, *batch):
         return False
-    if kind not in ("float32", "float64") or any(x.device.type != "cpu" for x in floats):
+    if any(x.dtype != kind or not x.is_cpu for x in floats):
         return False
     lengths = {"n": n, "m": m, "n + m - 1": n + m - 1}
     own = {region.operands[number][0] for number in region.gradients}
@@ -136,7 +137,7 @@ def runs_cpp(name: str, operands: list[Tensor | None], call: tuple) -> bool:
         return True
     plain = all(x is None or type(x) in (Tensor, torch.nn.Parameter) for x in operands)
     transformed = torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
-    return plain and not transformed and cpp_library(region.text, kind) is not None
+    return plain and not transformed and cpp_library(region.text, CPP_KINDS[kind]) is not None
 
 
 def in_rows(x: Tensor, sides: int) -> bool:
@@ -157,7 +158,9 @@ def own_batch(name: str, operands: list[Tensor | None], call: tuple) -> list[int
         found.append(operands[at].shape[: len(batch)])
     if at_keys is not None and operands[at_keys] is not None:
         found.append(operands[at_keys].shape[:-1])
-    return list(torch.broadcast_shapes(*found))
+    found = [list(one) for one in found if len(one)] or [[]]  # weights have none
+    same = all(one == found[0] for one in found[1:])
+    return found[0] if same else list(torch.broadcast_shapes(*found))
 
 
 class CppCall:
@@ -184,7 +187,7 @@ class CppCall:
         if x is None:
             return None, [0] * (1 + heads + len(sides))
         lead = x.ndim - len(order)
-        x = x.permute([*range(lead), *(lead + i for i in order)])
+        x = permuted(x, order)
         for side, legs in enumerate(sides):
             x = x.flatten(lead + heads + side, lead + heads + side + legs - 1) if legs > 1 else x
         x = x if in_rows(x, len(sides)) else x.contiguous()
@@ -221,7 +224,7 @@ class CppCall:
         self, name: str, more: list[Tensor | None], steps: list[int], seed: Tensor | None, workers: tuple[int, int]
     ) -> None:
         """Calls the function `name`."""
-        dtype = str(self.dtype).removeprefix("torch.")
+        dtype = CPP_KINDS[self.dtype]
         library = cpp_library(self.region.text, dtype)
         if library is None:  # known only now: tracing compiles nothing
             raise RuntimeError(f"C++ kernels for {dtype} cannot be compiled; use backend='torch'.")
@@ -256,8 +259,11 @@ class CppCall:
         some = row and not whole
         if some:
             queries = min(queries, max(FEWEST_ROWS, STORED // row // FEWEST_ROWS * FEWEST_ROWS))
+        need = threads * (own + queries * row)
+        if need <= STORED and self.region.memory is None:
+            return threads, queries  # without asking the system, which takes longer than a small call
         most = self.storable()
-        if most is None or threads * (own + queries * row) <= most:
+        if most is None or need <= most:
             return threads, queries
         if some:
             queries = max(min(queries, FEWEST_ROWS), min(queries, (most // threads - own) // row))
@@ -283,11 +289,11 @@ class CppCall:
     def room(self) -> Tensor | None:
         """Memory for the products that the forward saves; None if it would take too much, or blocks are not whole."""
         queries, keys = self.region.block
-        if self.workers("backward", False)[1] < queries:
+        if not self.region.saves or self.workers("backward", False)[1] < queries:
             return None
         blocks = -(-self.n // queries) * -(-self.m // keys)
-        size = self.count * self.region.programs * (self.region.saves or 0) * blocks * queries * keys
-        if not size or size * self.dtype.itemsize > self.savable():
+        size = self.count * self.region.programs * self.region.saves * blocks * queries * keys
+        if size * self.dtype.itemsize > self.savable():
             return None
         try:
             return torch.empty(size, dtype=self.dtype)
@@ -327,8 +333,7 @@ class CppCall:
         lead = x.ndim - len(order)
         batch = self.batch if lead and len(self.batch) > 1 else list(x.shape[:lead])
         made = made.reshape([*batch, *(x.shape[lead + i] for i in order)])
-        made = made.permute([*range(len(batch)), *(len(batch) + order.index(i) for i in range(len(order)))])
-        return made.sum_to_size(x.shape)
+        return permuted(made, [order.index(i) for i in range(len(order))]).sum_to_size(x.shape)
 
 
 def cpp_forward(
@@ -374,13 +379,16 @@ def cpp_gradients(
 
 def for_caller(name: str, out: Tensor) -> Tensor:
     """The result with its legs in the order of the functions of blocks."""
-    order = CPP_REGIONS[name].result[2]
-    lead = out.ndim - len(order)
-    return out.permute([*range(lead), *(lead + i for i in order)])
+    return permuted(out, CPP_REGIONS[name].result[2])
 
 
 def for_cpp(name: str, gradient: Tensor) -> Tensor:
     """The gradient of `for_caller`'s result in the order of the C++."""
     order = CPP_REGIONS[name].result[2]
-    lead = gradient.ndim - len(order)
-    return gradient.permute([*range(lead), *(lead + order.index(i) for i in range(len(order)))])
+    return permuted(gradient, [order.index(i) for i in range(len(order))])
+
+
+def permuted(x: Tensor, order) -> Tensor:
+    """A tensor with its last dimensions in another order."""
+    lead = x.ndim - len(order)
+    return x.permute([*range(lead), *(lead + i for i in order)])

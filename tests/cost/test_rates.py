@@ -44,6 +44,15 @@ def test_a_table_of_this_machine_is_remembered(cache: Path) -> None:
     assert [path.name for path in calibration_file().parent.iterdir()] == ["rates.json"]
 
 
+def test_what_was_not_measured_has_the_shipped_efficiency() -> None:
+    """As C++ kernels that the cache lacked, and what tables of before do not know."""
+    known = [one for one in shipped().efficiency if not one.kind.startswith("native")]
+    remember(replace(mine(), efficiency=tuple(replace(one, forward=1.5) for one in known)))
+    found = of_this_machine()
+    assert found.efficiency_of("native calls", True) == shipped().efficiency_of("native calls", True)
+    assert found.efficiency_of("product", False) == 1.5
+
+
 def test_without_the_variable_it_is_in_the_home(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(cache / "home"))

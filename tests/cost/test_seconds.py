@@ -14,6 +14,7 @@ from tensornet_attn.cost.seconds import parts_of, seconds_of
 from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.plan.native import NATIVE
 from tensornet_attn.plan.price import price_of, scene_of
 from tensornet_attn.plan.target import Target
 
@@ -69,6 +70,21 @@ def test_an_efficiency_multiplies_its_part_and_others_count_as_elementwise() -> 
     assert seconds_of(scene, query, slow, False) == pytest.approx(2 * own["product"] + 3 * own["call"])
     assert "softmax" in parts_of(scene, weights, slow, False)
     assert slow.efficiency_of("softmax", False) == 3
+
+
+def test_kernels_in_cpp_take_their_products_passes_and_the_calls_of_one_kernel() -> None:
+    """As blocks of queries do, but the number of blocks adds no calls, and no operation inside is one."""
+    graph = build(ta.load("talking_heads", legs={"f": 64}))
+    for workload, backward in (("prefill", False), ("training", True)):
+        target = Target(workload, n=1024)
+        schedule = split_products(make_plan(graph, "torch", target).schedule)
+        step = next(one for one in schedule.steps if one.kernel is not None and one.kernel.kind == "blockwise")
+        scene = scene_of(schedule, target.sizes(graph), target)
+        cpp, blocks = (parts_of(scene, one, table(), backward) for one in (NATIVE.as_kernel(step), step))
+        assert {*cpp} == {"native", "native passes", "native calls"}
+        assert cpp["native calls"] == pytest.approx(60 * 1e-12)
+        assert cpp["native"] == pytest.approx(blocks["blockwise"], rel=1e-6)
+        assert cpp["native passes"] == pytest.approx(blocks["elementwise"] + blocks["softmax"], rel=1e-6)
 
 
 def test_a_plan_is_priced_in_seconds_and_has_the_time_of_a_module() -> None:

@@ -10,9 +10,6 @@ import pytest
 
 from tensornet_attn.runtime import cpp
 
-TINY = 'extern "C" int region_forward() { return sizeof(REAL); }'
-needs_compiler = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
-
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,11 +76,3 @@ def test_without_a_compiler_the_reason_names_the_way_out(monkeypatch: pytest.Mon
     assert cpp.reason_against_cpp() == "there is no C++ compiler: install g++, or name one in CXX"
     with pytest.raises(OSError, match="install g"):
         cpp.cpp_compiled("a", "float32")
-
-
-@needs_compiler
-def test_a_library_runs_in_its_dtype() -> None:
-    library = cpp.cpp_library(TINY, "float64")
-    assert library is not None
-    assert library.region_forward() == 8
-    assert cpp.cpp_library(TINY, "float64") is library

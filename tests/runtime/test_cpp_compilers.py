@@ -36,7 +36,7 @@ def _compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.F
 
 
 @needs_compiler
-@pytest.mark.rotated
+@pytest.mark.slow
 @pytest.mark.parametrize("_compiler", WAYS, indirect=True, ids=[" ".join(way).strip() for way in WAYS])
 @pytest.mark.usefixtures("_compiler")
 def test_results_are_those_of_the_reference() -> None:

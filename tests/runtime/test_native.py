@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -12,23 +13,30 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import tensornet_attn as ta
+from tensornet_attn.bench.case import TRAINING, Case
+from tensornet_attn.bench.regret import candidates_of
 from tensornet_attn.cli.app import app
 from tensornet_attn.errors import InputError
-from tensornet_attn.runtime import blockwise_cpp, cpp
+from tensornet_attn.runtime import blockwise_cpp, cpp, native
+from tests.runtime.test_saved_products import NEAR, WIDE
 
 F64 = torch.float64
-LEGS = {"f": 32, "h": 8, "g": 4, "d": 32}
 pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
 
 
 def layer(backend: str = "cpp", dtype: torch.dtype = F64, **options: Any) -> nn.Module:
     """Compiled in the cache of the whole run: once for each dtype."""
-    return ta.compile(ta.load("hard_fish", legs=LEGS), backend, dtype=dtype, **options)
+    return ta.compile(WIDE, backend, dtype=dtype, **options)
 
 
-def inputs(*batch: int, n: int = 70, m: int | None = None) -> list[Tensor]:
+def wide(backend: str = "cpp", dtype: torch.dtype = torch.float32) -> nn.Module:
+    """With kernels in float32, which docs/cpp.md compiles too."""
+    return ta.compile("hard_fish", backend, dtype=dtype)
+
+
+def inputs(*batch: int, n: int = 70, m: int | None = None, width: int = 6) -> list[Tensor]:
     draw = torch.Generator().manual_seed(0)
-    return [torch.randn(*batch, size, 32, generator=draw, dtype=F64) for size in ([n] if m is None else [n, m])]
+    return [torch.randn(*batch, size, width, generator=draw, dtype=F64) for size in ([n] if m is None else [n, m])]
 
 
 @pytest.fixture
@@ -106,7 +114,7 @@ def test_calls_that_the_functions_of_blocks_compute(calls: list[str]) -> None:
     bias = torch.zeros(70, 70, dtype=F64, requires_grad=True)
     torch.autograd.grad(made(x, mask=bias).sum(), bias)
     torch.testing.assert_close(torch.func.vmap(made)(x[None])[0], layer_like(made)(x))
-    assert made(x[:, :0]).shape == (2, 0, 32)
+    assert made(x[:, :0]).shape == (2, 0, 2, 6)
     assert not calls
 
 
@@ -116,29 +124,11 @@ def layer_like(made: nn.Module) -> nn.Module:
     return plain
 
 
-DRAWN = {  # scores that fused attention cannot compute, noise on them, and dropout of the map
-    "tensornet": 1,
-    "name": "drawn",
-    "legs": {"n": "query", "m": "key", "h": "head 4", "g": "head 2", "d": 32, "e": 8},
-    "inputs": {"x": "n d"},
-    "weights": {"P": "g h", "Wq": "d g e", "Wk": "d g e"},
-    "noise": {"eps": {"legs": "h n m", "std": 0.5}},
-    "diagram": {
-        "Q": "x[n d] Wq[d g e] -> n g e",
-        "K": "x[m d] Wk[d g e] -> m g e",
-        "S": "P[g h] Q[n g e] K[m g e] -> h n m",
-        "A": {"softmax": "m", "dropout": 0.3, "of": {"map": "tanh", "of": "0.1 * S[h n m] + eps[h n m] -> h n m"}},
-        "y": "A[h n m] x[m d] -> n h d",
-    },
-    "output": "y",
-}
-
-
 def test_the_backward_draws_what_the_forward_drew(calls: list[str]) -> None:
     """Along a random direction, differences of the forward with the same seed are the gradient."""
-    made, (x,) = ta.compile(DRAWN, "cpp", dtype=F64, linear_memory=True), inputs(2, n=40)
+    made, x = ta.compile(NEAR, "cpp", causal=True, dtype=F64, linear_memory=True), inputs(2, n=40)[0]
     leaves = [x.requires_grad_(), *made.parameters()]
-    weight = torch.randn(2, 40, 4, 32, generator=torch.Generator().manual_seed(2), dtype=F64)
+    weight = torch.randn(2, 40, 2, 6, generator=torch.Generator().manual_seed(2), dtype=F64)
 
     def value(step: float = 0.0) -> Tensor:
         torch.manual_seed(7)
@@ -156,7 +146,7 @@ def test_the_backward_draws_what_the_forward_drew(calls: list[str]) -> None:
     assert (made(x) * weight).sum().item() != ahead
     with pytest.raises(RuntimeError, match="dropout and noise, so their gradients have no derivatives"):
         torch.autograd.grad(value(), x, create_graph=True)
-    plain = ta.reference(DRAWN, dtype=F64)
+    plain = ta.reference(NEAR, causal=True, dtype=F64)
     plain.load_state_dict(made.state_dict())
     agree(made.eval(), plain.eval(), [x])
     assert calls
@@ -183,15 +173,25 @@ def test_torch_compile_sees_one_operation() -> None:
 
 
 def test_float32(calls: list[str]) -> None:
-    made, (x,) = layer(dtype=torch.float32), inputs(2)
-    plain = layer("reference")
+    made, (x,) = wide(), inputs(2, width=512)
+    plain = wide("reference", F64)
     plain.load_state_dict(made.state_dict())
     torch.testing.assert_close(made(x.float()).double(), plain(x), rtol=1e-4, atol=1e-5)
+    assert len(calls) == 1
+    text = native.CPP_REGIONS[calls[0]].text
+    assert cpp.cpp_library(text, "float32") is cpp.cpp_library(text, "float32") is not None
+
+
+def test_small_calls_do_not_ask_what_memory_is_free(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading it takes longer than the kernel; only calls that save products ask."""
+    made, (x,) = layer(linear_memory=True), inputs(2)
+    monkeypatch.setattr(native, "free_memory", lambda: pytest.fail("the system is asked"))
+    made(x.requires_grad_()).sum().backward()
     assert len(calls) == 1
 
 
 def test_auto_takes_what_warm_has_compiled(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    design, before = ta.load("hard_fish", legs=LEGS), cpp.cpp_folder()
+    design, before = ta.load("hard_fish"), cpp.cpp_folder()
     ta.warm(design)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     early = ta.compile(design)
@@ -210,9 +210,21 @@ def test_auto_takes_what_warm_has_compiled(tmp_path: Any, monkeypatch: pytest.Mo
     assert str(of_auto.value) == str(of_torch.value)
 
 
+def test_auto_takes_cached_kernels_where_they_take_less_predicted_time() -> None:
+    ta.warm("hard_fish")
+    for n, backend, other in ((64, "torch", "cpp: its kernels are in the cache, but"), (1024, "cpp", "torch: it")):
+        for workload in ("training", "prefill"):
+            said = ta.explain("hard_fish", n=n, workload=workload)
+            assert said.startswith(f"hard_fish: backend {backend}, for {workload}")
+            assert re.search(rf"\n  not {other} would take [\d.]+ \w+ instead of [\d.]+ \w+\n", said)
+            assert ta.compile("hard_fish", n=n, workload=workload).plan.backend == backend
+    (way, plan), *others = candidates_of(Case(ta.load("hard_fish"), 1024), TRAINING)
+    assert (way, plan.backend) == ("C++ kernels", "cpp")
+    assert {plan.backend for _, plan in others} == {"torch"}
+
+
 def test_warm_says_what_it_made() -> None:
-    legs = ",".join(f"{leg}={size}" for leg, size in LEGS.items())
-    done = CliRunner().invoke(app, ["warm", "hard_fish", "--legs", legs])
+    done = CliRunner().invoke(app, ["warm", "hard_fish"])
     assert done.exit_code == 0, done.output
     assert f"hard_fish: {cpp.cpp_folder()}" in done.output
     assert "torch computes all of it" in CliRunner().invoke(app, ["warm", "mhsa"]).output
@@ -233,8 +245,8 @@ def test_without_a_compiler_torch_computes(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(calls: list[str], dtype: torch.dtype) -> None:
-    made, (x,) = layer(dtype=dtype), inputs(2)
-    plain = layer("reference")
+    made, (x,) = wide(dtype=dtype), inputs(2, width=512)
+    plain = wide("reference", F64)
     plain.load_state_dict(made.state_dict())
     y = made(x.to(dtype).requires_grad_())
     torch.testing.assert_close(y.double(), plain(x), rtol=0.1, atol=0.05)

@@ -31,8 +31,16 @@ WIDE = {
 }
 NEAR = WIDE | {
     "name": "near",
+    "noise": {"eps": {"legs": "h n m", "std": 0.5}},
     "diagram": WIDE["diagram"]  # type: ignore[operator]
-    | {"A": {"softmax": "m", "mask": "window(90, 0)", "dropout": 0.3, "of": "C[h s] Q[n s] K[m s] -> h n m"}},
+    | {
+        "A": {
+            "softmax": "m",
+            "mask": "window(90, 0)",
+            "dropout": 0.3,
+            "of": {"map": "tanh", "of": "0.1 * C[h s] Q[n s] K[m s] + eps[h n m] -> h n m"},
+        }
+    },
 }
 
 

@@ -11,8 +11,7 @@ from torch import nn
 import tensornet_attn as ta
 from tensornet_attn.runtime import native
 from tests.random_call import F64, assert_same, results
-from tests.tiles.test_cpp import compared, needs_compiler
-from tests.tiles.test_running import OF_MAPS
+from tests.tiles.test_cpp import SINK_AND_TABLE, compared, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.rotated]
 
@@ -45,14 +44,14 @@ def test_short_memory_takes_fewer_queries_and_threads(
     monkeypatch.setattr(native, "free_memory", lambda: {"none": 0, "little": 1 << 22, "much": 1 << 40}[memory])
     monkeypatch.setattr(native, "STORED", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    agree(*compared(OF_MAPS))
+    agree(*compared(SINK_AND_TABLE))
     wanted = {"none": {(1, 1)}, "little": {(1, 8), (3, 8)}, "much": {(3, 8)}}  # the forward stores fewer tiles
     assert {*taken} == wanted[memory]
 
 
 def test_the_limit_of_the_plan_counts(taken: list[tuple[int, int]]) -> None:
     """A call longer than the planned one takes what the plan left."""
-    oracle, module = compared(OF_MAPS, n=16, memory="200kB")
+    oracle, module = compared(SINK_AND_TABLE, n=16, memory="200kB")
     agree(oracle, module)
     assert {threads for threads, _ in taken} == {1}
     assert min(queries for _, queries in taken) < 8
@@ -62,13 +61,13 @@ def test_unknown_memory_is_no_limit(monkeypatch: pytest.MonkeyPatch, taken: list
     monkeypatch.setattr(native, "free_memory", lambda: None)
     monkeypatch.setattr(native, "STORED", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    agree(*compared(OF_MAPS))
+    agree(*compared(SINK_AND_TABLE))
     assert {*taken} == {(3, 8)}
 
 
 def test_a_call_of_one_thread_leaves_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """BLAS takes one thread too, which no other Python thread can see."""
-    _, module = compared(OF_MAPS, n=16, memory="200kB")
+    _, module = compared(SINK_AND_TABLE, n=16, memory="200kB")
     x, every, seen = torch.zeros(300, 12, dtype=F64), torch.get_num_threads(), []
 
     def call(*_: object) -> None:
@@ -90,7 +89,7 @@ def test_a_call_of_one_thread_leaves_those_of_others(monkeypatch: pytest.MonkeyP
 
 
 def test_without_memory_an_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ta.compile(ta.load(OF_MAPS), "cpp", dtype=F64)
+    module = ta.compile(ta.load(SINK_AND_TABLE), "cpp", dtype=F64)
     monkeypatch.setattr(native.CppCall, "workers", lambda *_: (1, 1 << 45))
     with pytest.raises(MemoryError, match=r"no memory for the tiles of 1 threads and 70 keys; free some memory"):
         module(torch.zeros(70, 12, dtype=F64))

@@ -93,7 +93,8 @@ def test_triton_says_why_it_computes_no_running_sums() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [True, False])
 def test_stick_breaking(causal: bool) -> None:
     oracle, module = compared(ta.load("stick_breaking", legs={"f": 16, "h": 2}), causal=causal)
     for lengths in ((150, 150), (9, 300), (300, 9))[: 1 if causal else 3]:
