@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 
 
@@ -41,8 +42,9 @@ class Band(nn.Module):
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # A and A V: in blocks, only keys near the band
         o = attend_band(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import heads_together, visible
+from tensornet_attn.runtime.masks import heads_together, hide, visible
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -42,8 +42,9 @@ class GQA(nn.Module):
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d

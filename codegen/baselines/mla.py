@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -45,7 +45,8 @@ class MLA(nn.Module):
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        C = projected(memory, self.Wc)  # ... m c
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        C = projected(memory_hidden, self.Wc)  # ... m c
         K = projected(C, self.Wuk.flatten(1)).unflatten(-1, self.Wuk.shape[1:])  # ... m h d
         V = projected(C, self.Wuv.flatten(1)).unflatten(-1, self.Wuv.shape[1:])  # ... m h d
 

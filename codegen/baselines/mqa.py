@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -42,8 +42,9 @@ class MQA(nn.Module):
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk)  # ... m d
-        V = projected(memory, self.Wv)  # ... m d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk)  # ... m d
+        V = projected(memory_hidden, self.Wv)  # ... m d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.experts import expert_sums, top_chosen
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
@@ -52,7 +52,9 @@ class EPAROPE(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Gs_of_of = projected(memory, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        Gs_of_of = projected(memory_hidden, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
         Gs_of = torch.sigmoid(Gs_of_of)  # ... m h e
 
         Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
@@ -65,10 +67,10 @@ class EPAROPE(nn.Module):
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = rotate(Q_of, query_positions(n, m, x.device), -3, -1, 10000, round(0.5 * self.Wq.shape[2]))  # ... n h d
 
-        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, round(0.5 * self.Wq.shape[2]))  # ... m h d
 
-        V = expert_sums(memory[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d
+        V = expert_sums(memory_hidden[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d

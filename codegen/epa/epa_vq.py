@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.experts import expert_sums, top_chosen
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -47,8 +47,9 @@ class EPAVq(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
-        Gs_of_of = projected(memory, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
+        Gs_of_of = projected(memory_hidden, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
         Gs_of = torch.sigmoid(Gs_of_of)  # ... m h e
 
         Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
@@ -58,8 +59,8 @@ class EPAVq(nn.Module):
 
         Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
         Q = expert_sums(x[..., None, None, :], self.Wq, Gd, Gd_chosen)  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = expert_sums(memory[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = expert_sums(memory_hidden[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
 from tensornet_attn.runtime.heads import attend_chosen
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
 
 
@@ -44,8 +44,9 @@ class HeadGated(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         G_of = torch.sigmoid(projected(x, self.Sg))  # ... n h
         G, G_chosen = top_chosen(G_of, G_of, 4)  # ... n 4
 

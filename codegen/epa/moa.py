@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
 from tensornet_attn.runtime.heads import attend_chosen
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
 
 
@@ -49,8 +49,9 @@ class MOA(nn.Module):
         G_of = G_of_scores.softmax(-1)  # ... n e
 
         G, G_chosen = top_chosen(G_of, G_of, 8)  # ... n 8
-        K = projected(memory, self.Wk)  # ... m d
-        V = projected(memory, self.Wv)  # ... m d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk)  # ... m d
+        V = projected(memory_hidden, self.Wv)  # ... m d
 
         # Q, A.o: leg e has the 8 chosen entries only
         Q = expert_rows(x[..., None, :], self.Wq, G_chosen)  # ... n e d

@@ -30,7 +30,7 @@ from tensornet_attn.runtime.draw import batch_mean
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
 from tensornet_attn.runtime.heads import attend_chosen
 from tensornet_attn.runtime.maps import l1_norm, masked_mean, top_entries
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
 
 
@@ -61,8 +61,9 @@ class MOARegularised(nn.Module):
         logits = projected(x, self.Sg)  # ... n e
         p = logits.softmax(-1)  # ... n e
         G = top_entries(p, p, 8, -1)  # ... n e
-        K = projected(x, self.Wk)  # ... m d
-        V = projected(x, self.Wv)  # ... m d
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(x_hidden, self.Wk)  # ... m d
+        V = projected(x_hidden, self.Wv)  # ... m d
 
         G_gates, G_gates_chosen = top_chosen(p, p, 8)  # ... n 8
         # Q, A.o: leg e has the 8 chosen entries only

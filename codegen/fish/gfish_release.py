@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, mixed, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -58,8 +58,9 @@ class GfishRelease(nn.Module):
         m = memory.shape[-2]
 
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import outer_sums
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import mixed, projected
 from tensornet_attn.runtime.states import mixed_states
 
@@ -65,10 +66,12 @@ class HardGlfish(nn.Module):
         phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         phiQ = elu1(phiQ_of)  # ... n h d
 
-        phiK_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        phiK_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         phiK = elu1(phiK_of)  # ... m g d
 
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
 
         # KV: sums over m; no n by m tensor is formed
         k = phiK.transpose(-3, -2)  # ... g m d

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import gaussian, xavier_
 from tensornet_attn.runtime.maps import elu1, reciprocal, softplus
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.states import mixed_states_and_blockwise
 
@@ -63,8 +64,9 @@ class Lfish(nn.Module):
         )  # ... h d
 
         phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        phiK_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        phiK_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
         mixture = softplus(self.P)  # g h
 
         z_added_1 = mixture.transpose(-2, -1) @ self.sigma  # h

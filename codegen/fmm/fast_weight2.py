@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1, l1_norm
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.scan import delta_rule
 
@@ -51,13 +52,14 @@ class FASTWeight2(nn.Module):
         """x is [... n f]; memory is [... m f]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         phiQ1 = elu1(Q)  # ... n h d
         phiK1 = elu1(K)  # ... m h d
         phiQ = l1_norm(phiQ1, -1)  # ... n h d
         phiK = l1_norm(phiK1, -1)  # ... m h d
-        rate = torch.sigmoid(projected(memory, self.Wb))  # ... m h
+        rate = torch.sigmoid(projected(memory_hidden, self.Wb))  # ... m h
         far2 = delta_rule(
             phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
             key_mask[..., None, :] if key_mask is not None else None, "read",

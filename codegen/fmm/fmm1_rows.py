@@ -24,6 +24,7 @@ from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1, reciprocal
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 
 
@@ -55,8 +56,9 @@ class Fmm1Rows(nn.Module):
         m = memory.shape[-2]
         A_m = torch.ones(m, device=x.device, dtype=x.dtype)  # m
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
 

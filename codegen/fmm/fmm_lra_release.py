@@ -22,6 +22,7 @@ from tensornet_attn.runtime.band import attend_band
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 
 
@@ -52,8 +53,9 @@ class FmmLRARelease(nn.Module):
         memory = x if memory is None else memory
         m = memory.shape[-2]
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         phiQ1 = elu1(Q)  # ... n h d
         phiK1 = elu1(K)  # ... m h d
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attentions
 from tensornet_attn.runtime.maps import elu1, elu1_neg
+from tensornet_attn.runtime.masks import hide
 
 
 class Linear3(nn.Module):
@@ -50,8 +51,9 @@ class Linear3(nn.Module):
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = (memory_hidden @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = (memory_hidden @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # the sum of far1, far2, far3 times V: sums over m first; no n by m tensor is formed
         q = Q.transpose(-3, -2)  # ... h n d

@@ -24,7 +24,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient
 from tensornet_attn.runtime.draw import update_, xavier_
 from tensornet_attn.runtime.maps import added, masked_mean
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import attend, softmax_gradient
 
@@ -58,8 +58,9 @@ class MGKEm(nn.Module):
 
         pi = self.pi.clone()  # h r
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m r h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m r h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         k2 = 0.5 * self.Wq.shape[2] ** -0.5 * K.square().sum(-1)  # ... m r h
         logprior = torch.log(pi)  # h r
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected, weighted_sum
 
 
@@ -46,11 +47,12 @@ class MLK(nn.Module):
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
-        phiK_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m r h d
+        phiK_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m r h d
         phiK = elu1(phiK_of)  # ... m r h d
 
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         pi = self.logits.softmax(-1)  # h r
         Kmix = weighted_sum(phiK, pi.transpose(-2, -1)[:, :, None], -3)  # ... m h d
 

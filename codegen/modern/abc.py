@@ -48,12 +48,15 @@ class ABC(nn.Module):
         n = x.shape[-2]
         one = torch.ones(n, device=x.device, dtype=x.dtype)  # n
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
-        s_of = projected(x, self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:])  # ... m h r
-        s_hidden = hide(s_of, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h r
-        s = exp(s_hidden)  # ... m h r
+        s_of = projected(x_hidden, self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:])  # ... m h r
+        s_of_hidden = hide(
+            s_of, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
+        )  # ... m h r
+        s = exp(s_of_hidden)  # ... m h r
 
         # P and P K: sums over m first; no n by m tensor is formed
         q = one[None, None, :][..., None]  # 1 1 n 1

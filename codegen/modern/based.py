@@ -19,7 +19,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import causal_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import normalized, normalized_gradient
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, projected
 
 
@@ -49,8 +49,9 @@ class Based(nn.Module):
         m = memory.shape[-2]
 
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
 
         # s, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(

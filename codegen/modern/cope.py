@@ -26,7 +26,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, mask_gradient
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import masked_reverse_cumsum
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -60,8 +60,9 @@ class COPE(nn.Module):
 
         i = torch.arange(self.E.shape[1], device=x.device, dtype=x.dtype)  # p
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         z = projected(Q, self.E)  # ... n h p
 
         # S, gate, count, place, off.of, off, near.of, near, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the

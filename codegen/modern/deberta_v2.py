@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import gradient_of, mask_gradient, relative_rows
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected, summed_products
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -68,10 +68,12 @@ class DebertaV2(nn.Module):
         Q_1 = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = Q_1 + self.bq  # ... n h d
 
-        K_1 = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        K_1 = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = K_1 + self.bk  # ... m h d
 
-        V_1 = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V_1 = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V = V_1 + self.bv  # ... m h d
 
         Kr = (self.R @ self.Wp.flatten(1)).unflatten(-1, self.Wp.shape[1:]) + self.bp  # p h d

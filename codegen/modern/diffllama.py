@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import rms_norm
-from tensornet_attn.runtime.masks import heads_together, visible
+from tensornet_attn.runtime.masks import heads_together, hide, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
@@ -69,13 +69,15 @@ class Diffllama(nn.Module):
         Q2_of = projected(x, self.Wq2.flatten(1)).unflatten(-1, self.Wq2.shape[1:])  # ... n g j d
         Q2 = rotate(Q2_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq1.shape[3])  # ... n g j d
 
-        K1_of = projected(x, self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m g d
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        K1_of = projected(x_hidden, self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m g d
         K1 = rotate(K1_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq1.shape[3])  # ... m g d
 
-        K2_of = projected(x, self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m g d
+        K2_of = projected(x_hidden, self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m g d
         K2 = rotate(K2_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq1.shape[3])  # ... m g d
 
-        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
+        V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
         lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
         lambda2 = exp(self.lq2 @ self.lk2)  # a scalar
         weight = lambda1 - lambda2 + 0.8  # a scalar

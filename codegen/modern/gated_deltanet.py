@@ -27,6 +27,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import l2_norm, rms_norm, softplus
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 
 
@@ -64,16 +65,17 @@ class GatedDeltanet(nn.Module):
         Q = l2_norm(F.silu(Q_of_of), -1, 1e-06)  # ... n h d
 
         q = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
-        K_of_of = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K_of_of = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = l2_norm(F.silu(K_of_of), -1, 1e-06)  # ... m h d
 
-        V_of = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        V_of = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         V = F.silu(V_of)  # ... m h e
 
-        rate = torch.sigmoid(projected(x, self.Wb))  # ... m h
+        rate = torch.sigmoid(projected(x_hidden, self.Wb))  # ... m h
         rates = exp(self.speed)  # h
-        steps = softplus(projected(x, self.Wa) + self.step)  # ... m h
+        steps = softplus(projected(x_hidden, self.Wa) + self.step)  # ... m h
         g = -rates * steps  # ... m h
         S = gated_delta_rule(
             q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),

@@ -55,10 +55,12 @@ class GAU(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
         U = F.silu(projected(x, self.Wu))  # ... n e
-        V = F.silu(projected(x, self.Wv))  # ... m e
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        V = F.silu(projected(x_hidden, self.Wv))  # ... m e
         Z = F.silu(projected(x, self.Wz))  # ... n s
         Q = Z * self.q_scale + self.q_shift  # ... n s
-        K = Z * self.k_scale + self.k_shift  # ... m s
+        Z_hidden = hide(Z, key_mask[..., None] if key_mask is not None else None, 0)  # ... m s
+        K = Z_hidden * self.k_scale + self.k_shift  # ... m s
 
         # R.of, R, A.of, A, O: blockwise, recomputed in the backward
         O = blockwise(O_rows, [Q, K, V, mask, key_mask], n, m, (*x.shape[:-2],), (16, 1048576))  # ... n e

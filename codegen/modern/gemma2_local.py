@@ -19,7 +19,7 @@ from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradien
 from tensornet_attn.runtime.blockwise_inside import causal_rows, gradient_of, mask_gradient, window_rows
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import softcap
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
@@ -53,10 +53,12 @@ class Gemma2LOCAL(nn.Module):
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq.shape[3])  # ... n g j d
 
-        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        K_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq.shape[3])  # ... m g d
 
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A.of.of, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(

@@ -27,6 +27,7 @@ from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import layer_norm, softplus
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 
 
@@ -61,9 +62,10 @@ class GLA(nn.Module):
         n = x.shape[-2]
         c_ones = torch.ones(n, device=x.device, dtype=x.dtype)  # n
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
-        low = projected(x, self.Wa1)  # ... m r
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        low = projected(x_hidden, self.Wa1)  # ... m r
 
         u_of_1 = projected(low, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d
         u = softplus(-u_of_1 - self.ba)  # ... m h d

@@ -48,13 +48,14 @@ class HGRN(nn.Module):
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
         n = x.shape[-2]
-        i = F.silu(projected(x, self.Wi))  # ... m a
-        mu = torch.sigmoid(projected(x, self.Wf))  # ... m a
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        i = F.silu(projected(x_hidden, self.Wi))  # ... m a
+        mu = torch.sigmoid(projected(x_hidden, self.Wf))  # ... m a
+
         keep_ = 0.5 + 0.5 * mu  # ... m a
+        keep__hidden = hide(keep_, key_mask[..., None] if key_mask is not None else None, 1)  # ... m a
 
-        decay_hidden = hide(keep_, key_mask[..., None] if key_mask is not None else None, 1)  # ... m a
-        decay = torch.log(decay_hidden)  # ... m a
-
+        decay = torch.log(keep__hidden)  # ... m a
         new = i - keep_ * i  # ... m a
         H = scan_sums(new, decay, 1, None, key_mask, n)  # ... n a
         O = rms_norm(H, -1)  # ... n a

@@ -28,6 +28,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import l2_norm, rms_norm, softplus
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 
 
@@ -69,16 +70,17 @@ class KDA(nn.Module):
         Q = l2_norm(F.silu(Q_of_of), -1, 1e-06)  # ... n h d
 
         q = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
-        K_of_of = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        K_of_of = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = l2_norm(F.silu(K_of_of), -1, 1e-06)  # ... m h d
 
-        V_of = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        V_of = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         V = F.silu(V_of)  # ... m h e
 
-        rate = torch.sigmoid(projected(x, self.Wb))  # ... m h
+        rate = torch.sigmoid(projected(x_hidden, self.Wb))  # ... m h
         rates = exp(self.speed)  # h
-        low = projected(x, self.Wa1)  # ... m r
+        low = projected(x_hidden, self.Wa1)  # ... m r
 
         steps_of_1 = projected(low, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d
         steps = softplus(steps_of_1 + self.step)  # ... m h d

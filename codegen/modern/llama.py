@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import heads_together, visible
+from tensornet_attn.runtime.masks import heads_together, hide, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
@@ -49,10 +49,12 @@ class Llama(nn.Module):
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq.shape[3])  # ... n g j d
 
-        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        K_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq.shape[3])  # ... m g d
 
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import softplus
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.running import scan_sums
 
@@ -61,14 +62,17 @@ class Mamba1(nn.Module):
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
         n = x.shape[-2]
+
         u = F.silu(projected(x, self.Wx))  # ... m a
-        B = projected(u, self.Wb)  # ... m s
+        u_hidden = hide(u, key_mask[..., None] if key_mask is not None else None, 0)  # ... m a
+
+        B = projected(u_hidden, self.Wb)  # ... m s
         C = projected(u, self.Wc)  # ... n s
-        low = projected(u, self.Wt1)  # ... m r
+        low = projected(u_hidden, self.Wt1)  # ... m r
         t = softplus(projected(low, self.Wt2) + self.bt)  # ... m a
         speed = exp(self.A)  # a s
         decay = -t[..., None] * speed  # ... m a s
-        tu = t * u  # ... m a
+        tu = t * u_hidden  # ... m a
 
         H_of = tu[..., None] * B[..., None, :]  # ... m a s
         H = scan_sums(H_of, decay, 2, None, key_mask, n)  # ... n a s

@@ -31,6 +31,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 
 
@@ -70,9 +71,10 @@ class Mamba2(nn.Module):
         V_of = projected(x, self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:])  # ... m h d
         V = F.silu(V_of)  # ... m h d
 
-        B = F.silu(projected(x, self.Wb))  # ... m s
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        B = F.silu(projected(x_hidden, self.Wb))  # ... m s
         C = F.silu(projected(x, self.Wc))  # ... n s
-        t = softplus(projected(x, self.Wt) + self.bt)  # ... m h
+        t = softplus(projected(x_hidden, self.Wt) + self.bt)  # ... m h
         speed = exp(self.A)  # h
         g = -speed * t  # ... m h
 
@@ -85,12 +87,14 @@ class Mamba2(nn.Module):
         M_fade_a = c  # ... h n
         M_fade_b = c  # ... h m
 
+        V_hidden = hide(V, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h d
+
         # M and M V: sums over m first; no n by m tensor is formed
         q_2 = C[..., None, :, :]  # ... 1 n s
         k_2 = M_k.transpose(-3, -2)  # ... h m s
         a = M_fade_a[..., None]  # ... h n 1
         b = M_fade_b[..., None]  # ... h m 1
-        v = V.transpose(-3, -2)  # ... h m d
+        v = V_hidden.transpose(-3, -2)  # ... h m d
         o = decay_attention(
             [(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
         )  # ... h n d

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import softplus
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.running import scan_sums
 
@@ -40,11 +41,12 @@ class Mingru(nn.Module):
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
         n = x.shape[-2]
-        logit = projected(x, self.Wz)  # ... m a
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        logit = projected(x_hidden, self.Wz)  # ... m a
         u = softplus(logit)  # ... m a
         decay = -u  # ... m a
         z = torch.sigmoid(logit)  # ... m a
-        new = projected(x, self.Wh)  # ... m a
+        new = projected(x_hidden, self.Wh)  # ... m a
         zh = z * new  # ... m a
         H = scan_sums(zh, decay, 1, None, key_mask, n)  # ... n a
         return projected(H, self.Wo)  # ... n f

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import alibi_slopes, exactly, query_positions
 from tensornet_attn.runtime.products import projected
 
@@ -57,10 +58,12 @@ class Minimax(nn.Module):
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = F.silu(Q_of)  # ... n h d
 
-        K_of = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        K_of = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = F.silu(K_of)  # ... m h d
 
-        V_of = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V_of = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V = F.silu(V_of)  # ... m h d
 
         A_D_a = -1 * slopes[:, None] * gap_n  # h n

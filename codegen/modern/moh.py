@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.experts import expert_rows, expert_sums, top_chosen
 from tensornet_attn.runtime.heads import attend_chosen
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -68,10 +68,11 @@ class MOH(nn.Module):
         memory = x if memory is None else memory
         picked = torch.arange(self.Rp.shape[1], device=x.device, dtype=x.dtype)  # p
         sq = projected(x, self.Sq.flatten(1)).unflatten(-1, self.Sq.shape[1:])  # ... n s d
-        sk = projected(memory, self.Sk.flatten(1)).unflatten(-1, self.Sk.shape[1:])  # ... m s d
-        sv = projected(memory, self.Sv.flatten(1)).unflatten(-1, self.Sv.shape[1:])  # ... m s d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        sk = projected(memory_hidden, self.Sk.flatten(1)).unflatten(-1, self.Sk.shape[1:])  # ... m s d
+        sv = projected(memory_hidden, self.Sv.flatten(1)).unflatten(-1, self.Sv.shape[1:])  # ... m s d
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         Gs_scores = projected(x, self.Rs)  # ... n s
         Gs = Gs_scores.softmax(-1)  # ... n s

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
@@ -51,12 +51,14 @@ class Moonshine(nn.Module):
             Q_of, query_positions(n, m, x.device), -3, -1, 10000, round(0.9 * self.Wq.shape[2]), interleaved=True
         )  # ... n h d
 
-        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        K_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = rotate(
             K_of, torch.arange(m, device=x.device), -3, -1, 10000, round(0.9 * self.Wq.shape[2]), interleaved=True
         )  # ... m h d
 
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d

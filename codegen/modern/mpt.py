@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import alibi_slopes, exactly, query_positions
 from tensornet_attn.runtime.products import equal_columns, exact_columns, projected
 from tensornet_attn.runtime.softmax import attend
@@ -53,10 +53,12 @@ class MPT(nn.Module):
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = Q_of.clamp(-6, 6)  # ... n h d
 
-        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        K_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = K_of.clamp(-6, 6)  # ... m h d
 
-        V_of = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V_of = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V = V_of.clamp(-6, 6)  # ... m h d
 
         part = -slopes * offset_n[:, None]  # n h

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
-from tensornet_attn.runtime.masks import heads_together, visible
+from tensornet_attn.runtime.masks import heads_together, hide, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
@@ -57,7 +57,9 @@ class Olmo2(nn.Module):
         q_joined = rms_norm(q_of.flatten(-3), -1, 1e-06)  # ... n g_j_d
         q = q_joined.unflatten(-1, (self.Wq.shape[1], self.Wq.shape[2], self.Wq.shape[3]))  # ... n g j d
 
-        k_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        k_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         k_joined = rms_norm(k_of.flatten(-2), -1, 1e-06)  # ... m g_d
         k = k_joined.unflatten(-1, (self.Wq.shape[1], self.Wq.shape[3]))  # ... m g d
 
@@ -67,7 +69,7 @@ class Olmo2(nn.Module):
         K_of = k * self.k_norm  # ... m g d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 500000, self.Wq.shape[3])  # ... m g d
 
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A and A V: one fused call; the scores are not materialised
         q_2 = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d

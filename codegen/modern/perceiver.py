@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import layer_norm
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -62,7 +62,8 @@ class Perceiver(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m c]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         x_normed = layer_norm(x, -1)  # ... n f
-        memory_normed = layer_norm(memory, -1)  # ... m c
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 1)  # ... m c
+        memory_normed = layer_norm(memory_hidden, -1)  # ... m c
         X = x_normed * self.x_scale + self.x_shift  # ... n f
         M = memory_normed * self.memory_scale + self.memory_shift  # ... m c
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
-from tensornet_attn.runtime.masks import heads_together, visible
+from tensornet_attn.runtime.masks import heads_together, hide, visible
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
@@ -56,7 +56,9 @@ class Qwen3(nn.Module):
         q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
         q = rms_norm(q_of, -1, 1e-06)  # ... n g j d
 
-        k_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        k_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         k = rms_norm(k_of, -1, 1e-06)  # ... m g d
 
         Q_of = q * self.q_norm  # ... n g j d
@@ -65,7 +67,7 @@ class Qwen3(nn.Module):
         K_of = k * self.k_norm  # ... m g d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 1000000, self.Wq.shape[3])  # ... m g d
 
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 
         # A and A V: one fused call; the scores are not materialised
         q_2 = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d

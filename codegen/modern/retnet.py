@@ -27,6 +27,7 @@ from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import layer_norm
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import exactly, query_positions, rotate
 from tensornet_attn.runtime.products import projected
 
@@ -60,10 +61,12 @@ class Retnet(nn.Module):
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = rotate(Q_of, query_positions(n, m, x.device), -3, -1, 10000, self.Wq.shape[2])  # ... n h d
 
-        K_of = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        K_of = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq.shape[2])  # ... m h d
 
-        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         share = exp(-0.6931471805599453 * i - 5 * math.log(2))  # h
         gamma = torch.log(1 - share)  # h
 

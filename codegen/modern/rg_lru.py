@@ -57,7 +57,8 @@ class RgLRU(nn.Module):
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None) -> Tensor:
         """x is [... n f]; key_mask [... m], True = visible."""
         n = x.shape[-2]
-        X = projected(x, self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:])  # ... m h d
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        X = projected(x_hidden, self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:])  # ... m h d
 
         r_of_1 = torch.einsum("...mhd,hde->...mhe", X, self.Wa)  # ... m h e
         r = torch.sigmoid(r_of_1 + self.ba)  # ... m h e
@@ -68,13 +69,13 @@ class RgLRU(nn.Module):
         speed = softplus(self.Lambda)  # h e
         decay = -8 * speed * r  # ... m h e
 
-        s_hidden = hide(
+        s_of_hidden = hide(
             2 * decay, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
         )  # ... m h e
-        s = exp(s_hidden)  # ... m h e
+        s = exp(s_of_hidden)  # ... m h e
 
-        left_hidden = hide(1 - s, key_mask[..., None, None] if key_mask is not None else None, 1)  # ... m h e
-        left = torch.sqrt(left_hidden)  # ... m h e
+        left_of_hidden = hide(1 - s, key_mask[..., None, None] if key_mask is not None else None, 1)  # ... m h e
+        left = torch.sqrt(left_of_hidden)  # ... m h e
 
         new_1 = left * i  # ... m h e
         new = new_1 * X  # ... m h e

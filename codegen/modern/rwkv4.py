@@ -28,7 +28,7 @@ from tensornet_attn.runtime.decay import decay_attention
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import kept
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import exactly, query_positions
 from tensornet_attn.runtime.products import projected
 
@@ -78,8 +78,10 @@ class Rwkv4(nn.Module):
         xk = self.mu_k * x + last.transpose(-2, -1) - self.mu_k * last.transpose(-2, -1)  # ... n f
         xv = self.mu_v * x + last.transpose(-2, -1) - self.mu_v * last.transpose(-2, -1)  # ... n f
         r = torch.sigmoid(projected(xr, self.Wr))  # ... n a
-        K = projected(xk, self.Wk)  # ... m a
-        V = projected(xv, self.Wv)  # ... m a
+        xk_hidden = hide(xk, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(xk_hidden, self.Wk)  # ... m a
+        xv_hidden = hide(xv, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        V = projected(xv_hidden, self.Wv)  # ... m a
         decay = exp(self.w)  # a
 
         A_A_a = -decay[:, None] * gap_n + decay[:, None]  # a n

@@ -43,7 +43,7 @@ from tensornet_attn.runtime.conv import convolve
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.gated import gated_delta_rule
 from tensornet_attn.runtime.maps import kept, l2_norm, layer_norm
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
 
 
@@ -125,7 +125,8 @@ class Rwkv7(nn.Module):
         R = projected(xr, self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:])  # ... n h d
         K = projected(xk, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = projected(xv, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
-        lw = torch.tanh(projected(xw, self.Ww1))  # ... m r
+        xw_hidden = hide(xw, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        lw = torch.tanh(projected(xw_hidden, self.Ww1))  # ... m r
 
         w_of_1 = projected(lw, self.Ww2.flatten(1)).unflatten(-1, self.Ww2.shape[1:])  # ... m h d
         w = torch.sigmoid(w_of_1 + self.w0)  # ... m h d
@@ -138,16 +139,23 @@ class Rwkv7(nn.Module):
 
         lg = torch.sigmoid(projected(xg, self.Wg1))  # ... n r
         gate = projected(lg, self.Wg2.flatten(1)).unflatten(-1, self.Wg2.shape[1:])  # ... n h e
-        kappa = l2_norm(K * self.xi, -1, 1e-12)  # ... m h d
-        removal = a * kappa  # ... m h d
+        K_hidden = hide(K, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h d
+        kappa = l2_norm(K_hidden * self.xi, -1, 1e-12)  # ... m h d
+        a_hidden = hide(a, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h d
+        removal = a_hidden * kappa  # ... m h d
 
         replacement_1 = K * a  # ... m h d
         replacement = K + replacement_1 * self.alpha - K * self.alpha  # ... m h d
 
+        V_hidden = hide(V, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h e
+        replacement_hidden = hide(
+            replacement, key_mask[..., None, None] if key_mask is not None else None, 0
+        )  # ... m h d
         S = gated_delta_rule(
-            R.transpose(-3, -2), removal.transpose(-3, -2), V.transpose(-3, -2), ones.transpose(-2, -1),
+            R.transpose(-3, -2), removal.transpose(-3, -2), V_hidden.transpose(-3, -2), ones.transpose(-2, -1),
             decay=decay.transpose(-3, -2), erase=kappa.transpose(-3, -2), undecayed=True,
-            write=replacement.transpose(-3, -2), key_mask=key_mask[..., None, :] if key_mask is not None else None,
+            write=replacement_hidden.transpose(-3, -2),
+            key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
         normed = layer_norm(S, -1, 0.00064)  # ... h n e
         weighed = self.rho * replacement  # ... m h d

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
 
@@ -48,8 +48,9 @@ class MHSACore(nn.Module):
         Wo = self.Wo.unflatten(0, (8, -1))  # h d f
 
         Q = projected(x, Wq.flatten(1)).unflatten(-1, Wq.shape[1:])  # ... n h d
-        K = projected(memory, Wk.flatten(1)).unflatten(-1, Wk.shape[1:])  # ... m h d
-        V = projected(memory, Wv.flatten(1)).unflatten(-1, Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, Wk.flatten(1)).unflatten(-1, Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, Wv.flatten(1)).unflatten(-1, Wv.shape[1:])  # ... m h d
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d_

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import set_, xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1
+from tensornet_attn.runtime.masks import hide
 
 
 class THSAELU(nn.Module):
@@ -51,8 +52,9 @@ class THSAELU(nn.Module):
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         Q = x @ self.Wq  # ... n s
-        K = memory @ self.Wk  # ... m s
-        V = memory @ self.Wv  # ... m r
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = memory_hidden @ self.Wk  # ... m s
+        V = memory_hidden @ self.Wv  # ... m r
         phiQ = elu1(Q)  # ... n s
         phiK = elu1(K)  # ... m s
 

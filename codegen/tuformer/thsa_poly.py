@@ -49,8 +49,9 @@ class THSAPoly(nn.Module):
         m = memory.shape[-2]
 
         Q = projected(x, self.Wq)  # ... n s
-        K = projected(memory, self.Wk)  # ... m s
-        V = projected(memory, self.Wv)  # ... m r
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk)  # ... m s
+        V = projected(memory_hidden, self.Wv)  # ... m r
 
         # A.of.of.p1, A.of.of, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(

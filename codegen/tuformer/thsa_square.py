@@ -51,12 +51,12 @@ class THSASquare(nn.Module):
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
         Q = x @ self.Wq  # ... n s
-        K = memory @ self.Wk  # ... m s
-        V = memory @ self.Wv  # ... m r
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = memory_hidden @ self.Wk  # ... m s
+        V = memory_hidden @ self.Wv  # ... m r
         phiQ = torch.square(Q)  # ... n s
-
-        phiK_hidden = hide(K, key_mask[..., None] if key_mask is not None else None, 1)  # ... m s
-        phiK = torch.square(phiK_hidden)  # ... m s
+        K_hidden = hide(K, key_mask[..., None] if key_mask is not None else None, 1)  # ... m s
+        phiK = torch.square(K_hidden)  # ... m s
 
         # A and A V: sums over m first; no n by m tensor is formed
         core = self.C.transpose(-2, -1)  # s r

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.blockwise import Rows, block_function, block_gradient, blockwise
 from tensornet_attn.runtime.blockwise_inside import mask_gradient
 from tensornet_attn.runtime.draw import xavier_
-from tensornet_attn.runtime.masks import visible
+from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.products import joint_shape, projected, summed_products
 from tensornet_attn.runtime.softmax import masked_softmax, softmax_gradient
 
@@ -50,8 +50,9 @@ class TrainableHeadsOnly(nn.Module):
         m = memory.shape[-2]
 
         Q = projected(x, self.Wq)  # ... n g
-        K = projected(memory, self.Wk)  # ... m g
-        V = projected(memory, self.Wv)  # ... m h
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk)  # ... m g
+        V = projected(memory_hidden, self.Wv)  # ... m h
 
         # A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(

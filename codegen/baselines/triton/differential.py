@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import rms_norm
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
@@ -75,9 +76,10 @@ class Differential(nn.Module):
 
         Q1 = projected(x, self.Wq1.flatten(1)).unflatten(-1, self.Wq1.shape[1:])  # ... n h d
         Q2 = projected(x, self.Wq2.flatten(1)).unflatten(-1, self.Wq2.shape[1:])  # ... n h d
-        K1 = projected(memory, self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m h d
-        K2 = projected(memory, self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K1 = projected(memory_hidden, self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m h d
+        K2 = projected(memory_hidden, self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
         lambda2 = exp(self.lq2 @ self.lk2)  # a scalar
         A_A2 = -lambda1 + lambda2 - 0.8  # a scalar

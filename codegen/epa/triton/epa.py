@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.gated_experts import triton_gated_expert_sums
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -58,11 +59,12 @@ class EPA(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Gs_of_of = projected(memory, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        Gs_of_of = projected(memory_hidden, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
         Gd_of_of = projected(x, self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:])  # ... n h e
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = triton_gated_expert_sums(memory, self.Wv, Gs_of_of, 2, False, sigmoid_map)  # ... m h d
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = triton_gated_expert_sums(memory_hidden, self.Wv, Gs_of_of, 2, False, sigmoid_map)  # ... m h d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

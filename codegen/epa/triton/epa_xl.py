@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.gated_experts import triton_gated_expert_sums
@@ -70,9 +71,10 @@ class EPAXl(nn.Module):
 
         R = sinusoid(torch.arange(1 - n, m, device=x.device), self.Wq.shape[0], x.dtype)  # p f
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        Gs_of_of = projected(memory, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
-        V = triton_gated_expert_sums(memory, self.Wv, Gs_of_of, 2, False, sigmoid_map)  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        Gs_of_of = projected(memory_hidden, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
+        V = triton_gated_expert_sums(memory_hidden, self.Wv, Gs_of_of, 2, False, sigmoid_map)  # ... m h d
         Kr = (R @ self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:])  # p h d
         content_2 = torch.einsum("hd,...mhd->...hm", self.u, K)  # ... h m
         place_of_2 = torch.einsum("hd,phd->hp", self.v, Kr)  # h p

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.choices import triton_top_entries
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -61,8 +62,9 @@ class MOA(nn.Module):
         Q = projected(
             x, self.Wq.transpose(-3, -2).flatten(1)
         ).unflatten(-1, self.Wq.transpose(-3, -2).shape[1:])  # ... n e d
-        K = projected(memory, self.Wk)  # ... m d
-        V = projected(memory, self.Wv)  # ... m d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk)  # ... m d
+        V = projected(memory_hidden, self.Wv)  # ... m d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, elu1_neg
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -72,8 +73,9 @@ class Fmm3Causal(nn.Module):
         m = memory.shape[-2]
 
         Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = (memory @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = (memory_hidden @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = (memory_hidden @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
 

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, in_sight, inverse_of, load_1d, load_2d, result_of_part, share_of, store_1d, store_2d, sums_of_part,
@@ -53,8 +54,9 @@ class Based(nn.Module):
         m = memory.shape[-2]
 
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
 
         # s, A.of.p1, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

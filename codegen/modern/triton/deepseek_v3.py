@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -70,7 +71,8 @@ class DeepseekV3(nn.Module):
         n = m = x.shape[-2]
         a = rms_norm(projected(x, self.Wa), -1, 1e-06)  # ... n a
         latent = a * self.a_norm  # ... n a
-        c = rms_norm(projected(x, self.Wc), -1, 1e-06)  # ... m c
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        c = rms_norm(projected(x_hidden, self.Wc), -1, 1e-06)  # ... m c
         C = c * self.c_norm  # ... m c
         Q = projected(latent, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
 
@@ -81,7 +83,7 @@ class DeepseekV3(nn.Module):
 
         K = projected(C, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
 
-        Kr_of = projected(x, self.Wkr)  # ... m r
+        Kr_of = projected(x_hidden, self.Wkr)  # ... m r
         Kr = rotate(
             Kr_of, torch.arange(m, device=x.device), -2, -1, 10000, self.Wqr.shape[2], interleaved=True
         )  # ... m r

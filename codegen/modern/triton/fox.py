@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
@@ -56,9 +57,10 @@ class Fox(nn.Module):
         n = m = x.shape[-2]
         c_ones = torch.ones(n, device=x.device, dtype=x.dtype)  # n
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        u = softplus(-projected(x, self.Wf) - self.bf)  # ... m h
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        u = softplus(-projected(x_hidden, self.Wf) - self.bf)  # ... m h
         g = -u  # ... m h
 
         # c: sums over m; no n by m tensor is formed

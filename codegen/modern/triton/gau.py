@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, in_sight, load_2d, result_of_part, share_of, store_2d, where_visible,
@@ -59,10 +60,12 @@ class GAU(nn.Module):
         """x is [... n f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         n = m = x.shape[-2]
         U = F.silu(projected(x, self.Wu))  # ... n e
-        V = F.silu(projected(x, self.Wv))  # ... m e
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        V = F.silu(projected(x_hidden, self.Wv))  # ... m e
         Z = F.silu(projected(x, self.Wz))  # ... n s
         Q = Z * self.q_scale + self.q_shift  # ... n s
-        K = Z * self.k_scale + self.k_shift  # ... m s
+        Z_hidden = hide(Z, key_mask[..., None] if key_mask is not None else None, 0)  # ... m s
+        K = Z_hidden * self.k_scale + self.k_shift  # ... m s
 
         # R.of, R, A.of, A, O: Triton kernels, recomputed in the backward
         O = tiled(O_tiles, [Q, K, V], n, m, (*x.shape[:-2],), mask, key_mask, [1 / m])  # ... n e

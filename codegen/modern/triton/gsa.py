@@ -62,9 +62,10 @@ class GSA(nn.Module):
         n = m = x.shape[-2]
         c_ones = torch.ones(n, device=x.device, dtype=x.dtype)  # n
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(x, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
-        s = projected(x, self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:])  # ... m h r
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        s = projected(x_hidden, self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:])  # ... m h r
         u = softplus(-s)  # ... m h r
         g = 0.125 * u  # ... m h r
 
@@ -73,8 +74,10 @@ class GSA(nn.Module):
         k = g.movedim(-3, -1)[..., None]  # ... h r m 1
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True, wide=True)  # ... h r n
 
-        kept_hidden = hide(-g, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h r
-        kept_ = exp(kept_hidden)  # ... m h r
+        kept_of_hidden = hide(
+            -g, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
+        )  # ... m h r
+        kept_ = exp(kept_of_hidden)  # ... m h r
 
         new = 1 - kept_  # ... m h r
 

@@ -57,11 +57,13 @@ class LASER(nn.Module):
         m = memory.shape[-2]
 
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
 
-        E_hidden = hide(V, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h d
-        E = exp(E_hidden)  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V_hidden = hide(V, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h d
+
+        E = exp(V_hidden)  # ... m h d
 
         # A.of, A, mean.of: Triton kernels, recomputed in the backward
         mean_of = tiled(

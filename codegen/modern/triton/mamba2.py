@@ -32,6 +32,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, exp_of, in_sight, load_1d, load_2d, result_of_part, share_of, store_1d, store_2d, where_visible,
@@ -77,9 +78,10 @@ class Mamba2(nn.Module):
         V_of = projected(x, self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:])  # ... m h d
         V = F.silu(V_of)  # ... m h d
 
-        B = F.silu(projected(x, self.Wb))  # ... m s
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        B = F.silu(projected(x_hidden, self.Wb))  # ... m s
         C = F.silu(projected(x, self.Wc))  # ... n s
-        t = softplus(projected(x, self.Wt) + self.bt)  # ... m h
+        t = softplus(projected(x_hidden, self.Wt) + self.bt)  # ... m h
         speed = exp(self.A)  # h
         g = -speed * t  # ... m h
 
@@ -88,9 +90,12 @@ class Mamba2(nn.Module):
         k = g.transpose(-2, -1)[..., None]  # ... h m 1
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
 
+        V_hidden = hide(V, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h d
+
         # fade.of, fade, M.of.p1, M.of.p2, M.of, M, Y.p1: Triton kernels, recomputed in the backward
         Y_1 = tiled(
-            Y_1_tiles, [c, c, C, B, t.transpose(-2, -1), V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
+            Y_1_tiles, [c, c, C, B, t.transpose(-2, -1), V_hidden.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask,
+            key_mask,
         )  # ... h n d
 
         Y = triton_weighted_total([Y_1.transpose(-3, -2), V], [None, self.D[:, None]])  # ... n h d

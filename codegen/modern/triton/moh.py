@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.choices import triton_top_entries
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -77,11 +78,12 @@ class MOH(nn.Module):
 
         picked = torch.arange(self.Rp.shape[1], device=x.device, dtype=x.dtype)  # p
         sq = projected(x, self.Sq.flatten(1)).unflatten(-1, self.Sq.shape[1:])  # ... n s d
-        sk = projected(memory, self.Sk.flatten(1)).unflatten(-1, self.Sk.shape[1:])  # ... m s d
-        sv = projected(memory, self.Sv.flatten(1)).unflatten(-1, self.Sv.shape[1:])  # ... m s d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        sk = projected(memory_hidden, self.Sk.flatten(1)).unflatten(-1, self.Sk.shape[1:])  # ... m s d
+        sv = projected(memory_hidden, self.Sv.flatten(1)).unflatten(-1, self.Sv.shape[1:])  # ... m s d
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         Gs_scores = projected(x, self.Rs)  # ... n s
         Gs = Gs_scores.softmax(-1)  # ... n s

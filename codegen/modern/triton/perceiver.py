@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import layer_norm
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
@@ -71,7 +72,8 @@ class Perceiver(nn.Module):
         m = memory.shape[-2]
 
         x_normed = layer_norm(x, -1)  # ... n f
-        memory_normed = layer_norm(memory, -1)  # ... m c
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 1)  # ... m c
+        memory_normed = layer_norm(memory_hidden, -1)  # ... m c
         X = x_normed * self.x_scale + self.x_shift  # ... n f
         M = memory_normed * self.memory_scale + self.memory_shift  # ... m c
 

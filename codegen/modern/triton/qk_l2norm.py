@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import l2_norm
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
@@ -57,10 +58,12 @@ class QkL2norm(nn.Module):
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = l2_norm(Q_of, -1)  # ... n h d
 
-        K_of = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+
+        K_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = l2_norm(K_of, -1)  # ... m h d
 
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         A_of_1 = self.temperature * Q  # ... n h d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -63,13 +64,14 @@ class TPA(nn.Module):
         Qb_of = projected(x, self.Wqb.flatten(1)).unflatten(-1, self.Wqb.shape[1:])  # ... n q d
         Qb = rotate(Qb_of, query_positions(n, m, x.device), -3, -1, 10000, self.Wqb.shape[2])  # ... n q d
 
-        Ka = projected(x, self.Wka.flatten(1)).unflatten(-1, self.Wka.shape[1:])  # ... m r h
+        x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        Ka = projected(x_hidden, self.Wka.flatten(1)).unflatten(-1, self.Wka.shape[1:])  # ... m r h
 
-        Kb_of = projected(x, self.Wkb.flatten(1)).unflatten(-1, self.Wkb.shape[1:])  # ... m r d
+        Kb_of = projected(x_hidden, self.Wkb.flatten(1)).unflatten(-1, self.Wkb.shape[1:])  # ... m r d
         Kb = rotate(Kb_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wqb.shape[2])  # ... m r d
 
-        Va = projected(x, self.Wva.flatten(1)).unflatten(-1, self.Wva.shape[1:])  # ... m r h
-        Vb = projected(x, self.Wvb.flatten(1)).unflatten(-1, self.Wvb.shape[1:])  # ... m r d
+        Va = projected(x_hidden, self.Wva.flatten(1)).unflatten(-1, self.Wva.shape[1:])  # ... m r h
+        Vb = projected(x_hidden, self.Wvb.flatten(1)).unflatten(-1, self.Wvb.shape[1:])  # ... m r d
         Q = Qa.mT @ Qb  # ... n h d
         K = Ka.mT @ Kb  # ... m h d
         V = 1 / self.Wka.shape[1] * (Va.mT @ Vb)  # ... m h d

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -63,8 +64,9 @@ class Xlnet(nn.Module):
 
         R = sinusoid(torch.arange(1 - n, m, device=x.device), self.Wq.shape[0], x.dtype)  # p f
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         Kr = (R @ self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:])  # p h d
         content_2 = torch.einsum("hd,...mhd->...hm", self.u, K)  # ... h m
         place_of_2 = torch.einsum("hd,phd->hp", self.v, Kr)  # h p

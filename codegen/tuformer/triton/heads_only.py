@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, in_sight, load_1d, log_sum, online, result_of_part, share_of, softened, store_1d, store_2d, with_bias,
@@ -51,8 +52,9 @@ class HeadsOnly(nn.Module):
         m = memory.shape[-2]
 
         Q = projected(x, self.Wq)  # ... n h
-        K = projected(memory, self.Wk)  # ... m h
-        V = projected(memory, self.Wv)  # ... m h
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk)  # ... m h
+        V = projected(memory_hidden, self.Wv)  # ... m h
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
@@ -57,8 +58,9 @@ class MHSACore(nn.Module):
         Wo = self.Wo.unflatten(0, (8, -1))  # h d f
 
         Q = projected(x, Wq.flatten(1)).unflatten(-1, Wq.shape[1:])  # ... n h d
-        K = projected(memory, Wk.flatten(1)).unflatten(-1, Wk.shape[1:])  # ... m h d
-        V = projected(memory, Wv.flatten(1)).unflatten(-1, Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, Wk.flatten(1)).unflatten(-1, Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, Wv.flatten(1)).unflatten(-1, Wv.shape[1:])  # ... m h d
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
     allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, online, parts_of, result_of_part, share_of,
@@ -60,8 +61,9 @@ class THSAKron(nn.Module):
         m = memory.shape[-2]
 
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g e
-        K = projected(memory, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g e
-        V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g e
+        V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         A_of_1 = self.C1[..., None, None] * self.C2  # h g c d
         A_of_2 = self.C3[..., None, None, :] * Q[..., None, :, :, :]  # ... c n g e

@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
+from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
@@ -65,8 +66,9 @@ class THSAXL(nn.Module):
 
         R = sinusoid(torch.arange(1 - n, m, device=x.device), self.Wq.shape[0], x.dtype)  # p f
         Q = projected(x, self.Wq)  # ... n s
-        K = projected(memory, self.Wk)  # ... m s
-        V = projected(memory, self.Wv)  # ... m r
+        memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        K = projected(memory_hidden, self.Wk)  # ... m s
+        V = projected(memory_hidden, self.Wv)  # ... m r
         Kr = R @ self.Wr  # p s
 
         content_4_1 = self.C * self.u  # r s
