@@ -41,6 +41,7 @@ CAUSAL = "band linear gla thsa_xl rg_lru skip_left mgk gated_deltanet comba gate
 BOTH_WAYS = "alibi hard_glfish fmm3 lfish fmm_lra_release gpt_oss".split()
 WIDE: list[Mode] = [*SLICE, *((name, True) for name in CAUSAL + BOTH_WAYS), ("deepseek_moe", None)]
 WIDE += [(name, False) for name in [*ONE_WAY, *BOTH_WAYS, "hard_lfish"]]
+EVERY = list(dict.fromkeys([*WIDE, *((name, case.causal[-1]) for name, case in CASES.items())]))  # each in one way
 SHORT = [mode for mode in SLICE if mode[0] not in ("fmm2", "fish_simplex", "mgk_em")]  # where compiling takes seconds
 MASKED = [mode for mode in EACH if mode[1] is not None]  # those that have keys to mask
 WIDE_MASKED = [mode for mode in WIDE if mode[1] is not None]

@@ -15,7 +15,7 @@ from torch.export import Dim, export
 
 import tensornet_attn as ta
 from tests.designs.cases import drawn
-from tests.regions import EACH, SHORT, WIDE, WIDE_MASKED, gradients, inputs_of, key_mask_of, made, quick
+from tests.regions import EVERY, SHORT, WIDE, WIDE_MASKED, gradients, inputs_of, key_mask_of, made, quick
 
 pytestmark = pytest.mark.rotated
 
@@ -37,7 +37,7 @@ def exported(module: nn.Module, xs: list[Tensor], key_mask: Tensor | None = None
 
 
 @pytest.mark.rotated
-@quick(EACH, SHORT)
+@quick(EVERY, SHORT)
 def test_any_batch_and_length(name: str, causal: bool | None) -> None:
     module = made(name, causal, dtype=F32)
     program = exported(module, inputs_of(name, 3, 40, F32))

@@ -18,6 +18,7 @@ from tests.plan.decay_cases import ALONE, FADING, SHARED
 from tests.plan.test_cumsum import SUMS
 from tests.regions import (
     EACH,
+    EVERY,
     SHORT,
     SLICE,
     WIDE,
@@ -55,7 +56,7 @@ def calls(name: str, shapes: list[tuple[int, int]] = SHAPES, dtype: torch.dtype 
 
 
 @pytest.mark.rotated
-@quick(EACH, SHORT)
+@quick(EVERY, SHORT)
 def test_no_recompilation_over_batch_and_length(name: str, causal: bool | None) -> None:
     module = made(name, causal, dtype=F32)
     compiled = whole(module)
