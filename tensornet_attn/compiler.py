@@ -268,7 +268,6 @@ def warm(
     An empty list: the plan has none. `dtype`: float32, float64, bfloat16 or float16; `wanted`: options as in `compile`.
     Raises DesignError, and InputError with the compiler's first error.
     """
-    from tensornet_attn.emit.native import texts
     from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_compiled, cpp_stored
 
     if dtype not in CPP_DTYPES:
@@ -276,7 +275,7 @@ def warm(
     dtype = CPP_DTYPES[dtype]
     plan = plan_of(build(_design(design), causal), "cpp", target_from(**current(wanted)))
     try:
-        return [cpp_stored(text, dtype) or cpp_compiled(text, dtype) for text in texts(plan.schedule)]
+        return [cpp_stored(text, dtype) or cpp_compiled(text, dtype) for text in _native(plan)]
     except OSError as error:
         raise InputError(f"{plan.graph.name}: C++ kernels cannot be compiled: {error}") from None
 
@@ -458,7 +457,6 @@ def _dtype_name(dtype: torch.dtype | None) -> str:
 
 def _against_cpp(plan: Plan, dtype: str, gpu: bool) -> tuple[str, ...]:
     """Why the C++ of a plan cannot run; empty after it has been compiled."""
-    from tensornet_attn.emit.native import texts
     from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_loaded, reason_against_cpp
 
     if gpu:
@@ -467,7 +465,7 @@ def _against_cpp(plan: Plan, dtype: str, gpu: bool) -> tuple[str, ...]:
         return (f"it takes {', '.join(CPP_DTYPES)}, not {dtype}",)
     if reason := reason_against_cpp():
         return (reason,)
-    made = [cpp_loaded(text, CPP_DTYPES[dtype]) for text in texts(plan.schedule)]
+    made = [cpp_loaded(text, CPP_DTYPES[dtype]) for text in _native(plan)]
     return tuple(dict.fromkeys(one or "compiling has failed before" for one in made if not isinstance(one, CDLL)))
 
 
@@ -477,13 +475,12 @@ def _ready(graph: Graph, target: Target, dtype: str) -> Plan | None:
 
     if dtype not in CPP_DTYPES or not cpp_folder().is_dir():
         return None
-    from tensornet_attn.emit.native import texts
 
     try:
         plan = plan_of(graph, "cpp", target)
     except InputError:  # such as memory: torch's plan may fit, and has its own message
         return None
-    found = texts(plan.schedule)
+    found = _native(plan)
     return plan if found and all(cpp_stored(text, CPP_DTYPES[dtype]) for text in found) else None
 
 
@@ -516,6 +513,13 @@ def _emitted(design: Design, plan: Plan, alone: bool = False) -> Emitted:
         (plan, plan.graph.to_text(), words, alone),
         lambda: emit(plan, *words, step_lines(plan.graph), __version__, alone),
     )
+
+
+def _native(plan: Plan) -> tuple[str, ...]:
+    """The texts of the C++ kernels of a plan."""
+    from tensornet_attn.emit.module import emit
+
+    return _sources.get((plan, plan.graph.to_text()), lambda: emit(plan)).native
 
 
 def _origin(design: Design) -> str:

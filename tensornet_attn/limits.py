@@ -5,7 +5,6 @@ FILE_BYTES = 256 * 1024
 YAML_DEPTH = 32
 YAML_NODES = 20_000
 EXTENDS_DEPTH = 16
-GRAPH_BYTES = 16 * FILE_BYTES  # of a graph's text form, which includes all default values
 
 # A design
 LEGS = 256

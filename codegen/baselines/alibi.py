@@ -57,25 +57,19 @@ class Alibi(nn.Module):
 
         part = -slopes * offset_n[:, None]  # n h
         part_2 = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
-        first = part_2  # ... n h (d)
         A_q = torch.cat(
-            (equal_columns(1, first), exact_columns(part[..., None], first).expand(*first.shape[:-1], -1), first), -1
+            (equal_columns(1, part_2), exact_columns(part[..., None], part_2).expand(*part_2.shape[:-1], -1), part_2),
+            -1,
         )  # ... n h w
         part_3 = slopes[:, None] * offset_m  # h m
-        first_2 = K.transpose(-3, -2)  # ... h m (d)
+        first = K.transpose(-3, -2)  # ... h m d
         A_k = torch.cat(
-            (
-                exact_columns(part_3[..., None], first_2).expand(*first_2.shape[:-1], -1),
-                equal_columns(1, first_2),
-                first_2,
-            ),
-            -1,
+            (exact_columns(part_3[..., None], first).expand(*first.shape[:-1], -1), equal_columns(1, first), first), -1
         )  # ... h m w
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
-        k = A_k  # ... h m w
         v = V.transpose(-3, -2)  # ... h m d
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
-        o = attend(q, k, v, keep, bias, 1, causal=True)  # ... h n d
+        o = attend(q, A_k, v, keep, bias, 1, causal=True)  # ... h n d
 
         return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -69,41 +69,21 @@ class TransformerXL(nn.Module):
         y_1 = blockwise(
             y_1_rows,
             [
-                Q.transpose(-3, -2),
-                K.transpose(-3, -2),
-                content_2,
-                Kr.transpose(-3, -2),
-                place_of_2,
-                V.transpose(-3, -2),
-                mask,
-                key_mask,
+                Q.transpose(-3, -2), K.transpose(-3, -2), content_2, Kr.transpose(-3, -2), place_of_2,
+                V.transpose(-3, -2), mask, key_mask,
             ],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 131072),
-            sizes=(self.Wq.shape[2],),
+            n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 131072), sizes=(self.Wq.shape[2],),
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 
 
 @block_function(
-    rows=(-2, 0, 0, 0, 0, 0, -2, 0),
-    out=-2,
-    spans=(0, 0, 0, -2, -1, 0, 0, 0),
-    keys=(0, -2, -1, 0, 0, -2, -1, -1),
+    rows=(-2, 0, 0, 0, 0, 0, -2, 0), out=-2, spans=(0, 0, 0, -2, -1, 0, 0, 0), keys=(0, -2, -1, 0, 0, -2, -1, -1),
     legs=(3, 3, 2, 0, 0, 3, -1, 1),
 )
 def y_1_rows(
-    rows: Rows,
-    Q: Tensor,
-    K: Tensor,
-    content_2: Tensor,
-    Kr: Tensor,
-    place_of_2: Tensor,
-    V: Tensor,
-    mask: Tensor | None,
+    rows: Rows, Q: Tensor, K: Tensor, content_2: Tensor, Kr: Tensor, place_of_2: Tensor, V: Tensor, mask: Tensor | None,
     key_mask: Tensor | None,
 ) -> Tensor:
     """content.p1, content, place.of.p1, place.of, place, A.of, A, y.p1 for a block of rows: Q [h n d], K [h m d],

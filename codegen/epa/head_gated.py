@@ -53,13 +53,7 @@ class HeadGated(nn.Module):
         Q = expert_rows(x[..., None, :], self.Wq.transpose(-3, -2), G_chosen)  # ... n h d
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         A_o = attend_chosen(
-            Q,
-            K.transpose(-3, -2),
-            V.transpose(-3, -2),
-            G_chosen,
-            self.Wq.shape[1],
-            keep,
-            bias,
+            Q, K.transpose(-3, -2), V.transpose(-3, -2), G_chosen, self.Wq.shape[1], keep, bias,
             self.Wq.shape[2] ** -0.5,
         )  # ... n h d
         return expert_sums(A_o, self.Wo, G, G_chosen)  # ... n f

@@ -43,12 +43,7 @@ class Fish(nn.Module):
         nn.init.constant_(self.sigma, 0.01)
 
     def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
+        self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, key_mask: Tensor | None = None,
         noise: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
@@ -66,21 +61,10 @@ class Fish(nn.Module):
         y_1 = blockwise(
             y_1_rows,
             [
-                Q.transpose(-3, -2),
-                K.transpose(-3, -2),
-                self.P,
-                A_of_3,
-                V.transpose(-3, -2),
-                None if noise is None else noise.get("eps"),
-                mask,
-                key_mask,
+                Q.transpose(-3, -2), K.transpose(-3, -2), self.P, A_of_3, V.transpose(-3, -2),
+                None if noise is None else noise.get("eps"), mask, key_mask,
             ],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 131072),
-            self.training,
-            self.training,
+            n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 131072), self.training, self.training,
             sizes=(self.P.shape[1], self.Wq.shape[2]),
         )  # ... h n d
 
@@ -89,14 +73,7 @@ class Fish(nn.Module):
 
 @block_function(rows=(-2, 0, 0, 0, 0, -2, -2, 0), out=-2, legs=(3, 3, 0, 0, 3, 3, -1, 1))
 def y_1_rows(
-    rows: Rows,
-    Q: Tensor,
-    K: Tensor,
-    P: Tensor,
-    A_of_3: Tensor,
-    V: Tensor,
-    eps: Tensor | None,
-    mask: Tensor | None,
+    rows: Rows, Q: Tensor, K: Tensor, P: Tensor, A_of_3: Tensor, V: Tensor, eps: Tensor | None, mask: Tensor | None,
     key_mask: Tensor | None,
 ) -> Tensor:
     """A.of.p1, A.of.p2, A.of.p4, A.of, A, y.p1 for a block of rows: Q [g n d], K [g m d], P [g h], A_of_3 [h], V [h m

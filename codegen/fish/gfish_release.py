@@ -65,21 +65,10 @@ class GfishRelease(nn.Module):
         y_1 = blockwise(
             y_1_rows,
             [
-                Q.transpose(-3, -2),
-                K.transpose(-3, -2),
-                self.W1,
-                self.b1,
-                self.W2,
-                self.b2,
-                V.transpose(-3, -2),
-                mask,
+                Q.transpose(-3, -2), K.transpose(-3, -2), self.W1, self.b1, self.W2, self.b2, V.transpose(-3, -2), mask,
                 key_mask,
             ],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 131072),
-            sizes=(self.Wq.shape[2],),
+            n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 131072), sizes=(self.Wq.shape[2],),
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
@@ -87,15 +76,7 @@ class GfishRelease(nn.Module):
 
 @block_function(rows=(-2, 0, 0, 0, 0, 0, 0, -2, 0), out=-2, legs=(3, 3, 0, 0, 0, 0, 3, -1, 1))
 def y_1_rows(
-    rows: Rows,
-    Q: Tensor,
-    K: Tensor,
-    W1: Tensor,
-    b1: Tensor,
-    W2: Tensor,
-    b2: Tensor,
-    V: Tensor,
-    mask: Tensor | None,
+    rows: Rows, Q: Tensor, K: Tensor, W1: Tensor, b1: Tensor, W2: Tensor, b2: Tensor, V: Tensor, mask: Tensor | None,
     key_mask: Tensor | None,
 ) -> Tensor:
     """L.of.p1, L.of.p2, L.of, L, A.of.p1, A.of, A, y.p1 for a block of rows: Q [g n d], K [g m d], W1 [k g], b1 [k], W2

@@ -57,12 +57,7 @@ class Glfish(nn.Module):
         nn.init.constant_(self.sigma, 0.01)
 
     def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
+        self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, key_mask: Tensor | None = None,
         noise: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
@@ -71,20 +66,13 @@ class Glfish(nn.Module):
 
         each = torch.ones(n, device=x.device, dtype=x.dtype)  # n
         eps = gaussian(
-            noise,
-            "eps",
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2], self.Wv.shape[2]),
-            1,
-            self.training,
-            x,
+            noise, "eps",
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2], self.Wv.shape[2]), 1,
+            self.training, x,
         )  # ... k d e
         epsz = gaussian(
-            noise,
-            "epsz",
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2]),
-            1,
-            self.training,
-            x,
+            noise, "epsz", (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2]), 1,
+            self.training, x,
         )  # ... k d
 
         phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d

@@ -55,13 +55,8 @@ class HardFish(nn.Module):
 
         # A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
-            y_1_rows,
-            [Q.transpose(-3, -2), K.transpose(-3, -2), self.P, V.transpose(-3, -2), mask, key_mask],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 131072),
-            sizes=(self.Wq.shape[2],),
+            y_1_rows, [Q.transpose(-3, -2), K.transpose(-3, -2), self.P, V.transpose(-3, -2), mask, key_mask], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 131072), sizes=(self.Wq.shape[2],),
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -69,12 +69,8 @@ class HardGfish(nn.Module):
         # backward
         y_1 = blockwise(
             y_1_rows,
-            [Q.transpose(-3, -2), K.transpose(-3, -2), A_of_1, A_of_3, self.b2, V.transpose(-3, -2), mask, key_mask],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 131072),
-            sizes=(self.Wq.shape[2],),
+            [Q.transpose(-3, -2), K.transpose(-3, -2), A_of_1, A_of_3, self.b2, V.transpose(-3, -2), mask, key_mask], n,
+            m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 131072), sizes=(self.Wq.shape[2],),
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
@@ -82,14 +78,7 @@ class HardGfish(nn.Module):
 
 @block_function(rows=(-2, 0, 0, 0, 0, 0, -2, 0), out=-2, legs=(3, 3, 0, 0, 0, 3, -1, 1))
 def y_1_rows(
-    rows: Rows,
-    Q: Tensor,
-    K: Tensor,
-    A_of_1: Tensor,
-    A_of_3: Tensor,
-    b2: Tensor,
-    V: Tensor,
-    mask: Tensor | None,
+    rows: Rows, Q: Tensor, K: Tensor, A_of_1: Tensor, A_of_3: Tensor, b2: Tensor, V: Tensor, mask: Tensor | None,
     key_mask: Tensor | None,
 ) -> Tensor:
     """L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1 for a block of rows: Q [g n d], K [g m

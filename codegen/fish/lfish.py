@@ -46,32 +46,20 @@ class Lfish(nn.Module):
         nn.init.constant_(self.sigma, 0.01)
 
     def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
+        self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, key_mask: Tensor | None = None,
         noise: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
 
         eps = gaussian(
-            noise,
-            "eps",
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2], self.Wv.shape[2]),
-            1,
-            self.training,
-            x,
+            noise, "eps",
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2], self.Wv.shape[2]), 1,
+            self.training, x,
         )  # ... h d e
         epsz = gaussian(
-            noise,
-            "epsz",
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2]),
-            1,
-            self.training,
-            x,
+            noise, "epsz", (*joint_shape(x.shape[:-2], memory.shape[:-2]), self.P.shape[1], self.Wq.shape[2]), 1,
+            self.training, x,
         )  # ... h d
 
         phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
@@ -89,18 +77,10 @@ class Lfish(nn.Module):
         q = phiQ_of.transpose(-3, -2)  # ... h n d
         k = phiK_of.transpose(-3, -2)  # ... g m d
         v = V.transpose(-3, -2)  # ... g m e
-        E = KV_added  # ... h d e
-        E_2 = z_added[..., None]  # ... h d 1
+        E = z_added[..., None]  # ... h d 1
         KV_read, z_read = mixed_states_and_blockwise(
-            q,
-            k,
-            v,
-            mixture.transpose(-2, -1),
-            mask,
-            key_mask,
-            max(x.ndim, memory.ndim) - 2,
-            maps=(elu1, elu1),
-            added=(E, E_2),
+            q, k, v, mixture.transpose(-2, -1), mask, key_mask, max(x.ndim, memory.ndim) - 2, maps=(elu1, elu1),
+            added=(KV_added, E),
         )  # ... h n e; ... h n
 
         z_sum = z_read.transpose(-2, -1)  # ... n h

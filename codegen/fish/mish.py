@@ -43,12 +43,7 @@ class Mish(nn.Module):
         nn.init.constant_(self.sigma, 0.01)
 
     def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
+        self, x: Tensor, memory: Tensor | None = None, *, mask: Tensor | None = None, key_mask: Tensor | None = None,
         noise: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
@@ -67,13 +62,8 @@ class Mish(nn.Module):
         # A.of.p2, A.of.p4, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
             y_1_rows,
-            [A_of_1, K, A_of_3, V.transpose(-3, -2), None if noise is None else noise.get("eps"), mask, key_mask],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 131072),
-            self.training,
-            self.training,
+            [A_of_1, K, A_of_3, V.transpose(-3, -2), None if noise is None else noise.get("eps"), mask, key_mask], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 131072), self.training, self.training,
             sizes=(self.Wv.shape[1], self.Wq.shape[2]),
         )  # ... h n d
 
@@ -82,13 +72,7 @@ class Mish(nn.Module):
 
 @block_function(rows=(-3, 0, 0, 0, -2, -2, 0), out=-2, legs=(3, 3, 0, 3, 3, -1, 1))
 def y_1_rows(
-    rows: Rows,
-    A_of_1: Tensor,
-    K: Tensor,
-    A_of_3: Tensor,
-    V: Tensor,
-    eps: Tensor | None,
-    mask: Tensor | None,
+    rows: Rows, A_of_1: Tensor, K: Tensor, A_of_3: Tensor, V: Tensor, eps: Tensor | None, mask: Tensor | None,
     key_mask: Tensor | None,
 ) -> Tensor:
     """A.of.p2, A.of.p4, A.of, A, y.p1 for a block of rows: A_of_1 [n g d], K [m g d], A_of_3 [], V [h m d] -> [h n

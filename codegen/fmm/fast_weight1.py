@@ -52,11 +52,7 @@ class FASTWeight1(nn.Module):
         phiK = l1_norm(elu1(K), -1)  # ... m h d
         rate = torch.sigmoid(projected(memory, self.Wb))  # ... m h
         far = delta_rule(
-            phiQ.transpose(-3, -2),
-            phiK.transpose(-3, -2),
-            V.transpose(-3, -2),
-            rate.transpose(-2, -1),
-            key_mask[..., None, :] if key_mask is not None else None,
-            "read",
+            phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
+            key_mask[..., None, :] if key_mask is not None else None, "read",
         )  # ... h n e
         return projected(far.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -59,12 +59,8 @@ class FASTWeight2(nn.Module):
         phiK = l1_norm(phiK1, -1)  # ... m h d
         rate = torch.sigmoid(projected(memory, self.Wb))  # ... m h
         far2 = delta_rule(
-            phiQ.transpose(-3, -2),
-            phiK.transpose(-3, -2),
-            V.transpose(-3, -2),
-            rate.transpose(-2, -1),
-            key_mask[..., None, :] if key_mask is not None else None,
-            "read",
+            phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
+            key_mask[..., None, :] if key_mask is not None else None, "read",
         )  # ... h n e
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed

@@ -69,12 +69,8 @@ class FmmFASTWeight1(nn.Module):
         phiK = l1_norm(elu1(K), -1)  # ... m h d
         rate = torch.sigmoid(projected(memory, self.Wb))  # ... m h
         far = delta_rule(
-            phiQ.transpose(-3, -2),
-            phiK.transpose(-3, -2),
-            V.transpose(-3, -2),
-            rate.transpose(-2, -1),
-            key_mask[..., None, :] if key_mask is not None else None,
-            "read",
+            phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
+            key_mask[..., None, :] if key_mask is not None else None, "read",
         )  # ... h n e
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h

@@ -70,12 +70,8 @@ class FmmFASTWeight2(nn.Module):
         phiK = l1_norm(phiK1, -1)  # ... m h d
         rate = torch.sigmoid(projected(memory, self.Wb))  # ... m h
         far2 = delta_rule(
-            phiQ.transpose(-3, -2),
-            phiK.transpose(-3, -2),
-            V.transpose(-3, -2),
-            rate.transpose(-2, -1),
-            key_mask[..., None, :] if key_mask is not None else None,
-            "read",
+            phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
+            key_mask[..., None, :] if key_mask is not None else None, "read",
         )  # ... h n e
 
         # near and near V: in blocks, only keys near the band

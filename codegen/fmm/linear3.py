@@ -58,12 +58,8 @@ class Linear3(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         A_V = linear_attentions(
-            [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0), (q, k, torch.tanh, torch.tanh, 1e-06)],
-            v,
-            mask,
-            key_mask,
-            max(x.ndim, memory.ndim) - 2,
-            1,
+            [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0), (q, k, torch.tanh, torch.tanh, 1e-06)], v, mask,
+            key_mask, max(x.ndim, memory.ndim) - 2, 1,
         )  # ... h n d
 
         return A_V.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

@@ -67,12 +67,8 @@ class Linear3Shifted(nn.Module):
         k_2 = phiK3.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         A_V = linear_attentions(
-            [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0), (q_2, k_2, None, None, 0)],
-            v,
-            mask,
-            key_mask,
-            max(x.ndim, memory.ndim) - 2,
-            1,
+            [(q, k, elu1, elu1, 0), (q, k, elu1_neg, elu1_neg, 0), (q_2, k_2, None, None, 0)], v, mask, key_mask,
+            max(x.ndim, memory.ndim) - 2, 1,
         )  # ... h n d
 
         return projected(A_V.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -64,11 +64,10 @@ class MGKEm(nn.Module):
         logprior = torch.log(pi)  # h r
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
-        first = part  # ... n h (d)
-        A_q = torch.cat((first, torch.full_like(first[..., :1], 1)), -1)  # ... n h w
+        A_q = torch.cat((part, torch.full_like(part[..., :1], 1)), -1)  # ... n h w
         part_2 = logprior[:, :, None] - k2.transpose(-3, -1)  # ... h r m
-        first_2 = K.transpose(-4, -2)  # ... h r m (d)
-        A_k = torch.cat((first_2, part_2[..., None]), -1)  # ... h r m w
+        first = K.transpose(-4, -2)  # ... h r m d
+        A_k = torch.cat((first, part_2[..., None]), -1)  # ... h r m w
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         k = A_k.flatten(-3, -2)  # ... h (r m) w
@@ -83,12 +82,8 @@ class MGKEm(nn.Module):
                 # L.copy.p1, L.copy, responsibility, prior.of: blockwise, recomputed in the backward
                 prior_of = blockwise(
                     prior_of_rows,
-                    [Q.transpose(-3, -2), K.movedim(-2, -4), logprior, k2.movedim(-3, -1), mask, key_mask],
-                    n,
-                    m,
-                    (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-                    (16, 65536),
-                    sizes=(self.Wq.shape[2],),
+                    [Q.transpose(-3, -2), K.movedim(-2, -4), logprior, k2.movedim(-3, -1), mask, key_mask], n, m,
+                    (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 65536), sizes=(self.Wq.shape[2],),
                 )  # ... h r n
 
                 prior = prior_of.mean(-1)  # ... h r

@@ -57,13 +57,8 @@ class MGKHard(nn.Module):
 
         # L.p1, L, S, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
-            y_1_rows,
-            [Q.transpose(-3, -2), K.movedim(-2, -4), k2.movedim(-3, -1), V.transpose(-3, -2), mask, key_mask],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 65536),
-            sizes=(self.Wq.shape[2],),
+            y_1_rows, [Q.transpose(-3, -2), K.movedim(-2, -4), k2.movedim(-3, -1), V.transpose(-3, -2), mask, key_mask],
+            n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 65536), sizes=(self.Wq.shape[2],),
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

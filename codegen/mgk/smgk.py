@@ -57,11 +57,10 @@ class SMGK(nn.Module):
         k2 = 0.5 * self.Wq.shape[2] ** -0.5 * K.square().sum(-1)  # ... m r h
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
-        first = part  # ... n h (d)
-        A_q = torch.cat((first, torch.full_like(first[..., :1], 1)), -1)  # ... n h w
+        A_q = torch.cat((part, torch.full_like(part[..., :1], 1)), -1)  # ... n h w
         part_2 = self.logpi[:, :, None] - k2.transpose(-3, -1)  # ... h r m
-        first_2 = K.transpose(-4, -2)  # ... h r m (d)
-        A_k = torch.cat((first_2, part_2[..., None]), -1)  # ... h r m w
+        first = K.transpose(-4, -2)  # ... h r m d
+        A_k = torch.cat((first, part_2[..., None]), -1)  # ... h r m w
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         k = A_k.flatten(-3, -2)  # ... h (r m) w

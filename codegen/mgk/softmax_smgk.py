@@ -55,12 +55,9 @@ class SoftmaxSMGK(nn.Module):
         V = projected(memory, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
-        first = part  # ... n h (d)
-        A_q = torch.cat((first, torch.full_like(first[..., :1], 1)), -1)  # ... n h w
-        first_2 = K.transpose(-4, -2)  # ... h r m (d)
-        A_k = torch.cat(
-            (first_2, self.logpi[..., None].unsqueeze(-2).expand(*first_2.shape[:-1], -1)), -1
-        )  # ... h r m w
+        A_q = torch.cat((part, torch.full_like(part[..., :1], 1)), -1)  # ... n h w
+        first = K.transpose(-4, -2)  # ... h r m d
+        A_k = torch.cat((first, self.logpi[..., None].unsqueeze(-2).expand(*first.shape[:-1], -1)), -1)  # ... h r m w
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         k = A_k.flatten(-3, -2)  # ... h (r m) w

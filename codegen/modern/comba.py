@@ -84,13 +84,8 @@ class Comba(nn.Module):
         E = share[:, None] * K  # ... m h d
         fed = self.Wq.shape[2] ** -0.5 * Q - self.Wq.shape[2] ** -0.5 * self.D[:, None] * K  # ... n h d
         S = gated_delta_rule(
-            fed.transpose(-3, -2),
-            K.transpose(-3, -2),
-            V.transpose(-3, -2),
-            rate.transpose(-2, -1),
-            decay=g.transpose(-2, -1)[..., None],
-            erase=E.transpose(-3, -2),
-            undecayed=True,
+            fed.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
+            decay=g.transpose(-2, -1)[..., None], erase=E.transpose(-3, -2), undecayed=True,
             key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
         O = rms_norm(S, -1)  # ... h n e

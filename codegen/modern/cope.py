@@ -68,12 +68,8 @@ class COPE(nn.Module):
         # backward
         y_1 = blockwise(
             y_1_rows,
-            [Q.transpose(-3, -2), K.transpose(-3, -2), i, z.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 2048),
-            sizes=(self.Wq.shape[2], self.E.shape[1]),
+            [Q.transpose(-3, -2), K.transpose(-3, -2), i, z.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask], n,
+            m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 2048), sizes=(self.Wq.shape[2], self.E.shape[1]),
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

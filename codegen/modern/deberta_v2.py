@@ -83,13 +83,8 @@ class DebertaV2(nn.Module):
 
         # c2p, Qd, p2c, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
-            y_1_rows,
-            [c2p_of, Qr, K.transpose(-3, -2), Q.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask],
-            n,
-            m,
-            (*x.shape[:-2],),
-            (16, 2048),
-            sizes=(self.Wq.shape[2],),
+            y_1_rows, [c2p_of, Qr, K.transpose(-3, -2), Q.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask], n, m,
+            (*x.shape[:-2],), (16, 2048), sizes=(self.Wq.shape[2],),
         )  # ... h d n
 
         y_2 = projected(y_1.flatten(-3, -2).transpose(-2, -1), self.Wo.flatten(0, 1))  # ... n f
@@ -98,13 +93,7 @@ class DebertaV2(nn.Module):
 
 @block_function(rows=(-2, 0, 0, -2, 0, -2, 0), out=-1, legs=(3, 0, 3, 3, 3, -1, 1))
 def y_1_rows(
-    rows: Rows,
-    c2p_of: Tensor,
-    Qr: Tensor,
-    K: Tensor,
-    Q: Tensor,
-    V: Tensor,
-    mask: Tensor | None,
+    rows: Rows, c2p_of: Tensor, Qr: Tensor, K: Tensor, Q: Tensor, V: Tensor, mask: Tensor | None,
     key_mask: Tensor | None,
 ) -> Tensor:
     """c2p, Qd, p2c, A.of.p1, A.of, A, y.p1 for a block of rows: c2p_of [h n p], Qr [h d p], K [h m d], Q [h n d], V [h

@@ -30,17 +30,8 @@ from tensornet_attn.runtime.softmax import attend
 
 class DeepseekV3(nn.Module):
     def __init__(
-        self,
-        f: int = 512,
-        h: int = 8,
-        d: int = 64,
-        r: int = 32,
-        e: int = 64,
-        a: int = 128,
-        c: int = 256,
-        *,
-        device=None,
-        dtype=None,
+        self, f: int = 512, h: int = 8, d: int = 64, r: int = 32, e: int = 64, a: int = 128, c: int = 256, *,
+        device=None, dtype=None,
     ):
         super().__init__()
         new = {"device": device, "dtype": dtype}
@@ -91,15 +82,13 @@ class DeepseekV3(nn.Module):
 
         V = projected(C, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
 
-        first = Q  # ... n h (d)
-        A_q = torch.cat((first, Qr), -1)  # ... n h w
-        first_2 = K.transpose(-3, -2)  # ... h m (d)
-        A_k = torch.cat((first_2, Kr.unsqueeze(-3).expand(*first_2.shape[:-1], -1)), -1)  # ... h m w
+        A_q = torch.cat((Q, Qr), -1)  # ... n h w
+        first = K.transpose(-3, -2)  # ... h m d
+        A_k = torch.cat((first, Kr.unsqueeze(-3).expand(*first.shape[:-1], -1)), -1)  # ... h m w
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
-        k = A_k  # ... h m w
         v = V.transpose(-3, -2)  # ... h m e
         keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
-        o = attend(q, k, v, keep, bias, 1 * (self.Wq.shape[2] + self.Wqr.shape[2]) ** -0.5, causal=True)  # ... h n e
+        o = attend(q, A_k, v, keep, bias, 1 * (self.Wq.shape[2] + self.Wqr.shape[2]) ** -0.5, causal=True)  # ... h n e
 
         return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

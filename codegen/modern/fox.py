@@ -61,19 +61,18 @@ class Fox(nn.Module):
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
-        first = c.transpose(-2, -1)[..., None]  # ... n h ()
+        first = c.transpose(-2, -1)[..., None]  # ... n h 1
         A_q = torch.cat((equal_columns(1, part), exact_columns(first, part), part), -1)  # ... n h w
         part_2 = -c  # ... h m
-        first_2 = part_2[..., None]  # ... h m ()
+        first_2 = part_2[..., None]  # ... h m 1
         A_k = torch.cat(
             (exact_columns(first_2, K.transpose(-3, -2)), equal_columns(1, K.transpose(-3, -2)), K.transpose(-3, -2)),
             -1,
         )  # ... h m w
         # A and A V: one fused call; the scores are not materialised
         q_2 = A_q.transpose(-3, -2)  # ... h n w
-        k_2 = A_k  # ... h m w
         v = V.transpose(-3, -2)  # ... h m d
         keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
-        o = attend(q_2, k_2, v, keep, bias, 1, causal=True)  # ... h n d
+        o = attend(q_2, A_k, v, keep, bias, 1, causal=True)  # ... h n d
 
         return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

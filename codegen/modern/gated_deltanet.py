@@ -76,12 +76,8 @@ class GatedDeltanet(nn.Module):
         steps = softplus(projected(x, self.Wa) + self.step)  # ... m h
         g = -rates * steps  # ... m h
         S = gated_delta_rule(
-            q.transpose(-3, -2),
-            K.transpose(-3, -2),
-            V.transpose(-3, -2),
-            rate.transpose(-2, -1),
-            decay=g.transpose(-2, -1)[..., None],
-            key_mask=key_mask[..., None, :] if key_mask is not None else None,
+            q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
+            decay=g.transpose(-2, -1)[..., None], key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
         O = rms_norm(S, -1)  # ... h n e
 

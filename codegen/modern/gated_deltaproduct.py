@@ -81,12 +81,8 @@ class GatedDeltaproduct(nn.Module):
         steps = softplus(projected(x, self.Wa) + self.step)  # ... m h
         g = -rates * steps  # ... m h
         S = gated_delta_rule(
-            q.transpose(-3, -2),
-            K.flatten(-4, -3).transpose(-3, -2),
-            V.flatten(-4, -3).transpose(-3, -2),
-            rate.movedim(-1, -3).flatten(-2),
-            steps=self.Wk.shape[1],
-            decay=g.transpose(-2, -1)[..., None],
+            q.transpose(-3, -2), K.flatten(-4, -3).transpose(-3, -2), V.flatten(-4, -3).transpose(-3, -2),
+            rate.movedim(-1, -3).flatten(-2), steps=self.Wk.shape[1], decay=g.transpose(-2, -1)[..., None],
             key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
         O = rms_norm(S, -1)  # ... h n e

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import rms_norm
-from tensornet_attn.runtime.masks import causal_mask, heads_together, visible, window_mask
+from tensornet_attn.runtime.masks import causal_mask, heads_together, up_to, visible, window_mask
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.softmax import attend
@@ -77,12 +77,9 @@ class Gemma3Local(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... g m d
         v = V.transpose(-3, -2)  # ... g m d
         keep, bias = visible(
-            window_mask(n, m, 1023, 0, x.device) & causal_mask(n, m, x.device),
-            heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)),
-            key_mask,
-            max(x.ndim, memory.ndim) - 2,
-            1,
+            None if up_to(m, 1024) else window_mask(n, m, 1023, 0, x.device) & causal_mask(n, m, x.device),
+            heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)), key_mask, max(x.ndim, memory.ndim) - 2, 1,
         )
-        o = attend(q_2, k_2, v, keep, bias, 0.125)  # ... (g j) n d
+        o = attend(q_2, k_2, v, keep, bias, 0.125, causal=up_to(m, 1024))  # ... (g j) n d
 
         return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 2))  # ... n f

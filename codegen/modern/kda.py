@@ -85,12 +85,8 @@ class KDA(nn.Module):
 
         g = -rates[:, None] * steps  # ... m h d
         S = gated_delta_rule(
-            q.transpose(-3, -2),
-            K.transpose(-3, -2),
-            V.transpose(-3, -2),
-            rate.transpose(-2, -1),
-            decay=g.transpose(-3, -2),
-            key_mask=key_mask[..., None, :] if key_mask is not None else None,
+            q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
+            decay=g.transpose(-3, -2), key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
         O = rms_norm(S, -1)  # ... h n e
 

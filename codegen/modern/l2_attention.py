@@ -48,16 +48,14 @@ class L2Attention(nn.Module):
         k2 = K.square().sum(-1)  # ... m h
 
         part = 2 * Q  # ... n h d
-        first = part  # ... n h (d)
-        A_q = torch.cat((first, torch.full_like(first[..., :1], 1)), -1)  # ... n h w
+        A_q = torch.cat((part, torch.full_like(part[..., :1], 1)), -1)  # ... n h w
         part_2 = -k2.transpose(-2, -1)  # ... h m
-        first_2 = K.transpose(-3, -2)  # ... h m (d)
-        A_k = torch.cat((first_2, part_2[..., None]), -1)  # ... h m w
+        first = K.transpose(-3, -2)  # ... h m d
+        A_k = torch.cat((first, part_2[..., None]), -1)  # ... h m w
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
-        k = A_k  # ... h m w
         v = V.transpose(-3, -2)  # ... h m d
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
-        o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... h n d
+        o = attend(q, A_k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... h n d
 
         return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -97,13 +97,7 @@ class MOH(nn.Module):
         # Q, A.o: leg h has the 2 chosen entries only
         Q = expert_rows(x[..., None, :], self.Wq.transpose(-3, -2), G_chosen)  # ... n h d
         A_o = attend_chosen(
-            Q,
-            K.transpose(-3, -2),
-            V.transpose(-3, -2),
-            G_chosen,
-            self.Wq.shape[1],
-            keep,
-            bias,
+            Q, K.transpose(-3, -2), V.transpose(-3, -2), G_chosen, self.Wq.shape[1], keep, bias,
             self.Sq.shape[2] ** -0.5,
         )  # ... n h d
         y_routed = expert_sums(A_o, self.Wo, G, G_chosen)  # ... n f

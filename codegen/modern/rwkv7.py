@@ -145,15 +145,9 @@ class Rwkv7(nn.Module):
         replacement = K + replacement_1 * self.alpha - K * self.alpha  # ... m h d
 
         S = gated_delta_rule(
-            R.transpose(-3, -2),
-            removal.transpose(-3, -2),
-            V.transpose(-3, -2),
-            ones.transpose(-2, -1),
-            decay=decay.transpose(-3, -2),
-            erase=kappa.transpose(-3, -2),
-            undecayed=True,
-            write=replacement.transpose(-3, -2),
-            key_mask=key_mask[..., None, :] if key_mask is not None else None,
+            R.transpose(-3, -2), removal.transpose(-3, -2), V.transpose(-3, -2), ones.transpose(-2, -1),
+            decay=decay.transpose(-3, -2), erase=kappa.transpose(-3, -2), undecayed=True,
+            write=replacement.transpose(-3, -2), key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
         normed = layer_norm(S, -1, 0.00064)  # ... h n e
         weighed = self.rho * replacement  # ... m h d

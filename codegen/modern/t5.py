@@ -63,11 +63,8 @@ class T5(nn.Module):
         # near, A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
             y_1_rows,
-            [table.transpose(-2, -1), Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 131072),
+            [table.transpose(-2, -1), Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask], n,
+            m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 131072),
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -74,12 +74,7 @@ class TPA(nn.Module):
         v = V.transpose(-3, -2)  # ... h m d
         keep, bias = visible(None, mask, key_mask, x.ndim - 2, 1)
         o = attend(
-            q,
-            k,
-            v,
-            keep,
-            bias,
-            1 / self.Wka.shape[1] * (1 / self.Wqa.shape[1]) * self.Wqb.shape[2] ** -0.5,
+            q, k, v, keep, bias, 1 / self.Wka.shape[1] * (1 / self.Wqa.shape[1]) * self.Wqb.shape[2] ** -0.5,
             causal=True,
         )  # ... h n d
 

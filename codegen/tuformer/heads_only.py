@@ -53,13 +53,8 @@ class HeadsOnly(nn.Module):
 
         # A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
-            y_1_rows,
-            [Q.transpose(-2, -1), K.transpose(-2, -1), V.transpose(-2, -1), mask, key_mask],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 131072),
-            sizes=(self.Wq.shape[1],),
+            y_1_rows, [Q.transpose(-2, -1), K.transpose(-2, -1), V.transpose(-2, -1), mask, key_mask], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 131072), sizes=(self.Wq.shape[1],),
         )  # ... h n
 
         return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f

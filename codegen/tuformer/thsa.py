@@ -55,13 +55,8 @@ class THSA(nn.Module):
 
         # A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
-            y_1_rows,
-            [self.C, Q.transpose(-2, -1), K, V.transpose(-2, -1), mask, key_mask],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 2048, 512),
-            sizes=(self.C.shape[0],),
+            y_1_rows, [self.C, Q.transpose(-2, -1), K, V.transpose(-2, -1), mask, key_mask], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 2048, 512), sizes=(self.C.shape[0],),
         )  # ... r n
 
         return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f

@@ -64,13 +64,8 @@ class THSAKron(nn.Module):
 
         # A.of.p3, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
-            y_1_rows,
-            [A_of_2.transpose(-4, -2), K.transpose(-3, -2), A_of_1, V.movedim(-3, -1), mask, key_mask],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 2048),
-            sizes=(self.Wv.shape[1], self.C2.shape[1]),
+            y_1_rows, [A_of_2.transpose(-4, -2), K.transpose(-3, -2), A_of_1, V.movedim(-3, -1), mask, key_mask], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 2048), sizes=(self.Wv.shape[1], self.C2.shape[1]),
         )  # ... h d n
 
         return projected(y_1.flatten(-3, -2).transpose(-2, -1), self.Wo.flatten(0, 1))  # ... n f

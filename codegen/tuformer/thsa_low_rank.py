@@ -57,13 +57,8 @@ class THSALowRank(nn.Module):
 
         # A.of.p1, A.of.p2, A.of, A, y.p1: blockwise, recomputed in the backward
         y_1 = blockwise(
-            y_1_rows,
-            [self.C3, Q.transpose(-2, -1), K, self.C2, V.transpose(-2, -1), mask, key_mask],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 2048, 8),
-            sizes=(self.Wv.shape[1],),
+            y_1_rows, [self.C3, Q.transpose(-2, -1), K, self.C2, V.transpose(-2, -1), mask, key_mask], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 2048, 8), sizes=(self.Wv.shape[1],),
         )  # ... r n
 
         return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f

@@ -76,44 +76,22 @@ class THSAXL(nn.Module):
         y_1 = blockwise(
             y_1_rows,
             [
-                self.C,
-                Q.transpose(-2, -1),
-                K,
-                content_4.transpose(-2, -1),
-                Kr,
-                place_of_4,
-                V.transpose(-2, -1),
-                mask,
+                self.C, Q.transpose(-2, -1), K, content_4.transpose(-2, -1), Kr, place_of_4, V.transpose(-2, -1), mask,
                 key_mask,
             ],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            (16, 2048, 512),
-            sizes=(self.Wv.shape[1],),
+            n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 2048, 512), sizes=(self.Wv.shape[1],),
         )  # ... r n
 
         return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
 
 
 @block_function(
-    rows=(0, -1, 0, 0, 0, 0, 0, -2, 0),
-    out=-1,
-    spans=(0, 0, 0, 0, -2, -1, 0, 0, 0),
-    keys=(0, 0, -2, -1, 0, 0, -1, -1, -1),
-    legs=(0, 2, 2, 2, 0, 0, 2, -1, 1),
+    rows=(0, -1, 0, 0, 0, 0, 0, -2, 0), out=-1, spans=(0, 0, 0, 0, -2, -1, 0, 0, 0),
+    keys=(0, 0, -2, -1, 0, 0, -1, -1, -1), legs=(0, 2, 2, 2, 0, 0, 2, -1, 1),
 )
 def y_1_rows(
-    rows: Rows,
-    C: Tensor,
-    Q: Tensor,
-    K: Tensor,
-    content_4: Tensor,
-    Kr: Tensor,
-    place_of_4: Tensor,
-    V: Tensor,
-    mask: Tensor | None,
-    key_mask: Tensor | None,
+    rows: Rows, C: Tensor, Q: Tensor, K: Tensor, content_4: Tensor, Kr: Tensor, place_of_4: Tensor, V: Tensor,
+    mask: Tensor | None, key_mask: Tensor | None,
 ) -> Tensor:
     """content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1 for a block of rows: C
     [r s], Q [s n], K [m s], content_4 [r m], Kr [p s], place_of_4 [r p], V [r m] -> [r n]."""

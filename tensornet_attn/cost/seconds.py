@@ -29,6 +29,7 @@ from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, body_graph
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import scans
+from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
 
@@ -136,18 +137,21 @@ def _calls(scene: Scene, step: Step) -> int:
 
 
 def _masked(scene: Scene, op: FusedAttention) -> str:
-    causal = scene.graph.causal or bool(op.masks)
-    if {*op.masks} - {CAUSAL} or (causal and op.beside):
-        return "masked attention"
-    return CAUSAL_ATTENTION if causal else "attention"
+    masks = (*op.masks, CAUSAL) if scene.graph.causal else op.masks
+    if not masks:
+        return "attention"
+    plain = scene.sizes[op.leg] <= causal_up_to(masks, scene.graph.values) and not op.beside
+    return CAUSAL_ATTENTION if plain else "masked attention"
 
 
 def _seen(scene: Scene, step: Step, block: Scene) -> float:
-    """The share of keys that the blocks of a causal kernel read: each reads the keys up to its last query."""
-    bounded = keys_met(scene, step) is None and reach_in(body_graph(scene.graph, step))[1] == 0
+    """The share of the keys of its band that the blocks of a causal kernel read: none after their last query."""
     query, key = str(scene.graph.query), str(scene.graph.key)
     n, m = scene.sizes[query], scene.sizes[key]
-    return (m + block.sizes[query]) / (2 * m) if bounded and n == m else 1.0
+    if n != m or reach_in(body_graph(scene.graph, step))[1] != 0:
+        return 1.0
+    met = keys_met(scene, step) or m
+    return min(1.0, (m - met + (met + block.sizes[query]) / 2) / m)
 
 
 def _is_product(step: Step) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from tensornet_attn.emit.dimensions import columns, split
+from math import inf
+
+from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import attention_keep
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Function, FusedAttention, Step
+from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.values import Legs, Value
 
 CAUSAL = Function("causal")
@@ -46,13 +49,16 @@ def options_of(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     """The arguments of the call after query, key and value."""
     masks = masks_of(writer, op)
     written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg, *op.beside))
-    causal = masks == (CAUSAL,)
-    keep = attention_keep(writer, () if causal else masks, tuple(written.index(leg) for leg in heads))
+    longest = causal_up_to(masks, writer.graph.values)
+    causal = str(longest == inf)
+    if 0 < longest < inf:  # in a short call, the masks hide later keys only
+        causal = writer.call("up_to", writer.length(op.leg), str(int(longest)))
+    keep = attention_keep(writer, masks, tuple(written.index(leg) for leg in heads), causal)
     dropout = writer.number(op.dropout)
     options = [*keep, writer.number(op.scale)]
     if dropout not in ("0", "0.0"):
         options.append(f"dropout={dropout} if self.training else 0.0")
-    options += ["causal=True"] if causal else []
+    options += [f"causal={causal}"] if causal != "False" else []
     options += [f"keys={' * '.join(map(writer.size, op.beside))}"] if op.beside else []
     return [*options, *sink_options(writer, op, heads)]
 

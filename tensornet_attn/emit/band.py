@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tensornet_attn.cost.band import Reach, band_of
 from tensornet_attn.emit.attention import head_order, masks_of, sink_options
-from tensornet_attn.emit.dimensions import columns, split
+from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import FusedAttention, Step
 from tensornet_attn.graph.visibility import interval
-from tensornet_attn.ir.values import Legs, Value
+from tensornet_attn.ir.values import Legs
 
 
 def emit_band(writer: Writer, step: Step) -> None:
@@ -22,20 +22,13 @@ def emit_band(writer: Writer, step: Step) -> None:
     shared = tuple(leg for leg in heads if leg in k.legs or leg in v.legs)
     writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only keys near the band")
     names = [
-        _tensor(writer, "q", q, query, heads, contracted),
-        _tensor(writer, "k", k, key, shared if set(shared) & set(k.legs) else (), contracted),
-        _tensor(writer, "v", v, key, shared if set(shared) & set(v.legs) else (), own),
+        writer.operand("q", q, ((query,), heads, contracted)),
+        writer.operand("k", k, ((key,), shared if {*shared} & {*k.legs} else (), contracted)),
+        writer.operand("v", v, ((key,), shared if {*shared} & {*v.legs} else (), own)),
     ]
     text = writer.call("attend_band", *names, *_options(writer, op, band_of(step).reach, heads))
     text += columns([*map(writer.size, own)]) + split(-1 - len(own), [*map(writer.size, heads)])
     writer.named(step.name, text, (query, *heads, *own))
-
-
-def _tensor(writer: Writer, name: str, value: Value, sequence: str, heads: Legs, width: Legs) -> str:
-    """The name of an operand laid out as [sequence, heads, width], on a line of its own if it has none."""
-    groups = ((sequence,), heads, width)
-    text = value.grouped(groups)
-    return text if text.isidentifier() else writer.operand(name, value, groups, text)
 
 
 def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> list[str]:

@@ -296,7 +296,7 @@ def _function(
 def _gradient(tile: str, back: BlockWriter, operands: list[Operand], gradients: list[str]) -> str:
     """The source of its backward."""
     names = ["rows", "gradient", "wanted", *(operand.name for operand in operands)]
-    head = wrapped(f"def {tile}_backward({', '.join(names)}):", 0, packed=True)
+    head = wrapped(f"def {tile}_backward({', '.join(names)}):", 0)
     lines = [*back.groups[0], f"return {', '.join(gradients)}{',' * (len(gradients) == 1)}"]
     about = f"Gradients of the `wanted` operands, given the `gradient` of `{tile}`."
     return "\n".join([f"@block_gradient({tile})", *head, *_body(back, about, lines)])

@@ -9,7 +9,7 @@ from tensornet_attn.cost.experts import Experts, Product, chooses, chosen_of, ex
 from tensornet_attn.emit.attention import options_of
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import scaled
-from tensornet_attn.emit.dimensions import split
+from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.linear import unmapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Kernel, Step

@@ -14,10 +14,14 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from symtable import symtable
 
-from tensornet_attn.emit.wrap import WIDTH
+from tensornet_attn.emit.wrap import WIDTH, filled
 
 RUNTIME = "tensornet_attn.runtime"
 FILES = ("*.py", "triton/configure.py", "triton/kernels/*.py")  # in `runtime`
+BY_TRITON = (  # functions that Triton kernels replace, with the same arguments
+    "decay_attention delta_rule expert_rows expert_sums gated_delta_rule gated_expert_sums linear_attention top_chosen "
+    "top_entries weighted_total".split()
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,11 @@ def _owner(calls: list[ast.expr]) -> str | None:
     return None
 
 
+def replaced(backend: str) -> dict[str, str]:
+    """The functions of the runtime that a backend replaces, by name."""
+    return {name: f"triton_{name}" for name in BY_TRITON} if backend == "triton" else {}
+
+
 def names() -> frozenset[str]:
     """All names that emitted code may copy; local names avoid them."""
     return frozenset(name for name in library() if name.isidentifier())
@@ -114,9 +123,8 @@ def imported(used: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def _import(module: str, wanted: list[str]) -> list[str]:
     line = f"from {module} import {', '.join(wanted)}"
-    if len(line) <= WIDTH:
-        return [line]
-    return [f"from {module} import (", *(f"    {name}," for name in wanted), ")"]
+    rows = filled((f"{name}," for name in wanted), WIDTH - 4)
+    return [line] if len(line) <= WIDTH else [f"from {module} import (", *(f"    {row}" for row in rows), ")"]
 
 
 def carried(used: Iterable[str]) -> list[str]:

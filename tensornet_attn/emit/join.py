@@ -20,9 +20,8 @@ def emit_join(writer: Writer, step: Step) -> None:
     texts = {name: value.grouped(_groups(value, shared)) for name, value in values.items()}
     whole = {name for name, value in values.items() if {*shared} <= {*value.legs}}
     wide = max(whole, key=lambda name: (values[name].batched, -list(values).index(name)))
-    full, first = values[wide], writer.names.fresh("first")
-    writer.line(f"{first} = {texts[wide]}  # {_shape(full, shared)}")
-    texts[wide], shape = first, f"{first}.shape[:-1]"
+    texts[wide] = first = writer.operand("first", values[wide], _groups(values[wide], shared), texts[wide])
+    shape = f"{first}.shape[:-1]"
     known = batches(writer.graph)
     reach = {part.name: {many for use in part.op.uses for many in known[use.name]} for part in step.kernel.body}
     others = [name for name in values if reach[name] - reach[wide]]
@@ -70,8 +69,3 @@ def _value(writer: Writer, part: Step) -> Value:
 def _groups(value: Value, shared: Legs) -> tuple[Legs, ...]:
     own = tuple(leg for leg in value.legs if leg not in shared)
     return (*((leg,) if leg in value.legs else () for leg in shared), own)
-
-
-def _shape(value: Value, shared: Legs) -> str:
-    own = " ".join(leg for leg in value.legs if leg not in shared)
-    return f"{'... ' if value.batched else ''}{' '.join(shared)} ({own})"

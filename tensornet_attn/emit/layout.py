@@ -1,9 +1,9 @@
-"""The order of dimensions of intermediate values, and which values have batch dimensions."""
+"""The order of dimensions of intermediate values, which values have batch dimensions, and legs in one dimension."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tensornet_attn.graph.model import Box, Contraction, Graph, Kernel, Step, Use
 from tensornet_attn.ir.values import Legs
@@ -88,3 +88,20 @@ def _for_contraction(graph: Graph, read: Readers, step: Step, reader: Step, op: 
 def _like(legs: Legs, order: Legs) -> Legs:
     """Legs in the given order, other legs last."""
     return tuple(leg for leg in order if leg in legs) + tuple(leg for leg in legs if leg not in order)
+
+
+def split(place: int, sizes: Sequence[str]) -> str:
+    """The call that unflattens a dimension into legs of these sizes; without legs, it squeezes the dimension."""
+    if len(sizes) == 1:
+        return ""
+    return f".unflatten({place}, ({', '.join(sizes)}))" if sizes else f".squeeze({place})"
+
+
+def columns(sizes: Sequence[str]) -> str:
+    """The call that unflattens the last dimension, which exists even without legs."""
+    return split(-1, sizes) if sizes else "[..., 0]"
+
+
+def dimensions(*groups: tuple[str, ...]) -> str:
+    """The dimensions of groups of legs, in words."""
+    return " ".join(f"({' '.join(group)})" if len(group) > 1 else group[0] if group else "1" for group in groups)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.linear import chunk_of
 from tensornet_attn.emit.contract import scaled
-from tensornet_attn.emit.dimensions import columns
 from tensornet_attn.emit.join import exact_parts
+from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
@@ -24,6 +24,7 @@ from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.ops.maps import Map
 from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.states import STATES
+from tensornet_attn.tiles.cpp.linear import linear_source
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -35,7 +36,9 @@ def emit_linear(writer: Writer, step: Step) -> None:
     terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
     v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
     call = "decay_attention" if parts.decaying else "linear_attention"
-    text = writer.call(call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts))
+    text = writer.call(
+        call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts), *cpp_option(writer, [step])
+    )
     text += columns([*map(writer.size, parts.result)])
     writer.named(step.name, text, (*parts.heads, query, *parts.result))
 
@@ -53,7 +56,8 @@ def emit_total(writer: Writer, step: Step) -> None:
         f"({side}, {', '.join(sides_maps(writer, parts))}, {_eps(writer, parts)})"
         for side, parts in zip(sides, every, strict=True)
     ]
-    text = writer.call("linear_attentions", f"[{', '.join(terms)}]", v, *_masks(writer, every[0]))
+    options = [*_masks(writer, every[0]), *cpp_option(writer, kernels)]
+    text = writer.call("linear_attentions", f"[{', '.join(terms)}]", v, *options)
     writer.named(
         step.name, text + columns([*map(writer.size, every[0].result)]), (*every[0].heads, query, *every[0].result)
     )
@@ -72,7 +76,7 @@ def summed_with(writer: Writer, step: Step) -> bool:
             return False
         parts = recurrence_of(one)
         same = term.factors[0].legs == one.legs and {*one.legs} == {*step.legs}
-        if parts.terms[0].core or not same or one.name in writer.graph.results:
+        if not same or one.name in writer.graph.results:
             return False
         found.add((one.legs, parts.value, parts.heads, parts.result, parts.box.legs))
     return len(found) == 1
@@ -87,7 +91,7 @@ def maps_inside(writer: Writer, step: Step) -> bool:
         or arguments(box)
         or step.name in writer.graph.results
         or not readers
-        or ("linear_attention" in writer.instead and not (row(box).triton and row(box).slope))
+        or (("linear_attention" in writer.instead or writer.cpp) and not (row(box).triton and row(box).slope))
     ):
         return False
     return all(_takes_maps(writer, reader) and _only_side(recurrence_of(reader), step.name) for reader, _ in readers)
@@ -103,15 +107,14 @@ def _takes_maps(writer: Writer, reader: Step) -> bool:
     parts, triton = recurrence_of(reader), "linear_attention" in writer.instead
     if parts.mixes and triton:
         return False
-    causal = parts.causal(writer.graph) and not triton
-    return not (parts.decaying or parts.alone or causal) and len(parts.terms) == 1
+    return parts.one_product and (triton or not parts.causal(writer.graph))
 
 
 def _only_side(parts: Recurrence, name: str) -> bool:
     """Whether the kernel reads a step only as the query side or the key side of its term, as it is."""
     (term,) = parts.terms
-    others = (*term.core, *(use for use in (parts.value, parts.mix, parts.added) if use is not None))
-    return not term.core and term.coefficient == ONE and all(use.name != name for use in others)
+    others = [use for use in (parts.value, parts.mix, parts.added) if use is not None]
+    return term.coefficient == ONE and all(use.name != name for use in others)
 
 
 def unmapped(writer: Writer, use: Use) -> tuple[Value, str]:
@@ -160,6 +163,24 @@ def _maps(writer: Writer, parts: Recurrence) -> list[str]:
 def sides_maps(writer: Writer, parts: Recurrence) -> list[str]:
     """The maps of the query side and the key side of the only term."""
     return [unmapped(writer, side[0])[1] if side else "None" for side in (parts.terms[0].query, parts.terms[0].key)]
+
+
+def map_of(writer: Writer, side: tuple[Use, ...]) -> Map | None:
+    """The map that the kernel applies to a side."""
+    step = writer.graph.step[side[0].name] if side and side[0].name not in writer.values else None
+    return None if step is None or step.box is None else row(step.box)
+
+
+def cpp_option(writer: Writer, kernels: Sequence[Step]) -> list[str]:
+    """The argument with the C++ of kernels that one call computes, a constant beside the class; nothing without C++."""
+    if not writer.cpp or not all(_takes_maps(writer, step) for step in kernels):
+        return []
+    terms = [recurrence_of(step).terms[0] for step in kernels]
+    maps = [(map_of(writer, term.query), map_of(writer, term.key)) for term in terms]
+    text, name = linear_source(maps).strip(), writer.names.fresh(f"{writer.local[kernels[0].name]}_cpp")
+    writer.native.append(text)
+    writer.functions |= {f'{name} = LinearCpp(r"""\n{text}\n""")'}
+    return [f"cpp={name}"]
 
 
 def emit_sums(writer: Writer, step: Step) -> None:
@@ -320,6 +341,6 @@ def _masks(writer: Writer, parts: Recurrence) -> list[str]:
     mask = "mask" if takes_mask(writer.graph) else "None"
     if mask == "mask" and (order != tuple(range(len(order))) or len(parts.mixed) > 1):
         mask = writer.call(
-            "heads_ordered", mask, writer.batch_dims, f"({', '.join(map(str, order))},)", str(len(parts.mixed))
+            "heads_together", mask, writer.batch_dims, f"({', '.join(map(str, order))},)", str(len(parts.mixed))
         )
     return [mask, "key_mask", writer.batch_dims, str(len(parts.heads))]

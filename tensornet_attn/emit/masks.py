@@ -53,12 +53,15 @@ def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:
     return found.keep, _bias(found, query and OPS[step.box.kind].takes_float_mask)
 
 
-def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int, ...]) -> tuple[str, str]:
-    """The names of mask and bias for fused attention, where all heads are one dimension."""
+def attention_keep(writer: Writer, masks: tuple[Function, ...], heads: tuple[int, ...], causal: str) -> tuple[str, str]:
+    """The names of mask and bias for fused attention, where all heads are one dimension.
+
+    `causal`: the text of whether the masks only hide later keys, which the call then does itself.
+    """
     mask = "mask"
     if len(heads) > 1 and takes_mask(writer.graph):
         mask = writer.call("heads_together", "mask", writer.batch_dims, f"({', '.join(map(str, heads))})")
-    found = _keep(writer, masks, mask, 1, True)
+    found = _keep(writer, () if causal == "True" else masks, mask, 1, True, causal)
     return found.keep, _bias(found, True)
 
 
@@ -73,11 +76,15 @@ def _bias(found: VisibleKeys, wanted: bool) -> str:
     return found.bias if wanted else "None"
 
 
-def _keep(writer: Writer, masks: tuple[Function, ...], mask: str, others: int, query: bool) -> VisibleKeys:
+def _keep(
+    writer: Writer, masks: tuple[Function, ...], mask: str, others: int, query: bool, unless: str = "False"
+) -> VisibleKeys:
     mask = mask if query and takes_mask(writer.graph) else "None"
-    key = (frozenset(masks), mask, others, query)
+    key = (frozenset(masks), mask, others, query, unless if masks else "")
     if key not in writer.keeps:
-        arguments = [own_mask(writer, masks), mask, "key_mask", writer.batch_dims, str(others)]
+        own = own_mask(writer, masks)
+        own = own if unless in ("True", "False") else f"None if {unless} else {own}"
+        arguments = [own, mask, "key_mask", writer.batch_dims, str(others)]
         text = writer.call("visible", *arguments, *([] if query else ["False"]))
         keep, bias = writer.names.fresh("keep"), writer.names.fresh("bias")
         writer.line(text)

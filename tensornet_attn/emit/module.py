@@ -13,7 +13,7 @@ from tensornet_attn.emit.attention import emit_attention
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.experts import gates_inside
-from tensornet_attn.emit.functions import all_names, carried, imported
+from tensornet_attn.emit.functions import all_names, carried, imported, replaced
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
 from tensornet_attn.emit.kernels import KERNELS
@@ -21,7 +21,6 @@ from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, 
 from tensornet_attn.emit.linear import apart_in_reader, emit_total, maps_inside, one_row_of_queries, summed_with
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
-from tensornet_attn.emit.triton.replacements import BESIDE
 from tensornet_attn.emit.wrap import WIDTH, wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import behind
@@ -53,10 +52,11 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Emitted:
-    """Source text and the name of the class it defines."""
+    """Source text, the name of the class it defines, and the texts of its C++ kernels."""
 
     source: str
     class_name: str
+    native: tuple[str, ...]
 
 
 def emit(
@@ -73,9 +73,9 @@ def emit(
     `alone`: include the functions that the code calls; otherwise import them from `tensornet_attn.runtime`.
     """
     name = class_name(plan.graph.name, (about, source), all_names())
-    writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=BESIDE.get(plan.backend, {}))
+    writer = Writer(hiding(plan.schedule), Names(function_names() | {name}), instead=replaced(plan.backend))
     writer.memory, writer.cancelling = memory_of_kernels(plan), bool(doubtful_normalizers(plan.graph))
-    writer.linear = plan.target.linear_memory
+    writer.linear, writer.cpp = plan.target.linear_memory, plan.backend == "cpp"
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)
@@ -83,7 +83,7 @@ def emit(
     code = f"class {name}(nn.Module):{body}"
     head = _docstring(plan.graph, about, origin, header, version)
     imports = "\n".join([_imports("\n".join([code, *functions]), writer.needs_math), *([""] if lines else []), *lines])
-    return Emitted("\n\n\n".join([f"{head}\n\n{imports}", code, *functions]) + "\n", name)
+    return Emitted("\n\n\n".join([f"{head}\n\n{imports}", code, *functions]) + "\n", name, tuple(writer.native))
 
 
 def _docstring(graph: Graph, about: str, origin: str, header: Sequence[str], version: str) -> str:

@@ -7,20 +7,12 @@ from math import prod
 from tensornet_attn.emit.blockwise import Operand, emit_blockwise
 from tensornet_attn.emit.triton.call import operand_legs
 from tensornet_attn.emit.writer import Writer
-from tensornet_attn.graph.model import Graph, Step
+from tensornet_attn.graph.model import Step
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.plan.blocks import leaf
-from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.cpp.source import Region, region_of, source
 
 _INDENT = "    "
-
-
-def texts(schedule: Graph) -> list[str]:
-    """The C++ of the kernels of a schedule."""
-    graph = hiding(schedule)
-    native = [step for step in graph.steps if step.kernel is not None and step.kernel.kind == "native"]
-    return [source(region_of(graph, step)).strip() for step in native]
 
 
 def emit_native(writer: Writer, step: Step) -> None:
@@ -60,6 +52,8 @@ def _registration(writer: Writer, made: Region, name: str, operands: list[Operan
     order = tuple(laid.index(leg) for leg in result)
     before = tuple(size(leg) for leg in heads if leg in program.legs)
     masks = places.get("mask"), places.get("key_mask"), len(program.others)
+    text = source(made).strip()
+    writer.native.append(text)
     parts = [
         f"operands=({', '.join(map(repr, found))},)",
         f"masks={masks}",
@@ -71,7 +65,7 @@ def _registration(writer: Writer, made: Region, name: str, operands: list[Operan
         *([f"saves={0 if writer.linear else made.saves}"] if made.saved else []),
         f"stores={tuple(made.stores)}",
         *([] if writer.memory is None else [f"memory={writer.memory}"]),
-        f'text=r"""\n{source(made).strip()}\n"""',
+        f'text=r"""\n{text}\n"""',
     ]
     lines = [f'f"{{__name__}}.{name}",', *(f"{part}," for part in parts)]
     return f"{name} = cpp_region(\n" + "\n".join(_INDENT + line for line in lines) + "\n)"

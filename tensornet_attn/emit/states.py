@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tensornet_attn.cost.states import states_chunk, with_rows
-from tensornet_attn.emit.dimensions import split
-from tensornet_attn.emit.linear import sides_maps, unmapped
+from tensornet_attn.emit.layout import split
+from tensornet_attn.emit.linear import cpp_option, sides_maps, unmapped
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step, Use
@@ -39,6 +39,7 @@ def emit_states(writer: Writer, step: Step) -> None:
     ]
     if any(text != "None" for text in added):
         options.append(f"added={added[0]}" if len(steps) == 1 else f"added=({', '.join(added)})")
+    options += cpp_option(writer, [step]) if len(steps) > 1 else []
     if len(steps) == 1:
         text = writer.call("mixed_states", q, k, v, mix, *options)
         text += split(-1, [*map(writer.size, parts.own)]) + split(-2 - len(parts.own), [*map(writer.size, parts.heads)])

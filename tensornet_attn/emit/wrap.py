@@ -1,4 +1,4 @@
-"""Wraps long lines of emitted code as a formatter would: at the terms of a sum, else at the longest brackets."""
+"""Wraps long lines of emitted code: at the terms of a sum, else at the longest brackets."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ _INDENT = "    "
 _OPEN, _CLOSE = "([{", ")]}"
 
 
-def wrapped(line: str, indent: int, packed: bool = False) -> list[str]:
-    """Splits a statement and its comment into lines of at most WIDTH columns if possible, at an indent of `indent`.
-
-    `packed`: put as many arguments on a line as fit, where a formatter would put one per line.
-    """
+def wrapped(line: str, indent: int) -> list[str]:
+    """Splits a statement and its comment into lines of at most WIDTH columns if possible, at an indent of `indent`."""
     code, mark, comment = line.partition("  # ")
     if indent + len(line) <= WIDTH or not code.strip():
         return [line]
@@ -22,15 +19,15 @@ def wrapped(line: str, indent: int, packed: bool = False) -> list[str]:
     start, head = _head(bare)
     terms = _split(head, (" + ", " - "))
     if len(terms) > 1 and not code.startswith("def "):
-        lines = [f"{start}(", *(part for term in terms for part in _inner(term, indent, packed)), ")"]
+        lines = [f"{start}(", *(part for term in terms for part in _inner(term, indent)), ")"]
     else:
-        lines = _at_brackets(start, head, indent, packed)
+        lines = _at_brackets(start, head, indent)
     lines[-1] += code[len(bare) :] + mark + comment
     return lines
 
 
-def _inner(text: str, indent: int, packed: bool = False) -> list[str]:
-    return [_INDENT + part for part in wrapped(text, indent + len(_INDENT), packed)]
+def _inner(text: str, indent: int) -> list[str]:
+    return [_INDENT + part for part in wrapped(text, indent + len(_INDENT))]
 
 
 def filled(parts: Iterable[str], room: int) -> list[str]:
@@ -48,8 +45,8 @@ def filled(parts: Iterable[str], room: int) -> list[str]:
     return lines
 
 
-def _at_brackets(start: str, text: str, indent: int, packed: bool) -> list[str]:
-    """Splits at `f(`, the arguments (on one line, or one per line), and `)`."""
+def _at_brackets(start: str, text: str, indent: int) -> list[str]:
+    """Splits at `f(`, the arguments (as many on a line as fit), and `)`."""
     groups = list(_groups(text))
     if not groups:
         return [start + text]
@@ -61,8 +58,8 @@ def _at_brackets(start: str, text: str, indent: int, packed: bool) -> list[str]:
         return [start + before, _INDENT + inside, after]
     parts = _split(inside, (", ",))
     trailing = [f"{part}," for part in parts] if len(parts) > 1 else parts
-    trailing = filled(trailing, WIDTH - indent - len(_INDENT)) if packed else trailing
-    return [start + before, *(line for part in trailing for line in _inner(part, indent, packed)), after]
+    rows = filled(trailing, WIDTH - indent - len(_INDENT))
+    return [start + before, *(line for row in rows for line in _inner(row, indent)), after]
 
 
 def _head(code: str) -> tuple[str, str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from tensornet_attn.cost.experts import chooses
 from tensornet_attn.emit import layout
-from tensornet_attn.emit.dimensions import dimensions
 from tensornet_attn.emit.names import Names, locals_of
 from tensornet_attn.emit.numbers import integer_text, needs_math, number_text
 from tensornet_attn.emit.wrap import WIDTH
@@ -40,6 +39,8 @@ class Writer:
     instead: Mapping[str, str] = field(default_factory=dict)  # functions that the backend replaces, by name
     cancelling: bool = False  # whether rows may be divided by sums near zero
     memory: int | None = None  # bytes that a kernel may take for itself; None: a part of the free memory
+    cpp: bool = False  # C++ kernels compute what they can
+    native: list[str] = field(default_factory=list)  # the texts of the C++ kernels
     linear: bool = False  # nothing of queries x keys is saved
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
 
@@ -71,9 +72,12 @@ class Writer:
         self.groups[-1] += [f"# {line}" for line in wrap(text, WIDTH - 10, break_long_words=False)]
 
     def operand(self, wish: str, value: Value, groups: tuple[Legs, ...], text: str = "") -> str:
-        """Writes a line with each group of legs flattened and returns its name; `text`: the value laid out this way."""
+        """The name of a value with each group of legs flattened, by `text` if given; on a line of its own if new."""
+        text = text or value.grouped(groups)
+        if text.isidentifier():
+            return text
         local, batch = self.names.fresh(wish), "... " if value.batched else ""
-        self.line(f"{local} = {text or value.grouped(groups)}  # {batch}{dimensions(*groups)}")
+        self.line(f"{local} = {text}  # {batch}{layout.dimensions(*groups)}")
         return local
 
     def _stands_inside(self, name: str, value: Value) -> bool:

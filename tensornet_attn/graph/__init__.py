@@ -1,4 +1,4 @@
-"""The diagram as a graph with named legs: building and checking, canonical form and hash, text form, networkx view."""
+"""The diagram as a graph with named legs: building and checking, canonical form and hash, text form."""
 
 from tensornet_attn.graph.build import build, examine, problems_of
 from tensornet_attn.graph.model import Graph

@@ -1,16 +1,13 @@
-"""The checked diagram with its canonical hash, text form and networkx view. Exports all classes of a diagram."""
+"""The checked diagram with its canonical hash and text form. Exports all classes of a diagram."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from tensornet_attn.graph.canonical import graph_hash
 from tensornet_attn.graph.diagram import Diagram
-from tensornet_attn.graph.read_text import from_text
 from tensornet_attn.graph.text import to_text
-from tensornet_attn.graph.wires import to_networkx
 from tensornet_attn.ir.steps import (
     Box,
     Contraction,
@@ -55,17 +52,8 @@ class Graph(Diagram):
         return graph_hash(self)
 
     def to_text(self) -> str:
-        """The graph as text, with a line for each leg, tensor and step; `Graph.from_text` reads it back."""
+        """The graph as text, with a line for each leg, tensor and step."""
         return to_text(self)
-
-    @classmethod
-    def from_text(cls, text: str) -> Graph:
-        """Reads the text form of a graph. Raises DesignError with the line, or InputError if `text` is not a text."""
-        return from_text(text, cls)
-
-    def to_networkx(self) -> Any:
-        """The graph as a networkx.MultiDiGraph of tensors, steps and the legs that connect them."""
-        return to_networkx(self)
 
 
 def body_graph(graph: Graph, step: Step) -> Graph:

@@ -92,6 +92,11 @@ class Recurrence:
         """Whether scores decay at a rate of their own for each feature, or differently at a query's own position."""
         return any(term.decayed or term.own for term in self.terms)
 
+    @property
+    def one_product(self) -> bool:
+        """Whether scores are one product of query and key features, without core, decay or softmax."""
+        return not self.decaying and not self.alone and len(self.terms) == 1 and not self.terms[0].core
+
     def causal(self, graph: Graph) -> bool:
         """Whether different queries see different keys."""
         return bool(graph.masks(self.box))

@@ -1,4 +1,4 @@
-"""Writes a graph as text, with a line for each leg, setting, tensor and step. `from_text` reads it back.
+"""Writes a graph as text, with a line for each leg, setting, tensor and step. Different graphs have different texts.
 
     graph mhsa
     leg n query                                   # `leg m key 256`: its maximum; `leg p relative 32`: its reach
@@ -21,9 +21,10 @@ its leg, then its parameters. A nested box or expression is a step named after i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tensornet_attn import limits
 from tensornet_attn.graph.diagram import Diagram
-from tensornet_attn.graph.read_text import standard_leg
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative, Number
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
 from tensornet_attn.ir.steps import Box, Contraction, Function, FusedAttention, Loss, Step, Tensor, Term, Use
@@ -34,7 +35,7 @@ __all__ = ["call_text", "sum_text", "to_text", "use_text"]
 
 
 def to_text(graph: Diagram) -> str:
-    """The text of a graph; `from_text` reads it back to an equal graph."""
+    """The text of a graph."""
     lines = [f"graph {graph.name}{' causal' if graph.causal else ''}"]
     lines += [_leg(leg) for leg in graph.legs]
     lines += [f"setting {name} = {value!r}" for name, value in graph.settings]
@@ -47,12 +48,21 @@ def to_text(graph: Diagram) -> str:
 def _leg(leg: Leg) -> str:
     words = ["leg", leg.name, *([leg.kind] if leg.kind != "size" else [])]
     value = leg.maximum if leg.sequence else leg.reach if leg.kind == "relative" else leg.size
-    if standard_leg(leg.name, leg.kind, value, leg.text) != leg:
+    if _standard(leg, value) != leg:
         given = (("size", leg.size), ("maximum", leg.maximum), ("reach", leg.reach))
         words += [f"{key} {number}" for key, number in given if number is not None]
     elif value is not None and leg.text != Number(value):
         words.append(str(value))
     return " ".join(words if leg.text is None else [*words, "=", _number(leg.text)])
+
+
+def _standard(leg: Leg, value: int | None) -> Leg:
+    """The leg with no number but its maximum, its reach or its size, depending on its kind."""
+    if leg.sequence:
+        return replace(leg, size=None, maximum=value, reach=None)
+    if leg.kind == "relative" and value is not None:
+        return replace(leg, size=2 * value + 1, maximum=None, reach=value)
+    return replace(leg, size=value, maximum=None, reach=None)
 
 
 def _tensor(tensor: Tensor) -> str:
@@ -135,6 +145,6 @@ def call_text(function: Function) -> str:
 
 
 def _number(value: Arith) -> str:
-    """Arithmetic as text; without spaces if it would otherwise be too long to read back."""
+    """Arithmetic as text; without spaces if it would otherwise be longer than a design may write."""
     text = arithmetic(value)
     return text if len(text) <= limits.EXPRESSION_LENGTH else text.replace(" ", "")

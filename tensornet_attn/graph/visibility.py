@@ -76,6 +76,17 @@ def interval(masks: Collection[Function], values: Values) -> bool:
     return len(rows) == len(masks) and all(straight)
 
 
+def causal_up_to(masks: Collection[Function], values: Values) -> float:
+    """The number of keys up to which masks show exactly the keys that are not later than the query; 0 if none.
+
+    Those of a sliding window are its positions.
+    """
+    if not masks or not interval(masks, values):
+        return 0
+    near, far = distances(visible_areas(masks, values)) or (0, -1)
+    return far + 1 if near == 0 else 0
+
+
 def lookahead(graph: Diagram, step: Step) -> float:
     """An upper bound for the number of positions that a query sees ahead, from the masks of a box; 0 if causal."""
     found = distances(visible_areas(graph.masks(step), graph.values))

@@ -7,10 +7,8 @@ terms are different wires.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from tensornet_attn.graph.diagram import Diagram
-from tensornet_attn.ir.steps import Step, Tensor, Use
+from tensornet_attn.ir.steps import Step, Use
 
 WHOLE = 0  # the part of a wire that is not local to a term
 
@@ -70,73 +68,3 @@ def marks(step: Step) -> dict[str, str]:
 def _joint(role: str, part: int, use: Use, kept: tuple[str, ...], inside: int = WHOLE) -> Joint:
     """A use whose legs in `kept` are wires of the whole step and whose other legs are wires of the part `inside`."""
     return Joint(role, part, use, tuple(Wire(leg, WHOLE if leg in kept else inside) for leg in use.legs))
-
-
-if TYPE_CHECKING:
-    import networkx
-
-
-def to_networkx(graph: Diagram) -> networkx.MultiDiGraph:
-    """The diagram as a directed bipartite multigraph, from the inputs to the output.
-
-    `view.graph` has name, output, causal and losses (name: step). Nodes, by `kind`:
-
-    - `tensor` (`role`: input, weight, constant, noise or state) and `step` (`role`: sum, the box's kind, or
-      attention), with their names in the design. They have `legs` and `sizes` (None at run time); steps also `output`.
-    - `wire`, named `STEP:LEG`: a leg of a step, with `leg`, `size` and `summed` (whether the step's result lacks it).
-      A leg that one of several terms sums is `STEP:LEG.TERM`, with terms counted from 1. A tensor without legs has
-      the wire `STEP:NAME[]`.
-
-    Edges lead from a tensor to each wire of its uses (`label`: the leg as the tensor declares it, `role`: factor, of,
-    by, query, ..., `use`: the number of the use in the step, from 0), and from a wire to its step. All edges have a
-    `label`. Tensors that share a head leg are the predecessors of its wire:
-
-    >>> import tensornet_attn as ta
-    >>> view = to_networkx(ta.build(ta.load("mhsa")))
-    >>> sorted(view.predecessors("A.of:h")), view.nodes["A.of:h"]["size"]
-    (['K', 'Q'], 8)
-    """
-    import networkx as nx
-
-    losses = {loss.name: loss.step for loss in graph.losses}
-    view = nx.MultiDiGraph(name=graph.name, output=graph.output, causal=graph.causal, losses=losses)
-    for tensor in graph.tensors:
-        view.add_node(tensor.name, kind="tensor", role=tensor.role, **_legs(graph, tensor))
-    for step in graph.steps:
-        output = step.name == graph.output
-        view.add_node(step.name, kind="step", role=_role(step), output=output, **_legs(graph, step))
-        for wire in wires(step):
-            summed = wire.part != WHOLE or wire.leg not in step.legs
-            view.add_node(_name(step, wire), kind="wire", leg=wire.leg, size=graph.leg[wire.leg].size, summed=summed)
-            view.add_edge(_name(step, wire), step.name, label=wire.leg)
-        for place, joint in enumerate(joints(step)):
-            _use(view, graph, step, place, joint)
-    return view
-
-
-def _legs(graph: Diagram, node: Tensor | Step) -> dict[str, object]:
-    return {"legs": node.legs, "sizes": tuple(graph.leg[leg].size for leg in node.legs)}
-
-
-def _role(step: Step) -> str:
-    named = step.box or step.kernel
-    return named.kind if named is not None else "attention" if step.attention is not None else "sum"
-
-
-def _name(step: Step, wire: Wire) -> str:
-    """`A.of:d`; with the term's number if another term may sum a leg of the same name."""
-    several = step.contraction is not None and len(step.contraction.terms) > 1
-    inside = step.attention is not None or several
-    return f"{step.name}:{wire.leg}{f'.{wire.part}' if wire.part != WHOLE and inside else ''}"
-
-
-def _use(view: networkx.MultiDiGraph, graph: Diagram, step: Step, place: int, joint: Joint) -> None:
-    name = joint.use.name
-    for leg, wire in zip(graph.legs_of(name), joint.wires, strict=True):
-        view.add_edge(name, _name(step, wire), label=leg, role=joint.role, use=place)
-    if not joint.wires:
-        scalar = f"{step.name}:{name}[]"
-        if scalar not in view:
-            view.add_node(scalar, kind="wire", leg=None, size=1, summed=False)
-            view.add_edge(scalar, step.name, label="")
-        view.add_edge(name, scalar, label="", role=joint.role, use=place)

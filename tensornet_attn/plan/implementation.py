@@ -126,6 +126,10 @@ class Implementation(ABC, Generic[Form]):
         """Whether Triton has a kernel for a form of this kind."""
         return False
 
+    def in_cpp(self, graph: Graph, step: Step) -> bool:
+        """Whether C++ has a kernel for a kernel of this kind."""
+        return False
+
 
 class AtPlaces(Implementation[Form], Generic[Place, Form]):
     """An implementation whose forms are lowered one after another, each at its place."""

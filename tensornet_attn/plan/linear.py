@@ -127,6 +127,10 @@ class Linear(OfBoxes[Summed]):
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Recurrence)
 
+    def in_cpp(self, graph: Graph, step: Step) -> bool:
+        form = recurrence_of(step)
+        return form.one_product and not form.causal(graph)
+
 
 LINEAR = Linear()
 

@@ -151,7 +151,7 @@ def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
         against = dict.fromkeys(low for name in steps for low in notes.refused.get(name, []) if low.against)
         if step.fused or not step.nested:
             how = notes.chosen[step.name] if step.fused else _chosen(step)
-            own, plain, cost = backend_of(step, backend), _plain(lowered, step), notes.costs.get(step.name, "")
+            own, plain, cost = backend_of(lowered, step, backend), _plain(lowered, step), notes.costs.get(step.name, "")
             yield Region(region_name(step), steps, own, how, tuple(against), plain, cost)
 
 

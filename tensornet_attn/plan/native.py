@@ -51,6 +51,9 @@ class Native(Tiles):
     def on_triton(self, form: object) -> bool:
         return False
 
+    def in_cpp(self, graph: Graph, step: Step) -> bool:
+        return True
+
 
 NATIVE = Native()
 

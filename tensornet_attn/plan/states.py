@@ -15,11 +15,11 @@ from functools import cached_property
 from math import prod
 
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.states import states_chunk, states_work
+from tensornet_attn.cost.states import states_chunk, states_work, with_rows
 from tensornet_attn.graph.attention import Reader, ScoreTerm, readers_of
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.model import Contraction, Graph, Step, Tensor, Term, Use
-from tensornet_attn.graph.recurrence import ONES, Recurrence, cumulative, sums
+from tensornet_attn.graph.recurrence import ONES, Recurrence, cumulative, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE, Arith, times
 from tensornet_attn.plan.figures import counted
 from tensornet_attn.plan.implementation import Context, Cost, Lowered, OfBoxes, Rewriting, kernel
@@ -82,6 +82,10 @@ class States(OfBoxes["Mixed"]):
         over = " and ".join(f"'{leg}'" for leg in parts.mixed)
         description = f"the keys are summed first, then mixed over {over} and read by queries{how}; {DENSE}"
         return Lowered(made, {f"{form.read.box.name}.read": f"{self.name}: {description}"})
+
+    def in_cpp(self, graph: Graph, step: Step) -> bool:
+        form = recurrence_of(step)
+        return form.one_product and not form.causal(graph) and with_rows(graph, step) is not None
 
 
 STATES = States()

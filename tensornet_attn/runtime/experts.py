@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import top_indices
-from tensornet_attn.runtime.operations import eager, one_by_one, operation
+from tensornet_attn.runtime.operations import differentiable, gradients_twice, one_by_one, operation
 from tensornet_attn.runtime.products import product_dtype
 
 # what the calls for a head, and for each of its experts, cost on a CPU, as multiply-adds
@@ -169,9 +169,6 @@ def routed_autograd(ctx, gradient):
     return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
 
 
-routed.register_autograd(routed_autograd, setup_context=routed_save)
-
-
 def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, heads: int, slots: int) -> Tensor:
     """`routed` as plain code that computes all experts; it has derivatives of every order."""
     every = torch.einsum("thkc,heco->thkeo", x.expand(-1, len(weight), -1, -1), weight)
@@ -186,13 +183,10 @@ def routed_twice(ctx, *seconds):
     gradient, x, weight, gates, chosen = ctx.saved_tensors
     known = chosen.new_ones(chosen.shape, dtype=x.dtype) if gates is None else gates
 
-    def again(gradient, *operands):
-        def plain(*some):
-            return routed_of_all(*some, chosen, *gradient.shape[1:3])
+    def plain(*some):
+        return routed_of_all(*some, chosen, *gradient.shape[1:3])
 
-        return torch.func.vjp(plain, *operands)[1](gradient)
-
-    found = torch.func.vjp(again, gradient, x, weight, known)[1](seconds)
+    found = gradients_twice(plain, seconds, gradient, x, weight, known)
     return *found[:3], None if gates is None else found[3], None, None
 
 
@@ -201,13 +195,8 @@ def routed_keep_all(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:5])
 
 
-routed_gradients.register_autograd(routed_twice, setup_context=routed_keep_all)
-
-
-Routed = eager(routed, routed_save, routed_autograd)
-RoutedGradients = eager(routed_gradients, routed_keep_all, routed_twice)
-routed.register_vmap(one_by_one(routed))
-routed_gradients.register_vmap(one_by_one(routed_gradients))
+Routed = differentiable(routed, routed_save, routed_autograd, one_by_one)
+RoutedGradients = differentiable(routed_gradients, routed_keep_all, routed_twice, one_by_one)
 
 
 def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:

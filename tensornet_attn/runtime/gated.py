@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.fading import faded_gradients, faded_products
-from tensornet_attn.runtime.operations import applied, batch_first, eager, operation
+from tensornet_attn.runtime.operations import applied, batch_first, differentiable, eager, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.scan import chunks_of, from_chunks, held_before, in_chunks, one_at_a_time
 
@@ -366,8 +366,6 @@ def gated_second_backward(ctx, *g):
     return *(next(found) if i in trained else None for i in range(len(operands))), None, None
 
 
-gated_reads.register_autograd(gated_autograd, setup_context=gated_keep)
-gated_reads.register_vmap(batch_first(gated_reads))
 gated_gradients.register_vmap(batch_first(gated_gradients))
-GatedReads = eager(gated_reads, gated_keep, gated_autograd)
+GatedReads = differentiable(gated_reads, gated_keep, gated_autograd, batch_first)
 GatedGradients = eager(gated_gradients, gated_keep, gated_second_backward)

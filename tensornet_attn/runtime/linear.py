@@ -24,6 +24,7 @@ def linear_attention(
     causal: bool = False,
     chunk: int = 64,
     maps: tuple | None = None,
+    cpp=None,
 ) -> Tensor:
     """Scores, divided by (row sum + eps) if `normalize`, times values: v [..., m, e] -> [..., n, e].
 
@@ -31,11 +32,11 @@ def linear_attention(
     with core [..., g, h], the features are g concatenated groups and the values h concatenated heads: the scores of
     head h are the sum over g of core[g, h] times those of group g. `batch` and `heads` count dimensions before the
     sequence. With a `mask`, which may hide any pair, the scores are materialised. `maps`: functions to apply to the q
-    and the k of the only term, or None.
+    and the k of the only term, or None. `cpp`: a `LinearCpp` for the only term.
     """
     if not causal and len(terms) == 1 and len(terms[0]) == 2:
         kernel = (*terms[0], *(maps or (None, None)), eps if normalize else None)
-        found = in_tiles([kernel], v, mask, key_mask, batch, heads)
+        found = in_tiles([kernel], v, mask, key_mask, batch, heads, cpp)
         if found is not None:
             return found
     if maps is not None:
@@ -53,9 +54,10 @@ def linear_attentions(
     key_mask: Tensor | None = None,
     batch: int = 0,
     heads: int = 0,
+    cpp=None,
 ) -> Tensor:
     """The sum of `linear_attention` by kernels (q, k, map of q, map of k, eps), where eps None means not normalized."""
-    found = in_tiles(kernels, v, mask, key_mask, batch, heads)
+    found = in_tiles(kernels, v, mask, key_mask, batch, heads, cpp)
     if found is not None:
         return found
     given = (mask, key_mask, batch, heads)
@@ -64,14 +66,14 @@ def linear_attentions(
 
 
 def in_tiles(
-    kernels: list[tuple], v: Tensor, mask: Tensor | None, key_mask: Tensor | None, batch: int, heads: int
+    kernels: list[tuple], v: Tensor, mask: Tensor | None, key_mask: Tensor | None, batch: int, heads: int, cpp
 ) -> Tensor | None:
     """`linear_attentions` by `tiled_linear`; None if that does not take the operands."""
     seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
     sides = [side for kernel in kernels for side in kernel[:2]]
-    if mask is not None or not tiled_takes(seen, *sides, v):
+    if mask is not None or not tiled_takes(seen, *sides, v, cpp=cpp):
         return None
-    return tiled_linear(kernels, seen, batch, v)
+    return tiled_linear(kernels, seen, batch, v, cpp)
 
 
 def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:
@@ -238,15 +240,6 @@ def dense_linear(
     keep, _ = visible(own, mask, key_mask, batch, heads + bool(cores))
     maps = normalized(scores, keep, eps) if normalize else kept(scores, keep)
     return scores_read(maps, v, cores[0] if cores else None)
-
-
-def heads_ordered(mask: Tensor | None, batch: int, order: tuple[int, ...], mixed: int) -> Tensor | None:
-    """Orders the other legs of a mask and flattens the last `mixed` of them: [batch..., heads..., n, m]."""
-    if mask is None or mask.ndim <= batch + 2:
-        return mask
-    last = len(order) + 2
-    mask = mask.movedim(tuple(i - last for i in order), tuple(range(-last, -2)))
-    return mask.flatten(-2 - mixed, -3) if mixed > 1 else mask
 
 
 def cumulative_sums(

@@ -11,6 +11,11 @@ def causal_mask(n: int, m: int, device: torch.device | None = None) -> Tensor:
     return distance(n, m, device) >= 0
 
 
+def up_to(m: int, longest: int) -> bool:
+    """Whether there are at most so many keys; False in traced code, which is for all lengths."""
+    return not torch.compiler.is_compiling() and not torch.jit.is_tracing() and m <= longest
+
+
 def band_mask(n: int, m: int, width: int, device: torch.device | None = None) -> Tensor:
     """True within `width` positions on either side: [n, m]."""
     return distance(n, m, device).abs() <= width
@@ -72,13 +77,14 @@ def visible(
     return keep if key_mask is None else both(keep, key_keep(key_mask, others, query)), bias
 
 
-def heads_together(mask: Tensor | None, batch: int, order: tuple[int, ...]) -> Tensor | None:
-    """A mask with several other legs, which are ordered and flattened: [batch..., heads, n, m]."""
+def heads_together(mask: Tensor | None, batch: int, order: tuple[int, ...], mixed: int | None = None) -> Tensor | None:
+    """Orders the other legs of a mask and flattens the last `mixed`, or all: [batch..., heads..., n, m]."""
     if mask is None or mask.ndim <= batch + 2:
         return mask
     last = len(order) + 2
     mask = mask.movedim(tuple(i - last for i in order), tuple(range(-last, -2)))
-    return mask.flatten(-last, -3)
+    mixed = len(order) if mixed is None else mixed
+    return mask.flatten(-2 - mixed, -3) if mixed > 1 else mask
 
 
 def mask_along(mask: Tensor | None, batch: int, order: tuple[int | None, ...]) -> Tensor | None:

@@ -64,6 +64,15 @@ def plain_gradients(function, operands, wanted, *gradients) -> list:
     return [made[sum(wanted[:i])] if one else None for i, one in enumerate(wanted)]
 
 
+def gradients_twice(plain, seconds, gradient, *operands):
+    """The gradients of `gradient` and the operands of `plain`, from those of the gradients of its operands."""
+
+    def gradients(gradient, *operands):
+        return torch.func.vjp(plain, *operands)[1](gradient)
+
+    return torch.func.vjp(gradients, gradient, *operands)[1](seconds)
+
+
 def applied(function, *given):
     """`function.apply(*given)`; directly if nothing is transformed: torch's own inspects a signature at each call."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
@@ -108,6 +117,13 @@ def batch_first(op):
         return found, 0 if isinstance(found, torch.Tensor) else (0,) * len(found)
 
     return mapped
+
+
+def differentiable(op, keep, backward, mapped):
+    """Gives an operation its backward and its vmap rule, made by `mapped`; returns its Function for eager mode."""
+    op.register_autograd(backward, setup_context=keep)
+    op.register_vmap(mapped(op))
+    return eager(op, keep, backward)
 
 
 def eager(op, keep, backward):

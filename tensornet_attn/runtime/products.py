@@ -93,10 +93,9 @@ def autocast_dtype(x: Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
-def product_dtype(x: Tensor, dtype: torch.dtype | None = None) -> torch.dtype:
-    """The dtype in which a product takes x, or operands of `dtype`: the own dtype, or that of autocast."""
-    dtype = dtype or x.dtype
-    return dtype if dtype == torch.float64 else autocast_dtype(x) or dtype
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which a product takes x: its own, or that of autocast."""
+    return x.dtype if x.dtype == torch.float64 else autocast_dtype(x) or x.dtype
 
 
 def exact_products(x: Tensor) -> torch.autocast:

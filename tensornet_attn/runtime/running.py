@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
-from tensornet_attn.runtime.operations import applied, batch_first, eager, operation
+from tensornet_attn.runtime.operations import applied, batch_first, differentiable, operation
 
 
 def scan_sums(x: Tensor, decay: Tensor, dims: int, past: Tensor | None, key_mask: Tensor | None, n: int) -> Tensor:
@@ -125,6 +125,4 @@ def faded_autograd(ctx, g):
     return g_x, (later * before * exp(decay)).sum_to_size(decay.shape), None, None
 
 
-faded_sums.register_autograd(faded_autograd, setup_context=faded_keep)
-faded_sums.register_vmap(batch_first(faded_sums))
-FadedSums = eager(faded_sums, faded_keep, faded_autograd)
+FadedSums = differentiable(faded_sums, faded_keep, faded_autograd, batch_first)

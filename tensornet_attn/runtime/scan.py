@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import divided
-from tensornet_attn.runtime.operations import applied, batch_first, eager, operation
+from tensornet_attn.runtime.operations import applied, batch_first, differentiable, eager, operation
 from tensornet_attn.runtime.products import exact_products
 
 
@@ -273,8 +273,6 @@ def delta_second_backward(ctx, *g):
         return *torch.func.vjp(lambda *x: gradients_by_chunks(*x, first, ctx.chunk), *operands)[1](g), None, None
 
 
-delta_reads.register_autograd(delta_autograd, setup_context=delta_keep)
-delta_reads.register_vmap(batch_first(delta_reads))
 delta_gradients.register_vmap(batch_first(delta_gradients))
-DeltaReads = eager(delta_reads, delta_keep, delta_autograd)
+DeltaReads = differentiable(delta_reads, delta_keep, delta_autograd, batch_first)
 DeltaGradients = eager(delta_gradients, delta_keep, delta_second_backward)

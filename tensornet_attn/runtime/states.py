@@ -53,15 +53,17 @@ def mixed_states_and_blockwise(
     chunk: int = 32,
     added: tuple[Tensor | None, Tensor | None] = (None, None),
     maps: tuple = (None, None),
+    cpp=None,
 ) -> tuple[Tensor, Tensor]:
     """`mixed_states` with v, and without v as [..., h, n]; both read one state, and scores are computed once.
 
-    `added`: what is added to each of the two states. `maps`: as for `mixed_states`.
+    `added`: what is added to each of the two states. `maps`: as for `mixed_states`. `cpp`: a `LinearCpp`.
     """
     seen = None if key_mask is None else key_keep(key_mask, 1, query=False)[..., None]
-    if mask is None and not causal and states_in_tiles(q, k, v, seen):
-        states = tiled_states(maps[1], k, v, seen)
-        read, rows = tiled_reads(maps[0], q, *(mixed_heads(mix, *each) for each in zip(states, added, strict=True)))
+    if mask is None and not causal and states_in_tiles(q, k, v, seen, cpp):
+        states = tiled_states((maps[1], cpp), k, v, seen)
+        states = [mixed_heads(mix, *each) for each in zip(states, added, strict=True)]
+        read, rows = tiled_reads((maps[0], cpp), q, *states)
         return read, rows.squeeze(-1)
     q, k = mapped_sides(maps, q, k)
     if mask is not None or causal:
@@ -75,9 +77,11 @@ def mixed_states_and_blockwise(
     return read, rows.squeeze(-1)
 
 
-def states_in_tiles(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
+def states_in_tiles(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, cpp) -> bool:
     """Whether `tiled_states` and `tiled_reads` take a call: of a size that pays, with equal batches."""
-    takes = tiled_takes(None, q) and tiled_takes(seen, k, v)  # before sizes, which are unknown in traced code
+    takes = tiled_takes(None, q, cpp=cpp) and tiled_takes(
+        seen, k, v, cpp=cpp
+    )  # before sizes, which are unknown in traced code
     return takes and q.shape[:-3] == k.shape[:-3] and q.dtype == k.dtype
 
 

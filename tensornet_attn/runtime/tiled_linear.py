@@ -19,12 +19,12 @@ LINEAR_LEAST = 1 << 17  # elements of values up to which plain operations are fa
 LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
 
 
-def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
+def tiled_takes(seen: Tensor | None, *given: Tensor, cpp=None) -> bool:
     """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, and nothing watches them.
 
-    The last operand has more than LINEAR_LEAST elements.
+    Without C++ the last operand has more than LINEAR_LEAST elements.
     """
-    if torch.compiler.is_compiling() or given[-1].numel() <= LINEAR_LEAST:
+    if torch.compiler.is_compiling() or (given[-1].numel() <= LINEAR_LEAST and cpp is None):
         return False
     first = given[0]
     wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
@@ -37,38 +37,40 @@ def tiled_takes(seen: Tensor | None, *given: Tensor) -> bool:
     return is_plain((seen, *given))
 
 
-def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor) -> Tensor:
+def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tensor, cpp=None) -> Tensor:
     """The sum over kernels (q [..., n, d], k [..., m, d], map of q, map of k, eps) of what they read of v [..., m, e].
 
-    `seen`: the visible keys, [..., m, 1]. `batch`: the number of dimensions before the heads.
+    `seen`: the visible keys, [..., m, 1]. `batch`: the number of dimensions before the heads. `cpp`: the C++ of the
+    kernels, a `LinearCpp`, if there is one.
     """
     lead = v.shape[:-2]
     seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), batch)
     queries, keys = ({id(side): side for side in some} for some in list(zip(*kernels, strict=True))[:2])
     sides, of_q, of_k = [*queries.values(), *keys.values()], [*queries], [*keys]
     plan = tuple((of_q.index(id(q)), len(of_q) + of_k.index(id(k)), *rest) for q, k, *rest in kernels)
-    given = [heads_apart(x, batch) for x in (*sides, v)]
+    given = [heads_apart(x, batch, cpp) for x in (*sides, v)]
     if asks_gradients(*given):
-        found = TiledLinear.apply(plan, seen, *given)
+        found = TiledLinear.apply(plan, seen, cpp, *given)
     else:
-        found, _ = tiled_forward(plan, seen, given)
+        found, _ = tiled_forward(plan, seen, cpp, given)
     return found.view(*lead, *found.shape[-2:])
 
 
-def heads_apart(x: Tensor, batch: int) -> Tensor:
-    """[batch..., heads..., rows, columns] as [batch, heads, rows, columns]."""
+def heads_apart(x: Tensor, batch: int, cpp=None) -> Tensor:
+    """[batch..., heads..., rows, columns] as [batch, heads, rows, columns], as the C++ takes it if there is one."""
     lead = x.shape[:-2]
-    return x.reshape(math.prod(lead[:batch]), math.prod(lead[batch:]), *x.shape[-2:])
+    x = x.reshape(math.prod(lead[:batch]), math.prod(lead[batch:]), *x.shape[-2:])
+    return x if cpp is None else cpp.laid(x)
 
 
 class TiledLinear(torch.autograd.Function):
     """`tiled_forward` with a backward that computes features again."""
 
     @staticmethod
-    def forward(ctx, kernels, seen, *given):
+    def forward(ctx, kernels, seen, cpp, *given):
         """Saves the operands; and of each kernel the state of a head and the reciprocals of row sums."""
-        found, kept = tiled_forward(kernels, seen, given)
-        ctx.kernels, ctx.count = kernels, len(given)
+        found, kept = tiled_forward(kernels, seen, cpp, given)
+        ctx.kernels, ctx.count, ctx.cpp = kernels, len(given), cpp
         ctx.save_for_backward(seen, *given, *kept)
         return found
 
@@ -76,10 +78,12 @@ class TiledLinear(torch.autograd.Function):
     def backward(ctx, g):
         """The gradients of the operands; plain operations if they are differentiated in turn, or batched."""
         seen, *rest = ctx.saved_tensors
-        given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[2:]
+        given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[3:]
         if torch.is_grad_enabled() or not is_plain((g,)):
-            return None, None, *plain_gradients(lambda *own: untiled_reads(ctx.kernels, seen, own), given, wanted, g)
-        return None, None, *tiled_backward(ctx.kernels, seen, g, given, kept, wanted)
+            found = plain_gradients(lambda *own: untiled_reads(ctx.kernels, seen, own), given, wanted, g)
+        else:
+            found = tiled_backward(ctx.kernels, seen, ctx.cpp, g, given, kept, wanted)
+        return None, None, None, *found
 
 
 def untiled_reads(kernels: tuple, seen: Tensor | None, given) -> Tensor:
@@ -102,9 +106,13 @@ def row_shares(rows: Tensor, eps: float) -> Tensor:
     return torch.where(nothing, float("inf"), rows).reciprocal()
 
 
-def tiled_forward(kernels: tuple, seen: Tensor | None, given) -> tuple[Tensor, list[Tensor]]:
+def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, given) -> tuple[Tensor, list[Tensor]]:
     """The result, with the heads of a row side by side, and of each kernel S, z and 1 / (phi(q) z + eps)."""
     *sides, v = given
+    if cpp is not None and cpp.takes(v):
+        states, totals = cpp.sums(kernel_sides(kernels, sides, 1), v, seen)
+        out, rows = cpp.reads(kernel_sides(kernels, sides, 0), states, totals, [kernel[4] for kernel in kernels])
+        return out, [*states, *totals, *rows]
     (batch, heads, _, e), n = v.shape, sides[kernels[0][0]].shape[2]
     out = v.new_empty(batch, n, heads, e).transpose(1, 2)
     widths = [sides[at_k].shape[3] for _, at_k, *_ in kernels]
@@ -129,10 +137,15 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, given) -> tuple[Tensor, l
     return out, [*states, *totals, *rows]
 
 
-def tiled_backward(kernels: tuple, seen: Tensor | None, g: Tensor, given, kept, wanted) -> list[Tensor | None]:
+def tiled_backward(kernels: tuple, seen: Tensor | None, cpp, g: Tensor, given, kept, wanted) -> list[Tensor | None]:
     """The gradients of the `wanted` operands."""
     *sides, v = given
     states, totals, rows = (kept[i : i + len(kernels)] for i in range(0, len(kept), len(kernels)))
+    if cpp is not None and cpp.takes(v):
+        eps, queries = [kernel[4] for kernel in kernels], kernel_sides(kernels, sides, 0)
+        of_q, *d_sums = cpp.read_gradients(queries, g, states, totals, rows, eps)
+        found = [*of_q, *cpp.sum_gradients(kernel_sides(kernels, sides, 1), v, seen, *d_sums)]
+        return [x if need else None for x, need in zip(found, wanted, strict=True)]
     found = [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in given]
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
     by_rows = [*kernel_sides(kernels, sides, 0), *kernel_sides(kernels, found, 0), *rows]

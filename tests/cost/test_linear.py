@@ -52,7 +52,7 @@ def test_formulas(name: str, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_multiply_adds_are_those_that_torch_counts(name: str, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without tiles, which sum rows without a product."""
-    monkeypatch.setattr(linear, "tiled_takes", lambda *given: False)
+    monkeypatch.setattr(linear, "tiled_takes", lambda *given, **options: False)
     monkeypatch.setattr(linear, "SMALL_CALL", 0)
     scene = scene_of(name, causal, 256)
     module = ta.compile(ta.load(name, SMALL[name]), causal=causal)

@@ -53,7 +53,7 @@ def test_one_head_is_a_dimension_of_its_own() -> None:
 def test_several_heads_are_one_dimension_and_a_mask_follows() -> None:
     lines = call(BANDED["shared keys"])
     assert lines[1] == "q = Q.flatten(-3, -2)  # ... n (g h) d"
-    assert "heads_together(mask, max(x.ndim, z.ndim) - 2, (0, 1))," in lines
+    assert "heads_together(mask, max(x.ndim, z.ndim) - 2, (0, 1))," in " ".join(lines)
     assert lines[-1] == ").unflatten(-2, (self.Wg.shape[1], self.Wg.shape[2]))  # ... n g h e"
 
 

@@ -42,7 +42,7 @@ def test_mixed_heads_and_a_bias() -> None:
 
 def test_a_mask_that_names_heads_follows_their_order() -> None:
     lines = forward_of(ta.emit_source(LINEAR["mixed into two legs"])).splitlines()
-    assert any("heads_ordered(mask, max(x.ndim, z.ndim) - 2, (0, 1,), 2)" in line for line in lines)
+    assert any("heads_together(mask, max(x.ndim, z.ndim) - 2, (0, 1,), 2)" in line for line in lines)
 
 
 def test_eps_and_keep_are_told() -> None:

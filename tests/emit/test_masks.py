@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.runtime import softmax
 from tests.random_call import F64
 
 DESIGN: dict[str, Any] = {
@@ -90,3 +93,21 @@ def test_inputs_of_different_numbers_of_legs_broadcast_their_batches() -> None:
         shapes = zip(batches, ((5, 32), (6,), (6, 32)), strict=True)
         inputs = [torch.randn(*batch, *legs, dtype=F64) for batch, legs in shapes]
         torch.testing.assert_close(module(*inputs, mask=mask), oracle(*inputs, mask=mask))
+
+
+@pytest.mark.parametrize(("mask", "longest"), [("window(3, 0)", 4), (["causal", "band(2)"], 3), ("window(3, 1)", 0)])
+def test_a_window_that_a_call_fits_into_is_causal_attention(mask: Any, longest: int) -> None:
+    diagram = {"A": {"softmax": "m", "mask": mask, "of": "x[n f] z[m f] -> n m"}, "y": "A[n m] z[m f] -> n f"}
+    module = ta.compile(DESIGN | {"diagram": diagram}, "torch", dtype=F64, n=4)
+    other = ta.reference(DESIGN | {"diagram": diagram}).double()
+    for n, m in ((1, 4), (2, 2), (3, 3), (4, 4), (2, 4), (5, 3), (5, 5), (6, 9)):
+        x, z = (torch.randn(2, rows, 4, dtype=F64, requires_grad=True) for rows in (n, m))
+        for key_mask in (None, torch.rand(2, m) < 0.7):
+            with patch.object(softmax, "fused_attention", wraps=softmax.fused_attention) as call:
+                y = module(x, z, key_mask=key_mask)
+            if key_mask is None and n == m > 1:
+                *_, mask_given, _, _, causal, _, _ = call.call_args.args
+                assert (mask_given is None) == causal == (m <= longest)
+            wanted = other(x, z, key_mask=key_mask)
+            torch.testing.assert_close(y, wanted)
+            torch.testing.assert_close(*(torch.autograd.grad(one.square().sum(), (x, z)) for one in (y, wanted)))

@@ -283,7 +283,7 @@ COMPILER = (
     ),
     Mutation(
         "emit/attention.py",
-        'options += ["causal=True"] if causal else []',
+        'options += [f"causal={causal}"] if causal != "False" else []',
         "options += []",
         "Fused attention of a causal design sees later keys.",
         (f"{PLAIN}[mhsa-True-torch]",),

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.graph.model import Graph
 from tensornet_attn.ops import MASKS, Mask, another_mask
 from tensornet_attn.plan.decoding import decoding_state
 from tensornet_attn.spec import json_schema
@@ -98,10 +97,9 @@ def test_editors_complete_them() -> None:
     assert {"late(4, 1)", "causal"} <= {*json_schema()["$defs"]["Softmax"]["properties"]["mask"]["examples"]}
 
 
-def test_the_text_form_is_read_back_and_equal_masks_have_one_hash() -> None:
+def test_the_text_form_names_it_and_equal_masks_have_one_hash() -> None:
     graph = ta.build(ta.Design(**DESIGN))
     assert "mask late(k)" in graph.to_text()
-    assert Graph.from_text(graph.to_text()) == graph
     assert ta.build(ta.Design(**design("late(k)"))).hash == ta.build(ta.Design(**design("late(2)"))).hash
     assert ta.build(ta.Design(**design("late(3)"))).hash != ta.build(ta.Design(**design("prefix(3)"))).hash
 

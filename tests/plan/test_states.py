@@ -124,7 +124,7 @@ def test_what_is_added_to_states_is_added_before_queries_read_them(name: str) ->
 
 def test_a_design_with_noise_in_its_states_reads_them_once() -> None:
     source = ta.emit_source("lfish", package=True)
-    assert "maps=(elu1, elu1), added=(E, E_2)" in " ".join(source.split())
+    assert "maps=(elu1, elu1), added=(KV_added, E)" in " ".join(source.split())
     assert "einsum" not in source
 
 

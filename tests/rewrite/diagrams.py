@@ -422,7 +422,6 @@ KINDS: dict[str, tuple[Callable[[Draw], Diagram], ...]] = {
     "features side by side": (by_side,),
     "state apart": (followed,),
     "duplicated scores": (shared_scores,),
-    "one projection": (plain, shared),
     "absorbed key": (plain, latent, core, mixture),
     "absorbed value": (plain, latent, mixed),
     "chain of projections": (latent, ranks),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ def values(
 
 def _value(run: Run, step: Step) -> Tensor:
     if isinstance(step.op, Kernel):
-        return (_joined if step.op.kind == "join" else _part)(run, step)
+        return _joined(run, step)
     if isinstance(step.op, Box) and step.op.kind == "softmax" and step.op.other is not None:
         return _joint(run, step, step.op)
     return contraction(run, step) if isinstance(step.op, Contraction) else box(run, step)
@@ -55,23 +54,6 @@ def _joined(run: Run, step: Step) -> Tensor:
         found.append(value.expand(*batch, *run.sizes((*shared, *own))).reshape(*batch, *run.sizes(shared), -1))
     most = torch.broadcast_shapes(*(value.shape[:-1] for value in found))
     return torch.cat([value.expand(*most, -1) for value in found], -1)
-
-
-def _part(run: Run, step: Step) -> Tensor:
-    """The part of a joint product that one weight gives."""
-    assert isinstance(step.op, Kernel)
-    (use,), (body,) = step.op.uses, step.op.body
-    joint = run.graph.step[use.name]
-    (x, wide) = joint.op.uses
-    weights = run.graph.step[wide.name].op.body  # type: ignore[union-attr]
-    widths = [prod(run.sizes(leg for leg in part.legs if leg not in x.legs)) for part in weights]
-    names = [part.op.uses[0].name for part in weights]
-    mine = next(own for own in body.op.uses if own.name in names)
-    place = names.index(mine.name)
-    kept = use.legs[:-1]
-    own = tuple(leg for leg in mine.legs if leg in body.legs)
-    value = run.values[joint.name].narrow(-1, sum(widths[:place]), widths[place]).unflatten(-1, run.sizes(own))
-    return aligned(value, (*kept, *own), body.legs)
 
 
 def results(

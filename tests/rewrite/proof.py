@@ -317,9 +317,7 @@ class _Run:
         return _Block(legs, {tuple(at[p][leg] for leg in legs): entries[p] for p in diagonal})
 
     def kernel(self, step: Step, kernel: Kernel) -> _Block:
-        """Weights side by side on one leg and parts of that; of any other kernel the steps that it does at once."""
-        if kernel.kind == "part":
-            return self.part(step, kernel)
+        """Features side by side on one leg; of any other kernel the steps that it does at once."""
         outside = dict(self.values)
         for part in kernel.body:
             self.values[part.name] = self.step(part)
@@ -345,22 +343,6 @@ class _Run:
         self.values[scores.name] = self.sum([Term(ONE, (op.query, op.key))], legs)
         self.values[weights.name] = self.box(Step(weights.name, box, legs), box)
         return self.sum([Term(ONE, (weights, op.value))], step.legs)
-
-    def part(self, step: Step, kernel: Kernel) -> _Block:
-        """What one of several weights side by side gives, of the product with all of them."""
-        (use,), (body,) = kernel.uses, kernel.body
-        x, wide = self.graph.step[use.name].op.uses
-        weights = self.graph.step[wide.name].op
-        assert isinstance(weights, Kernel)
-        columns = [(part, at) for part in weights.body for at in self.own_places(part.legs, x.legs)]
-        mine = next(own for own in body.op.uses if any(own.name == part.op.uses[0].name for part in weights.body))
-        legs = [leg for leg in mine.legs if leg in body.legs]
-        first = next(i for i, (part, _) in enumerate(columns) if part.op.uses[0].name == mine.name)
-        sizes, source, entries = [self.size(leg) for leg in legs], self.read(use), dict[Place, Value]()
-        for at in self.places(step.legs):
-            place = first + _flat([at[leg] for leg in legs], sizes)
-            entries[tuple(at.values())] = source.at({**at, use.legs[-1]: place})
-        return _Block(step.legs, entries)
 
     # Boxes
 

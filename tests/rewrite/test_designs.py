@@ -61,14 +61,10 @@ def test_mhsa_core_becomes_mhsa_and_keeps_its_weights_as_they_are_stored() -> No
     graph = build(ta.load("mhsa_core"))
     made, trace = simplified(graph)
     assert made.hash == build(ta.load("mhsa")).hash != graph.hash
-    assert Graph.from_text(made.to_text()) == made
     assert [t.name for t in made.tensors] == ["x", "memory", "Wq", "Wk", "Wv", "Wo"]
     assert all(made.shape_of(t.name) == graph.shape_of(t.name) for t in made.of_role("weight"))
     assert made.tensor["Wo"].stored == (("h", "d"), ("f",))
     assert gone(graph, trace) == {}
-    with pytest.raises(ta.DesignError) as error:
-        Graph.from_text(made.to_text().replace("stored (h d, f)", "stored (d h, f)"))
-    assert "the stored groups must be the legs of a weight, in order." in str(error.value)
 
 
 def simple_module(name: str) -> tuple[ta.CompiledDesign, ta.CompiledDesign]:

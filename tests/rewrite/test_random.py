@@ -64,14 +64,13 @@ def test_a_simple_diagram_is_the_diagram(seed: int) -> None:
     inputs, options = call.arguments()
     made, trace = simplified(graph)
     assert simplified(made) == (made, ())
-    assert Graph.from_text(made.to_text()) == made
     leaves = leaves_of(graph, inputs)
     if trace:
         same(output(made, call, leaves, options), output(graph, call, leaves, options))
 
 
 @pytest.mark.rotated
-@pytest.mark.parametrize("name", [group.name for group in CHOICES if group.name != "one projection"])
+@pytest.mark.parametrize("name", [group.name for group in CHOICES])
 @settings(max_examples=40, suppress_health_check=filtered)
 @given(seed=seeds)
 def test_a_choice_is_the_diagram(name: str, seed: int) -> None:

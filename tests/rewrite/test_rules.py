@@ -11,8 +11,6 @@ from torch import Tensor
 
 import tensornet_attn as ta
 from tensornet_attn.graph import Graph, build
-from tensornet_attn.graph.distance import POSITION
-from tensornet_attn.graph.model import Box, Kernel
 from tensornet_attn.nn.initial import initial
 from tensornet_attn.rewrite.engine import CAP, Rule, Trace, everywhere, rewritten
 from tensornet_attn.rewrite.table import RULES, SCORES
@@ -73,10 +71,6 @@ def test_a_rule_alone(name: str) -> None:
         assert run(made, RULES[name]) == (made, ())
         equal(graph, made, seed, n=seed % 4 + 1)
         assert prove(graph, made).proved
-        wide = any(isinstance(s.op, Kernel) or (isinstance(s.op, Box) and s.op.other) for s in made.steps)
-        placed = any(tensor.init == POSITION for tensor in made.tensors)
-        # what only the planner makes has no text that reads back
-        assert wide or placed or Graph.from_text(made.to_text()) == made
     assert fired >= DRAWS // 3
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime import maps, masks
-from tensornet_attn.runtime.linear import heads_ordered, linear_attention
+from tensornet_attn.runtime.linear import linear_attention
+from tensornet_attn.runtime.masks import heads_together
 
 CHUNK = 4
 G, H, D, E = 2, 3, 2, 3
@@ -129,12 +130,12 @@ def test_a_mask_at_run_time(causal: bool, operands: Any) -> None:
 
 def test_a_mask_that_names_heads_in_another_order() -> None:
     mask = torch.rand(7, 2, 3, 4, 5, 6) < 0.5
-    assert heads_ordered(None, 1, (1, 0), 0) is None
-    assert heads_ordered(mask[:, 0, 0, 0], 1, (1, 0), 2) is not None
-    ordered = heads_ordered(mask, 1, (2, 0, 1), 2)
+    assert heads_together(None, 1, (1, 0), 0) is None
+    assert heads_together(mask[:, 0, 0, 0], 1, (1, 0), 2) is not None
+    ordered = heads_together(mask, 1, (2, 0, 1), 2)
     assert ordered is not None
     assert torch.equal(ordered, mask.permute(0, 3, 1, 2, 4, 5).flatten(2, 3))
-    assert heads_ordered(mask, 1, (2, 0, 1), 1).shape == (7, 4, 2, 3, 5, 6)  # type: ignore[union-attr]
+    assert heads_together(mask, 1, (2, 0, 1), 1).shape == (7, 4, 2, 3, 5, 6)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("operands", [plain, mixed])

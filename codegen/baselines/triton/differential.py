@@ -28,18 +28,8 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    load_1d,
-    load_2d,
-    log_sum,
-    online,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    with_bias,
-    with_keys,
+    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
+    store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -94,25 +84,13 @@ class Differential(nn.Module):
 
         # A1.of, A1, O.of.p1: Triton kernels, recomputed in the backward
         O_of_1 = tiled(
-            O_of_1_tiles,
-            [Q1.transpose(-3, -2), K1.transpose(-3, -2), V.transpose(-3, -2)],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
-            [self.Wq1.shape[2] ** -0.5],
+            O_of_1_tiles, [Q1.transpose(-3, -2), K1.transpose(-3, -2), V.transpose(-3, -2)], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq1.shape[2] ** -0.5],
         )  # ... h n e
         # A2.of, A2, O.of.p2: Triton kernels, recomputed in the backward
         O_of_2 = tiled(
-            O_of_2_tiles,
-            [Q2.transpose(-3, -2), K2.transpose(-3, -2), V.transpose(-3, -2)],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
-            [self.Wq1.shape[2] ** -0.5],
+            O_of_2_tiles, [Q2.transpose(-3, -2), K2.transpose(-3, -2), V.transpose(-3, -2)], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq1.shape[2] ** -0.5],
         )  # ... h n e
 
         O_of = triton_weighted_total([O_of_1.transpose(-3, -2), O_of_2.transpose(-3, -2)], [None, A_A2])  # ... n h e
@@ -135,21 +113,17 @@ def O_of_1_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q1_tile = load_2d(Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size)  # n d
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K1_tile = load_2d(
             K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
@@ -194,8 +168,7 @@ def O_of_1_tiles_rows(
     A1_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K1_tile = load_2d(
             K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
@@ -244,8 +217,7 @@ def O_of_1_tiles_keys(
     V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q1_tile = load_2d(
             Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size
@@ -304,21 +276,17 @@ def O_of_2_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K2_tile = load_2d(
             K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
@@ -363,8 +331,7 @@ def O_of_2_tiles_rows(
     A2_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K2_tile = load_2d(
             K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
@@ -413,8 +380,7 @@ def O_of_2_tiles_keys(
     V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q2_tile = load_2d(
             Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size

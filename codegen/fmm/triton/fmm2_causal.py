@@ -30,19 +30,8 @@ from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    exp_of,
-    load_1d,
-    load_2d,
-    log_sum,
-    online,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    with_bias,
-    with_keys,
+    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
+    store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -90,14 +79,7 @@ class Fmm2Causal(nn.Module):
         k = K.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
-            [(q, k)],
-            v,
-            mask,
-            key_mask,
-            max(x.ndim, memory.ndim) - 2,
-            1,
-            causal=True,
-            chunk=64,
+            [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64,
             maps=(elu1_map, elu1_map),
         )  # ... h n d
 
@@ -106,27 +88,14 @@ class Fmm2Causal(nn.Module):
         k_2 = K.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m d
         o_2 = triton_linear_attention(
-            [(q_2, k_2)],
-            v_2,
-            mask,
-            key_mask,
-            max(x.ndim, memory.ndim) - 2,
-            1,
-            causal=True,
-            chunk=64,
+            [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64,
             maps=(elu1_neg_map, elu1_neg_map),
         )  # ... h n d
 
         # near.of, near, A.V.p1: Triton kernels, recomputed in the backward
         A_V_1 = tiled(
-            A_V_1_tiles,
-            [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
-            [self.Wq.shape[2] ** -0.5],
+            A_V_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
 
         A_V = triton_weighted_total(
@@ -149,22 +118,21 @@ def A_V_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    begin, end = tl.maximum(first + (m_end - n_end) - 4, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(
+        tl.maximum(first + (m_end - n_end) - 4, 0), tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block,
+        SPLIT,
+    )
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 5) | (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -211,8 +179,7 @@ def A_V_1_tiles_rows(
     ):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 5) | (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -263,8 +230,7 @@ def A_V_1_tiles_keys(
     ):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first + n_block > 5) | (start + m_end - n_end - first - m_block < -1)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d

@@ -25,27 +25,8 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import update_, xavier_
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    exp_of,
-    higher,
-    in_parts,
-    inverse_of,
-    load_1d,
-    load_2d,
-    log_add,
-    log_sum,
-    parts_of,
-    power,
-    scaled,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    sums_of_part,
-    where_visible,
-    with_bias,
-    with_keys,
+    allowed, dot_of, exp_of, higher, in_parts, in_sight, inverse_of, load_1d, load_2d, log_add, log_sum, parts_of,
+    power, result_of_part, scaled, share_of, softened, store_1d, store_2d, sums_of_part, where_visible, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -87,14 +68,8 @@ class MGKEm(nn.Module):
 
         # L.p1, L, S, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
-            y_1_tiles,
-            [Q.transpose(-3, -2), K.transpose(-4, -2), logprior, k2.transpose(-3, -1), V.transpose(-3, -2)],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
-            [self.Wq.shape[2] ** -0.5],
+            y_1_tiles, [Q.transpose(-3, -2), K.transpose(-4, -2), logprior, k2.transpose(-3, -1), V.transpose(-3, -2)],
+            n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
 
         y = projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
@@ -103,14 +78,8 @@ class MGKEm(nn.Module):
             with torch.no_grad():
                 # L.p1, L, responsibility, prior.of: Triton kernels, recomputed in the backward
                 prior_of = tiled(
-                    prior_of_tiles,
-                    [Q.transpose(-3, -2), K.transpose(-4, -2), logprior, k2.transpose(-3, -1)],
-                    n,
-                    m,
-                    (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-                    mask,
-                    key_mask,
-                    [self.Wq.shape[2] ** -0.5],
+                    prior_of_tiles, [Q.transpose(-3, -2), K.transpose(-4, -2), logprior, k2.transpose(-3, -1)], n, m,
+                    (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
                 )  # ... h r n
 
                 prior = prior_of.mean(-1)  # ... h r
@@ -132,9 +101,8 @@ def prior_of_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
     K_base = K + batch * K_step[0] + h_at * K_step[1]
     k2_base = k2 + batch * k2_step[0] + h_at * k2_step[1]
@@ -148,13 +116,10 @@ def prior_of_tiles_forward(
     logprior_value_2 = ()
     for r_2 in tl.static_range(2):
         logprior_value_2 += (tl.load(logprior_base + r_2 * logprior_step[2]).to(SUMS),)  # a number
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         spread_2 = tl.full((n_block, m_block), 1, SUMS)  # n m
         responsibility = tl.full((n_block, m_block), float("-inf"), SUMS)
@@ -230,8 +195,7 @@ def prior_of_tiles_rows(
         logprior_value_2 += (tl.load(logprior_base + r_2 * logprior_step[2]).to(SUMS),)  # a number
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile_2 = ()
         L_2 = ()
@@ -332,8 +296,7 @@ def prior_of_tiles_keys(
         k2_tile_2 += (load_1d(k2_base + r_2 * k2_step[2], m, k2_step[3], m_end).to(SUMS),)  # m
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         L_2 = ()
@@ -424,9 +387,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     logprior_base = logprior + batch * logprior_step[0] + h_at * logprior_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     K_base = K + batch * K_step[0] + h_at * K_step[1]
@@ -438,13 +400,10 @@ def y_1_tiles_forward(
     for r in tl.static_range(2):
         logprior_value += (tl.load(logprior_base + r * logprior_step[2]).to(SUMS),)  # a number
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
         A_scores_visible = ()
@@ -504,8 +463,7 @@ def y_1_tiles_rows(
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
@@ -574,8 +532,7 @@ def y_1_tiles_keys(
     V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m

@@ -22,22 +22,8 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    higher,
-    in_parts,
-    load_1d,
-    load_2d,
-    log_sum,
-    parts_of,
-    power,
-    scaled,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    with_bias,
-    with_keys,
+    allowed, dot_of, higher, in_parts, in_sight, load_1d, load_2d, log_sum, parts_of, power, result_of_part, scaled,
+    share_of, softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -77,14 +63,8 @@ class MGKMqa(nn.Module):
 
         # L.p1, L, S, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
-            y_1_tiles,
-            [Q.transpose(-3, -2), K.transpose(-3, -2), self.logpi, k2.transpose(-2, -1), V],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
-            [self.Wq.shape[2] ** -0.5],
+            y_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), self.logpi, k2.transpose(-2, -1), V], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
@@ -103,9 +83,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     logpi_base = logpi + batch * logpi_step[0] + h_at * logpi_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
@@ -115,13 +94,10 @@ def y_1_tiles_forward(
     for r in tl.static_range(2):
         logpi_value += (tl.load(logpi_base + r * logpi_step[2]).to(SUMS),)  # a number
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
         A_scores_visible = ()
@@ -178,8 +154,7 @@ def y_1_tiles_rows(
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
         V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, d, V_step[2], d_size)  # m d
@@ -250,8 +225,7 @@ def y_1_tiles_keys(
         V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, d, V_step[2], d_size)  # m d
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+            visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
             seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m

@@ -27,18 +27,8 @@ from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    load_1d,
-    load_2d,
-    log_sum,
-    online,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    with_bias,
-    with_keys,
+    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
+    store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -46,17 +36,8 @@ from tensornet_attn.runtime.triton.kernels.regions import tiled
 
 class DeepseekV3(nn.Module):
     def __init__(
-        self,
-        f: int = 512,
-        h: int = 8,
-        d: int = 64,
-        r: int = 32,
-        e: int = 64,
-        a: int = 128,
-        c: int = 256,
-        *,
-        device=None,
-        dtype=None,
+        self, f: int = 512, h: int = 8, d: int = 64, r: int = 32, e: int = 64, a: int = 128, c: int = 256, *,
+        device=None, dtype=None,
     ):
         super().__init__()
         new = {"device": device, "dtype": dtype}
@@ -109,14 +90,8 @@ class DeepseekV3(nn.Module):
 
         # A.of.p1, A.of.p2, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
-            y_1_tiles,
-            [Q.transpose(-3, -2), K.transpose(-3, -2), Qr.transpose(-3, -2), Kr, V.transpose(-3, -2)],
-            n,
-            m,
-            (*x.shape[:-2],),
-            mask,
-            key_mask,
-            [1 * (self.Wq.shape[2] + self.Wqr.shape[2]) ** -0.5],
+            y_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), Qr.transpose(-3, -2), Kr, V.transpose(-3, -2)], n, m,
+            (*x.shape[:-2],), mask, key_mask, [1 * (self.Wq.shape[2] + self.Wqr.shape[2]) ** -0.5],
         )  # ... h n e
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
@@ -138,23 +113,19 @@ def y_1_tiles_forward(
     d = tl.arange(0, d_wide)
     r = tl.arange(0, r_wide)
     e = tl.arange(0, e_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
     Qr_tile = load_2d(Qr + batch * Qr_step[0] + h_at * Qr_step[1], n, Qr_step[2], n_end, r, Qr_step[3], r_size)  # n r
-    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -206,8 +177,7 @@ def y_1_tiles_rows(
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -271,8 +241,7 @@ def y_1_tiles_keys(
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d

@@ -30,18 +30,8 @@ from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    load_1d,
-    load_2d,
-    log_sum,
-    online,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    with_bias,
-    with_keys,
+    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
+    store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -98,28 +88,16 @@ class Diffllama(nn.Module):
 
         # A1.of, A1, O.of.p1: Triton kernels, recomputed in the backward
         O_of_1 = tiled(
-            O_of_1_tiles,
-            [Q1.movedim(-4, -2), K1.transpose(-3, -2), V.transpose(-3, -2)],
-            n,
-            m,
-            (*x.shape[:-2],),
-            mask,
-            key_mask,
-            [self.Wq1.shape[3] ** -0.5],
+            O_of_1_tiles, [Q1.movedim(-4, -2), K1.transpose(-3, -2), V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask,
+            key_mask, [self.Wq1.shape[3] ** -0.5],
         )  # ... g j n e
 
         O_of_2 = weight * V  # ... m g e
 
         # A2.of, A2, O.of.p3: Triton kernels, recomputed in the backward
         O_of_3 = tiled(
-            O_of_3_tiles,
-            [Q2.movedim(-4, -2), K2.transpose(-3, -2), O_of_2.transpose(-3, -2)],
-            n,
-            m,
-            (*x.shape[:-2],),
-            mask,
-            key_mask,
-            [self.Wq1.shape[3] ** -0.5],
+            O_of_3_tiles, [Q2.movedim(-4, -2), K2.transpose(-3, -2), O_of_2.transpose(-3, -2)], n, m, (*x.shape[:-2],),
+            mask, key_mask, [self.Wq1.shape[3] ** -0.5],
         )  # ... g j n e
 
         O = rms_norm(O_of_1.movedim(-2, -4) - O_of_3.movedim(-2, -4), -1)  # ... n g j e
@@ -142,23 +120,19 @@ def O_of_1_tiles_forward(
     g_at, batch = batch % g_programs, batch // g_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     Q1_base = Q1 + batch * Q1_step[0] + g_at * Q1_step[1] + j_at * Q1_step[2]
     mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q1_tile = load_2d(Q1_base, n, Q1_step[3], n_end, d, Q1_step[4], d_size)  # n d
-    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         K1_tile = load_2d(
@@ -209,8 +183,7 @@ def O_of_1_tiles_rows(
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         K1_tile = load_2d(
@@ -265,8 +238,7 @@ def O_of_1_tiles_keys(
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
         Q1_tile = load_2d(Q1_base, n, Q1_step[3], n_end, d, Q1_step[4], d_size)  # n d
@@ -328,9 +300,8 @@ def O_of_3_tiles_forward(
     g_at, batch = batch % g_programs, batch // g_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     Q2_base = Q2 + batch * Q2_step[0] + g_at * Q2_step[1] + j_at * Q2_step[2]
     mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
     O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + g_at * O_of_p2_step[1]
@@ -338,14 +309,11 @@ def O_of_3_tiles_forward(
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q2_tile = load_2d(Q2_base, n, Q2_step[3], n_end, d, Q2_step[4], d_size)  # n d
-    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         K2_tile = load_2d(
@@ -397,8 +365,7 @@ def O_of_3_tiles_rows(
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         K2_tile = load_2d(
@@ -454,8 +421,7 @@ def O_of_3_tiles_keys(
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
         Q2_tile = load_2d(Q2_base, n, Q2_step[3], n_end, d, Q2_step[4], d_size)  # n d

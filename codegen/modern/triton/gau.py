@@ -25,13 +25,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    load_2d,
-    share_of,
-    store_2d,
-    where_visible,
-    with_keys,
+    allowed, dot_of, in_sight, load_2d, result_of_part, share_of, store_2d, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -91,18 +85,14 @@ def O_tiles_forward(
     batch = pair
     s = tl.arange(0, s_wide)
     e = tl.arange(0, e_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
+    out = result_of_part(out, out_part, SPLIT)
     mask_base = mask + batch * mask_step[0]
     acc = tl.zeros((n_block, e_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
         R_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -138,8 +128,7 @@ def O_tiles_rows(
     d = load_2d(gradient + batch * gradient_step[0], n, gradient_step[1], n_end, e, gradient_step[2], e_size)  # n e
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
         R_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -181,8 +170,7 @@ def O_tiles_keys(
     V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, e, V_step[2], e_size)  # m e
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
         R_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m

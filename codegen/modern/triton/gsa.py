@@ -33,16 +33,7 @@ from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    exp_of,
-    load_1d,
-    load_2d,
-    share_of,
-    store_1d,
-    store_2d,
-    where_visible,
-    with_keys,
+    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, result_of_part, share_of, store_1d, store_2d, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -118,22 +109,18 @@ def slots_tiles_forward(
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
+    out = result_of_part(out, out_part, SPLIT)
     c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
     c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
     acc = tl.zeros((n_block, d_wide), SUMS)
     c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
-    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
@@ -180,8 +167,7 @@ def slots_tiles_rows(
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
@@ -236,8 +222,7 @@ def slots_tiles_keys(
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
         c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
@@ -304,22 +289,18 @@ def values_tiles_forward(
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
+    out = result_of_part(out, out_part, SPLIT)
     c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
     c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
     acc = tl.zeros((n_block, d_wide), SUMS)
     c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
-    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
@@ -366,8 +347,7 @@ def values_tiles_rows(
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
@@ -422,8 +402,7 @@ def values_tiles_keys(
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
         c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n

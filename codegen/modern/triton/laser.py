@@ -24,18 +24,8 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    load_1d,
-    load_2d,
-    log_sum,
-    online,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    with_bias,
-    with_keys,
+    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
+    store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -75,14 +65,8 @@ class LASER(nn.Module):
 
         # A.of, A, mean.of: Triton kernels, recomputed in the backward
         mean_of = tiled(
-            mean_of_tiles,
-            [Q.transpose(-3, -2), K.transpose(-3, -2), E.transpose(-3, -2)],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
-            [self.Wq.shape[2] ** -0.5],
+            mean_of_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), E.transpose(-3, -2)], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
 
         mean = mean_of.clamp(1e-20, 1e+30)  # ... h n d
@@ -103,21 +87,17 @@ def mean_of_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -158,8 +138,7 @@ def mean_of_tiles_rows(
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -204,8 +183,7 @@ def mean_of_tiles_keys(
     E_tile = load_2d(E + batch * E_step[0] + h_at * E_step[1], m, E_step[2], m_end, d, E_step[3], d_size)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         A_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m

@@ -34,16 +34,7 @@ from tensornet_attn.runtime.linear import cumulative_sums
 from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    exp_of,
-    load_1d,
-    load_2d,
-    share_of,
-    store_1d,
-    store_2d,
-    where_visible,
-    with_keys,
+    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, result_of_part, share_of, store_1d, store_2d, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -135,8 +126,7 @@ def Y_1_tiles_forward(
     h_at, batch = pair % h_programs, pair // h_programs
     s = tl.arange(0, s_wide)
     d = tl.arange(0, d_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
+    out = result_of_part(out, out_part, SPLIT)
     c_2_base = c_2 + batch * c_2_step[0]
     mask_base = mask + batch * mask_step[0]
     acc = (tl.zeros((n_block, d_wide), SUMS),) * 2
@@ -144,14 +134,11 @@ def Y_1_tiles_forward(
     c_tile = ()
     for h in tl.static_range(2):
         c_tile += (load_1d(c + batch * c_step[0] + (h_at * 2 + h) * c_step[1], n, c_step[2], n_end).to(SUMS),)  # n
-    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         B_tile = load_2d(B + batch * B_step[0], m, B_step[1], m_end, s, B_step[2], s_size)  # m s
@@ -217,8 +204,7 @@ def Y_1_tiles_rows(
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         B_tile = load_2d(B + batch * B_step[0], m, B_step[1], m_end, s, B_step[2], s_size)  # m s
@@ -298,8 +284,7 @@ def Y_1_tiles_keys(
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
         C_tile = load_2d(C + batch * C_step[0], n, C_step[1], n_end, s, C_step[2], s_size)  # n s

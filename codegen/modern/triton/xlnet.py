@@ -23,20 +23,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    at_keys,
-    at_places,
-    dot_of,
-    load_1d,
-    load_2d,
-    log_sum,
-    online,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    with_bias,
-    with_keys,
+    allowed, at_keys, at_places, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of,
+    softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -85,19 +73,10 @@ class Xlnet(nn.Module):
         y_1 = tiled(
             y_1_tiles,
             [
-                Q.transpose(-3, -2),
-                K.transpose(-3, -2),
-                content_2,
-                Kr.transpose(-3, -2),
-                place_of_2,
+                Q.transpose(-3, -2), K.transpose(-3, -2), content_2, Kr.transpose(-3, -2), place_of_2,
                 V.transpose(-3, -2),
             ],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
-            [self.Wq.shape[2] ** -0.5],
+            n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
 
         return projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
@@ -117,9 +96,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
     place_of_p2_base = place_of_p2 + batch * place_of_p2_step[0] + h_at * place_of_p2_step[1]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
@@ -127,15 +105,12 @@ def y_1_tiles_forward(
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
     Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -189,8 +164,7 @@ def y_1_tiles_places(
     for start in range(tl.maximum(first, 0), tl.minimum(n_end, m_end + first), n_block):
         n = start + tl.arange(0, n_block)
         m = start - first + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | ((start - first) < 0) | (start + n_block > n_end) | (
             (start - first) + m_block > m_end
         )
@@ -257,8 +231,7 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -322,8 +295,7 @@ def y_1_tiles_keys(
         n = start + tl.arange(0, n_block)
         p = start - first + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m

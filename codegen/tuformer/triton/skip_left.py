@@ -19,20 +19,8 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    in_parts,
-    load_1d,
-    load_2d,
-    log_sum,
-    online,
-    parts_of,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    with_bias,
-    with_keys,
+    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, online, parts_of, result_of_part, share_of,
+    softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -74,13 +62,8 @@ class SkipLeft(nn.Module):
 
         # A.of.p2, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
-            y_1_tiles,
-            [A_of_1.transpose(-3, -2), K.transpose(-3, -2), self.C2, V.movedim(-3, -1)],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
+            y_1_tiles, [A_of_1.transpose(-3, -2), K.transpose(-3, -2), self.C2, V.movedim(-3, -1)], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask,
             [(self.Wq.shape[1] * self.C2.shape[1]) ** -0.5],
         )  # ... h d n
 
@@ -101,9 +84,8 @@ def y_1_tiles_forward(
     d_at, batch = pair % d_programs, pair // d_programs
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     C2_base = C2 + batch * C2_step[0]
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
     mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
@@ -115,13 +97,10 @@ def y_1_tiles_forward(
     for d in tl.static_range(2):
         C2_value += (tl.load(C2_base + (d_at * 2 + d) * C2_step[2]).to(SUMS),)  # a number
     A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
         A_scores_2 = dot_of(A_of_p1_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -193,8 +172,7 @@ def y_1_tiles_rows(
         A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
-            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+            visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
             A_scores_2 = dot_of(A_of_p1_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -264,8 +242,7 @@ def y_1_tiles_keys(
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+            visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
             A_scores_2 = dot_of(K_tile, tl.trans(A_of_p1_tile), DOT, SUMS)  # n m

@@ -19,20 +19,8 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    in_parts,
-    load_1d,
-    load_2d,
-    log_sum,
-    online,
-    parts_of,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    with_bias,
-    with_keys,
+    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, online, parts_of, result_of_part, share_of,
+    softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -80,13 +68,8 @@ class THSAKron(nn.Module):
 
         # A.of.p3, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
-            y_1_tiles,
-            [A_of_2.transpose(-3, -2), K.transpose(-3, -2), A_of_1.transpose(-4, -2), V.movedim(-3, -1)],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
+            y_1_tiles, [A_of_2.transpose(-3, -2), K.transpose(-3, -2), A_of_1.transpose(-4, -2), V.movedim(-3, -1)], n,
+            m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask,
             [(self.Wv.shape[1] * self.C2.shape[1]) ** -0.5],
         )  # ... h d n
 
@@ -108,9 +91,8 @@ def y_1_tiles_forward(
     d_at, batch = pair % d_programs, pair // d_programs
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     A_of_p2_base = A_of_p2 + batch * A_of_p2_step[0]
     A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + d_at * A_of_p1_step[4]
     mask_base = mask + batch * mask_step[0] + d_at * mask_step[2]
@@ -123,13 +105,10 @@ def y_1_tiles_forward(
         A_of_p2_tile += (
             load_2d(A_of_p2_base + g * A_of_p2_step[2], n, A_of_p2_step[3], n_end, e, A_of_p2_step[4], e_size),
         )  # n e
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         tl.debug_barrier()  # reload scalars per block instead of keeping them
         A_scores_3 = ()
@@ -209,8 +188,7 @@ def y_1_tiles_rows(
             A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
-            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+            visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile = ()
             A_scores_3 = ()
@@ -312,8 +290,7 @@ def y_1_tiles_keys(
             V_tile += (load_1d(V_base + (h_at * 8 + h) * V_step[1], m, V_step[3], m_end).to(SUMS),)  # m
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+            visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             A_of_p2_tile = ()
             A_scores = (tl.zeros((m_block, n_block), SUMS),) * 8

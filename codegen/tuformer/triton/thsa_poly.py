@@ -19,17 +19,8 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    dot_of,
-    inverse_of,
-    load_1d,
-    load_2d,
-    share_of,
-    store_1d,
-    store_2d,
-    sums_of_part,
+    allowed, dot_of, in_sight, inverse_of, load_1d, load_2d, result_of_part, share_of, store_1d, store_2d, sums_of_part,
     where_visible,
-    with_keys,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -68,13 +59,8 @@ class THSAPoly(nn.Module):
 
         # A.of.of.p1, A.of.of, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
-            y_1_tiles,
-            [self.C, Q, K, V.transpose(-2, -1)],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
+            y_1_tiles, [self.C, Q, K, V.transpose(-2, -1)], n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
+            mask, key_mask,
         )  # ... r n
 
         return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
@@ -93,22 +79,18 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block,), SUMS)
     C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
     A_scores_scores_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
-    begin, end = 0, m_end
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
         A_scores_scores = dot_of(A_scores_scores_1, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -152,8 +134,7 @@ def y_1_tiles_rows(
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
-            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+            visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
             A_scores_scores = dot_of(A_scores_scores_1, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -205,8 +186,7 @@ def y_1_tiles_keys(
         V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
-            in_bounds = (m < m_end)[:, None] & (n < n_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 1)
+            visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
             A_scores_scores = dot_of(A_scores_scores_1, tl.trans(Q_tile), DOT, SUMS)  # n m

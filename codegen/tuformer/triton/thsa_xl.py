@@ -23,20 +23,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed,
-    at_keys,
-    at_places,
-    dot_of,
-    load_1d,
-    load_2d,
-    log_sum,
-    online,
-    share_of,
-    softened,
-    store_1d,
-    store_2d,
-    with_bias,
-    with_keys,
+    allowed, at_keys, at_places, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of,
+    softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -90,14 +78,8 @@ class THSAXL(nn.Module):
         # content.p1, content.p2, content, place.of.p1, place.of.p2, place.of, place, A.of, A, y.p1: Triton kernels,
         # recomputed in the backward
         y_1 = tiled(
-            y_1_tiles,
-            [self.C, Q, K, content_4.transpose(-2, -1), Kr, place_of_4, V.transpose(-2, -1)],
-            n,
-            m,
-            (*joint_shape(x.shape[:-2], memory.shape[:-2]),),
-            mask,
-            key_mask,
-            [self.Wv.shape[1] ** -0.5],
+            y_1_tiles, [self.C, Q, K, content_4.transpose(-2, -1), Kr, place_of_4, V.transpose(-2, -1)], n, m,
+            (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wv.shape[1] ** -0.5],
         )  # ... r n
 
         return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f
@@ -117,9 +99,8 @@ def y_1_tiles_forward(
     n = first + tl.arange(0, n_block)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
-    if SPLIT:
-        out += tl.program_id(1).to(tl.int64) * out_part
-        lse += tl.program_id(1).to(tl.int64) * lse_part
+    out = result_of_part(out, out_part, SPLIT)
+    lse = result_of_part(lse, lse_part, SPLIT)
     content_p4_base = content_p4 + batch * content_p4_step[0] + r_at * content_p4_step[1]
     place_of_p4_base = place_of_p4 + batch * place_of_p4_step[0] + r_at * place_of_p4_step[1]
     mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
@@ -129,16 +110,13 @@ def y_1_tiles_forward(
     C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
     Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
     content_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
-    begin, end = 0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end)
-    if SPLIT:
-        begin, end = share_of(begin, end, m_block)
+    begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         p = first - start + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
@@ -199,8 +177,7 @@ def y_1_tiles_places(
         n = start + tl.arange(0, n_block)
         m = start - first + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-        visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | ((start - first) < 0) | (start + n_block > n_end) | (
             (start - first) + m_block > m_end
         )
@@ -277,8 +254,7 @@ def y_1_tiles_rows(
             p = first - start + m_end - m_block + tl.arange(0, p_block)
             p = tl.where(p < 0, p_end, p)
             distance = (n + (m_end - n_end))[:, None] - m[None, :]
-            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+            visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             edge |= (first + m_end - n_end - start - m_block < -1)
             K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
@@ -355,8 +331,7 @@ def y_1_tiles_keys(
             p = start - first + m_end - m_block + tl.arange(0, p_block)
             p = tl.where(p < 0, p_end, p)
             distance = (n + (m_end - n_end))[:, None] - m[None, :]
-            in_bounds = (n < n_end)[:, None] & (m < m_end)[None, :]
-            visible = with_keys(in_bounds, key_mask + batch * key_mask_step[0], m, key_mask_step[1], m_end, KEYS, 0)
+            visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             edge |= (start + m_end - n_end - first - m_block < -1)
             Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s

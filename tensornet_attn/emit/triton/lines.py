@@ -136,24 +136,18 @@ def source(
     begin, end = ("begin", "end") if parted else (bounds.begin, bounds.end)
     loop = [
         *bounds.before,
-        *(part_lines(text, bounds) if parted else []),
+        *([f"begin, end = share_of({bounds.begin}, {bounds.end}, {text.other}_block, SPLIT)"] if parted else []),
         f"for {'visited' if bounds.inside else 'start'} in range({begin}, {end}, {text.other}_block):",
         *(_INDENT + line for line in inside),
     ]
     tile = [*before, *sections[BEFORE], *loop, *sections[AFTER]]
     if text.looped:
         tile = [*sections[FIRST], *around(text, tile), *sections[LAST]]
-    places = [f"    {one} += tl.program_id(1).to(tl.int64) * {one}_part" for one in parted]
-    body = [f'"""{about}"""', *opening(text, last), *(["if SPLIT:", *places] if parted else []), *tile]
+    places = [f"{one} = result_of_part({one}, {one}_part, SPLIT)" for one in parted]
+    body = [f'"""{about}"""', *opening(text, last), *places, *tile]
     lines = [part for line in body for part in _indented(line)]
-    head = wrapped(f"def {name}({', '.join(parameters)}):", 0, packed=True)
+    head = wrapped(f"def {name}({', '.join(parameters)}):", 0)
     return "\n".join(["@triton.jit", *head, *lines])
-
-
-def part_lines(text: KernelText, bounds: Bounds) -> list[str]:
-    """The bounds of a program's part of the loop."""
-    shared = f"    begin, end = share_of(begin, end, {text.other}_block)"
-    return [f"begin, end = {bounds.begin}, {bounds.end}", "if SPLIT:", shared]
 
 
 def around(text: KernelText, lines: list[str]) -> list[str]:
@@ -211,11 +205,13 @@ def block_lines(text: KernelText) -> list[str]:
 def pair_lines(text: KernelText, inside: list[str]) -> list[str]:
     n, m = text.program.query, text.program.key
     distance = f"distance = {text.scope.along(n, f'({n} + ({m}_end - {n}_end))')} - {text.scope.along(m)}"
-    keys = f"key_mask + batch * key_mask_step[0], {m}, key_mask_step[1], {m}_end, KEYS, {1 - text.scope.pair.index(m)}"
+    in_bounds = " & ".join(text.scope.along(axis, f"({axis} < {axis}_end)") for axis in text.scope.pair)
+    sides = ", ".join(f"{axis}, {axis}_end" for axis in text.scope.pair)
+    keys = f"key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, {text.scope.pair.index(m)}"
     found = [
         *([distance] if any(re.search(r"\bdistance\b", line) for line in inside) else []),
-        f"in_bounds = {' & '.join(text.scope.along(axis, f'({axis} < {axis}_end)') for axis in text.scope.pair)}",
-        f"visible = with_keys(in_bounds, {keys})",
+        *([f"in_bounds = {in_bounds}"] if any("in_bounds" in line for line in inside) else []),
+        f"visible = in_sight({sides}, {keys})",
     ]
     found_edges = edges(text) if any("edge" in line for line in inside) else ()
     return found + [f"edge {'|' if i else ''}= {' | '.join(parts)}" for i, parts in enumerate(found_edges) if parts]
@@ -240,4 +236,4 @@ def edges(text: KernelText) -> Iterator[list[str]]:
 
 def _indented(line: str) -> list[str]:
     own = len(line) - len(line.lstrip(" "))
-    return [" " * (own + 4) + part for part in wrapped(line.lstrip(" "), own + 4, packed=True)]
+    return [" " * (own + 4) + part for part in wrapped(line.lstrip(" "), own + 4)]

@@ -68,19 +68,16 @@ class Region(RegionText):
 
 def source(region: Region, kind: str = "float") -> str:
     """The whole text for a type of numbers; the macros REAL and GEMM, if they are defined, choose another."""
-    queries, keys = region.block
-    own = {
-        "REAL": kind,
-        "GEMM": PRODUCTS[kind],
-        "QUERIES": queries,
-        "KEYS": keys,
-        "MASKS": region.looks,
-        "ROWS": region.drawn,
-    }
+    return headed(region.block, region.looks, region.drawn, kind) + region.text
+
+
+def headed(block: tuple[int, int] = BLOCKS[-1], masks: int = 1, rows: int = 1, kind: str = "float") -> str:
+    """The header for blocks of queries x keys; `masks`, `rows`: those that a worker combines or draws at a time."""
+    own = {"REAL": kind, "GEMM": PRODUCTS[kind], "QUERIES": block[0], "KEYS": block[1], "MASKS": masks, "ROWS": rows}
     text = HEADER
     for name, value in own.items():
         text = text.replace(f"@{name}@", str(value))
-    return text + region.text
+    return text
 
 
 def region_of(graph: Graph, step: Step) -> Region:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -100,8 +101,12 @@ def mapped(node: Node, parts: list[str]) -> str:
     template, letters = (own.triton, "xab") if node.op == "map" else (own.slope, "xydab")
     if not template:
         raise Unfit(f"C++ kernels have no map '{node.data[0]}'")
-    text = template.format(**dict(zip(letters, (f"({part})" for part in parts), strict=False)))
-    return f"({text.replace('tl.', 'tl::')})"
+    return f"({in_cpp(template).format(**dict(zip(letters, (f'({part})' for part in parts), strict=False)))})"
+
+
+def in_cpp(text: str) -> str:
+    """The Triton text of a map as C++: a decimal number has the type of the tile; as a double, it would widen it."""
+    return re.sub(r"(?<![\w.])(\d+\.\d+)", r"real(\1)", text.replace("tl.", "tl::"))
 
 
 def _number(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:

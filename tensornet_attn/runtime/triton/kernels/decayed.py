@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.decay import decay_attention, decayed_scores, faded
 from tensornet_attn.runtime.masks import causal_mask
-from tensornet_attn.runtime.operations import called, eager, operation
+from tensornet_attn.runtime.operations import called, differentiable, gradients_twice, operation
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear import linear_by_heads
 from tensornet_attn.runtime.triton.kernels.linear_chunks import (
@@ -128,15 +128,8 @@ def triton_decay_twice(ctx, *seconds):
     def plain(q, k, v, a, b):
         return decayed_scores(q, k, a, b, causal_mask(a.shape[-2], b.shape[-2], a.device)) @ v
 
-    def gradients(g, *operands):
-        return torch.func.vjp(plain, *operands)[1](g)
-
-    return torch.func.vjp(gradients, *ctx.saved_tensors)[1](seconds)
+    return gradients_twice(plain, seconds, *ctx.saved_tensors)
 
 
-triton_decay.register_autograd(triton_decay_autograd, setup_context=triton_decay_keep)
-triton_decay_gradients.register_autograd(triton_decay_twice, setup_context=triton_decay_keep)
-triton_decay.register_vmap(in_batch_dimension(triton_decay))
-triton_decay_gradients.register_vmap(in_batch_dimension(triton_decay_gradients))
-TritonDecay = eager(triton_decay, triton_decay_keep, triton_decay_autograd)
-TritonDecayGradients = eager(triton_decay_gradients, triton_decay_keep, triton_decay_twice)
+TritonDecay = differentiable(triton_decay, triton_decay_keep, triton_decay_autograd, in_batch_dimension)
+TritonDecayGradients = differentiable(triton_decay_gradients, triton_decay_keep, triton_decay_twice, in_batch_dimension)

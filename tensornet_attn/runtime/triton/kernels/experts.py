@@ -12,7 +12,7 @@ from tensornet_attn.runtime.experts import (
     routed_shape,
     routed_twice,
 )
-from tensornet_attn.runtime.operations import asks_gradients, eager, is_plain, one_by_one, operation
+from tensornet_attn.runtime.operations import asks_gradients, differentiable, is_plain, one_by_one, operation
 from tensornet_attn.runtime.products import product_dtype
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.choices import Choices, newly_sorted, sorted_choices
@@ -286,9 +286,5 @@ def triton_routed_autograd(ctx, gradient):
 
 triton_routed.register_fake(routed_shape)
 triton_routed_gradients.register_fake(routed_gradient_shapes)
-triton_routed.register_autograd(triton_routed_autograd, setup_context=routed_save)
-triton_routed_gradients.register_autograd(routed_twice, setup_context=routed_keep_all)
-triton_routed.register_vmap(one_by_one(triton_routed))
-triton_routed_gradients.register_vmap(one_by_one(triton_routed_gradients))
-TritonRouted = eager(triton_routed, routed_save, triton_routed_autograd)
-TritonRoutedGradients = eager(triton_routed_gradients, routed_keep_all, routed_twice)
+TritonRouted = differentiable(triton_routed, routed_save, triton_routed_autograd, one_by_one)
+TritonRoutedGradients = differentiable(triton_routed_gradients, routed_keep_all, routed_twice, one_by_one)

@@ -19,7 +19,7 @@ from tensornet_attn.runtime.gated import (
     gated_reads_shape,
     gated_second_backward,
 )
-from tensornet_attn.runtime.operations import batch_first, called, eager, operation
+from tensornet_attn.runtime.operations import batch_first, called, differentiable, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.gated_kernels import states_between
@@ -125,9 +125,5 @@ def triton_gated_autograd(ctx, g):
 
 triton_gated.register_fake(gated_reads_shape)
 triton_gated_gradients.register_fake(gated_gradients_shapes)
-triton_gated.register_autograd(triton_gated_autograd, setup_context=gated_keep)
-triton_gated_gradients.register_autograd(gated_second_backward, setup_context=gated_keep)
-triton_gated.register_vmap(batch_first(triton_gated))
-triton_gated_gradients.register_vmap(batch_first(triton_gated_gradients))
-TritonGated = eager(triton_gated, gated_keep, triton_gated_autograd)
-TritonGatedGradients = eager(triton_gated_gradients, gated_keep, gated_second_backward)
+TritonGated = differentiable(triton_gated, gated_keep, triton_gated_autograd, batch_first)
+TritonGatedGradients = differentiable(triton_gated_gradients, gated_keep, gated_second_backward, batch_first)

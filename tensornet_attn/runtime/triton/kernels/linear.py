@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.linear import linear_attention, seen_terms
 from tensornet_attn.runtime.masks import key_keep, run_time_mask, visible_and_bias
-from tensornet_attn.runtime.operations import called, eager, operation
+from tensornet_attn.runtime.operations import called, differentiable, gradients_twice, operation
 from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear_chunks import (
@@ -196,15 +196,10 @@ def triton_linear_twice(ctx, *seconds):
         k = k if seen is None else torch.where(seen[..., None], k, 0)
         return linear_attention([(q, k)], v, eps=eps, normalize=normalize, causal=causal)
 
-    def gradients(g, *operands):
-        return torch.func.vjp(plain, *operands)[1](g)
-
-    return *torch.func.vjp(gradients, *operands)[1](seconds), *[None] * 10
+    return *gradients_twice(plain, seconds, *operands), *[None] * 10
 
 
-triton_linear.register_autograd(triton_linear_autograd, setup_context=triton_linear_keep)
-triton_linear_gradients.register_autograd(triton_linear_twice, setup_context=triton_linear_keep_all)
-triton_linear.register_vmap(in_batch_dimension(triton_linear))
-triton_linear_gradients.register_vmap(in_batch_dimension(triton_linear_gradients))
-TritonLinear = eager(triton_linear, triton_linear_keep, triton_linear_autograd)
-TritonLinearGradients = eager(triton_linear_gradients, triton_linear_keep_all, triton_linear_twice)
+TritonLinear = differentiable(triton_linear, triton_linear_keep, triton_linear_autograd, in_batch_dimension)
+TritonLinearGradients = differentiable(
+    triton_linear_gradients, triton_linear_keep_all, triton_linear_twice, in_batch_dimension
+)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.maps import kept, normalized
 from tensornet_attn.runtime.masks import causal_mask
-from tensornet_attn.runtime.operations import called, eager, operation
+from tensornet_attn.runtime.operations import called, differentiable, gradients_twice, operation
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunked, row_sums_gradient, side_by_side
 from tensornet_attn.runtime.triton.kernels.masked_kernels import masked_reads
@@ -114,19 +114,12 @@ def triton_masked_linear_twice(ctx, *seconds):
         scores = q @ k.mT
         return (normalized(scores, keep, ctx.eps) if ctx.normalize else kept(scores, keep)) @ v
 
-    def gradients(g, *operands):
-        return torch.func.vjp(plain, *operands)[1](g)
-
-    return *torch.func.vjp(gradients, g, q, k, v)[1](seconds), *[None] * 6
+    return *gradients_twice(plain, seconds, g, q, k, v), *[None] * 6
 
 
-triton_masked_linear.register_autograd(triton_masked_linear_autograd, setup_context=triton_masked_linear_keep)
-triton_masked_linear_gradients.register_autograd(
-    triton_masked_linear_twice, setup_context=triton_masked_linear_keep_all
+TritonMaskedLinear = differentiable(
+    triton_masked_linear, triton_masked_linear_keep, triton_masked_linear_autograd, in_batch_dimension
 )
-triton_masked_linear.register_vmap(in_batch_dimension(triton_masked_linear))
-triton_masked_linear_gradients.register_vmap(in_batch_dimension(triton_masked_linear_gradients))
-TritonMaskedLinear = eager(triton_masked_linear, triton_masked_linear_keep, triton_masked_linear_autograd)
-TritonMaskedLinearGradients = eager(
-    triton_masked_linear_gradients, triton_masked_linear_keep_all, triton_masked_linear_twice
+TritonMaskedLinearGradients = differentiable(
+    triton_masked_linear_gradients, triton_masked_linear_keep_all, triton_masked_linear_twice, in_batch_dimension
 )

@@ -155,11 +155,21 @@ def own_sink(sink, SPLIT: tl.constexpr):
 
 
 @triton.jit
-def share_of(begin, end, block):
+def share_of(begin, end, block, SPLIT: tl.constexpr):
     """The bounds of the part of a loop that belongs to a program: whole blocks, about equally many for each."""
-    share = tl.cdiv(tl.cdiv(end - begin, block), tl.num_programs(1)) * block
-    first = begin + tl.program_id(1) * share
-    return first, tl.minimum(first + share, end)
+    if SPLIT:
+        share = tl.cdiv(tl.cdiv(end - begin, block), tl.num_programs(1)) * block
+        begin += tl.program_id(1) * share
+        end = tl.minimum(begin + share, end)
+    return begin, end
+
+
+@triton.jit
+def result_of_part(base, step, SPLIT: tl.constexpr):
+    """The place of a program's result, if several programs share the keys."""
+    if SPLIT:
+        base += tl.program_id(1).to(tl.int64) * step
+    return base
 
 
 @triton.jit
@@ -250,10 +260,14 @@ def with_bias(x, SCALE: tl.constexpr, base, i, i_step, i_end, j, j_step, j_end, 
 
 
 @triton.jit
-def with_keys(visible, base, m, step, end, KEYS: tl.constexpr, AXIS: tl.constexpr):
-    """Visibility combined with the key mask of the call; AXIS is the axis of the queries."""
+def in_sight(i, i_end, j, j_end, base, step, KEYS: tl.constexpr, AXIS: tl.constexpr):
+    """Whether pairs (i, j) exist and the key mask of the call, if any, shows the key; AXIS is the axis of the keys."""
+    visible = (i < i_end)[:, None] & (j < j_end)[None, :]
     if KEYS:
-        visible = visible & tl.expand_dims(load_1d(base, m, step, end) != 0, AXIS)
+        if AXIS == 0:
+            visible = visible & (load_1d(base, i, step, i_end) != 0)[:, None]
+        else:
+            visible = visible & (load_1d(base, j, step, j_end) != 0)[None, :]
     return visible
 
 

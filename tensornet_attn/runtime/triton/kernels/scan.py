@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import divided
-from tensornet_attn.runtime.operations import called, eager, operation
+from tensornet_attn.runtime.operations import called, differentiable, gradients_twice, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.scan import delta_operands, delta_rule
 from tensornet_attn.runtime.softmax import laid_out
@@ -250,16 +250,11 @@ def triton_delta_twice(ctx, *seconds):
     def plain(q, k, v, rate):
         return delta_rule(q, k, v, rate[..., 0], None, "read" if ctx.normalize else "none", ctx.eps)
 
-    def gradients(g, *operands):
-        return torch.func.vjp(plain, *operands)[1](g)
-
     with exact_products(seconds[0]):
-        return *torch.func.vjp(gradients, *ctx.saved_tensors)[1](seconds), None, None, None, None
+        return *gradients_twice(plain, seconds, *ctx.saved_tensors), None, None, None, None
 
 
-triton_delta.register_autograd(triton_delta_autograd, setup_context=triton_delta_keep)
-triton_delta_gradients.register_autograd(triton_delta_twice, setup_context=triton_delta_keep_all)
-triton_delta.register_vmap(in_batch_dimension(triton_delta))
-triton_delta_gradients.register_vmap(in_batch_dimension(triton_delta_gradients))
-TritonDelta = eager(triton_delta, triton_delta_keep, triton_delta_autograd)
-TritonDeltaGradients = eager(triton_delta_gradients, triton_delta_keep_all, triton_delta_twice)
+TritonDelta = differentiable(triton_delta, triton_delta_keep, triton_delta_autograd, in_batch_dimension)
+TritonDeltaGradients = differentiable(
+    triton_delta_gradients, triton_delta_keep_all, triton_delta_twice, in_batch_dimension
+)

@@ -1,0 +1,130 @@
+"""Linear attention and mixed states in C++ against all scores: values and gradients in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tensornet_attn as ta
+from tensornet_attn.ops import MAPS
+from tensornet_attn.runtime import cpp, linear_cpp, maps
+from tensornet_attn.runtime.linear import linear_attentions
+from tensornet_attn.runtime.states import mixed_states_and_blockwise
+from tensornet_attn.tiles.cpp.linear import linear_source
+from tests.runtime import test_tiled_states
+from tests.runtime.test_tiled_linear import drawn, plain, same
+
+pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
+
+THREE = [(maps.elu1, maps.elu1, 0.0), (maps.elu1_neg, None, 0.5), (torch.tanh, torch.exp, None)]
+CPP = linear_cpp.LinearCpp(
+    linear_source([(MAPS["elu1"], MAPS["elu1"]), (MAPS["elu1_neg"], None), (MAPS["tanh"], MAPS["exp"])])
+)
+ONE = linear_cpp.LinearCpp(linear_source([(MAPS["tanh"], MAPS["exp"])]))
+SHAPES = [(2, 3, 7, 5, 4, 3), (1, 1, 1, 1, 1, 1), (2, 2, 130, 300, 3, 16), (1, 5, 257, 3, 8, 8)]  # batch h n m d e
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The passes of the C++ that have run."""
+    run, found = linear_cpp.LinearCpp.run, list[int]()
+
+    def counted(self: Any, number: int, *rest: Any) -> None:
+        found.append(number)
+        run(self, number, *rest)
+
+    monkeypatch.setattr(linear_cpp.LinearCpp, "run", counted)
+    return found
+
+
+def called(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Tensor:
+    return linear_attentions([(q, k, *kernel) for kernel in THREE], v, None, keep, 1, 1, CPP)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_equals_all_scores(shape: Any, passes: list[int]) -> None:
+    torch.manual_seed(0)
+    given = drawn(*shape)
+    for keep in (None, torch.rand(shape[0], shape[3]) < 0.6):
+        same(called(*given, keep), plain(THREE, *given, keep), given)
+    assert passes == 2 * [0, 1, 2, 3]
+
+
+def test_operands_in_any_memory_order(passes: list[int]) -> None:
+    torch.manual_seed(0)
+    q, k = (torch.randn(2, 3, 4, rows, dtype=torch.float64, requires_grad=True) for rows in (7, 5))
+    v = torch.randn(2, 3, 1, 6, dtype=torch.float64, requires_grad=True)
+    other = [q.mT, k.mT, v.expand(2, 3, 5, 6)]
+    same(called(*other), plain(THREE, *other), [q, k, v])
+    assert passes == [0, 1, 2, 3]
+
+
+def test_hidden_keys_and_values_may_be_anything() -> None:
+    torch.manual_seed(0)
+    q, k, v = (x.detach() for x in drawn(2, 3, 4, 9, 4, 3))
+    keep = torch.rand(2, 9) < 0.5
+    there = keep[:, None, :, None]
+    found = []
+    for hidden in (0.0, float("nan"), float("inf")):
+        leaves = [q.clone().requires_grad_()]
+        leaves += [torch.where(there, x, hidden).requires_grad_() for x in (k, v)]
+        y = called(*leaves, keep)
+        found.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
+    assert not any(x.masked_select(~there).any() for x in found[1][2:])
+
+
+def test_more_threads_than_heads_take_torch(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    given = drawn(2, 3, 7, 5, 4, 3)
+    same(called(*given), plain(THREE, *given), given)
+    assert not passes
+
+
+def test_only_some_gradients_and_second_derivatives() -> None:
+    torch.manual_seed(0)
+    q, k, v = (x.detach() for x in drawn(1, 2, 3, 4, 2, 2))
+    v.requires_grad_()
+    pair = [torch.autograd.grad(y.square().sum(), [v]) for y in (called(q, k, v), plain(THREE, q, k, v))]
+    torch.testing.assert_close(*pair)
+    assert torch.autograd.gradgradcheck(called, [x.requires_grad_() for x in (q, k, v)])
+
+
+@pytest.mark.parametrize(("batch", "n", "m"), [((2,), 7, 9), ((2, 1), 130, 67)])
+def test_mixed_states(batch: tuple[int, ...], n: int, m: int, passes: list[int]) -> None:
+    torch.manual_seed(0)
+    given, own = test_tiled_states.drawn(batch, n, m), (torch.tanh, torch.exp)
+    for keep in (None, torch.rand(*batch, m) < 0.6):
+
+        def found(*x: Any, keep: Any = keep) -> Tensor:
+            added = x[4:] or (None, None)
+            both = mixed_states_and_blockwise(*x[:4], None, keep, x[0].ndim - 3, added=added, maps=own, cpp=ONE)
+            return torch.cat([both[0], both[1][..., None]], -1)
+
+        for count in (4, 6):
+            test_tiled_states.agree(
+                found, lambda *x, keep=keep: test_tiled_states.plain(own, *x, keep=keep), given[:count]
+            )
+    assert {*passes} == {0, 1, 2, 3}
+
+
+def test_a_design_runs_them_and_says_so(passes: list[int]) -> None:
+    torch.manual_seed(0)
+    design = ta.load("linear", legs={"f": 32, "h": 4})
+    made = ta.compile(design, "cpp", dtype=torch.float64)
+    assert [region.backend for region in made.plan.regions if region.name == "A.o"] == ["cpp"]
+    own: dict[str, Any] = {"__name__": "own"}
+    exec(compile(ta.emit_source(design, backend="cpp"), "own.py", "exec"), own)  # the file that needs only torch
+    others = [ta.reference(design).double(), own["Linear"]().double()]
+    for other in others:
+        other.load_state_dict(made.state_dict())
+    x = torch.randn(2, 20, 32, dtype=torch.float64, requires_grad=True)
+    key_mask = torch.rand(2, 20) < 0.7
+    found = [[y, *torch.autograd.grad(y.sum(), x)] for y in (run(x, key_mask=key_mask) for run in (made, *others))]
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
+    assert passes == [0, 1, 2, 3]
