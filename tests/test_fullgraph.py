@@ -186,7 +186,7 @@ def test_the_modes_that_are_compiled_make_every_call() -> None:
 def test_inductor(name: str, causal: bool | None) -> None:
     """With SLICE also over lengths."""
     torch._dynamo.reset()
-    dtype = torch.float64 if unsteady(name) else F32
+    dtype = F64 if unsteady(name) or name == "gla" else F32  # entries of its gradients cancel: 1e-4 of 350 is rounding
     module, compiled = made(name, causal, dtype=dtype), made(name, causal, "inductor", dtype)
     assert compiled.source == module.source
     for n in (16, 33) if (name, causal) in SLICE else (16,):
