@@ -28,7 +28,7 @@ test: $(VENV)/installed-test ## run the suite without slow tests and with a part
 	$(PYTEST) -m "not slow"
 	TRITON_INTERPRET=1 $(PYTEST) -m "not slow" tests/triton
 
-test-all: $(VENV)/installed-test ## run the whole suite: about three hours on 2 cores
+test-all: $(VENV)/installed-test ## run the whole suite: about two hours on 2 cores
 	$(PYTEST)
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 

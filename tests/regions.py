@@ -15,7 +15,6 @@ from tests.designs.cases import CASES, drawn, normal
 
 Mode = tuple[str, bool | None]  # a design and whether it is causal
 EACH: list[Mode] = [(name, causal) for name, case in CASES.items() for causal in case.causal]
-MASKED = [mode for mode in EACH if mode[1] is not None]  # those that have keys to mask
 SLICE: list[Mode] = [
     ("cross", True),  # a fused call, two inputs
     ("fmm2", True),  # a band and sums of keys
@@ -36,7 +35,16 @@ SLICE: list[Mode] = [
     ("olmo2", False),  # halves apart and together
     ("mingru", True),  # a scan
 ]
+# With these, every call that the source of a design makes, with its keywords, is made by one of them.
+ONE_WAY = "stick_breaking gemma2_local kernel_gfish t5 glfish mgk_hard linear2 head_gated cohere based minimax".split()
+CAUSAL = "band linear gla thsa_xl rg_lru skip_left mgk gated_deltanet comba gated_deltaproduct rwkv4".split()
+BOTH_WAYS = "alibi hard_glfish fmm3 lfish fmm_lra_release gpt_oss".split()
+WIDE: list[Mode] = [*SLICE, *((name, True) for name in CAUSAL + BOTH_WAYS), ("deepseek_moe", None)]
+WIDE += [(name, False) for name in [*ONE_WAY, *BOTH_WAYS, "hard_lfish"]]
+EVERY = list(dict.fromkeys([*WIDE, *((name, case.causal[-1]) for name, case in CASES.items())]))  # each in one way
 SHORT = [mode for mode in SLICE if mode[0] not in ("fmm2", "fish_simplex", "mgk_em")]  # where compiling takes seconds
+MASKED = [mode for mode in EACH if mode[1] is not None]  # those that have keys to mask
+WIDE_MASKED = [mode for mode in WIDE if mode[1] is not None]
 
 
 def quick(modes: list[Mode] = EACH, few: list[Mode] = SLICE) -> pytest.MarkDecorator:

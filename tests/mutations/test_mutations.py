@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from pathlib import Path
 
 import pytest
@@ -41,5 +42,7 @@ def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_all_are_caught() -> None:
-    assert main([]) == 0
+def test_those_of_the_day_are_caught() -> None:
+    """An eighth of them; `python -m tests.mutations` makes all."""
+    today = int(os.environ["TENSORNET_TEST_SLICE"])
+    assert main(["--no-check", *(one.breaks for one in MUTATIONS[today % 8 :: 8])]) == 0

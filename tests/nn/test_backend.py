@@ -83,7 +83,7 @@ def test_auto_on_a_gpu(
         assert {region: plan.backends[region] for region in ("V", "A")} == {"V": "triton", "A": "torch"}
     if name == "hard_fish":  # where torch cannot keep to a target, Triton may
         for limited in ("torch", "auto"):
-            with pytest.raises(InputError, match="the least possible is"):
+            with pytest.raises(InputError, match="the smallest predicted peak is"):
                 ta.compile("thsa", limited, memory="64MB" if limited == "torch" else "1MB")
         assert ta.compile("thsa", memory="64MB").plan.backend == "triton"
     assert ta.compile(name, dtype=dtype, device_costs="generic").plan.target.device.name == "generic"

@@ -19,6 +19,7 @@ from tests.designs.cases import CASES, compiled, unsteady
 from tests.nn.test_cache import AGAINST_MEMORY
 from tests.random_call import F64, assert_same
 from tests.random_call import results as results_of
+from tests.regions import WIDE
 
 LENGTHS = (3, 1, 4, 4, 2, 5, 3)
 DESIGNS = [(name, causal) for name, case in CASES.items() for causal in case.causal]
@@ -295,7 +296,7 @@ def traced(name: str, causal: bool | None) -> None:
 
 
 @pytest.mark.rotated
-@pytest.mark.parametrize(("name", "causal"), [case for case in DESIGNS if case[0] not in COUNTING])
+@pytest.mark.parametrize(("name", "causal"), [mode for mode in WIDE if mode[0] not in COUNTING])
 def test_one_graph_for_all_offsets(name: str, causal: bool | None) -> None:
     traced(name, causal)
 

@@ -104,8 +104,13 @@ def test_weights_of_any_size() -> None:
             torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-6)
 
 
+# By Inductor those that call what no other does; `tests/test_fullgraph.py` traces all.
+BY_INDUCTOR = ["by distance", "by distance, kept", "by slopes, with eps", "by gates", "by features, kept"]
+BY_INDUCTOR += ["a softmax of numbers of keys", "with more of the own position"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*FADING, *ALONE])
+@pytest.mark.parametrize("name", BY_INDUCTOR)
 def test_compiled(name: str) -> None:
     ours, oracle = modules((FADING | ALONE)[name], False, "inductor")
     for length in (5, 70, 40):

@@ -57,8 +57,11 @@ def test_no_map_of_a_normalized_blend_is_made(name: str, causal: bool) -> None:
     source = ordered(BLENDS[name], causal)
     plan = ta.compile(source, linear_memory=True).plan
     told = {region.chosen.partition(":")[0] for region in plan.regions}
-    assert "banded attention" in told
-    assert not any("query rows" in region.chosen for region in plan.regions)
+    if name == "two softmaxes" and not causal:  # blocks of queries, too, make no map, and cost less
+        assert "blockwise" in told
+    else:
+        assert "banded attention" in told
+        assert "blockwise" not in told
     hold(source)
 
 
@@ -67,7 +70,7 @@ def test_no_map_of_a_normalized_blend_is_made(name: str, causal: bool) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_blends_stay(name: str, causal: bool) -> None:
     source = ordered(OTHERS[name], causal)
-    assert "read ones as well as values" not in ta.compile(source).explain()
+    assert "near.copy" not in ta.compile(source, linear_memory=True).explain()  # which reads ones instead of values
     hold(source)
 
 

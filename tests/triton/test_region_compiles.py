@@ -22,6 +22,7 @@ from tests.designs.cases import ATTENTION
 from tests.masked import design as masked
 from tests.ops.test_softmax import design as sinks
 from tests.plan.blockwise_cases import TAKEN
+from tests.regions import WIDE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="triton is for Linux alone")
 QUICK = ("mhsa", "hard_fish")
@@ -101,8 +102,11 @@ def test_what_is_no_softmax(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [80, 90])
-@pytest.mark.parametrize("name", sorted(ATTENTION))
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [(name, 90) for name in sorted(ATTENTION)]
+    + [(name, 80) for name in sorted({name for name, _ in WIDE} & {*ATTENTION})],
+)
 def test_all(name: str, target: int) -> None:
     if "triton" in plan_of(build(ta.load(name)), "triton").backends.values():
         check(name, target)
