@@ -173,7 +173,8 @@ def map_of(writer: Writer, side: tuple[Use, ...]) -> Map | None:
 
 def cpp_option(writer: Writer, kernels: Sequence[Step]) -> list[str]:
     """The argument with the C++ of kernels that one call computes, a constant beside the class; nothing without C++."""
-    if not writer.cpp or not all(_takes_maps(writer, step) for step in kernels):
+    row = LINEAR if recurrence_of(kernels[0]).mix is None else STATES
+    if not writer.cpp or not all(row.in_cpp(writer.graph, step) for step in kernels):
         return []
     terms = [recurrence_of(step).terms[0] for step in kernels]
     maps = [(map_of(writer, term.query), map_of(writer, term.key)) for term in terms]

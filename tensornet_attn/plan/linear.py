@@ -129,7 +129,10 @@ class Linear(OfBoxes[Summed]):
 
     def in_cpp(self, graph: Graph, step: Step) -> bool:
         form = recurrence_of(step)
-        return form.one_product and not form.causal(graph)
+        if not form.one_product or form.causal(graph):
+            return False
+        sides = (form.terms[0].query, form.terms[0].key, () if form.value is None else (form.value,))
+        return all(side and {*form.heads} <= {*side[0].legs} for side in sides)
 
 
 LINEAR = Linear()

@@ -7,26 +7,32 @@ from torch import Tensor
 
 
 def log_of_length(x: float | Tensor) -> float | Tensor:
+    """The natural logarithm of a length."""
     return of_lengths(x, math.log, torch.log)
 
 
 def log2_of_length(x: float | Tensor) -> float | Tensor:
+    """The logarithm to base 2 of a length."""
     return of_lengths(x, math.log2, torch.log2)
 
 
 def sqrt_of_length(x: float | Tensor) -> float | Tensor:
+    """The square root of a length."""
     return of_lengths(x, math.sqrt, torch.sqrt)
 
 
 def exp_of_length(x: float | Tensor) -> float | Tensor:
+    """The exponential of a length."""
     return of_lengths(x, math.exp, torch.exp)
 
 
 def floor_of_length(x: float | Tensor) -> float | Tensor:
+    """The largest integer up to a number of lengths."""
     return of_lengths(x, math.floor, torch.floor)
 
 
 def ceil_of_length(x: float | Tensor) -> float | Tensor:
+    """The smallest integer from a number of lengths on."""
     return of_lengths(x, math.ceil, torch.ceil)
 
 

@@ -19,8 +19,8 @@ class LinearCpp:
         self.text, self.libraries = text.strip(), {}
 
     def takes(self, v: Tensor) -> bool:
-        """Whether the C++ computes with these values: a worker has a head, so there are no more threads than heads."""
-        if v.shape[0] * v.shape[1] < torch.get_num_threads():
+        """Whether the C++ computes with values [..., m, e]: a worker has a head, so no more threads than heads."""
+        if math.prod(v.shape[:-2]) < torch.get_num_threads() or v.dtype not in (torch.float32, torch.float64):
             return False
         if v.dtype not in self.libraries:
             self.libraries[v.dtype] = cpp_library(self.text, str(v.dtype).removeprefix("torch."))
@@ -43,6 +43,7 @@ class LinearCpp:
         A kernel with eps None has no factors. Without any eps, the factors are the row sums, by which nothing is
         divided.
         """
+        states, totals = ([x.contiguous() for x in part] for part in (states, totals))
         batch, heads, n, _ = queries[0].shape
         out = queries[0].new_empty(batch, n, heads, states[0].shape[3]).transpose(1, 2)
         rows = [out.new_empty(batch, heads, n, 1) for _ in queries]
@@ -54,6 +55,7 @@ class LinearCpp:
 
         `rows`: those of `reads`, or the gradients of row sums.
         """
+        states, totals = ([x.contiguous() for x in part] for part in (states, totals))
         made = gradients_like(queries)
         d_states, d_totals = ([torch.empty_like(x) for x in part] for part in (states, totals))
         each = [made[id(q)] for q in queries]

@@ -31,7 +31,9 @@ def is_plain(tensors) -> bool:
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
-    if torch._C._len_torch_dispatch_stack() or torch.autograd.forward_ad._current_level >= 0:
+    if torch._C._len_torch_dispatch_stack() or torch._ops._len_torch_dispatch_stack_pre_dispatch():
+        return False
+    if torch.autograd.forward_ad._current_level >= 0:
         return False
     plain, batched = (torch.Tensor, torch.nn.Parameter), torch._C._functorch.is_legacy_batchedtensor
     return all(x is None or (type(x) in plain and not x.is_meta and not x.is_neg() and not batched(x)) for x in tensors)

@@ -24,7 +24,9 @@ def tiled_takes(seen: Tensor | None, *given: Tensor, cpp=None) -> bool:
 
     Without C++ the last operand has more than LINEAR_LEAST elements.
     """
-    if torch.compiler.is_compiling() or (given[-1].numel() <= LINEAR_LEAST and cpp is None):
+    if torch.compiler.is_compiling():
+        return False
+    if given[-1].numel() <= LINEAR_LEAST and (cpp is None or not cpp.takes(given[-1])):
         return False
     first = given[0]
     wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")

@@ -159,6 +159,20 @@ LEGS = [
 ]
 
 
+def test_different_tensors_have_different_texts():
+    graph = ta.build(ta.load("mgk_em"))
+    state = next(tensor for tensor in graph.tensors if tensor.update)
+    weight, x = graph.of_role("weight")[0], graph.of_role("input")[0]
+    others = [
+        replace(state, update=graph.steps[0].name),
+        replace(weight, frozen=True),
+        replace(weight, stored=(weight.legs,)),
+        replace(x, finite=True),
+    ]
+    texts = {to_text(replace(graph, tensors=tuple({**graph.tensor, one.name: one}.values()))) for one in others}
+    assert len(texts | {to_text(graph)}) == 5
+
+
 def test_different_legs_have_different_texts():
     step = Step("y", Contraction((Term(ONE, ()),)), ())
     graphs = [Graph("g", (leg,), (), (), (step,), "y") for leg in LEGS]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,12 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr("tensornet_attn.runtime.triton.target.find_spec", lambda name: True)
+
+
+@pytest.fixture
+def no_cpp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No C++ kernels in the cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def test_a_warning_and_the_plan_of_torch(without_gpu: None) -> None:
@@ -50,7 +57,7 @@ def test_bfloat16_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
         ta.compile("hard_fish", backend="triton", dtype=torch.bfloat16)
 
 
-def test_auto_without_a_gpu_is_torch(without_gpu: None) -> None:
+def test_auto_without_a_gpu_is_torch(without_gpu: None, no_cpp: None) -> None:
     assert ta.compile("hard_fish").plan.backend == "torch"
 
 
@@ -89,7 +96,7 @@ def test_auto_on_a_gpu(
     assert ta.compile(name, dtype=dtype, device_costs="generic").plan.target.device.name == "generic"
 
 
-def test_auto_where_a_module_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_where_a_module_is_moved(monkeypatch: pytest.MonkeyPatch, no_cpp: None) -> None:
     """Every move is one of dtype here; what stands on a GPU is said to do so."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -9,19 +9,22 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
+from tensornet_attn.compiler import plan_of
+from tensornet_attn.graph import build
 from tensornet_attn.ops import MAPS
 from tensornet_attn.runtime import cpp, linear_cpp, maps
 from tensornet_attn.runtime.linear import linear_attentions
 from tensornet_attn.runtime.states import mixed_states_and_blockwise
 from tensornet_attn.tiles.cpp.linear import linear_source
+from tensornet_attn.tiles.cpp.values import in_cpp
 from tests.runtime import test_tiled_states
 from tests.runtime.test_tiled_linear import drawn, plain, same
 
 pytestmark = pytest.mark.skipif(bool(cpp.reason_against_cpp()), reason="there is no C++ compiler")
 
-THREE = [(maps.elu1, maps.elu1, 0.0), (maps.elu1_neg, None, 0.5), (torch.tanh, torch.exp, None)]
+THREE = [(maps.elu1, maps.elu1, 0.0), (maps.elu1_neg, None, 0.5), (torch.erf, torch.exp, None)]
 CPP = linear_cpp.LinearCpp(
-    linear_source([(MAPS["elu1"], MAPS["elu1"]), (MAPS["elu1_neg"], None), (MAPS["tanh"], MAPS["exp"])])
+    linear_source([(MAPS["elu1"], MAPS["elu1"]), (MAPS["elu1_neg"], None), (MAPS["erf"], MAPS["exp"])])
 )
 ONE = linear_cpp.LinearCpp(linear_source([(MAPS["elu1"], MAPS["elu1"])]))  # the library of the design `linear`
 SHAPES = [(2, 3, 7, 5, 4, 3), (1, 1, 1, 1, 1, 1), (2, 2, 130, 300, 3, 16), (1, 5, 257, 3, 8, 8)]  # batch h n m d e
@@ -76,6 +79,26 @@ def test_hidden_keys_and_values_may_be_anything() -> None:
     for other in found[1:]:
         torch.testing.assert_close(other, found[0])
     assert not any(x.masked_select(~there).any() for x in found[1][2:])
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    for place in (0, 1):
+        given = [x.detach() for x in drawn(1, 2, 3, 4, 4, 3)]
+        given[place][:, 0, 1] = float("nan")
+        torch.testing.assert_close(called(*given), plain(THREE, *given), equal_nan=True)
+        assert called(*given)[:, 0].isnan().any()
+
+
+def test_decimals_of_maps_have_the_type_of_the_tile() -> None:
+    assert in_cpp("tl.maximum({x}, 0.0) * 1.5e-3") == "tl::maximum({x}, real(0.0)) * real(1.5e-3)"
+    assert in_cpp("x2.5 + 2. + .5 + 1e-3 + 3") == "x2.5 + real(2.) + real(.5) + real(1e-3) + 3"
+
+
+def test_heads_that_share_a_key_have_no_kernel() -> None:
+    text = ta.load("linear").to_yaml().replace("Wk: f h d", "Wk: f d").replace("Wk[f h d] -> m h d", "Wk[f d] -> m d")
+    text = text.replace("phiK[m h d]", "phiK[m d]")
+    plan = plan_of(build(ta.load(text)), "cpp")
+    assert {region.name: region.backend for region in plan.regions}["A.o"] == "torch"
 
 
 def test_more_threads_than_heads_take_torch(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,11 +42,13 @@ inline float log_of_bits(unsigned bits, int less) {
 }
 
 namespace tl {
-template <class A, class B> inline auto maximum(A a, B b) { using C = decltype(a + b); return C(a) > C(b) ? C(a) : C(b); }
-template <class A, class B> inline auto minimum(A a, B b) { using C = decltype(a + b); return C(a) < C(b) ? C(a) : C(b); }
+// If a is not a number, neither is the result: maps have a number for b.
+template <class A, class B> inline auto maximum(A a, B b) { using C = decltype(a + b); return C(b) > C(a) ? C(b) : C(a); }
+template <class A, class B> inline auto minimum(A a, B b) { using C = decltype(a + b); return C(b) < C(a) ? C(b) : C(a); }
 template <class A, class B> inline auto where(bool c, A a, B b) { using C = decltype(a + b); return c ? C(a) : C(b); }
 inline real abs(real x) { return std::fabs(x); }
 inline real sqrt(real x) { return std::sqrt(x); }
+inline real erf(real x) { return std::erf(x); }
 inline double log(double x) { return std::log(x); }
 // As exp_of: a loop over it becomes vectors, which one over std::log does only if no number is infinite.
 inline float log(float x) {

@@ -106,7 +106,9 @@ def mapped(node: Node, parts: list[str]) -> str:
 
 def in_cpp(text: str) -> str:
     """The Triton text of a map as C++: a decimal number has the type of the tile; as a double, it would widen it."""
-    return re.sub(r"(?<![\w.])(\d+\.\d+)", r"real(\1)", text.replace("tl.", "tl::"))
+    return re.sub(
+        r"(?<![\w.])(\d+\.\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)", r"real(\1)", text.replace("tl.", "tl::")
+    )
 
 
 def _number(own: Values, node: Node, env: Env, where: Where, hoist: Hoist | None) -> str:
