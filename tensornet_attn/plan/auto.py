@@ -53,8 +53,7 @@ def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
         return cpp
     own, others = map(_measured, (cpp, other))
     if own < LONGER * others:
-        why = f"it would take {instead(others, own, duration)}, and the kernels are in the cache"
-        return replace(cpp, instead=Lowering("torch", (why,)))
+        return replace(cpp, instead=Lowering("torch", (f"it would take {instead(others, own, duration)}",)))
     reason = f"its kernels are in the cache, but would take {instead(own, others, duration)}"
     return replace(other, instead=Lowering("cpp", (reason,)))
 
