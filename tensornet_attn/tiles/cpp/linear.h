@@ -71,8 +71,10 @@ template <int i> void sum_keys(const Head& head, Rows v, long first, long rows) 
   const int width = own.x.width;
   features<Map<i>::key>(head.phi, own.x, first, rows, head.seen);
   multiply(true, false, width, v.width, rows, head.phi, width, v.at, v.step, first > 0, own.state, v.width);
-  if (!first) fill(own.total, width, 0);
-  for (long r = 0; r < rows; ++r) for (int c = 0; c < width; ++c) own.total[c] += head.phi[r * width + c];
+  real* sum = head.d_phi;  // of a tile: sums of all rows one after another would be rounded more
+  fill(sum, width, 0);
+  for (long r = 0; r < rows; ++r) for (int c = 0; c < width; ++c) sum[c] += head.phi[r * width + c];
+  for (int c = 0; c < width; ++c) own.total[c] = first ? own.total[c] + sum[c] : sum[c];
 }
 template <int i> void read_keys(const Head& head, long first, long rows) {
   const Kernel& own = head.kernels[i];
