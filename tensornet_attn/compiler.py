@@ -319,9 +319,9 @@ def compile(
     `backend`: reference (as written), torch (optimised PyTorch), inductor (torch.compile of the same source), cpp (C++
     kernels for regions with both queries and keys, on a CPU; compiled now, seconds each, and cached), triton (kernels
     for all such regions; needs a GPU or triton's interpreter), or auto. auto is torch; on a CPU cpp, if `warm` or an
-    earlier call has compiled its kernels and they take less predicted time; on a GPU the plan that takes least. A
-    module that is moved to a GPU is planned again. If triton or cpp cannot run, a warning gives the reason and the
-    module uses torch.
+    earlier call has compiled its kernels, unless they are predicted to take 1.2 times as long; on a GPU the plan with
+    the least predicted time. A module that is moved to a GPU is planned again. If triton or cpp cannot run, a warning
+    gives the reason and the module uses torch.
     `causal` overrides the design's `causal`. `device`, `dtype`: of the module's parameters.
     `tune`: measures each configuration of the Triton kernels on the GPU and uses the fastest.
     `workload`: training, prefill (no backward) or decoding (one query, many keys); `n`, `m`, `batch`: sizes to optimise
@@ -470,7 +470,7 @@ def _against_cpp(plan: Plan, dtype: str, gpu: bool) -> tuple[str, ...]:
 
 
 def _on_cpu(graph: Graph, target: Target, dtype: str) -> Plan:
-    """The plan of `auto` on a CPU: C++ kernels that are in the cache, if they are predicted to be faster than torch."""
+    """The plan of `auto` on a CPU: cached C++ kernels, unless they are predicted to be clearly slower than torch."""
     cpp = cached_cpp(graph, target, dtype)
     return faster_on_cpu(cpp, lambda: plan_of(graph, "torch", target)) if cpp else plan_of(graph, "torch", target)
 

@@ -79,9 +79,8 @@ def mixed_states_and_blockwise(
 
 def states_in_tiles(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, cpp) -> bool:
     """Whether `tiled_states` and `tiled_reads` take a call: of a size that pays, with equal batches."""
-    takes = tiled_takes(None, q, cpp=cpp) and tiled_takes(
-        seen, k, v, cpp=cpp
-    )  # before sizes, which are unknown in traced code
+    takes = tiled_takes(None, q, cpp=cpp) and tiled_takes(seen, k, v, cpp=cpp)
+    # only then sizes, which are unknown in traced code
     return takes and q.shape[:-3] == k.shape[:-3] and q.dtype == k.dtype
 
 
