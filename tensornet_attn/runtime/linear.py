@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tensornet_attn.runtime.maps import SMALL_CALL, added, kept, masked_sum, normalized
+from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products, total_of
-from tensornet_attn.runtime.tiled_linear import row_shares, tiled_linear, tiled_takes
+from tensornet_attn.runtime.tiled_linear import row_divisors, row_shares, tiled_linear, tiled_takes
 
 
 def linear_attention(
@@ -107,7 +107,7 @@ def term_reads(
 
 def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """q S and q z, z [..., d, 1]: one product on a CPU; two of few rows, and on a GPU, which requires even widths."""
-    if q.device.type != "cpu" or (not torch.compiler.is_compiling() and q.numel() <= SMALL_CALL):
+    if q.device.type != "cpu" or has_few(q):
         return q @ S, q @ z
     z = z.expand(*S.shape[:-1], 1)  # keys may lack legs of the values
     return (q @ torch.cat([S, z], -1)).split([S.shape[-1], 1], -1)
@@ -116,6 +116,8 @@ def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     """The sum of the values read, divided by the sum of the rows."""
     out, total = reads[0] if len(reads) == 1 else map(total_of, zip(*reads, strict=True))  # ... n e; ... n h
+    if torch.is_grad_enabled() and total.shape[-1] == 1 and has_few(out):
+        return out / row_divisors(total, eps)  # fewer calls
     share = row_shares(total, eps)  # faster than division
     if share.shape[-1] == 1:
         return out * share

@@ -19,6 +19,11 @@ SMALL_CALL = 1 << 16  # numbers whose calls take longer than what is computed wi
 MAP_PART = 1 << 17  # elements per thread of a part, which stays in the L2 cache
 
 
+def has_few(x: Tensor) -> bool:
+    """Whether fewer calls matter more than what they compute; False in traced code, where it would fix a length."""
+    return not torch.compiler.is_compiling() and x.numel() <= SMALL_CALL
+
+
 def transformed(x: Tensor) -> bool:
     """Whether a transform of torch.func, or a gradient of many at once, sees x as a batch."""
     return "Batched" in repr(torch._C._dispatch_keys(x)) or torch._C._functorch.is_functorch_wrapped_tensor(x)
@@ -52,7 +57,7 @@ class Elu1(torch.autograd.Function):
     @staticmethod
     def forward(x):
         """Computes the value."""
-        if not is_plain((x,)):
+        if x.numel() <= SMALL_CALL // 4 or not is_plain((x,)):
             return x.clamp(max=0).exp_().add_(x.relu())
         if not by_parts(x):
             return times_exp(torch.add(x, 1).clamp_(min=1), x)

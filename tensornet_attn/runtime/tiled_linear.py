@@ -101,11 +101,15 @@ def untiled_reads(kernels: tuple, seen: Tensor | None, given) -> Tensor:
 
 def row_shares(rows: Tensor, eps: float) -> Tensor:
     """1 / (row sums + eps); 0 if that is infinite, also in the gradient."""
+    if torch.is_grad_enabled():
+        return row_divisors(rows, eps).reciprocal()
+    return (rows + eps if eps else rows).reciprocal().nan_to_num(math.nan, 0, 0)
+
+
+def row_divisors(rows: Tensor, eps: float) -> Tensor:
+    """Row sums + eps; infinite where their reciprocal would be."""
     rows = rows + eps if eps else rows
-    if not torch.is_grad_enabled():
-        return rows.reciprocal().nan_to_num(math.nan, 0, 0)
-    nothing = rows.detach().abs() <= 1 / torch.finfo(rows.dtype).max
-    return torch.where(nothing, float("inf"), rows).reciprocal()
+    return rows.masked_fill(rows.detach().abs() <= 1 / torch.finfo(rows.dtype).max, math.inf)
 
 
 def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, given) -> tuple[Tensor, list[Tensor]]:

@@ -98,7 +98,11 @@ def check(operands: Any, batch: tuple[int, ...], n: int, m: int, causal: bool) -
 @pytest.mark.parametrize("operands", [plain, mixed])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("n", LENGTHS)
-def test_equals_scores_that_are_made(n: int, causal: bool, operands: Any) -> None:
+@pytest.mark.parametrize("small", [0, 1 << 16])
+def test_equals_scores_that_are_made(
+    n: int, causal: bool, operands: Any, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "SMALL_CALL", small)
     torch.manual_seed(0)
     for m in (max(n - 3, 1), n, n + 2, n + 2 * CHUNK):
         check(operands, (2,), n, m, causal)
@@ -140,7 +144,11 @@ def test_a_mask_that_names_heads_in_another_order() -> None:
 
 @pytest.mark.parametrize("operands", [plain, mixed])
 @pytest.mark.parametrize("causal", [False, True])
-def test_rows_whose_sum_is_zero_give_zeros_in_value_and_gradient(causal: bool, operands: Any) -> None:
+@pytest.mark.parametrize("small", [0, 1 << 16])
+def test_rows_whose_sum_is_zero_give_zeros_in_value_and_gradient(
+    causal: bool, operands: Any, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "SMALL_CALL", small)
     terms, v = operands((2,), 9, 9)
     hidden = torch.zeros(2, 9, dtype=torch.bool)
     first = torch.ones(2, 9, dtype=torch.bool)
