@@ -35,23 +35,25 @@ def gated_delta_rule(
     chunk: int = 32,
     past: list[Tensor] | tuple[Tensor, ...] = (),
     steps: int = 1,
+    reads=None,
 ) -> Tensor:
     """q [..., n, d], k, erase, write [..., m, d], v [..., m, e], rate [..., m], decay [..., m, 1 or d] -> [..., n, e].
 
     `decay`: logarithms, at most 0. `undecayed`: erase reads the state before the decay. `past`: S before the first key
     [..., d, e], without gradient. `chunk`: keys per chunk. `steps`: number of keys, erase, write, v and rate per
-    position, applied one after another. Computed in at least float32, also under autocast.
+    position, applied one after another. `reads`: a replacement for `read_gated`. Computed in at least float32, also
+    under autocast.
     """
     if steps > 1:
         q, decay, key_mask = by_steps(q, decay, key_mask, steps)
-        read = gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past)
+        read = gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past, reads=reads)
         return read[..., steps - 1 :: steps, :]
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
     if past and n > m:
         raise ValueError(f"gated_delta_rule: {n} queries for {m} keys after a state; give no more queries than keys.")
     operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
     q, first = q.to(operands[0]), past[0].to(operands[0]) if past else None
-    return gated_in_chunks(q, *operands, first, undecayed, chunk).to(dtype)
+    return gated_in_chunks(q, *operands, first, undecayed, chunk, reads or read_gated).to(dtype)
 
 
 def gated_delta_state(
@@ -128,13 +130,14 @@ def gated_in_chunks(
     first: Tensor | None,
     undecayed: bool,
     chunk: int,
+    reads,
 ) -> Tensor:
     """`gated_delta_rule` for the results of `gated_operands`, which broadcast."""
     if first is not None and q.shape[-2] == k.shape[-2] == 1 and one_at_a_time():
         with exact_products(q):
             return q @ after_one_gated_key(first, e, k, w, v, decay, undecayed)
     _, operands = expanded(q, e, k, w, v, decay, first)
-    return read_gated(*operands, undecayed, chunk_size(k.shape[-2], chunk))
+    return reads(*operands, undecayed, chunk)
 
 
 def after_one_gated_key(

@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.gated import (
-    by_steps,
-    expanded,
     gated_delta_rule,
     gated_gradients_by_chunks,
     gated_gradients_shapes,
-    gated_operands,
     gated_reads_by_chunks,
     gated_reads_shape,
 )
@@ -28,28 +25,11 @@ STATES = ((64, 8, 2), (32, 4, 2), (32, 4, 1), (16, 4, 2), (16, 4, 1), (16, 8, 1)
 
 
 def triton_gated_delta_rule(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rate: Tensor,
-    decay: Tensor | None = None,
-    erase: Tensor | None = None,
-    write: Tensor | None = None,
-    undecayed: bool = False,
-    key_mask: Tensor | None = None,
-    chunk: int = 64,
-    past: list[Tensor] | tuple[Tensor, ...] = (),
-    steps: int = 1,
+    q: Tensor, k: Tensor, v: Tensor, rate: Tensor, *gates: Tensor | None, past=(), chunk: int = 64, **options
 ) -> Tensor:
     """`gated_delta_rule`, with the same arguments; uses the torch version for wider keys and for a `past` state."""
-    if k.shape[-1] > WIDEST or past:
-        return gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past, steps)
-    if steps > 1:
-        q, decay, key_mask = by_steps(q, decay, key_mask, steps)
-    e, rated, w, value, decay = gated_operands(k, v, rate, decay, erase, write, key_mask)
-    _, operands = expanded(q.to(value), e, rated, w, value, decay)
-    read = read_triton_gated(*operands, None, undecayed, chunk)
-    return read[..., steps - 1 :: steps, :].to(v.dtype)
+    reads = read_triton_gated if k.shape[-1] <= WIDEST and not past else None
+    return gated_delta_rule(q, k, v, rate, *gates, past=past, chunk=chunk, reads=reads, **options)
 
 
 @torch.library.custom_op(operation("triton_gated"), mutates_args=())
