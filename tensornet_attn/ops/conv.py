@@ -40,7 +40,6 @@ Widths = Annotated[Any, BeforeValidator(_widths), WithJsonSchema(LEGS)]
 class Conv(BoxModel):
     """The sum along `width` of entries at neighbouring positions; two legs have two widths."""
 
-    key = "conv"
     second = "width"
     conv: OneOrTwo
     width: Widths

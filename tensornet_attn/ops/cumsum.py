@@ -17,7 +17,6 @@ from tensornet_attn.ops.operation import Operation
 class CumSum(BoxModel):
     """The sum of the visible entries up to each key; without a query leg, up to each query's own position."""
 
-    key = "cumsum"
     cumsum: LegName
     mask: Masks = ()
     of: Operand
@@ -26,7 +25,6 @@ class CumSum(BoxModel):
 class ReverseCumSum(BoxModel):
     """The sum of the visible entries from each key on."""
 
-    key = "reverse_cumsum"
     reverse_cumsum: LegName
     mask: Masks = ()
     of: Operand

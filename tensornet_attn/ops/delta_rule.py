@@ -32,7 +32,6 @@ REMEMBERED: dict[str, tuple[str, ...]] = {
 class DeltaRule(BoxModel):
     """Fast weights: S += rate (v - S k) k^T, read by the query (Schlag et al. 2021)."""
 
-    key = "delta_rule"
     operands = (*ROLES, *GATES)
     optional = frozenset((*GATES, "steps"))
     second = "steps"

@@ -13,7 +13,6 @@ from tensornet_attn.ops.operation import Operation
 class Dropout(BoxModel):
     """In training, sets entries to zero with this probability and scales up the others."""
 
-    key = "dropout"
     numbers = ("dropout",)
     dropout: Arithmetic
     of: Operand

@@ -12,7 +12,6 @@ from tensornet_attn.ops.operation import Operation
 class MaskedScores(BoxModel):
     """Masked scores without normalisation: `of` at visible pairs, 0 elsewhere."""
 
-    key = "keep"
     keep: LegName
     mask: Masks = ()
     of: Operand

@@ -17,7 +17,6 @@ from tensornet_attn.ops.operation import Operation, call_words
 class Map(BoxModel):
     """An elementwise function."""
 
-    key = "map"
     map: LegName
     of: Operand
 

@@ -91,7 +91,7 @@ class BoxModel(BaseModel):
     """The base of all boxes. The class variables give the builder the roles of the parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-    key: ClassVar[str]
+    key: ClassVar[str]  # the `kind` of its operation
     operands: ClassVar[tuple[str, ...]] = ("of",)
     numbers: ClassVar[tuple[str, ...]] = ()
     second: ClassVar[str | None] = None  # the parameter that names a second leg

@@ -12,7 +12,6 @@ from tensornet_attn.ops.operation import Operation, over
 class Normalize(BoxModel):
     """Kernel attention: of / (sum along the leg + eps)."""
 
-    key = "normalize"
     numbers = ("eps",)
     normalize: LegName
     mask: Masks = ()

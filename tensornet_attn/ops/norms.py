@@ -16,7 +16,6 @@ from tensornet_attn.ops.operation import Operation, axis_of, dim_of, over
 class RMSNorm(BoxModel):
     """of / sqrt(mean of squares along the leg + eps)."""
 
-    key = "rmsnorm"
     numbers = ("eps",)
     rmsnorm: LegNames
     eps: Arithmetic = 1e-5
@@ -26,7 +25,6 @@ class RMSNorm(BoxModel):
 class LayerNorm(BoxModel):
     """(of - mean) / sqrt(variance along the leg + eps)."""
 
-    key = "layernorm"
     numbers = ("eps",)
     layernorm: LegNames
     eps: Arithmetic = 1e-5
@@ -36,7 +34,6 @@ class LayerNorm(BoxModel):
 class L1Norm(BoxModel):
     """of / (sum of absolute values along the leg + eps)."""
 
-    key = "l1norm"
     numbers = ("eps",)
     l1norm: LegNames
     eps: Arithmetic = 0
@@ -46,7 +43,6 @@ class L1Norm(BoxModel):
 class L2Norm(BoxModel):
     """of / (root of the sum of squares along the leg + eps)."""
 
-    key = "l2norm"
     numbers = ("eps",)
     l2norm: LegNames
     eps: Arithmetic = 0
@@ -56,7 +52,6 @@ class L2Norm(BoxModel):
 class GroupNorm(BoxModel):
     """`layernorm` within each of `groups` equal groups of neighbouring entries along the leg."""
 
-    key = "groupnorm"
     numbers = ("groups", "eps")
     groupnorm: LegName
     groups: Arithmetic

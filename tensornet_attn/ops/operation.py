@@ -65,6 +65,11 @@ class Operation(ABC):
     between: ClassVar[str] = " "  # the word before the second leg, in pictures
     inline: ClassVar[bool] = False  # whether its operand's expression may be inlined
 
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if model := vars(cls).get("model"):
+            model.key = cls.kind
+
     def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:  # noqa: B027  # most kinds have no check
         """Raises Refusal if a number that is known before run time is invalid."""
 

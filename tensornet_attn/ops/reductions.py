@@ -16,7 +16,6 @@ from tensornet_attn.ops.operation import Operation, dim_of, over, without
 class LogSumExp(BoxModel):
     """The logarithm of the sum of exponentials along the leg."""
 
-    key = "logsumexp"
     logsumexp: LegNames
     mask: Masks = ()
     of: Operand
@@ -25,7 +24,6 @@ class LogSumExp(BoxModel):
 class Max(BoxModel):
     """The largest entry along the leg."""
 
-    key = "max"
     max: LegNames
     mask: Masks = ()
     of: Operand
@@ -34,7 +32,6 @@ class Max(BoxModel):
 class Sum(BoxModel):
     """The sum along the leg."""
 
-    key = "sum"
     sum: LegNames
     mask: Masks = ()
     of: Operand
@@ -43,7 +40,6 @@ class Sum(BoxModel):
 class Mean(BoxModel):
     """The mean along the leg."""
 
-    key = "mean"
     mean: LegNames
     mask: Masks = ()
     of: Operand

@@ -13,7 +13,6 @@ from tensornet_attn.ops.operation import Operation, aligned, without
 class RelShift(BoxModel):
     """Selects from a table over relative positions, for each query and key, the entry p = position(n) - position(m)."""
 
-    key = "rel_shift"
     second = "to"
     rel_shift: LegName
     to: LegName

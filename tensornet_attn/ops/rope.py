@@ -31,7 +31,6 @@ USUAL = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": 1.0}
 class Rope(BoxModel):
     """Rotary embedding by the position on a sequence leg, or by explicit positions."""
 
-    key = "rope"
     operands = ("of", "positions")
     numbers = ("base", "fraction", "blocks", "interleaved", *SCALED)
     second = "along"

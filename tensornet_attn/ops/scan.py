@@ -13,7 +13,6 @@ from tensornet_attn.ops.operation import Operation, aligned, without
 class Scan(BoxModel):
     """h = exp(decay) h + of, key by key; a query reads h at its own position."""
 
-    key = "scan"
     operands = ("of", "decay")
     scan: LegName
     decay: Operand

@@ -18,7 +18,6 @@ from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
 class Softmax(BoxModel):
     """softmax(scale * of) along the leg; `sink` is a further score in each row, without a value."""
 
-    key = "softmax"
     numbers = ("scale", "dropout")
     operands = ("of", "sink")
     optional = frozenset({"sink"})

@@ -22,7 +22,6 @@ class TopK(BoxModel):
     sum of their `k_in_group` largest entries.
     """
 
-    key = "topk"
     numbers = ("k", *OF_GROUPS, "fill")
     operands = ("of", "by")
     optional = frozenset({*OF_GROUPS, "fill"})

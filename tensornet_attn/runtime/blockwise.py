@@ -12,6 +12,10 @@ from tensornet_attn.runtime.products import autocast_dtype, autocast_kind
 KEEP = 8  # a call is differentiated by torch, which keeps maps, if a block could be this many times as large
 FUNCTIONS: dict = {}  # name: (function, legs of each operand, query dimension of the result), see `block_function`
 GRADIENTS: dict = {}  # name: (gradient function, names of the operands), see `block_gradient`
+CALL = (  # the schema of a call
+    "bool[] present, SymInt n, SymInt m, SymInt[] batch, SymInt[] block, bool training, SymInt[] sizes, "
+    "ScalarType? cast"
+)
 
 
 class Rows:
@@ -245,22 +249,14 @@ def result_part(whole: Tensor, tile: str, piece: tuple, call: tuple) -> Tensor:
     return whole.narrow(0, element, elements) if call[3] and elements < call[3][0] else whole
 
 
-@torch.library.custom_op(operation("blockwise_forward"), mutates_args=())
-def blockwise_forward(
-    given: list[Tensor],
-    seed: Tensor | None,
-    tile: str,
-    present: list[bool],
-    n: int,
-    m: int,
-    batch: list[int],
-    block: list[int],
-    training: bool,
-    sizes: list[int],
-    cast: torch.dtype | None,
-) -> Tensor:
+@torch.library.custom_op(
+    operation("blockwise_forward"),
+    mutates_args=(),
+    schema=f"(Tensor[] given, Tensor? seed, str tile, {CALL}) -> Tensor",
+)
+def blockwise_forward(given, seed, tile, *call):
     """`blockwise` as a custom operation; `given`: the operands that are `present`."""
-    call, whole = (present, n, m, batch, block, training, sizes, cast), None
+    whole = None
     for piece, rows, parts in blocks(tile, given, seed, call):
         part = computed(tile, parts, call, rows)
         whole = result_like(part, tile, piece, call) if whole is None else whole
@@ -285,24 +281,14 @@ def blockwise_shape(given, seed, tile, *call):
     return result_like(computed(tile, given, call, rows), tile, piece, call)
 
 
-@torch.library.custom_op(operation("blockwise_backward"), mutates_args=())
-def blockwise_backward(
-    gradient: Tensor,
-    wanted: list[int],
-    given: list[Tensor],
-    seed: Tensor | None,
-    tile: str,
-    present: list[bool],
-    n: int,
-    m: int,
-    batch: list[int],
-    block: list[int],
-    training: bool,
-    sizes: list[int],
-    cast: torch.dtype | None,
-) -> list[Tensor]:
+@torch.library.custom_op(
+    operation("blockwise_backward"),
+    mutates_args=(),
+    schema=f"(Tensor gradient, SymInt[] wanted, Tensor[] given, Tensor? seed, str tile, {CALL}) -> Tensor[]",
+)
+def blockwise_backward(gradient, wanted, given, seed, tile, *call):
     """The gradients of the operands with indices `wanted`, accumulated in at least float32."""
-    call, legs = (present, n, m, batch, block, training, sizes, cast), legs_of(tile, (present,))
+    legs = legs_of(tile, call)
     exact = [torch.promote_types(given[i].dtype, torch.float32) for i in wanted]
     totals = [torch.zeros(given[i].shape, dtype=d, device=gradient.device) for i, d in zip(wanted, exact, strict=True)]
     gradient = gradient.contiguous()  # derived blocks inherit its layout

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tensornet_attn.runtime.blockwise import BlockwiseGradient, blockwise, operands_of
+from tensornet_attn.runtime.blockwise import CALL, BlockwiseGradient, blockwise, operands_of
 from tensornet_attn.runtime.native import cpp_forward, cpp_gradients, cpp_shapes, for_caller, for_cpp, runs_cpp
 from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient, operation
 from tensornet_attn.runtime.products import autocast_dtype
@@ -39,23 +39,13 @@ def blockwise_in_cpp(
     return BlockwiseCpp.apply(seed, saves, (tile, cpp, *call), *given)
 
 
-@torch.library.custom_op(operation("blockwise_cpp"), mutates_args=())
-def blockwise_cpp(
-    given: list[Tensor],
-    seed: Tensor | None,
-    tile: str,
-    cpp: str,
-    present: list[bool],
-    n: int,
-    m: int,
-    batch: list[int],
-    block: list[int],
-    training: bool,
-    sizes: list[int],
-    cast: torch.dtype | None,
-) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op(
+    operation("blockwise_cpp"),
+    mutates_args=(),
+    schema=f"(Tensor[] given, Tensor? seed, str tile, str cpp, {CALL}) -> (Tensor, Tensor)",
+)
+def blockwise_cpp(given, seed, tile, cpp, *call):
     """`blockwise` in C++: the result with its legs in the order of the C++, and the statistics of its rows."""
-    call = present, n, m, batch, block, training, sizes, cast
     return cpp_forward(cpp, operands_of(given, call), call, seed)[:2]
 
 
@@ -65,28 +55,16 @@ def blockwise_cpp_shapes(given, seed, tile, cpp, *call):
     return cpp_shapes(cpp, operands_of(given, call), call)
 
 
-@torch.library.custom_op(operation("blockwise_cpp_backward"), mutates_args=())
-def blockwise_cpp_backward(
-    gradient: Tensor,
-    out: Tensor,
-    rows: Tensor,
-    wanted: list[int],
-    given: list[Tensor],
-    seed: Tensor | None,
-    cpp: str,
-    present: list[bool],
-    n: int,
-    m: int,
-    batch: list[int],
-    block: list[int],
-    training: bool,
-    sizes: list[int],
-    cast: torch.dtype | None,
-) -> list[Tensor]:
+@torch.library.custom_op(
+    operation("blockwise_cpp_backward"),
+    mutates_args=(),
+    schema="(Tensor gradient, Tensor out, Tensor rows, SymInt[] wanted, Tensor[] given, Tensor? seed, str cpp, "
+    f"{CALL}) -> Tensor[]",
+)
+def blockwise_cpp_backward(gradient, out, rows, wanted, given, seed, cpp, *call):
     """The gradients of the operands with indices `wanted`; `gradient`: that of the result of `blockwise_cpp`."""
-    call = present, n, m, batch, block, training, sizes, cast
     every = cpp_gradients(cpp, operands_of(given, call), call, out, rows, None, gradient, seed)
-    places = [place for place, is_present in enumerate(present) if is_present]
+    places = [place for place, is_present in enumerate(call[0]) if is_present]
     found = [every.get(places[i], torch.zeros(1, dtype=given[i].dtype)) for i in wanted]
     return [
         x.expand(given[i].shape).clone(memory_format=torch.contiguous_format)

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import top_indices
-from tensornet_attn.runtime.operations import differentiable, gradients_twice, one_by_one, operation
+from tensornet_attn.runtime.operations import one_by_one, operation
 from tensornet_attn.runtime.products import product_dtype
+from tensornet_attn.runtime.recomputed import recomputed
 
 # what the calls for a head, and for each of its experts, cost on a CPU, as multiply-adds
 HEAD = 1 << 21
@@ -71,9 +72,10 @@ def expert_product(
     x, weight = x.to(dtype).reshape(-1, *x.shape[-3:]), weight.to(dtype)
     gates = gates if gates is None else gates.to(dtype).reshape(-1, *gates.shape[-2:])
     chosen = chosen.reshape(-1, *chosen.shape[-2:])
-    if compute is None and not torch.compiler.is_compiling():
-        compute = routed_densely if suits_all(x, weight, gates, chosen, slots) else Routed.apply
-    out = (compute or routed)(x, weight, gates, chosen, heads, slots)
+    if compute is None:
+        dense = not torch.compiler.is_compiling() and suits_all(x, weight, gates, chosen, slots)
+        compute = routed_densely if dense else call_routed
+    out = compute(x, weight, gates, chosen, heads, slots)
     return out.reshape(*lead, heads, slots, weight.shape[-1])
 
 
@@ -120,8 +122,9 @@ def routed_shape(x, weight, gates, chosen, heads, slots):
 
 @torch.library.custom_op(operation("routed_gradients"), mutates_args=())
 def routed_gradients(
-    gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
+    gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int,
+    wanted: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, weight and gates from that of the result of `routed`, where `wanted`.
 
     The gradient of a gate is the inner product of its row of x with the gradient of that row, so that the backward
@@ -129,6 +132,7 @@ def routed_gradients(
     """
     dx = x.new_empty(x.shape, dtype=sum_dtype(x, len(weight) // x.shape[1]))
     dweight, dgates = weight.new_zeros(weight.shape), x.new_zeros(chosen.shape)
+    gradient = gradient.contiguous()
     given, taken = gradient.flatten(0, 2), x.flatten(0, 2)
     for head in range(len(weight) if len(x) else 0):
         order, place, ends = by_expert(chosen[:, head], weight.shape[1])
@@ -151,22 +155,9 @@ def routed_gradients(
 
 
 @routed_gradients.register_fake
-def routed_gradient_shapes(gradient, x, weight, gates, chosen, wanted):
+def routed_gradient_shapes(gradient, x, weight, gates, chosen, heads, slots, wanted):
     """Empty tensors like the gradients."""
     return x.new_empty(x.shape), weight.new_empty(weight.shape), x.new_empty(chosen.shape)
-
-
-def routed_save(ctx, inputs, output):
-    """Saves the operands, but nothing sorted."""
-    ctx.save_for_backward(*inputs[:4])
-
-
-def routed_autograd(ctx, gradient):
-    """The gradients of the operands that require one."""
-    wanted = list(ctx.needs_input_grad[:3])
-    compute = routed_gradients if torch.compiler.is_compiling() else RoutedGradients.apply
-    found = compute(gradient.contiguous(), *ctx.saved_tensors, wanted)
-    return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
 
 
 def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, heads: int, slots: int) -> Tensor:
@@ -178,25 +169,13 @@ def routed_of_all(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor, head
     return picked.sum(1, keepdim=True) if heads == 1 else picked
 
 
-def routed_twice(ctx, *seconds):
-    """The gradients of `routed_gradients`, by differentiating plain code."""
-    gradient, x, weight, gates, chosen = ctx.saved_tensors
-    known = chosen.new_ones(chosen.shape, dtype=x.dtype) if gates is None else gates
-
-    def plain(*some):
-        return routed_of_all(*some, chosen, *gradient.shape[1:3])
-
-    found = gradients_twice(plain, seconds, gradient, x, weight, known)
-    return *found[:3], None if gates is None else found[3], None, None
+def routed_gradients_of_all(gradient, x, weight, gates, chosen, heads, slots, wanted) -> tuple[Tensor, Tensor, Tensor]:
+    """`routed_gradients` by the derivatives of plain code."""
+    gates = chosen.new_ones(chosen.shape, dtype=x.dtype) if gates is None else gates
+    return torch.func.vjp(lambda *some: routed_of_all(*some, chosen, heads, slots), x, weight, gates)[1](gradient)
 
 
-def routed_keep_all(ctx, inputs, output):
-    """Saves all tensors."""
-    ctx.save_for_backward(*inputs[:5])
-
-
-Routed = differentiable(routed, routed_save, routed_autograd, one_by_one)
-RoutedGradients = differentiable(routed_gradients, routed_keep_all, routed_twice, one_by_one)
+call_routed = recomputed(routed, routed_gradients, routed_gradients_of_all, one_by_one)
 
 
 def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.fading import faded_gradients, faded_products
-from tensornet_attn.runtime.operations import applied, batch_first, differentiable, eager, operation
+from tensornet_attn.runtime.operations import batch_first, operation
 from tensornet_attn.runtime.products import exact_products
+from tensornet_attn.runtime.recomputed import recomputed
 from tensornet_attn.runtime.scan import chunks_of, from_chunks, held_before, in_chunks, one_at_a_time
 
 LEAST = {torch.float32: -100.0, torch.float64: -750.0}  # smaller ones underflow to 0; clamping keeps sums finite
@@ -34,23 +35,25 @@ def gated_delta_rule(
     chunk: int = 32,
     past: list[Tensor] | tuple[Tensor, ...] = (),
     steps: int = 1,
+    reads=None,
 ) -> Tensor:
     """q [..., n, d], k, erase, write [..., m, d], v [..., m, e], rate [..., m], decay [..., m, 1 or d] -> [..., n, e].
 
     `decay`: logarithms, at most 0. `undecayed`: erase reads the state before the decay. `past`: S before the first key
     [..., d, e], without gradient. `chunk`: keys per chunk. `steps`: number of keys, erase, write, v and rate per
-    position, applied one after another. Computed in at least float32, also under autocast.
+    position, applied one after another. `reads`: a replacement for `read_gated`. Computed in at least float32, also
+    under autocast.
     """
     if steps > 1:
         q, decay, key_mask = by_steps(q, decay, key_mask, steps)
-        read = gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past)
+        read = gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past, reads=reads)
         return read[..., steps - 1 :: steps, :]
     n, m, dtype = q.shape[-2], k.shape[-2], v.dtype
     if past and n > m:
         raise ValueError(f"gated_delta_rule: {n} queries for {m} keys after a state; give no more queries than keys.")
     operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
     q, first = q.to(operands[0]), past[0].to(operands[0]) if past else None
-    return gated_in_chunks(q, *operands, first, undecayed, chunk).to(dtype)
+    return gated_in_chunks(q, *operands, first, undecayed, chunk, reads or read_gated).to(dtype)
 
 
 def gated_delta_state(
@@ -127,15 +130,14 @@ def gated_in_chunks(
     first: Tensor | None,
     undecayed: bool,
     chunk: int,
+    reads,
 ) -> Tensor:
     """`gated_delta_rule` for the results of `gated_operands`, which broadcast."""
     if first is not None and q.shape[-2] == k.shape[-2] == 1 and one_at_a_time():
         with exact_products(q):
             return q @ after_one_gated_key(first, e, k, w, v, decay, undecayed)
     _, operands = expanded(q, e, k, w, v, decay, first)
-    if torch.compiler.is_compiling():
-        return gated_reads(*operands, undecayed, chunk)
-    return applied(GatedReads, *operands, undecayed, chunk_size(k.shape[-2], chunk))
+    return reads(*operands, undecayed, chunk)
 
 
 def after_one_gated_key(
@@ -166,25 +168,18 @@ def chunk_size(keys: int, most: int) -> int:
 
 @torch.library.custom_op(operation("gated_reads"), mutates_args=())
 def gated_reads(
-    q: Tensor,
-    e: Tensor,
-    k: Tensor,
-    w: Tensor | None,
-    v: Tensor,
-    decay: Tensor,
-    first: Tensor | None,
-    undecayed: bool,
-    chunk: int,
-) -> Tensor:
+    q: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, first: Tensor | None,
+    undecayed: bool, chunk: int,
+) -> Tensor:  # fmt: skip
     """The values read: q [..., n, d], e, k and w [..., m, d], v [..., m, e], decay [..., m, 1 or d] -> [..., n, e].
 
     `first`: the state before the first key, [..., d, e], zeros if None.
     """
     with exact_products(k):
-        return gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed, chunk, held_before)
+        return gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed, chunk)
 
 
-def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold) -> Tensor:
+def gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold=held_before) -> Tensor:
     """`gated_reads` as plain tensor code; `hold`: `held_before`, or a kernel with the same arguments."""
     shape, chunk = (*q.shape[:-1], v.shape[-1]), chunk_size(k.shape[-2], chunk)
     chunks = chunks_of(k, chunk)
@@ -253,23 +248,17 @@ def products_gradients(g_scores, g_system, q, e, k, total, before, undecayed: bo
 
 @torch.library.custom_op(operation("gated_gradients"), mutates_args=())
 def gated_gradients(
-    g: Tensor,
-    q: Tensor,
-    e: Tensor,
-    k: Tensor,
-    w: Tensor | None,
-    v: Tensor,
-    decay: Tensor,
-    first: Tensor | None,
-    undecayed: bool,
-    chunk: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    g: Tensor, q: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, first: Tensor | None,
+    undecayed: bool, chunk: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, e, k, w (empty if w is None), v and decay from that of the values read."""
     with exact_products(k):
-        return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk, held_before)
+        return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk)
 
 
-def gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold) -> tuple[Tensor, ...]:
+def gated_gradients_by_chunks(
+    g, q, e, k, w, v, decay, first, undecayed: bool, chunk: int, hold=held_before
+) -> tuple[Tensor, ...]:
     """`gated_gradients` as differentiable plain tensor code; `g_x` is the gradient of x.
 
     exp(total) multiplies q and e and divides k and w, so the gradient of total is q g_q + e g_e - k g_k - w g_w.
@@ -328,44 +317,4 @@ def gated_gradients_shapes(g, q, e, k, w, v, decay, *options):
     return tuple(q.new_empty(none if x is None else x.shape) for x in (q, e, k, w, v, decay))
 
 
-def gated_keep(ctx, inputs, output):
-    """Saves the operands."""
-    *operands, ctx.undecayed, ctx.chunk = inputs
-    ctx.held = [x is not None for x in operands]
-    ctx.save_for_backward(*(x for x in operands if x is not None))
-
-
-def gated_kept(ctx):
-    """The saved operands, with None for absent ones."""
-    kept = iter(ctx.saved_tensors)
-    return [next(kept) if held else None for held in ctx.held]
-
-
-def gated_autograd(ctx, g):
-    """The gradients of the operands."""
-    q, e, k, w, *others = gated_kept(ctx)
-    found = [*applied(GatedGradients, g, q, e, k, w, *others, ctx.undecayed, ctx.chunk)]
-    if w is None:
-        found[3] = None
-    return *found, None, None, None
-
-
-def gated_second_backward(ctx, *g):
-    """The second-order gradients, by differentiating plain tensor code."""
-    operands = gated_kept(ctx)
-    trained = [i for i, x in enumerate(operands[:-1]) if x is not None]
-
-    def gradients(*some):
-        given = [*operands]
-        for i, x in zip(trained, some, strict=True):
-            given[i] = x
-        return gated_gradients_by_chunks(*given, ctx.undecayed, ctx.chunk, held_before)
-
-    with exact_products(g[0]):
-        found = iter(torch.func.vjp(gradients, *(operands[i] for i in trained))[1](g))
-    return *(next(found) if i in trained else None for i in range(len(operands))), None, None
-
-
-gated_gradients.register_vmap(batch_first(gated_gradients))
-GatedReads = differentiable(gated_reads, gated_keep, gated_autograd, batch_first)
-GatedGradients = eager(gated_gradients, gated_keep, gated_second_backward)
+read_gated = recomputed(gated_reads, gated_gradients, gated_gradients_by_chunks, batch_first)

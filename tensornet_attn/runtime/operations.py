@@ -66,15 +66,6 @@ def plain_gradients(function, operands, wanted, *gradients) -> list:
     return [made[sum(wanted[:i])] if one else None for i, one in enumerate(wanted)]
 
 
-def gradients_twice(plain, seconds, gradient, *operands):
-    """The gradients of `gradient` and the operands of `plain`, from those of the gradients of its operands."""
-
-    def gradients(gradient, *operands):
-        return torch.func.vjp(plain, *operands)[1](gradient)
-
-    return torch.func.vjp(gradients, gradient, *operands)[1](seconds)
-
-
 def applied(function, *given):
     """`function.apply(*given)`; directly if nothing is transformed: torch's own inspects a signature at each call."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
@@ -107,18 +98,22 @@ def batch_first(op):
     """A vmap rule for an operation with batch dimensions: the mapped dimension becomes the first of them."""
 
     def mapped(info, dims, *given):
-        moved = [
-            x
-            if not isinstance(x, torch.Tensor)
-            else x.movedim(dim, 0)
-            if dim is not None
-            else x.expand(info.batch_size, *x.shape)
-            for x, dim in zip(given, dims, strict=True)
-        ]
-        found = op(*moved)
+        found = op(*mapped_first(info, dims, given))
         return found, 0 if isinstance(found, torch.Tensor) else (0,) * len(found)
 
     return mapped
+
+
+def mapped_first(info, dims, given) -> list:
+    """The arguments of a vmap rule, with the mapped dimension first in each tensor."""
+    return [
+        x
+        if not isinstance(x, torch.Tensor)
+        else x.movedim(dim, 0)
+        if dim is not None
+        else x.expand(info.batch_size, *x.shape)
+        for x, dim in zip(given, dims, strict=True)
+    ]
 
 
 def differentiable(op, keep, backward, mapped):
@@ -132,8 +127,3 @@ def eager(op, keep, backward):
     """An autograd Function of an operation for eager mode, as transforms of torch.func require."""
     parts = {"forward": staticmethod(op), "setup_context": staticmethod(keep), "backward": staticmethod(backward)}
     return type("Eager", (torch.autograd.Function,), {"generate_vmap_rule": True, **parts})
-
-
-def called(op, function, *given):
-    """The result of `op` for a call: its `eager` Function gives it, but where torch traces the op itself."""
-    return op(*given) if torch.compiler.is_compiling() else applied(function, *given)

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import divided
-from tensornet_attn.runtime.operations import applied, batch_first, differentiable, eager, operation
+from tensornet_attn.runtime.operations import batch_first, operation
 from tensornet_attn.runtime.products import exact_products
+from tensornet_attn.runtime.recomputed import recomputed
 
 
 def delta_rule(
@@ -127,10 +128,8 @@ def read_in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, chunk: int, fi
             return q @ after_one_key(first, *operands[1:4])
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in operands))
     q, k, v, rate, *first_ = (x.expand(*batch, -1, -1) for x in operands)
-    given = q, k, v, rate, first_[0] if first_ else None, chunk
-    if torch.compiler.is_compiling():
-        return delta_reads(*given)
-    return applied(DeltaReads, *given[:-1], max(1, min(chunk, k.shape[-2])))
+    chunk = chunk if torch.compiler.is_compiling() else max(1, min(chunk, k.shape[-2]))
+    return read_delta(q, k, v, rate, first_[0] if first_ else None, chunk)
 
 
 def one_at_a_time() -> bool:
@@ -249,30 +248,4 @@ def delta_gradients_shapes(g, *operands):
     return tuple(x.new_empty(x.shape) for x in operands[:4])
 
 
-def delta_keep(ctx, inputs, output):
-    """Saves the operands."""
-    *operands, first, ctx.chunk = inputs
-    ctx.held_first = first is not None
-    ctx.save_for_backward(*operands, *([first] if ctx.held_first else []))
-
-
-def delta_autograd(ctx, g):
-    """The gradients of the operands."""
-    return *applied(DeltaGradients, g, *kept_operands(ctx), ctx.chunk), None, None
-
-
-def kept_operands(ctx):
-    """The saved operands, and the fast weights before them or None."""
-    return ctx.saved_tensors if ctx.held_first else (*ctx.saved_tensors, None)
-
-
-def delta_second_backward(ctx, *g):
-    """The second-order gradients, by differentiating plain tensor code."""
-    with exact_products(g[0]):
-        *operands, first = kept_operands(ctx)
-        return *torch.func.vjp(lambda *x: gradients_by_chunks(*x, first, ctx.chunk), *operands)[1](g), None, None
-
-
-delta_gradients.register_vmap(batch_first(delta_gradients))
-DeltaReads = differentiable(delta_reads, delta_keep, delta_autograd, batch_first)
-DeltaGradients = eager(delta_gradients, delta_keep, delta_second_backward)
+read_delta = recomputed(delta_reads, delta_gradients, gradients_by_chunks, batch_first)

@@ -9,6 +9,7 @@ from math import inf, prod
 from statistics import median
 from typing import Any
 
+from tensornet_attn.cost.sizes import columns
 from tensornet_attn.errors import InputError
 from tensornet_attn.report.page import Table, page
 from tensornet_attn.report.words import column, counted
@@ -48,11 +49,8 @@ class Survey:
 
     def to_text(self) -> str:
         """The survey as text."""
-        rows = self._rows()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        cells = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
         paths = (f"  {to_text(sample.path)}" for sample in self.samples)
-        return "\n".join([*self._lines(), "", *map("  ".join, cells), "", f"{len(self.samples)} samples:", *paths])
+        return "\n".join([*self._lines(), "", *columns(self._rows()), "", f"{len(self.samples)} samples:", *paths])
 
     def _lines(self) -> list[str]:
         space = self.space

@@ -35,7 +35,6 @@ def masked_cummax(x: Tensor, keep: Tensor | None) -> Tensor:
 class CumMaxModel(BoxModel):
     """The largest entry up to here along the leg."""
 
-    key = "cummax"
     cummax: LegName
     mask: Masks = ()
     of: Operand
@@ -86,7 +85,6 @@ LATE = Mask(
 class SquaresModel(BoxModel):
     """The sum of squares along the leg."""
 
-    key = "squares"
     squares: LegName
     mask: Masks = ()
     of: Operand
@@ -130,7 +128,6 @@ SQUARES = Squares()
 class TimesModel(BoxModel):
     """`of` times the sum of `by` up to here along the leg."""
 
-    key = "times"
     operands = ("of", "by")
     times: LegName
     by: Operand

@@ -73,7 +73,7 @@ def test_the_ops_are_what_torch_wants() -> None:
     torch.library.opcheck(routed, (x, weight, gates, chosen, 3, 1))
     torch.library.opcheck(routed, (x, weight, None, chosen, 1, 2))
     detached = [one.detach() for one in (x, weight, gates)]
-    torch.library.opcheck(routed_gradients, (torch.randn(7, 3, 1, 3).double(), *detached, chosen, [True] * 3))
+    torch.library.opcheck(routed_gradients, (torch.randn(7, 3, 1, 3).double(), *detached, chosen, 3, 1, [True] * 3))
 
 
 @pytest.mark.parametrize(("heads", "slots"), [(3, 1), (1, 1), (3, 2), (1, 2)])
@@ -105,9 +105,9 @@ def test_vmap(mapped: tuple[int | None, ...]) -> None:
     ]
     torch.testing.assert_close(found, torch.stack([gathered(*one, 3, 1) for one in each]), **EXACT)
     direction = torch.randn(7, 3, 1, 3, dtype=torch.float64)
-    pull = torch.func.vmap(lambda *one: routed_gradients(direction, *one, [True] * 3), mapped)(*several)
+    pull = torch.func.vmap(lambda *one: routed_gradients(direction, *one, 3, 1, [True] * 3), mapped)(*several)
     for i, one in enumerate(each):
-        alone = routed_gradients(direction, *one, [True] * 3)
+        alone = routed_gradients(direction, *one, 3, 1, [True] * 3)
         torch.testing.assert_close([part[i] for part in pull], list(alone), **EXACT)
 
 

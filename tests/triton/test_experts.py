@@ -116,7 +116,7 @@ def test_the_operations_as_torch_checks_them() -> None:
     given, chosen = operands(7, 2, 5, 2, dtype=torch.float32), choices(7, 2, 5, 2)
     torch.library.opcheck(triton_routed, (*given, chosen, 2, 1))
     plain = [x.detach() for x in given]
-    call = torch.randn(7, 2, 1, 3), *plain, chosen, [True] * 3
+    call = torch.randn(7, 2, 1, 3), *plain, chosen, 2, 1, [True] * 3
     torch.library.opcheck(triton_routed_gradients, call, test_utils=("test_schema", "test_faketensor"))
 
 

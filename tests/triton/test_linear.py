@@ -167,10 +167,11 @@ def test_the_operations_as_torch_checks_them() -> None:
     q, k, v = plain(6, 6, 3, 2, torch.float32)
     some = torch.arange(6)[None, None] % 4 > 0
     for causal, normalize, seen in ((True, True, None), (True, False, None), (True, True, some), (False, True, some)):
-        options = (seen, causal, normalize, 0.5, "", "")
-        torch.library.opcheck(triton_linear, (q, k, v, *options))
-        out, *kept = triton_linear(*(x.detach() for x in (q, k, v)), *options)
-        given = [torch.rand_like(out), *(x.detach() for x in (q, k, v)), out, *kept, *options]
+        options = (causal, normalize, 0.5, "", "")
+        torch.library.opcheck(triton_linear, (q, k, v, seen, *options))
+        plain_operands = [*(x.detach() for x in (q, k, v)), seen]
+        out, *kept = triton_linear(*plain_operands, *options)
+        given = [torch.rand_like(out), *plain_operands, out, *kept, *options]
         torch.library.opcheck(triton_linear_gradients, given, test_utils=("test_schema", "test_faketensor"))
 
 

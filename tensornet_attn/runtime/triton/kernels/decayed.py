@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tensornet_attn.runtime.decay import decay_attention, decayed_scores, faded
 from tensornet_attn.runtime.masks import causal_mask
-from tensornet_attn.runtime.operations import called, differentiable, gradients_twice, operation
+from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.recomputed import derivatives_of, recomputed
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear import linear_by_heads
 from tensornet_attn.runtime.triton.kernels.linear_chunks import (
@@ -52,7 +53,7 @@ def decayed_by_heads(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor) -> T
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
     wide = sums_of(operands[0])
     powers = [batch_and_heads(x.to(wide).expand(*x.shape[:-1], width), lead) for x in (a, b)]
-    out = called(triton_decay, TritonDecay, *operands, *powers)
+    out = read_decayed(*operands, *powers)
     return out.reshape(*lead, *out.shape[-2:]).to(v.dtype)
 
 
@@ -112,24 +113,9 @@ def triton_decay_gradients_shapes(g, q, k, v, a, b):
     return *(side_by_side(x, x.shape[-1]) for x in (q, k, v)), *wide
 
 
-def triton_decay_keep(ctx, inputs, output):
-    """Saves the inputs, for both derivatives."""
-    ctx.save_for_backward(*inputs)
+def plain_decay(q, k, v, a, b):
+    """`triton_decay` as plain tensor code."""
+    return decayed_scores(q, k, a, b, causal_mask(a.shape[-2], b.shape[-2], a.device)) @ v
 
 
-def triton_decay_autograd(ctx, g):
-    """The gradients of the operands."""
-    return called(triton_decay_gradients, TritonDecayGradients, g, *ctx.saved_tensors)
-
-
-def triton_decay_twice(ctx, *seconds):
-    """The second-order gradients, by differentiating plain tensor code."""
-
-    def plain(q, k, v, a, b):
-        return decayed_scores(q, k, a, b, causal_mask(a.shape[-2], b.shape[-2], a.device)) @ v
-
-    return gradients_twice(plain, seconds, *ctx.saved_tensors)
-
-
-TritonDecay = differentiable(triton_decay, triton_decay_keep, triton_decay_autograd, in_batch_dimension)
-TritonDecayGradients = differentiable(triton_decay_gradients, triton_decay_keep, triton_decay_twice, in_batch_dimension)
+read_decayed = recomputed(triton_decay, triton_decay_gradients, derivatives_of(plain_decay, 5), in_batch_dimension)

@@ -7,13 +7,12 @@ from tensornet_attn.runtime.experts import (
     expert_rows,
     expert_sums,
     routed_gradient_shapes,
-    routed_keep_all,
-    routed_save,
+    routed_gradients_of_all,
     routed_shape,
-    routed_twice,
 )
-from tensornet_attn.runtime.operations import asks_gradients, differentiable, is_plain, one_by_one, operation
+from tensornet_attn.runtime.operations import asks_gradients, is_plain, one_by_one, operation
 from tensornet_attn.runtime.products import product_dtype
+from tensornet_attn.runtime.recomputed import recomputed
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.choices import Choices, newly_sorted, sorted_choices
 from tensornet_attn.runtime.triton.kernels.experts_kernels import expert_joined, expert_outers, expert_products
@@ -36,7 +35,7 @@ def triton_expert_sums(x: Tensor, weight: Tensor, gates: Tensor, chosen: Tensor,
     x, weight, gates = in_product_dtype(x, weight, gates)
     if is_plain_call(x, weight, gates, chosen):
         return plainly_routed(x, weight, gates, chosen, total or weight.ndim == 3, False)
-    return expert_sums(x, weight, gates, chosen, total, watched_routed())
+    return expert_sums(x, weight, gates, chosen, total, call_triton_routed)
 
 
 def triton_expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
@@ -44,12 +43,7 @@ def triton_expert_rows(x: Tensor, weight: Tensor, chosen: Tensor) -> Tensor:
     x, weight, _ = in_product_dtype(x, weight, None)
     if is_plain_call(x, weight, None, chosen):
         return plainly_routed(x, weight, None, chosen, weight.ndim == 3, True)
-    return expert_rows(x, weight, chosen, watched_routed())
-
-
-def watched_routed():
-    """`triton_routed` for operands that are not plain: transforms of torch.func require a Function."""
-    return triton_routed if torch.compiler.is_compiling() else TritonRouted.apply
+    return expert_rows(x, weight, chosen, call_triton_routed)
 
 
 def in_product_dtype(x: Tensor, weight: Tensor, gates: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -112,7 +106,7 @@ class PlainRouted(torch.autograd.Function):
         t, h, k = chosen.shape
         gradient = gradient.reshape(t, 1 if ctx.total else h, k if ctx.rows else 1, weight.shape[-1])
         if torch.is_grad_enabled() or not is_plain((gradient,)):
-            found = triton_routed_gradients(gradient, x, weight, gates, chosen, wanted)
+            found = triton_routed_gradients(gradient, x, weight, gates, chosen, *gradient.shape[1:3], wanted)
         else:
             found = routed_gradients_by(gradient, x, weight, gates, Choices(order, ends, h, k), wanted)
         some = (y.reshape(own.shape) if one else None for y, own, one in zip(found, tensors, wanted, strict=False))
@@ -129,10 +123,12 @@ def triton_routed(x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tenso
 
 @torch.library.custom_op(operation("triton_routed_gradients"), mutates_args=())
 def triton_routed_gradients(
-    gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, wanted: list[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
+    gradient: Tensor, x: Tensor, weight: Tensor, gates: Tensor | None, chosen: Tensor, heads: int, slots: int,
+    wanted: list[bool],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, weight and gates where `wanted`, as in `routed_gradients`, otherwise zeros."""
-    found = routed_gradients_by(gradient, x, weight, gates, newly_sorted(chosen, *weight.shape[:2]), wanted)
+    choices = newly_sorted(chosen, *weight.shape[:2])
+    found = routed_gradients_by(gradient.contiguous(), x, weight, gates, choices, wanted)
     zeros = (y.new_zeros(size) for y, size in ((x, x.shape), (weight, weight.shape), (x, chosen.shape)))
     return tuple(none if one is None else one for one, none in zip(found, zeros, strict=True))
 
@@ -276,15 +272,6 @@ def launch_of_outers(x: Tensor, gradient: Tensor, weight: Tensor, choices: Choic
     return KeptLaunch(expert_outers, grid, sizes | widths_of(choices, x, gradient) | config)
 
 
-def triton_routed_autograd(ctx, gradient):
-    """The gradients of the operands that require one."""
-    wanted = list(ctx.needs_input_grad[:3])
-    compute = triton_routed_gradients if torch.compiler.is_compiling() else TritonRoutedGradients.apply
-    found = compute(gradient.contiguous(), *ctx.saved_tensors, wanted)
-    return *(one if want else None for one, want in zip(found, wanted, strict=True)), None, None, None
-
-
 triton_routed.register_fake(routed_shape)
 triton_routed_gradients.register_fake(routed_gradient_shapes)
-TritonRouted = differentiable(triton_routed, routed_save, triton_routed_autograd, one_by_one)
-TritonRoutedGradients = differentiable(triton_routed_gradients, routed_keep_all, routed_twice, one_by_one)
+call_triton_routed = recomputed(triton_routed, triton_routed_gradients, routed_gradients_of_all, one_by_one)

@@ -7,20 +7,15 @@ import torch
 from torch import Tensor
 
 from tensornet_attn.runtime.gated import (
-    by_steps,
-    expanded,
     gated_delta_rule,
     gated_gradients_by_chunks,
     gated_gradients_shapes,
-    gated_keep,
-    gated_kept,
-    gated_operands,
     gated_reads_by_chunks,
     gated_reads_shape,
-    gated_second_backward,
 )
-from tensornet_attn.runtime.operations import batch_first, called, differentiable, operation
+from tensornet_attn.runtime.operations import batch_first, operation
 from tensornet_attn.runtime.products import exact_products
+from tensornet_attn.runtime.recomputed import recomputed
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
 from tensornet_attn.runtime.triton.kernels.gated_kernels import states_between
 from tensornet_attn.runtime.triton.kernels.tiles import sums_of, tile_type
@@ -30,42 +25,18 @@ STATES = ((64, 8, 2), (32, 4, 2), (32, 4, 1), (16, 4, 2), (16, 4, 1), (16, 8, 1)
 
 
 def triton_gated_delta_rule(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rate: Tensor,
-    decay: Tensor | None = None,
-    erase: Tensor | None = None,
-    write: Tensor | None = None,
-    undecayed: bool = False,
-    key_mask: Tensor | None = None,
-    chunk: int = 64,
-    past: list[Tensor] | tuple[Tensor, ...] = (),
-    steps: int = 1,
+    q: Tensor, k: Tensor, v: Tensor, rate: Tensor, *gates: Tensor | None, past=(), chunk: int = 64, **options
 ) -> Tensor:
     """`gated_delta_rule`, with the same arguments; uses the torch version for wider keys and for a `past` state."""
-    if k.shape[-1] > WIDEST or past:
-        return gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past, steps)
-    if steps > 1:
-        q, decay, key_mask = by_steps(q, decay, key_mask, steps)
-    e, rated, w, value, decay = gated_operands(k, v, rate, decay, erase, write, key_mask)
-    _, operands = expanded(q.to(value), e, rated, w, value, decay)
-    read = called(triton_gated, TritonGated, *operands, None, undecayed, chunk)
-    return read[..., steps - 1 :: steps, :].to(v.dtype)
+    reads = read_triton_gated if k.shape[-1] <= WIDEST and not past else None
+    return gated_delta_rule(q, k, v, rate, *gates, past=past, chunk=chunk, reads=reads, **options)
 
 
 @torch.library.custom_op(operation("triton_gated"), mutates_args=())
 def triton_gated(
-    q: Tensor,
-    e: Tensor,
-    k: Tensor,
-    w: Tensor | None,
-    v: Tensor,
-    decay: Tensor,
-    first: Tensor | None,
-    undecayed: bool,
-    chunk: int,
-) -> Tensor:
+    q: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, first: Tensor | None,
+    undecayed: bool, chunk: int,
+) -> Tensor:  # fmt: skip
     """`gated_reads`, with the same arguments."""
     with torch.cuda.device_of(q), exact_products(k):
         return gated_reads_by_chunks(q, e, k, w, v, decay, first, undecayed, chunk, triton_held)
@@ -73,17 +44,9 @@ def triton_gated(
 
 @torch.library.custom_op(operation("triton_gated_gradients"), mutates_args=())
 def triton_gated_gradients(
-    g: Tensor,
-    q: Tensor,
-    e: Tensor,
-    k: Tensor,
-    w: Tensor | None,
-    v: Tensor,
-    decay: Tensor,
-    first: Tensor | None,
-    undecayed: bool,
-    chunk: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    g: Tensor, q: Tensor, e: Tensor, k: Tensor, w: Tensor | None, v: Tensor, decay: Tensor, first: Tensor | None,
+    undecayed: bool, chunk: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """`gated_gradients`, with the same arguments."""
     with torch.cuda.device_of(q), exact_products(k):
         return gated_gradients_by_chunks(g, q, e, k, w, v, decay, first, undecayed, chunk, triton_held)
@@ -113,17 +76,6 @@ def triton_held(keeps: Tensor, adds: Tensor, first: Tensor | None = None) -> Ten
     return held.mT
 
 
-def triton_gated_autograd(ctx, g):
-    """The gradients of the operands."""
-    q, e, k, w, *others = gated_kept(ctx)
-    given = g, q, e, k, w, *others, ctx.undecayed, ctx.chunk
-    found = [*called(triton_gated_gradients, TritonGatedGradients, *given)]
-    if w is None:
-        found[3] = None
-    return *found, None, None, None
-
-
 triton_gated.register_fake(gated_reads_shape)
 triton_gated_gradients.register_fake(gated_gradients_shapes)
-TritonGated = differentiable(triton_gated, gated_keep, triton_gated_autograd, batch_first)
-TritonGatedGradients = differentiable(triton_gated_gradients, gated_keep, gated_second_backward, batch_first)
+read_triton_gated = recomputed(triton_gated, triton_gated_gradients, gated_gradients_by_chunks, batch_first)

@@ -18,8 +18,8 @@ from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gr
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.triton.configure import padded
 from tensornet_attn.runtime.triton.kernels.experts import (
+    call_triton_routed,
     in_product_dtype,
-    watched_routed,
 )
 from tensornet_attn.runtime.triton.kernels.gated_experts_kernels import gated_rows, gated_sums
 from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch, kept_launch
@@ -40,7 +40,7 @@ def triton_gated_expert_sums(
         or of.shape[-1] > BITS
     ):
         gates, chosen = top_of_map(of, k, gate)
-        return expert_sums(with_slots(x, weight, total), weight, gates, chosen, total, watched_routed())
+        return expert_sums(with_slots(x, weight, total), weight, gates, chosen, total, call_triton_routed)
     if x.dtype != weight.dtype or torch._C._is_any_autocast_enabled():
         x, weight, _ = in_product_dtype(x, weight, None)
     if asks_gradients(x, weight, of):

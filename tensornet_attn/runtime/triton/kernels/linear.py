@@ -5,17 +5,19 @@ from torch import Tensor
 
 from tensornet_attn.runtime.linear import linear_attention, seen_terms
 from tensornet_attn.runtime.masks import key_keep, run_time_mask, visible_and_bias
-from tensornet_attn.runtime.operations import called, differentiable, gradients_twice, operation
+from tensornet_attn.runtime.operations import operation
 from tensornet_attn.runtime.products import autocast_dtype
+from tensornet_attn.runtime.recomputed import derivatives_of, recomputed
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear_chunks import (
     chunk_sums,
     chunked,
+    operand_shapes,
     read_chunks,
     row_sums_gradient,
     side_by_side,
 )
-from tensornet_attn.runtime.triton.kernels.masked import TritonMaskedLinear, triton_masked_linear
+from tensornet_attn.runtime.triton.kernels.masked import read_masked
 from tensornet_attn.runtime.triton.kernels.tile_maps import TILE_MAPS
 from tensornet_attn.runtime.triton.kernels.tiles import batch_and_heads, common_dtype, in_batch_dimension, sums_of
 
@@ -82,12 +84,10 @@ def linear_by_heads(
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
     if mask is None:
         keys = None if seen is None else batch_and_heads(seen, lead)[..., 0]
-        out = called(triton_linear, TritonLinear, *operands, keys, causal, normalize, eps, *maps)[0]
+        out = read_linear(*operands, keys, causal, normalize, eps, *maps)[0]
     else:
         mask = mask.expand(*mask.shape[:-2], q.shape[-2], k.shape[-2])  # of one row for all queries, or one key
-        out = called(
-            triton_masked_linear, TritonMaskedLinear, *operands, batch_and_heads(mask, lead), causal, normalize, eps
-        )[0]
+        out = read_masked(*operands, batch_and_heads(mask, lead), causal, normalize, eps)[0]
     return out.reshape(*lead, *out.shape[-2:]).to(v.dtype)
 
 
@@ -117,8 +117,8 @@ def triton_linear(
 
 @torch.library.custom_op(operation("triton_linear_gradients"), mutates_args=())
 def triton_linear_gradients(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, inverse: Tensor, sums: Tensor, total: Tensor,
-    seen: Tensor | None, causal: bool, normalize: bool, eps: float, query_map: str, key_map: str,
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, out: Tensor, inverse: Tensor, sums: Tensor,
+    total: Tensor, causal: bool, normalize: bool, eps: float, query_map: str, key_map: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v. With g' = inverse g and the gradient r of the row sums, each is linear attention:
 
@@ -162,44 +162,14 @@ def triton_linear_shapes(q, k, v, seen, causal, normalize, eps, query_map, key_m
     return side_by_side(q, width), *(q.new_empty(shape, dtype=sums_of(q)) for shape in shapes)
 
 
-@triton_linear_gradients.register_fake
-def triton_linear_gradients_shapes(g, q, k, v, *options):
-    """The shapes of the gradients."""
-    return side_by_side(q, q.shape[-1]), side_by_side(k, k.shape[-1]), side_by_side(v, v.shape[-1])
+triton_linear_gradients.register_fake(operand_shapes)
 
 
-def triton_linear_keep(ctx, inputs, output):
-    """Saves the operands and the results, but no chunks."""
-    q, k, v, seen, *ctx.options = inputs
-    ctx.save_for_backward(q, k, v, *output, seen)
+def plain_linear(q, k, v, seen, causal, normalize, eps, query_map, key_map):
+    """The first result of `triton_linear`."""
+    q, k = mapped_whole(query_map, q), mapped_whole(key_map, k)
+    k = k if seen is None else torch.where(seen[..., None], k, 0)
+    return linear_attention([(q, k)], v, eps=eps, normalize=normalize, causal=causal)
 
 
-def triton_linear_autograd(ctx, g, *_):
-    """The gradients of the operands."""
-    given = g, *ctx.saved_tensors, *ctx.options
-    return *called(triton_linear_gradients, TritonLinearGradients, *given), *[None] * 6
-
-
-def triton_linear_keep_all(ctx, inputs, output):
-    """Saves the inputs of the gradients."""
-    g, q, k, v, _, _, _, _, seen, *ctx.options = inputs
-    ctx.save_for_backward(g, q, k, v, seen)
-
-
-def triton_linear_twice(ctx, *seconds):
-    """The second-order gradients, by differentiating plain tensor code."""
-    *operands, seen = ctx.saved_tensors
-    causal, normalize, eps, *names = ctx.options
-
-    def plain(q, k, v):
-        q, k = (mapped_whole(name, x) for name, x in zip(names, (q, k), strict=True))
-        k = k if seen is None else torch.where(seen[..., None], k, 0)
-        return linear_attention([(q, k)], v, eps=eps, normalize=normalize, causal=causal)
-
-    return *gradients_twice(plain, seconds, *operands), *[None] * 10
-
-
-TritonLinear = differentiable(triton_linear, triton_linear_keep, triton_linear_autograd, in_batch_dimension)
-TritonLinearGradients = differentiable(
-    triton_linear_gradients, triton_linear_keep_all, triton_linear_twice, in_batch_dimension
-)
+read_linear = recomputed(triton_linear, triton_linear_gradients, derivatives_of(plain_linear, 3), in_batch_dimension)

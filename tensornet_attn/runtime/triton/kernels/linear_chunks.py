@@ -159,6 +159,11 @@ def side_by_side(x: Tensor, width: int, dtype: torch.dtype | None = None) -> Ten
     return x.new_empty(batch, length, heads, width, dtype=dtype).transpose(1, 2)
 
 
+def operand_shapes(g, q, k, v, *others) -> tuple[Tensor, Tensor, Tensor]:
+    """The shapes of the gradients of q, k and v."""
+    return side_by_side(q, q.shape[-1]), side_by_side(k, k.shape[-1]), side_by_side(v, v.shape[-1])
+
+
 def before(sums: Tensor, how: Chunked, later: bool, most: Tensor | None = None) -> Tensor:
     """Exclusive sums over the parts [b h, parts, ...], in place; or the sum of all parts, as one."""
     if not how.causal:

@@ -5,9 +5,16 @@ from torch import Tensor
 
 from tensornet_attn.runtime.maps import kept, normalized
 from tensornet_attn.runtime.masks import causal_mask
-from tensornet_attn.runtime.operations import called, differentiable, gradients_twice, operation
+from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.recomputed import derivatives_of, recomputed
 from tensornet_attn.runtime.softmax import laid_out
-from tensornet_attn.runtime.triton.kernels.linear_chunks import Chunked, chunked, row_sums_gradient, side_by_side
+from tensornet_attn.runtime.triton.kernels.linear_chunks import (
+    Chunked,
+    chunked,
+    operand_shapes,
+    row_sums_gradient,
+    side_by_side,
+)
 from tensornet_attn.runtime.triton.kernels.masked_kernels import masked_reads
 from tensornet_attn.runtime.triton.kernels.tiles import in_batch_dimension, precision_of, sums_of, tile_type
 
@@ -80,46 +87,15 @@ def triton_masked_linear_shapes(q, k, v, mask, causal, normalize, eps):
     return side_by_side(q, v.shape[-1]), q.new_empty(rows, dtype=sums_of(q))
 
 
-@triton_masked_linear_gradients.register_fake
-def triton_masked_linear_gradients_shapes(g, q, k, v, mask, out, inverse, causal, normalize, eps):
-    """The shapes of the gradients."""
-    return side_by_side(q, q.shape[-1]), side_by_side(k, k.shape[-1]), side_by_side(v, v.shape[-1])
+triton_masked_linear_gradients.register_fake(operand_shapes)
 
 
-def triton_masked_linear_keep(ctx, inputs, output):
-    """Saves the operands and the results."""
-    *operands, ctx.causal, ctx.normalize, ctx.eps = inputs
-    ctx.save_for_backward(*operands, *output)
+def plain_masked(q, k, v, mask, causal, normalize, eps):
+    """The first result of `triton_masked_linear`."""
+    keep = mask & causal_mask(*mask.shape[-2:], mask.device) if causal else mask
+    return (normalized(q @ k.mT, keep, eps) if normalize else kept(q @ k.mT, keep)) @ v
 
 
-def triton_masked_linear_autograd(ctx, g, _):
-    """The gradients of the operands."""
-    given = g, *ctx.saved_tensors, ctx.causal, ctx.normalize, ctx.eps
-    found = called(triton_masked_linear_gradients, TritonMaskedLinearGradients, *given)
-    return *found, None, None, None, None
-
-
-def triton_masked_linear_keep_all(ctx, inputs, output):
-    """Saves the inputs of the gradients."""
-    *tensors, _, _, ctx.causal, ctx.normalize, ctx.eps = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def triton_masked_linear_twice(ctx, *seconds):
-    """The second-order gradients, by differentiating plain tensor code."""
-    g, q, k, v, mask = ctx.saved_tensors
-    keep = mask & causal_mask(*mask.shape[-2:], mask.device) if ctx.causal else mask
-
-    def plain(q, k, v):
-        scores = q @ k.mT
-        return (normalized(scores, keep, ctx.eps) if ctx.normalize else kept(scores, keep)) @ v
-
-    return *gradients_twice(plain, seconds, g, q, k, v), *[None] * 6
-
-
-TritonMaskedLinear = differentiable(
-    triton_masked_linear, triton_masked_linear_keep, triton_masked_linear_autograd, in_batch_dimension
-)
-TritonMaskedLinearGradients = differentiable(
-    triton_masked_linear_gradients, triton_masked_linear_keep_all, triton_masked_linear_twice, in_batch_dimension
+read_masked = recomputed(
+    triton_masked_linear, triton_masked_linear_gradients, derivatives_of(plain_masked, 3), in_batch_dimension
 )

@@ -56,27 +56,14 @@ def given_noise(noise: dict[str, Tensor] | None, name: str, order: tuple[int, ..
     return None if x is None else x.movedim([i - len(order) for i in order], list(range(-len(order), 0)))
 
 
-@torch.library.custom_op(operation("tiles_forward"), mutates_args=())
-def tiles_forward(
-    operands: list[Tensor],
-    mask: Tensor | None,
-    key_mask: Tensor | None,
-    seed: Tensor | None,
-    name: str,
-    present: list[bool],
-    n: int,
-    m: int,
-    batch: list[int],
-    numbers: list[float],
-    training: bool,
-    cast: torch.dtype | None,
-) -> list[Tensor]:
-    """The result of a region, [batch..., legs], and per map row the log-sum-exp, or 1 / (sum + eps)."""
-    return results_of(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+REGION = (  # the schema of its operands and call
+    "Tensor[] operands, Tensor? mask, Tensor? key_mask, Tensor? seed, str name, bool[] present, SymInt n, SymInt m, "
+    "SymInt[] batch, float[] numbers, bool training, ScalarType? cast"
+)
 
 
 def results_of(operands, mask, key_mask, seed, *call) -> list[Tensor]:
-    """`tiles_forward` without its registration."""
+    """The result of a region, [batch..., legs], and per map row the log-sum-exp, or 1 / (sum + eps)."""
     run = launch_of(operands, mask, key_mask, seed, *call)
     region = run.region
     with torch.cuda.device_of(run.like):
@@ -115,45 +102,37 @@ def forward_of(run: Launch, store: Stored, lse: Tensor) -> Tensor:
     return out.copy_(run.joined(found, region.result.split()).view(store.shape))
 
 
+tiles_forward = torch.library.custom_op(
+    operation("tiles_forward"), results_of, mutates_args=(), schema=f"({REGION}) -> Tensor[]"
+)
+
+
 @tiles_forward.register_fake
-def tiles_shape(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast):
+def tiles_shape(operands, mask, *others):
     """The shapes of the results."""
-    run = Launch(operands, mask, key_mask, seed, name, present, n, m, batch, numbers, training, cast)
+    run = Launch(operands, mask, *others)
     if mask is not None:
         run.mask_shape(mask)  # refuses wrong dimensions
     out = torch.empty_strided(*result_layout(run), dtype=run.dtype, device=operands[0].device)
-    return [out, operands[0].new_empty([run.pairs, len(run.region.reads), n], dtype=run.sums)]
-
-
-@torch.library.custom_op(operation("tiles_backward"), mutates_args=())
-def tiles_backward(
-    gradient: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    wanted: list[bool],
-    operands: list[Tensor],
-    mask: Tensor | None,
-    key_mask: Tensor | None,
-    seed: Tensor | None,
-    name: str,
-    present: list[bool],
-    n: int,
-    m: int,
-    batch: list[int],
-    numbers: list[float],
-    training: bool,
-    cast: torch.dtype | None,
-) -> list[Tensor]:
-    """The gradients of the `wanted` operands, and of the mask last."""
-    call = (name, present, n, m, batch, numbers, training, cast)
-    return gradients_by(gradient, out, lse, wanted, operands, mask, key_mask, seed, *call)
+    return [
+        out,
+        operands[0].new_empty([run.pairs, len(run.region.reads), run.lengths[run.region.sides[0]]], dtype=run.sums),
+    ]
 
 
 def gradients_by(gradient, out, lse, wanted, operands, mask, key_mask, seed, *call) -> list[Tensor]:
-    """`tiles_backward` without its registration."""
+    """The gradients of the `wanted` operands, and of the mask last."""
     run = launch_of(operands, mask, key_mask, seed, *call)
     with torch.cuda.device_of(run.like):
         return backward_of(run, gradient, out, lse, wanted, mask)
+
+
+tiles_backward = torch.library.custom_op(
+    operation("tiles_backward"),
+    gradients_by,
+    mutates_args=(),
+    schema=f"(Tensor gradient, Tensor out, Tensor lse, bool[] wanted, {REGION}) -> Tensor[]",
+)
 
 
 def backward_of(

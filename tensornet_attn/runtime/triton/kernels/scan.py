@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.runtime.maps import divided
-from tensornet_attn.runtime.operations import called, differentiable, gradients_twice, operation
-from tensornet_attn.runtime.products import exact_products
+from tensornet_attn.runtime.operations import operation
+from tensornet_attn.runtime.recomputed import derivatives_of, recomputed
 from tensornet_attn.runtime.scan import delta_operands, delta_rule
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.configure import configured, distinct, held_for, padded
@@ -76,8 +76,7 @@ def delta_by_heads(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, normalize: boo
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2], rate.shape[:-1])
     dtype = common_dtype(q, k, v)
     operands = [batch_and_heads(x.to(dtype), lead) for x in (q, k, v)]
-    given = *operands, batch_and_heads(rate[..., None], lead), normalize, eps
-    out = called(triton_delta, TritonDelta, *given)[0]
+    out = read_triton_delta(*operands, batch_and_heads(rate[..., None], lead), normalize, eps)[0]
     return out.reshape(*lead, *out.shape[-2:])
 
 
@@ -226,35 +225,9 @@ def triton_delta_gradients_shapes(g, q, k, v, rate, *others):
     return *(side_by_side(x, x.shape[-1]) for x in (q, k, v)), rate.new_empty(rate.shape)
 
 
-def triton_delta_keep(ctx, inputs, output):
-    """Saves the operands and the results."""
-    *operands, ctx.normalize, ctx.eps = inputs
-    ctx.save_for_backward(*operands, *output)
+def plain_delta(q, k, v, rate, normalize, eps):
+    """The first result of `triton_delta`."""
+    return delta_rule(q, k, v, rate[..., 0], None, "read" if normalize else "none", eps)
 
 
-def triton_delta_autograd(ctx, g, _):
-    """The gradients of the operands."""
-    given = g, *ctx.saved_tensors, ctx.normalize, ctx.eps
-    return *called(triton_delta_gradients, TritonDeltaGradients, *given), None, None
-
-
-def triton_delta_keep_all(ctx, inputs, output):
-    """Saves the inputs of the gradients."""
-    *operands, _, _, ctx.normalize, ctx.eps = inputs
-    ctx.save_for_backward(*operands)
-
-
-def triton_delta_twice(ctx, *seconds):
-    """The second-order gradients, by differentiating plain tensor code."""
-
-    def plain(q, k, v, rate):
-        return delta_rule(q, k, v, rate[..., 0], None, "read" if ctx.normalize else "none", ctx.eps)
-
-    with exact_products(seconds[0]):
-        return *gradients_twice(plain, seconds, *ctx.saved_tensors), None, None, None, None
-
-
-TritonDelta = differentiable(triton_delta, triton_delta_keep, triton_delta_autograd, in_batch_dimension)
-TritonDeltaGradients = differentiable(
-    triton_delta_gradients, triton_delta_keep_all, triton_delta_twice, in_batch_dimension
-)
+read_triton_delta = recomputed(triton_delta, triton_delta_gradients, derivatives_of(plain_delta, 4), in_batch_dimension)

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tensornet_attn.runtime.operations import mapped_first
+
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr):
@@ -63,9 +65,8 @@ def in_batch_dimension(op):
     """A vmap rule: the mapped dimension becomes part of the kernels' batch, first in each tensor."""
 
     def mapped(info, dims, *given):
-        pairs = [(x, dim) for x, dim in zip(given, dims, strict=True) if isinstance(x, Tensor)]
-        first = [x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs]
-        found = op(*(x.flatten(0, 1) for x in first), *given[len(first) :])
+        first = mapped_first(info, dims, given)
+        found = op(*(x.flatten(0, 1) if isinstance(x, Tensor) else x for x in first))
         if isinstance(found, Tensor):
             return found.unflatten(0, (info.batch_size, -1)), 0
         whole = [x.ndim > 1 for x in found]  # empty tensors stand for results that are not computed
