@@ -19,8 +19,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from tensornet_attn.cost.band import Block, keys_met, reach_in
+from tensornet_attn.cost.band import Band, Block, in_spans, keys_met, reach_in
 from tensornet_attn.cost.experts import Experts
+from tensornet_attn.cost.kernels import inside_chosen
+from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.products import Shape, rate_at
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
@@ -42,7 +44,7 @@ CALLS_OF_EXPERT = 12
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
 MODULE = "module"
 NATIVE = "native"  # the kind of C++ kernels
-CAUSAL, CAUSAL_ATTENTION = Function("causal"), "causal attention"
+CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
 SKIPPED = 512  # keys in a block of fused attention on a CPU
 Parts = dict[str, float]
 
@@ -71,7 +73,7 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         return {}
     found: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
-    call = table.call[learned]
+    call, times = table.call[learned], (1 + GRADIENTS) if learned else 1
     if isinstance(step.form, Block):
         block, parts = block_of(scene, step)
         pair, seen = {scene.graph.query, scene.graph.key}, _seen(scene, step, block)
@@ -90,18 +92,30 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     if step.attention is not None:
         kind = _masked(scene, step.attention)
         found[kind] = _attention(scene, step, step.attention, table, learned, kind)
+    elif isinstance(step.form, Band):  # keys and values are padded, and copied into spans; the result is cropped
+        spans, op = in_spans(scene, step), step.form.attention
+        sizes = [WIDTH * spans.elements(use) for use in (op.key, op.value)]
+        passed = sum(5 * own / table.pass_rate(own) for own in sizes)
+        found[MASKED_ATTENTION] = _attention(spans, step, op, table, learned, MASKED_ATTENTION)
+        found[ELEMENTWISE] = times * (
+            passed + 2 * WIDTH * scene.elements(step) / table.pass_rate(WIDTH * scene.elements(step))
+        )
+        found["call"] = CALLS * call
+    elif isinstance(step.form, Experts):
+        found |= _experts(scene, step, step.form, table, learned)
     elif step.contraction is not None and scene.view(step):
         pass
     elif _is_product(step):
         found["product"] = _product(scene, step, table, learned)
     else:
-        times = (1 + GRADIENTS) if learned else 1
         products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
         rate = table.bandwidth if scans(step) else table.pass_rate(WIDTH * scene.elements(step))
         passed = WIDTH * moved(scene, step) / rate  # of a scan, in strides
         chunked = between(scene, step)
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
-            passed = 2 * passed + sum(4 * WIDTH * kept / table.pass_rate(WIDTH * kept) for kept in chunked)
+            passed = 2 * passed + sum(
+                4 * WIDTH * kept / table.pass_rate(WIDTH * min(kept, STRETCH)) for kept in chunked
+            )
         exps = sum(count for _, count in exponentials(scene, step)) / table.exponentials
         kind = kind_of(step) + " in chunks" * bool(chunked)
         found[kind] = times * (products + passed) + exps
@@ -109,7 +123,7 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
             hidden = 2 * WIDTH * scene.elements(step) / table.pass_rate(WIDTH * scene.elements(step))
             found[MASK] = (MASKS + learned) * hidden
         if products:
-            found[f"{kind} calls"] = _calls(scene, step) * call
+            found[f"{kind} calls"] = CALLS * call
     found["call"] += call
     return found
 
@@ -135,11 +149,8 @@ def kind_of(step: Step) -> str:
     return step.box.kind if own and step.box is not None else ELEMENTWISE
 
 
-def _calls(scene: Scene, step: Step) -> int:
-    """The operations on few elements of a kernel; grouped experts have some for each expert and head of attention."""
-    form = step.form
-    if not isinstance(form, Experts):
-        return CALLS
+def _calls(scene: Scene, step: Step, form: Experts) -> int:
+    """The operations on few elements of grouped experts, some for each expert and head of attention."""
     assert step.kernel is not None
     heads = [
         {*part.attention.scores} - {scene.graph.query, part.attention.leg}
@@ -150,12 +161,37 @@ def _calls(scene: Scene, step: Step) -> int:
     return CALLS + CALLS_OF_EXPERT * sum(map(scene.size, each))
 
 
+def _experts(scene: Scene, step: Step, form: Experts, table: Table, learned: bool) -> Parts:
+    """Products with the chosen experts, maps between them, and attention of the chosen heads.
+
+    The rows of one expert are gathered in a cache; their products are written, and put back for each head.
+    """
+    assert step.kernel is not None
+    times, few, found = (1 + GRADIENTS) if learned else 1, inside_chosen(scene, step), defaultdict[str, float](float)
+    batch = scene.batch if step.name in scene.batched else 1
+    for one, (shape, _, macs) in zip(form.products, shapes(scene, step), strict=False):
+        found["product"] += times * macs / shape.macs * _multiplied(shape, table)
+        for legs in ((*one.tokens, one.expert, *one.own), (*one.tokens, *one.own)):
+            bytes_ = WIDTH * batch * few.size(legs)
+            found[ELEMENTWISE] += times * 2 * bytes_ * few.size(one.heads) / table.pass_rate(bytes_)
+    for part in step.kernel.body:
+        if part.attention is not None:
+            kind = _masked(scene, part.attention)
+            found[kind] += _attention(few, part, part.attention, table, learned, kind)
+        elif part.box is not None:
+            bytes_ = WIDTH * few.elements(part)
+            found[ELEMENTWISE] += times * 2 * bytes_ / table.pass_rate(bytes_)
+    found[ELEMENTWISE] += sum(count for _, count in exponentials(scene, step)) / table.exponentials
+    found["call"] += _calls(scene, step, form) * table.call[learned]
+    return found
+
+
 def _masked(scene: Scene, op: FusedAttention) -> str:
     masks = (*op.masks, CAUSAL) if scene.graph.causal else op.masks
     if not masks:
         return "attention"
     plain = scene.sizes[op.leg] <= causal_up_to(masks, scene.graph.values) and not op.beside
-    return CAUSAL_ATTENTION if plain else "masked attention"
+    return CAUSAL_ATTENTION if plain else MASKED_ATTENTION
 
 
 def _seen(scene: Scene, step: Step, block: Scene) -> float:
@@ -176,13 +212,15 @@ def _is_product(step: Step) -> bool:
 def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
     """A product of two tensors, and the products of their gradients."""
     ((shape, _, _),) = shapes(scene, step)
-
-    def time(shape: Shape) -> float:
-        written = WIDTH * shape.batch * shape.rows * shape.columns
-        return 2 * shape.macs / rate_at(shape, table.products) + written / table.pass_rate(written)
-
     wanted = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
-    return time(shape) + sum(sorted(map(time, gradients(shape)))[:wanted])
+    backward = sorted(_multiplied(own, table) for own in gradients(shape))
+    return _multiplied(shape, table) + sum(backward[:wanted])
+
+
+def _multiplied(shape: Shape, table: Table) -> float:
+    """A product, and its result written."""
+    written = WIDTH * shape.batch * shape.rows * shape.columns
+    return 2 * shape.macs / rate_at(shape, table.products) + written / table.pass_rate(written)
 
 
 def gradients(shape: Shape) -> tuple[Shape, Shape]:
