@@ -20,11 +20,11 @@ from collections import defaultdict
 from dataclasses import replace
 
 from tensornet_attn.cost.band import Band, Block, in_spans, keys_met, reach_in
-from tensornet_attn.cost.experts import Experts
-from tensornet_attn.cost.kernels import inside_chosen
+from tensornet_attn.cost.experts import Experts, held
+from tensornet_attn.cost.kernels import inside_chosen, unfolded
 from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.memory import moved
-from tensornet_attn.cost.products import Shape, rate_at
+from tensornet_attn.cost.products import NARROW, ONEDNN_LONGEST, PROJECTED, Shape, rate_at
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
@@ -32,6 +32,7 @@ from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, body_graph
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import scans
+from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
@@ -39,7 +40,7 @@ from tensornet_attn.ops import OPS
 WIDTH = 4  # bytes of an element: tables are in float32
 MASKS, MASK = 2, "mask"  # passes that replace hidden scores before weighting, and their weights after it
 GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are read and written
-CALLS = 30  # operations of a kernel that computes more than one product
+CALLS = 30  # operations of a kernel that computes more than one product, or of one attention in it
 CALLS_OF_EXPERT = 12
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
 MODULE = "module"
@@ -149,18 +150,6 @@ def kind_of(step: Step) -> str:
     return step.box.kind if own and step.box is not None else ELEMENTWISE
 
 
-def _calls(scene: Scene, step: Step, form: Experts) -> int:
-    """The operations on few elements of grouped experts, some for each expert and head of attention."""
-    assert step.kernel is not None
-    heads = [
-        {*part.attention.scores} - {scene.graph.query, part.attention.leg}
-        for part in step.kernel.body
-        if part.attention
-    ]
-    each = [*heads, *((one.expert, *one.heads) for one in form.products)]
-    return CALLS + CALLS_OF_EXPERT * sum(map(scene.size, each))
-
-
 def _experts(scene: Scene, step: Step, form: Experts, table: Table, learned: bool) -> Parts:
     """Products with the chosen experts, maps between them, and attention of the chosen heads.
 
@@ -168,21 +157,23 @@ def _experts(scene: Scene, step: Step, form: Experts, table: Table, learned: boo
     """
     assert step.kernel is not None
     times, few, found = (1 + GRADIENTS) if learned else 1, inside_chosen(scene, step), defaultdict[str, float](float)
-    batch = scene.batch if step.name in scene.batched else 1
+    batch, calls = scene.batch if step.name in scene.batched else 1, CALLS
     for one, (shape, _, macs) in zip(form.products, shapes(scene, step), strict=False):
+        calls += CALLS_OF_EXPERT * scene.size((one.expert, *one.heads))
         found["product"] += times * macs / shape.macs * _multiplied(shape, table)
         for legs in ((*one.tokens, one.expert, *one.own), (*one.tokens, *one.own)):
             bytes_ = WIDTH * batch * few.size(legs)
             found[ELEMENTWISE] += times * 2 * bytes_ * few.size(one.heads) / table.pass_rate(bytes_)
     for part in step.kernel.body:
         if part.attention is not None:
+            calls += CALLS * scene.size({*part.attention.scores} - {scene.graph.query, part.attention.leg})
             kind = _masked(scene, part.attention)
             found[kind] += _attention(few, part, part.attention, table, learned, kind)
         elif part.box is not None:
             bytes_ = WIDTH * few.elements(part)
-            found[ELEMENTWISE] += times * 2 * bytes_ / table.pass_rate(bytes_)
-    found[ELEMENTWISE] += sum(count for _, count in exponentials(scene, step)) / table.exponentials
-    found["call"] += _calls(scene, step, form) * table.call[learned]
+            exps = sum(count for _, count in exponentials(few, part)) / table.exponentials
+            found[ELEMENTWISE] += times * 2 * bytes_ / table.pass_rate(bytes_) + exps
+    found["call"] += calls * table.call[learned]
     return found
 
 
@@ -212,15 +203,25 @@ def _is_product(step: Step) -> bool:
 def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
     """A product of two tensors, and the products of their gradients."""
     ((shape, _, _),) = shapes(scene, step)
+    fast = table.projected if _projects(scene, step, shape) else None
+    of_rows, of_columns = gradients(shape)
+    backward = sorted((_multiplied(of_rows, table, fast), _multiplied(of_columns, table)))
     wanted = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
-    backward = sorted(_multiplied(own, table) for own in gradients(shape))
-    return _multiplied(shape, table) + sum(backward[:wanted])
+    return _multiplied(shape, table, fast) + sum(backward[:wanted])
 
 
-def _multiplied(shape: Shape, table: Table) -> float:
-    """A product, and its result written."""
+def _multiplied(shape: Shape, table: Table, rate: float | None = None) -> float:
+    """A product, by default at the rate of its shape, and its result written."""
     written = WIDTH * shape.batch * shape.rows * shape.columns
-    return 2 * shape.macs / rate_at(shape, table.products) + written / table.pass_rate(written)
+    return 2 * shape.macs / (rate or rate_at(shape, table.products)) + written / table.pass_rate(written)
+
+
+def _projects(scene: Scene, step: Step, shape: Shape) -> bool:
+    """Whether `runtime/products.py` takes oneDNN for a product with a weight: of many rows, in few additions."""
+    weights = held(scene.graph)
+    large = [scene.elements(use) >= PROJECTED for use in step.op.uses if use.name not in weights]
+    wide = min(shape.columns, shape.summed) >= NARROW and shape.summed <= ONEDNN_LONGEST
+    return large == [True] and wide and not doubtful_normalizers(unfolded(scene.graph))
 
 
 def gradients(shape: Shape) -> tuple[Shape, Shape]:

@@ -36,8 +36,8 @@ def shapes(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], float
     if isinstance(step.form, Band):
         spans, row = in_spans(scene, step), str(scene.graph.query)
         share = scene.batch * scene.sizes[row] / (spans.batch * spans.sizes[row])  # without rows that pad a block
-        made = shapes(spans, replace(step, op=step.form.attention))
-        return [(shape, legs, share * macs) for shape, legs, macs in made]
+        blocks = shapes(spans, replace(step, op=step.form.attention))
+        return [(shape, legs, share * macs) for shape, legs, macs in blocks]
     if isinstance(step.form, Experts):
         return _of_experts(scene, step, step.form, batch)
     if step.attention is not None:
