@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from tensornet_attn.cost.band import Band, Block, in_spans, keys_met, reach_in
 from tensornet_attn.cost.experts import Experts, held
-from tensornet_attn.cost.kernels import inside_chosen, unfolded
+from tensornet_attn.cost.kernels import inside_chosen
 from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.products import NARROW, ONEDNN_LONGEST, PROJECTED, Shape, rate_at
@@ -32,7 +32,6 @@ from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, body_graph
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import scans
-from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
@@ -221,7 +220,7 @@ def _projects(scene: Scene, step: Step, shape: Shape) -> bool:
     weights = held(scene.graph)
     large = [scene.elements(use) >= PROJECTED for use in step.op.uses if use.name not in weights]
     wide = min(shape.columns, shape.summed) >= NARROW and shape.summed <= ONEDNN_LONGEST
-    return large == [True] and wide and not doubtful_normalizers(unfolded(scene.graph))
+    return large == [True] and wide
 
 
 def gradients(shape: Shape) -> tuple[Shape, Shape]:
