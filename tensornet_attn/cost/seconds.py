@@ -2,7 +2,10 @@
 
     product                      multiply-adds at the rate of their shape, and the result written; with a backward, also
                                  the product of each gradient
+    large product with a weight  the same, at the rate of oneDNN, except for the gradient of the weight
     attention                    measured seconds of a query and a key of this width, times pairs of all heads
+    band                         the attention of blocks of queries with the keys of their span; copies
+    grouped experts              products of the rows of each expert; attention of the chosen heads; some calls for each
     elementwise, other boxes     passes: bytes read and written; exponentials
     mask                         two passes over weights that hide keys, with a backward one more
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
@@ -94,12 +97,9 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         found[kind] = _attention(scene, step, step.attention, table, learned, kind)
     elif isinstance(step.form, Band):  # keys and values are padded, and copied into spans; the result is cropped
         spans, op = in_spans(scene, step), step.form.attention
-        sizes = [WIDTH * spans.elements(use) for use in (op.key, op.value)]
-        passed = sum(5 * own / table.pass_rate(own) for own in sizes)
+        passed = sum(5 * _accessed(spans.elements(use), table) for use in (op.key, op.value))
         found[MASKED_ATTENTION] = _attention(spans, step, op, table, learned, MASKED_ATTENTION)
-        found[ELEMENTWISE] = times * (
-            passed + 2 * WIDTH * scene.elements(step) / table.pass_rate(WIDTH * scene.elements(step))
-        )
+        found[ELEMENTWISE] = times * (passed + 2 * _accessed(scene.elements(step), table))
         found["call"] = CALLS * call
     elif isinstance(step.form, Experts):
         found |= _experts(scene, step, step.form, table, learned)
@@ -114,14 +114,13 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         chunked = between(scene, step)
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
             passed = 2 * passed + sum(
-                4 * WIDTH * kept / table.pass_rate(WIDTH * min(kept, STRETCH)) for kept in chunked
+                4 * kept / min(kept, STRETCH) * _accessed(min(kept, STRETCH), table) for kept in chunked
             )
         exps = sum(count for _, count in exponentials(scene, step)) / table.exponentials
         kind = kind_of(step) + " in chunks" * bool(chunked)
         found[kind] = times * (products + passed) + exps
         if step.box is not None and OPS[step.box.kind].runs_along and scene.graph.masks(step):
-            hidden = 2 * WIDTH * scene.elements(step) / table.pass_rate(WIDTH * scene.elements(step))
-            found[MASK] = (MASKS + learned) * hidden
+            found[MASK] = (MASKS + learned) * 2 * _accessed(scene.elements(step), table)
         if products:
             found[f"{kind} calls"] = CALLS * call
     found["call"] += call
@@ -161,17 +160,15 @@ def _experts(scene: Scene, step: Step, form: Experts, table: Table, learned: boo
         calls += CALLS_OF_EXPERT * scene.size((one.expert, *one.heads))
         found["product"] += times * macs / shape.macs * _multiplied(shape, table)
         for legs in ((*one.tokens, one.expert, *one.own), (*one.tokens, *one.own)):
-            bytes_ = WIDTH * batch * few.size(legs)
-            found[ELEMENTWISE] += times * 2 * bytes_ * few.size(one.heads) / table.pass_rate(bytes_)
+            found[ELEMENTWISE] += times * few.size(one.heads) * 2 * _accessed(batch * few.size(legs), table)
     for part in step.kernel.body:
         if part.attention is not None:
             calls += CALLS * scene.size({*part.attention.scores} - {scene.graph.query, part.attention.leg})
             kind = _masked(scene, part.attention)
             found[kind] += _attention(few, part, part.attention, table, learned, kind)
         elif part.box is not None:
-            bytes_ = WIDTH * few.elements(part)
             exps = sum(count for _, count in exponentials(few, part)) / table.exponentials
-            found[ELEMENTWISE] += times * 2 * bytes_ / table.pass_rate(bytes_) + exps
+            found[ELEMENTWISE] += times * 2 * _accessed(few.elements(part), table) + exps
     found["call"] += calls * table.call[learned]
     return found
 
@@ -211,8 +208,13 @@ def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
 
 def _multiplied(shape: Shape, table: Table, rate: float | None = None) -> float:
     """A product, by default at the rate of its shape, and its result written."""
-    written = WIDTH * shape.batch * shape.rows * shape.columns
-    return 2 * shape.macs / (rate or rate_at(shape, table.products)) + written / table.pass_rate(written)
+    written = _accessed(shape.batch * shape.rows * shape.columns, table)
+    return 2 * shape.macs / (rate or rate_at(shape, table.products)) + written
+
+
+def _accessed(elements: int, table: Table) -> float:
+    """A tensor read or written once."""
+    return WIDTH * elements / table.pass_rate(WIDTH * elements)
 
 
 def _projects(scene: Scene, step: Step, shape: Shape) -> bool:
@@ -240,8 +242,7 @@ def _attention(scene: Scene, step: Step, op: FusedAttention, table: Table, learn
     width = max(width, scene.size({*op.value.legs} - {*op.scores}))
     heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg)]
     lacking = [(use, scene.size(leg for leg in heads if leg not in use.legs)) for use in (op.key, op.value)]
-    copied = WIDTH * sum(scene.elements(use) * times for use, times in lacking if times > 1)
-    copies = 2 * copied / table.pass_rate(copied) if copied else 0.0
+    copies = 2 * _accessed(sum(scene.elements(use) * times for use, times in lacking if times > 1), table)
     pairs = float(batch * scene.size(op.scores))
     queries = scene.size({*op.scores} & {str(scene.graph.query)})
     if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped
