@@ -151,7 +151,7 @@ def kind_of(step: Step) -> str:
 def _experts(scene: Scene, step: Step, form: Experts, table: Table, learned: bool) -> Parts:
     """Products with the chosen experts, maps between them, and attention of the chosen heads.
 
-    The rows of one expert are gathered in a cache; their products are written, and put back for each head.
+    The rows of one expert are gathered in a cache; their products are read for each head, put back and added.
     """
     assert step.kernel is not None
     times, few, found = (1 + GRADIENTS) if learned else 1, inside_chosen(scene, step), defaultdict[str, float](float)
@@ -159,8 +159,9 @@ def _experts(scene: Scene, step: Step, form: Experts, table: Table, learned: boo
     for one, (shape, _, macs) in zip(form.products, shapes(scene, step), strict=False):
         calls += CALLS_OF_EXPERT * scene.size((one.expert, *one.heads))
         found["product"] += times * macs / shape.macs * _multiplied(shape, table)
-        for legs in ((*one.tokens, one.expert, *one.own), (*one.tokens, *one.own)):
-            found[ELEMENTWISE] += times * few.size(one.heads) * 2 * _accessed(batch * few.size(legs), table)
+        put = _accessed(batch * few.size((*one.tokens, one.expert, *one.own)), table)
+        put += 2 * _accessed(batch * few.size((*one.tokens, *one.own)), table)
+        found[ELEMENTWISE] += times * few.size(one.heads) * put
     for part in step.kernel.body:
         if part.attention is not None:
             calls += CALLS * scene.size({*part.attention.scores} - {scene.graph.query, part.attention.leg})
