@@ -65,6 +65,7 @@ PROBES = (
     ("retnet", "", BOTH),
     ("based", LINEAR, (64, 512)),
     ("band", "", BOTH),
+    ("gemma3_local", "", (2048,)),
     ("epa", EXPERTS, BOTH),
     ("moa", EXPERTS, BOTH),
     ("fast_weight1", "", (64, 512)),
