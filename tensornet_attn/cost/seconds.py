@@ -219,11 +219,14 @@ def _accessed(elements: int, table: Table) -> float:
 
 
 def _projects(scene: Scene, step: Step, shape: Shape) -> bool:
-    """Whether `runtime/products.py` takes oneDNN for a product with a weight: of many rows, in few additions."""
-    weights = held(scene.graph)
-    large = [scene.elements(use) >= PROJECTED for use in step.op.uses if use.name not in weights]
-    wide = min(shape.columns, shape.summed) >= NARROW and shape.summed <= ONEDNN_LONGEST
-    return large == [True] and wide
+    """Whether `runtime/products.py` takes oneDNN for a product with a weight: of many rows, in few additions.
+
+    Products of queries x keys, in blocks of queries, do not call it.
+    """
+    weights, pair = held(scene.graph), {scene.graph.query, scene.graph.key}
+    rows = [use for use in step.op.uses if use.name not in weights]
+    large = len(rows) == 1 and scene.elements(rows[0]) >= PROJECTED and not pair <= {*rows[0].legs}
+    return large and min(shape.columns, shape.summed) >= NARROW and shape.summed <= ONEDNN_LONGEST
 
 
 def gradients(shape: Shape) -> tuple[Shape, Shape]:
