@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import chain
 
 from tensornet_attn.cost.band import Band, Block, in_spans, keys_met, reach_in
 from tensornet_attn.cost.experts import Experts, held
@@ -32,9 +33,11 @@ from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
 from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
+from tensornet_attn.graph.attention import cached
 from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, body_graph
 from tensornet_attn.graph.pairs import summed
-from tensornet_attn.graph.recurrence import scans
+from tensornet_attn.graph.recurrence import Recurrence, scans
+from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
@@ -221,12 +224,20 @@ def _accessed(elements: int, table: Table) -> float:
 def _projects(scene: Scene, step: Step, shape: Shape) -> bool:
     """Whether `runtime/products.py` takes oneDNN for a product with a weight: of many rows, in few additions.
 
-    Products of queries x keys, in blocks of queries, do not call it.
+    Products of queries x keys, in blocks of queries, do not call it, nor do designs that divide by sums near zero.
     """
     weights, pair = held(scene.graph), {scene.graph.query, scene.graph.key}
     rows = [use for use in step.op.uses if use.name not in weights]
     large = len(rows) == 1 and scene.elements(rows[0]) >= PROJECTED and not pair <= {*rows[0].legs}
-    return large and min(shape.columns, shape.summed) >= NARROW and shape.summed <= ONEDNN_LONGEST
+    wide = min(shape.columns, shape.summed) >= NARROW and shape.summed <= ONEDNN_LONGEST
+    return large and wide and not _cancelling(scene.graph)
+
+
+@cached
+def _cancelling(graph: Graph) -> bool:
+    """Whether rows may be divided by sums near zero, also in linear attention."""
+    parts = (step.kernel.body if step.kernel and isinstance(step.form, Recurrence) else (step,) for step in graph.steps)
+    return bool(doubtful_normalizers(replace(graph, steps=tuple(dict.fromkeys(chain(*parts))))))
 
 
 def gradients(shape: Shape) -> tuple[Shape, Shape]:
