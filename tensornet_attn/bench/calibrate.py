@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.measure import Call
-from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, product_rates
+from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, product_rates, projected_rate
 from tensornet_attn.cost.rates import CALIBRATE, Efficiency, Pair, Table, completed, machine
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import MODULE, parts_of
@@ -65,6 +65,7 @@ PROBES = (
     ("retnet", "", BOTH),
     ("based", LINEAR, (64, 512)),
     ("band", "", BOTH),
+    ("gemma3_local", "", (2048,)),
     ("epa", EXPERTS, BOTH),
     ("moa", EXPERTS, BOTH),
     ("fast_weight1", "", (64, 512)),
@@ -140,6 +141,7 @@ def primitives(best: Best) -> Table:
         date.today().isoformat(),
         CALIBRATE,
         product_rates(best, "cpu", kind),
+        projected_rate(best),
         tuple((size, _pass_rate(best, size)) for size in PASSES),
         copy_rate(best, "cpu", COPIED),
         exponential_rate(best, "cpu", kind, EXPONENTIALS),

@@ -11,10 +11,11 @@ from functools import partial
 import torch
 
 from tensornet_attn.bench.measure import Call
-from tensornet_attn.cost.products import Measured, Shape
+from tensornet_attn.cost.products import PROJECTED, Measured, Shape
+from tensornet_attn.runtime.products import projected
 
 Best = Callable[[Call], float]
-ONE, MANY = 1, 16
+ONE, MANY, SIDE = 1, 16, 256
 # Rows, columns and summed of a product: as large as possible; narrow; in the width of a head; with a long sum, as the
 # gradient of a weight; queries times keys, weights times values, also of width 1; within a chunk.
 SHAPES = (
@@ -67,6 +68,12 @@ def filled(shape: Shape, work: int) -> Shape:
     if shape.rows < shape.summed:
         return Shape(1, shape.rows, shape.columns, shape.summed * times)
     return Shape(1, shape.rows * times, shape.columns, shape.summed)
+
+
+def projected_rate(best: Best) -> float:
+    """FLOPs per second of a large product of rows with a weight, as layers compute it on a CPU."""
+    rows, weight = torch.ones(2 * PROJECTED // SIDE, SIDE), torch.ones(SIDE, SIDE)
+    return 2 * rows.numel() * SIDE / best(partial(projected, rows, weight))
 
 
 def copy_rate(best: Best, device: str, size: int) -> float:

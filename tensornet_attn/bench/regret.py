@@ -32,6 +32,7 @@ from tensornet_attn.report.words import aligned
 
 WITHIN = 0.10  # of the best candidate
 ROUNDS, LEAST = 7, 3
+FAR = 4.0  # a candidate is not measured if its predicted time is this many times that of the chosen one
 SLOW = 3.0  # a candidate is not measured again if its first call takes this many times the fastest one's
 SPARE = 3.0  # seconds of planning and compiling a case, for the estimate
 SAMPLED = 20  # cases of which the time is predicted, for the estimate of a run
@@ -40,7 +41,7 @@ FEW = 5  # candidates of a case, for the estimate
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan: the way to get it, its predicted seconds, and the measured ones; None if it was too large to measure."""
+    """A plan: the way to get it, its predicted seconds, and the measured ones; None if it was too large or slow."""
 
     way: str
     predicted: float
@@ -126,11 +127,12 @@ class Regret:
             yield made
 
     def decided(self, case: Case, kind: str) -> Decision:
-        """Measures the candidates of a case that fit into memory."""
+        """Measures the candidates of a case that fit into memory and are not predicted to be far slower."""
         plans = candidates_of(case, kind)
         prices = {name: price_of(plan.schedule, plan.target.sizes(case.graph), plan.target) for name, plan in plans}
-        small = [(name, plan) for name, plan in plans if prices[name].bytes <= self.memory]
-        times = self.times(case, kind, small)
+        limit = FAR * prices[plans[0][0]].seconds
+        small = {name for name, price in prices.items() if price.bytes <= self.memory and price.seconds <= limit}
+        times = self.times(case, kind, [(name, plan) for name, plan in plans if name in small])
         found = (Candidate(name, prices[name].seconds, times.get(name)) for name, _ in plans)
         return replace(blank(case, kind), candidates=tuple(found))
 

@@ -7,7 +7,7 @@ right keys per query, independent of the number of keys.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isinf
 
 from tensornet_attn.cost.scene import Scene
@@ -120,6 +120,14 @@ def band_of(step: Step) -> Band:
     """The attention and reach of a kernel 'band'."""
     assert isinstance(step.form, Band)
     return step.form
+
+
+def in_spans(scene: Scene, step: Step) -> Scene:
+    """The scene of a kernel 'band' as it runs: its blocks of queries, with a span of keys each, are the batch."""
+    op, reach = band_of(step).attention, band_of(step).reach
+    query = str(scene.graph.query)
+    blocks = max(2, -(-scene.sizes[query] // reach.block))
+    return replace(scene, sizes={**scene.sizes, query: reach.block, op.leg: reach.span}, batch=scene.batch * blocks)
 
 
 def band_work(scene: Scene, step: Step) -> dict[tuple[str, ...], int]:

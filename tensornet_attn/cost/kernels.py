@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tensornet_attn.cost.band import band_kept, band_work
-from tensornet_attn.cost.experts import experts_kept, experts_work
+from tensornet_attn.cost.experts import chosen_of, experts_kept, experts_of, experts_work
 from tensornet_attn.cost.linear import linear_chunk, linear_kept, linear_work, sums_elementwise, sums_kept, sums_work
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.states import states_chunked, states_elementwise, states_kept, states_work
@@ -58,6 +58,14 @@ def inside(scene: Scene, step: Step) -> tuple[Scene, list[Step]]:
     names = step.kernel.steps
     owners = [(part, part.name if part.name in whole.step else _owner(part.name)) for part in inner.graph.steps]
     return inner, [part for part, owner in owners if owner in names]
+
+
+def inside_chosen(scene: Scene, step: Step) -> Scene:
+    """The scene inside a kernel of grouped experts, which have only the chosen ones."""
+    form = experts_of(step)
+    count = int(scene.number(chosen_of(form.topk)[1]))
+    inner, _ = inside(scene, step)
+    return replace(inner, sizes={**inner.sizes, **{one.expert: count for one in form.products}})
 
 
 def _owner(name: str) -> str:

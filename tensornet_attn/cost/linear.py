@@ -22,6 +22,7 @@ from tensornet_attn.graph.attention import Legs, Masked, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 
+STRETCH = 1 << 19  # scores inside chunks that a causal kernel computes at a time, so that they stay in the caches
 CHUNKS = (16, 128)  # minimum and maximum chunk of a causal scan
 
 

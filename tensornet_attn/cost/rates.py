@@ -23,7 +23,7 @@ from tensornet_attn.cost.products import Measured, Shape
 from tensornet_attn.errors import InputError
 from tensornet_attn.files import write_whole
 
-FORMAT = 2  # of files; another one if efficiencies mean something else
+FORMAT = 3  # of files; another one if efficiencies mean something else
 ELEMENTWISE = "elementwise"
 CALIBRATE = "tensornet-attn doctor --calibrate"
 
@@ -64,15 +64,17 @@ class Efficiency:
 class Table:
     """The rates of a machine in float32. `measured`: the day. `command`: the command that measured them.
 
-    `products`: FLOPs per second by shape. `passes`: bytes per second that an elementwise operation reads and writes, by
-    the bytes of its result. `bandwidth`: bytes per second of a copy beyond the caches. `exponentials`: per second.
-    `call`, `module`: seconds of an operation on few elements, and of a call of a module besides its operations.
+    `products`: FLOPs per second by shape; `projected`: of large products with a weight. `passes`: bytes per second that
+    an elementwise operation reads and writes, by the bytes of its result. `bandwidth`: bytes per second of a copy
+    beyond the caches. `exponentials`: per second. `call`, `module`: seconds of an operation on few elements, and of a
+    call of a module besides its operations.
     """
 
     machine: Machine
     measured: str
     command: str
     products: tuple[Measured, ...]
+    projected: float
     passes: tuple[tuple[int, float], ...]
     bandwidth: float
     exponentials: float
@@ -194,6 +196,7 @@ def from_dict(found: Mapping[str, Any]) -> Table:
         found["measured"],
         found["command"],
         tuple(Measured(_shape(one["shape"]), _positive(one["flops"])) for one in found["products"]),
+        _positive(found["projected"]),
         tuple((_count(size), _positive(rate)) for size, rate in found["passes"]),
         _positive(found["bandwidth"]),
         _positive(found["exponentials"]),

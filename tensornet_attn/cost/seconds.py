@@ -2,7 +2,10 @@
 
     product                      multiply-adds at the rate of their shape, and the result written; with a backward, also
                                  the product of each gradient
+    large product with a weight  the same, at the rate of oneDNN, except for the gradient of the weight
     attention                    measured seconds of a query and a key of this width, times pairs of all heads
+    band                         the attention of blocks of queries with the keys of their span; copies
+    grouped experts              products of the rows of each expert; attention of the chosen heads; some calls for each
     elementwise, other boxes     passes: bytes read and written; exponentials
     mask                         two passes over weights that hide keys, with a backward one more
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
@@ -18,18 +21,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import chain
 
-from tensornet_attn.cost.band import Block, keys_met, reach_in
-from tensornet_attn.cost.experts import Experts
+from tensornet_attn.cost.band import Band, Block, in_spans, keys_met, reach_in
+from tensornet_attn.cost.experts import Experts, held
+from tensornet_attn.cost.kernels import inside_chosen
+from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.memory import moved
-from tensornet_attn.cost.products import Shape, rate_at
+from tensornet_attn.cost.products import NARROW, ONEDNN_LONGEST, PROJECTED, Shape, rate_at
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
 from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
+from tensornet_attn.graph.attention import cached
 from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, body_graph
 from tensornet_attn.graph.pairs import summed
-from tensornet_attn.graph.recurrence import scans
+from tensornet_attn.graph.recurrence import Recurrence, scans
+from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ops import OPS
@@ -37,12 +45,12 @@ from tensornet_attn.ops import OPS
 WIDTH = 4  # bytes of an element: tables are in float32
 MASKS, MASK = 2, "mask"  # passes that replace hidden scores before weighting, and their weights after it
 GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are read and written
-CALLS = 30  # operations of a kernel that computes more than one product
+CALLS = 30  # operations of a kernel that computes more than one product, or of one attention in it
 CALLS_OF_EXPERT = 12
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
 MODULE = "module"
 NATIVE = "native"  # the kind of C++ kernels
-CAUSAL, CAUSAL_ATTENTION = Function("causal"), "causal attention"
+CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
 SKIPPED = 512  # keys in a block of fused attention on a CPU
 Parts = dict[str, float]
 
@@ -71,7 +79,7 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         return {}
     found: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
-    call = table.call[learned]
+    call, times = table.call[learned], (1 + GRADIENTS) if learned else 1
     if isinstance(step.form, Block):
         block, parts = block_of(scene, step)
         pair, seen = {scene.graph.query, scene.graph.key}, _seen(scene, step, block)
@@ -90,26 +98,34 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
     if step.attention is not None:
         kind = _masked(scene, step.attention)
         found[kind] = _attention(scene, step, step.attention, table, learned, kind)
+    elif isinstance(step.form, Band):  # keys and values are padded, and copied into spans; the result is cropped
+        spans, op = in_spans(scene, step), step.form.attention
+        passed = sum(5 * _accessed(spans.elements(use), table) for use in (op.key, op.value))
+        found[MASKED_ATTENTION] = _attention(spans, step, op, table, learned, MASKED_ATTENTION)
+        found[ELEMENTWISE] = times * (passed + 2 * _accessed(scene.elements(step), table))
+        found["call"] = CALLS * call
+    elif isinstance(step.form, Experts):
+        found |= _experts(scene, step, step.form, table, learned)
     elif step.contraction is not None and scene.view(step):
         pass
     elif _is_product(step):
         found["product"] = _product(scene, step, table, learned)
     else:
-        times = (1 + GRADIENTS) if learned else 1
         products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
         rate = table.bandwidth if scans(step) else table.pass_rate(WIDTH * scene.elements(step))
         passed = WIDTH * moved(scene, step) / rate  # of a scan, in strides
         chunked = between(scene, step)
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
-            passed = 2 * passed + sum(4 * WIDTH * kept / table.pass_rate(WIDTH * kept) for kept in chunked)
+            passed = 2 * passed + sum(
+                4 * kept / min(kept, STRETCH) * _accessed(min(kept, STRETCH), table) for kept in chunked
+            )
         exps = sum(count for _, count in exponentials(scene, step)) / table.exponentials
         kind = kind_of(step) + " in chunks" * bool(chunked)
         found[kind] = times * (products + passed) + exps
         if step.box is not None and OPS[step.box.kind].runs_along and scene.graph.masks(step):
-            hidden = 2 * WIDTH * scene.elements(step) / table.pass_rate(WIDTH * scene.elements(step))
-            found[MASK] = (MASKS + learned) * hidden
+            found[MASK] = (MASKS + learned) * 2 * _accessed(scene.elements(step), table)
         if products:
-            found[f"{kind} calls"] = _calls(scene, step) * call
+            found[f"{kind} calls"] = CALLS * call
     found["call"] += call
     return found
 
@@ -135,19 +151,30 @@ def kind_of(step: Step) -> str:
     return step.box.kind if own and step.box is not None else ELEMENTWISE
 
 
-def _calls(scene: Scene, step: Step) -> int:
-    """The operations on few elements of a kernel; grouped experts have some for each expert and head of attention."""
-    form = step.form
-    if not isinstance(form, Experts):
-        return CALLS
+def _experts(scene: Scene, step: Step, form: Experts, table: Table, learned: bool) -> Parts:
+    """Products with the chosen experts, maps between them, and attention of the chosen heads.
+
+    The rows of one expert are gathered in a cache; their products are read for each head, put back and added.
+    """
     assert step.kernel is not None
-    heads = [
-        {*part.attention.scores} - {scene.graph.query, part.attention.leg}
-        for part in step.kernel.body
-        if part.attention
-    ]
-    each = [*heads, *((one.expert, *one.heads) for one in form.products)]
-    return CALLS + CALLS_OF_EXPERT * sum(map(scene.size, each))
+    times, few, found = (1 + GRADIENTS) if learned else 1, inside_chosen(scene, step), defaultdict[str, float](float)
+    batch, calls = scene.batch if step.name in scene.batched else 1, CALLS
+    for one, (shape, _, macs) in zip(form.products, shapes(scene, step), strict=False):
+        calls += CALLS_OF_EXPERT * scene.size((one.expert, *one.heads))
+        found["product"] += times * macs / shape.macs * _multiplied(shape, table)
+        put = _accessed(batch * few.size((*one.tokens, one.expert, *one.own)), table)
+        put += 2 * _accessed(batch * few.size((*one.tokens, *one.own)), table)
+        found[ELEMENTWISE] += times * few.size(one.heads) * put
+    for part in step.kernel.body:
+        if part.attention is not None:
+            calls += CALLS * scene.size({*part.attention.scores} - {scene.graph.query, part.attention.leg})
+            kind = _masked(scene, part.attention)
+            found[kind] += _attention(few, part, part.attention, table, learned, kind)
+        elif part.box is not None:
+            exps = sum(count for _, count in exponentials(few, part)) / table.exponentials
+            found[ELEMENTWISE] += times * 2 * _accessed(few.elements(part), table) + exps
+    found["call"] += calls * table.call[learned]
+    return found
 
 
 def _masked(scene: Scene, op: FusedAttention) -> str:
@@ -155,7 +182,7 @@ def _masked(scene: Scene, op: FusedAttention) -> str:
     if not masks:
         return "attention"
     plain = scene.sizes[op.leg] <= causal_up_to(masks, scene.graph.values) and not op.beside
-    return CAUSAL_ATTENTION if plain else "masked attention"
+    return CAUSAL_ATTENTION if plain else MASKED_ATTENTION
 
 
 def _seen(scene: Scene, step: Step, block: Scene) -> float:
@@ -176,13 +203,41 @@ def _is_product(step: Step) -> bool:
 def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
     """A product of two tensors, and the products of their gradients."""
     ((shape, _, _),) = shapes(scene, step)
-
-    def time(shape: Shape) -> float:
-        written = WIDTH * shape.batch * shape.rows * shape.columns
-        return 2 * shape.macs / rate_at(shape, table.products) + written / table.pass_rate(written)
-
+    fast = table.projected if _projects(scene, step, shape) else None
+    of_rows, of_columns = gradients(shape)
+    backward = sorted((_multiplied(of_rows, table, fast), _multiplied(of_columns, table)))
     wanted = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
-    return time(shape) + sum(sorted(map(time, gradients(shape)))[:wanted])
+    return _multiplied(shape, table, fast) + sum(backward[:wanted])
+
+
+def _multiplied(shape: Shape, table: Table, rate: float | None = None) -> float:
+    """A product, by default at the rate of its shape, and its result written."""
+    written = _accessed(shape.batch * shape.rows * shape.columns, table)
+    return 2 * shape.macs / (rate or rate_at(shape, table.products)) + written
+
+
+def _accessed(elements: int, table: Table) -> float:
+    """A tensor read or written once."""
+    return WIDTH * elements / table.pass_rate(WIDTH * elements)
+
+
+def _projects(scene: Scene, step: Step, shape: Shape) -> bool:
+    """Whether `runtime/products.py` takes oneDNN for a product with a weight: of many rows, in few additions.
+
+    Products of queries x keys, in blocks of queries, do not call it, nor do designs that divide by sums near zero.
+    """
+    weights, pair = held(scene.graph), {scene.graph.query, scene.graph.key}
+    rows = [use for use in step.op.uses if use.name not in weights]
+    large = len(rows) == 1 and scene.elements(rows[0]) >= PROJECTED and not pair <= {*rows[0].legs}
+    wide = min(shape.columns, shape.summed) >= NARROW and shape.summed <= ONEDNN_LONGEST
+    return large and wide and not _cancelling(scene.graph)
+
+
+@cached
+def _cancelling(graph: Graph) -> bool:
+    """Whether rows may be divided by sums near zero, also in linear attention."""
+    parts = (step.kernel.body if step.kernel and isinstance(step.form, Recurrence) else (step,) for step in graph.steps)
+    return bool(doubtful_normalizers(replace(graph, steps=tuple(dict.fromkeys(chain(*parts))))))
 
 
 def gradients(shape: Shape) -> tuple[Shape, Shape]:
@@ -202,8 +257,7 @@ def _attention(scene: Scene, step: Step, op: FusedAttention, table: Table, learn
     width = max(width, scene.size({*op.value.legs} - {*op.scores}))
     heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg)]
     lacking = [(use, scene.size(leg for leg in heads if leg not in use.legs)) for use in (op.key, op.value)]
-    copied = WIDTH * sum(scene.elements(use) * times for use, times in lacking if times > 1)
-    copies = 2 * copied / table.pass_rate(copied) if copied else 0.0
+    copies = 2 * _accessed(sum(scene.elements(use) * times for use, times in lacking if times > 1), table)
     pairs = float(batch * scene.size(op.scores))
     queries = scene.size({*op.scores} & {str(scene.graph.query)})
     if kind == CAUSAL_ATTENTION:  # blocks of keys beyond the last query of a block are skipped

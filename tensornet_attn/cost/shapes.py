@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from tensornet_attn.cost.band import BUDGET, LEAST, Block, keys_met
-from tensornet_attn.cost.kernels import CHUNKED, SAVED_BY_KERNELS, WITHOUT_PAIRS, inside
+from tensornet_attn.cost.band import BUDGET, LEAST, Band, Block, in_spans, keys_met
+from tensornet_attn.cost.experts import Experts
+from tensornet_attn.cost.kernels import CHUNKED, SAVED_BY_KERNELS, WITHOUT_PAIRS, inside, inside_chosen
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
@@ -32,6 +33,13 @@ def shapes(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], float
     The legs say whether a product runs over pairs of positions, of which masks may hide some.
     """
     batch = scene.batch if step.name in scene.batched else 1
+    if isinstance(step.form, Band):
+        spans, row = in_spans(scene, step), str(scene.graph.query)
+        share = scene.batch * scene.sizes[row] / (spans.batch * spans.sizes[row])  # without rows that pad a block
+        blocks = shapes(spans, replace(step, op=step.form.attention))
+        return [(shape, legs, share * macs) for shape, legs, macs in blocks]
+    if isinstance(step.form, Experts):
+        return _of_experts(scene, step, step.form, batch)
     if step.attention is not None:
         op = step.attention
         heads = batch * scene.size({*op.scores} - {scene.graph.query, op.leg})
@@ -96,12 +104,25 @@ def block_of(scene: Scene, step: Step) -> tuple[Scene, list[tuple[Step, float]]]
     return block, [(part, calls if own else 1.0) for part, own in zip(parts, rowwise, strict=True)]
 
 
+def _of_experts(scene: Scene, step: Step, form: Experts, batch: int) -> list[tuple[Shape, tuple[str, ...], float]]:
+    """The products of chosen experts, of the rows that one of them has on average; attention of chosen heads."""
+    few, found = inside_chosen(scene, step), []
+    for one in form.products:
+        result = (*one.tokens, *one.heads, one.expert, *one.own)
+        experts, summed, own = (_size(scene, legs) for legs in ((*one.heads, one.expert), one.summed, one.own))
+        rows = batch * _size(scene if one.at_once else few, result) // own
+        shape = Shape(1, max(1, rows // experts), own, summed)
+        found.append((shape, (*result, *one.summed), float(rows * own * (summed + one.gated))))
+    attended = (part for part in step.kernel.body if part.attention) if step.kernel else ()
+    return found + [one for part in attended for one in shapes(few, part)]
+
+
 def _of_roles(scene: Scene, step: Step, legs: Sequence[str], batch: int, chunk: int = 0) -> Shape:
     """A shape for a product of which only the legs are known. `chunk`: it runs over pairs of positions in chunks."""
     known = {leg.name: leg for leg in scene.graph.legs}
     own = {leg.name for leg in scene.graph.legs if leg.kind == "head"}
-    if isinstance(step.form, Recurrence):  # features that decay are head legs
-        own -= {leg for term in step.form.terms for leg in term.decayed}
+    if isinstance(step.form, Recurrence):  # features, and values that a core mixes, may be head legs
+        own = {*step.form.heads, *(step.form.mixed if step.form.mixes else ())}
     heads = batch * _size(scene, (leg for leg in legs if leg in own))
     long = [leg for leg in legs if leg in known and known[leg].sequence]
     rest = sorted(scene.size((leg,)) for leg in legs if leg not in own and leg not in long)
@@ -126,6 +147,7 @@ def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
         inner, parts = inside(scene, step)
         met, pair = keys_met(scene, step), {scene.graph.query, scene.graph.key}
         few: Mapping[str, int] = inner.sizes if met is None else {**inner.sizes, str(scene.graph.key): met}
+        few = inside_chosen(scene, step).sizes if isinstance(step.form, Experts) else few
         sums = step.kernel.kind in WITHOUT_PAIRS
         own = (part for part in parts if not (sums and pair <= {*part.legs}))
         return [one for part in own for one in exponentials(replace(inner, sizes=few), part)]

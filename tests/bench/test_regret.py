@@ -10,7 +10,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.bench.case import FORWARD, TRAINING, Case
-from tensornet_attn.bench.regret import Candidate, Decision, Regret, candidates_of, read, summary, text
+from tensornet_attn.bench.regret import FAR, Candidate, Decision, Regret, candidates_of, read, summary, text
 from tensornet_attn.cost.devices import device_named
 
 TINY = ("--n", "6", "--legs", "f=8,h=2", "--costs", "cpu")
@@ -49,6 +49,15 @@ def test_a_plan_that_does_not_fit_is_not_measured() -> None:
     (found,) = Regret([(case_of(n=64), FORWARD)], memory=1.0, clock=count(0.0, 1.0).__next__).decisions()
     assert {one.seconds for one in found.candidates} == {None}
     assert text([found]).splitlines()[1].split()[4:6] == ["ms", "-"]
+
+
+def test_a_plan_that_is_predicted_to_be_far_slower_is_not_measured() -> None:
+    (found,) = Regret([(case_of("linear", n=1024), FORWARD)], clock=count(0.0, 1.0).__next__).decisions()
+    limit = FAR * found.candidates[0].predicted
+    far = [one for one in found.candidates if one.predicted > limit]
+    assert far
+    assert all(one.seconds is None for one in far)
+    assert all(one.seconds is not None for one in found.candidates if one not in far)
 
 
 def test_a_run_resumes_after_a_kill(tmp_path: Path) -> None:

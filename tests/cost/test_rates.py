@@ -30,7 +30,7 @@ def test_the_shipped_table_names_its_machine_and_its_command() -> None:
     table = shipped()
     assert table.command == "tensornet-attn doctor --calibrate"
     assert table.machine.threads == 1
-    assert {"product", "attention", "causal attention", "masked attention", "blockwise", "linear", "band"} <= {
+    assert {"product", "attention", "causal attention", "masked attention", "blockwise", "linear"} <= {
         one.kind for one in table.efficiency
     }
     assert from_dict(json.loads(json.dumps(table.as_dict()))) == table

@@ -7,16 +7,21 @@ from dataclasses import replace
 import pytest
 
 import tensornet_attn as ta
+from tensornet_attn.cost import products
 from tensornet_attn.cost.devices import device_of
+from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.products import Measured, Shape
 from tensornet_attn.cost.rates import Efficiency, Machine, Pair, Table
 from tensornet_attn.cost.seconds import parts_of, seconds_of
+from tensornet_attn.cost.shapes import shapes
 from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.native import NATIVE
 from tensornet_attn.plan.price import price_of, scene_of
 from tensornet_attn.plan.target import Target
+from tensornet_attn.runtime import products as runtime
+from tensornet_attn.runtime.linear import stretch_of
 
 FLOPS, BYTES = 1e9, 1e12
 
@@ -27,6 +32,7 @@ def table(*efficiency: Efficiency) -> Table:
         "2026-01-01",
         "by hand",
         (Measured(Shape(1, 512, 512, 512), FLOPS),),
+        2 * FLOPS,
         ((1024, BYTES),),
         BYTES,
         1e9,
@@ -50,6 +56,58 @@ def test_a_projection_takes_its_multiply_adds_and_writes_its_result() -> None:
     assert found["Q"]["product"] == pytest.approx(2 * macs / FLOPS + 4 * 256 * 64 / BYTES)
     both = parts("mhsa", table(), backward=True, f=64, h=4)
     assert both["Q"]["product"] == pytest.approx(3 * 2 * macs / FLOPS, rel=1e-3)
+
+
+def test_a_large_product_with_a_weight_has_its_own_rate_unless_rows_are_divided_by_sums_near_zero() -> None:
+    for n, rate in ((1024, FLOPS), (2048, 2 * FLOPS)):
+        found = parts("mhsa", table(), n=n, f=256, h=4)
+        assert found["Q"]["product"] == pytest.approx(2 * n * 256 * 256 / rate, rel=1e-2)
+    both = parts("mhsa", table(), backward=True, n=2048, f=256, h=4)  # the gradient of the weight is no such product
+    assert both["Q"]["product"] == pytest.approx((2 / 2 + 1) * 2 * 2048 * 256 * 256 / FLOPS, rel=1e-2)
+    doubtful = parts("linear3", table(), n=2048, f=256, h=4)
+    assert doubtful["Q"]["product"] == pytest.approx(2 * 2048 * 256 * 256 / FLOPS, rel=1e-2)
+
+
+def test_prices_know_which_products_the_runtime_computes_by_onednn_and_how_much_at_a_time() -> None:
+    own = (products.PROJECTED, products.ONEDNN_LONGEST, products.NARROW)
+    assert own == (runtime.PROJECTED, runtime.ONEDNN_LONGEST, runtime.NARROW)
+    assert stretch_of(heads=1, chunk=64) * 64 == STRETCH
+
+
+def test_a_band_takes_the_pairs_of_each_block_with_its_span() -> None:
+    found = parts("band", table(), n=1024, f=256, h=4)
+    assert found["A.o"]["masked attention"] == pytest.approx(4 * 1024 * 36 * 1e-6)  # 32 queries, 2 more keys each side
+
+
+def test_grouped_experts_take_the_products_of_the_chosen_ones() -> None:
+    for chosen in (1, 2):
+        graph = build(ta.load("sigma_moe", legs={"f": 128}, settings={"k": chosen}))
+        target = Target("prefill", n=1024)
+        schedule = split_products(make_plan(graph, "torch", target).schedule)
+        found = parts_of(scene_of(schedule, target.sizes(graph), target), schedule.step["y"], table(), False)
+        assert found["product"] == pytest.approx(2 * chosen * 2 * 1024 * 128 * 128 / FLOPS, rel=2e-2)
+        assert found["call"] == pytest.approx((31 + 12 * 2 * 16) * 1e-12)
+
+
+def test_attention_of_chosen_heads_takes_their_pairs() -> None:
+    graph, target = build(ta.load("head_gated", settings={"k": 2})), Target("prefill", n=2048)
+    schedule = split_products(make_plan(graph, "torch", target).schedule)
+    found = parts_of(scene_of(schedule, target.sizes(graph), target), schedule.step["y"], table(), False)
+    assert found["attention"] == pytest.approx(2 * 2048 * 2048 * 5e-7)
+
+
+def test_a_core_mixes_heads_of_values_in_one_product() -> None:
+    """Of features and values, not one for each value."""
+    graph, target = build(ta.load("thsa_elu")), Target("prefill", n=1024)
+    schedule = split_products(make_plan(graph, "torch", target).schedule)
+    scene = scene_of(schedule, target.sizes(graph), target)
+    assert {shape for shape, _, _ in shapes(scene, schedule.step["A.o"])} == {Shape(1, 1024, 512, 512)}
+
+
+def test_passes_of_a_long_causal_kernel_stay_in_the_caches() -> None:
+    slow = replace(table(), passes=((2**23, BYTES), (2**23 + 1, BYTES / 1000)))
+    short, long = (parts("rwkv4", slow, n=n, f=256)["A.o"]["linear in chunks"] for n in (1024, 4096))
+    assert long < 5 * short
 
 
 def test_fused_attention_takes_its_pairs_at_the_most_similar_length() -> None:

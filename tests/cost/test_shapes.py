@@ -50,6 +50,17 @@ def test_pairs_in_chunks() -> None:
     assert Shape(4 * 4, 16, 16, 16) in found  # scores and values of 16 positions at a time
 
 
+def test_a_band_and_grouped_experts() -> None:
+    scene = scene_of("band", batch=1, n=64, f=32, h=4)
+    scores, values = (shape for shape, _, _ in shapes(scene, scene.graph.step["A.o"]))
+    assert (scores, values) == (Shape(4 * 2, 32, 36, 8), Shape(4 * 2, 32, 8, 36))  # two blocks of 32 queries
+    scene = scene_of("sigma_moe", batch=1, n=1024, f=32)  # 4 of 16 experts: 256 rows for each
+    assert [shape for shape, _, _ in shapes(scene, scene.graph.step["y"])] == [
+        Shape(1, 256, 128, 32),
+        Shape(1, 256, 32, 128),
+    ]
+
+
 @pytest.mark.rotated
 @pytest.mark.parametrize("name", library.names())
 def test_all_multiply_adds_have_a_shape(name: str) -> None:
