@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.maps import SMALL_CALL, added, kept, masked_sum, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
+from tensornet_attn.runtime.operations import applied
 from tensornet_attn.runtime.products import exact_products, total_of
 from tensornet_attn.runtime.tiled_linear import row_shares, tiled_linear, tiled_takes
 
@@ -115,11 +116,58 @@ def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
 
 def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     """The sum of the values read, divided by the sum of the rows."""
-    out, total = reads[0] if len(reads) == 1 else map(total_of, zip(*reads, strict=True))  # ... n e; ... n h
-    share = row_shares(total, eps)  # faster than division
-    if share.shape[-1] == 1:
-        return out * share
-    return (out.unflatten(-1, (share.shape[-1], -1)) * share[..., None]).flatten(-2)
+    out, total = reads[0] if len(reads) == 1 else map(total_of, zip(*reads, strict=True))  # ... n (h e); ... n h
+    total = total + eps if eps else total
+    if torch.compiler.is_compiling():
+        return shared(out, row_shares(total, 0))
+    if torch.is_grad_enabled():
+        return applied(Divided, out, total)
+    return shared(out, total.reciprocal_().nan_to_num_(math.nan, 0, 0), torch.Tensor.mul_)
+
+
+def shared(out: Tensor, share: Tensor, product=torch.mul) -> Tensor:
+    """The columns (h e) of `out` times the `share` of their head: [..., n, (h e)], [..., n, h]."""
+    if share.shape[-1] in (1, out.shape[-1]):
+        return product(out, share)
+    return product(by_heads(out, share), share[..., None]).reshape(out.shape)
+
+
+def by_heads(x: Tensor, share: Tensor) -> Tensor:
+    """x [..., n, (h e)] as [..., n, h, e], for `share` [..., n, h]; torch maps `reshape`, but not `unflatten`."""
+    heads = share.shape[-1]
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads)
+
+
+class Divided(torch.autograd.Function):
+    """`shared` with 1 / total, and 0 if that is infinite, in few passes: the gradients need total and the result."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(out, total):
+        """The quotients: faster than by division."""
+        return shared(out, total.reciprocal().nan_to_num_(math.nan, 0, 0))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Saves the row sums and the result."""
+        ctx.save_for_backward(inputs[1], output)
+        ctx.save_for_forward(inputs[1], output)
+
+    @staticmethod
+    def backward(ctx, g):
+        """The gradients of `out` and `total`, by operations that have gradients."""
+        total, found = ctx.saved_tensors
+        share = row_shares(total, 0)
+        rows = g * found if share.shape[-1] == found.shape[-1] else by_heads(g * found, share).sum(-1)
+        return shared(g, share), (rows * share).neg_()
+
+    @staticmethod
+    def jvp(ctx, d_out, d_total):
+        """The tangent of the result."""
+        total, found = ctx.saved_tensors
+        share = row_shares(total, 0)
+        return shared(d_out, share) - shared(found, d_total * share)
 
 
 def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -199,7 +247,7 @@ def row_sums(q: Tensor, z: Tensor, core: Tensor | None = None) -> Tensor:
     """Row sums of the scores [..., n, h] from z, the sum of the keys: q [..., n, (g d)], z [..., 1, (g d)]."""
     if core is None:
         return q @ z.mT
-    return (q * z).unflatten(-1, (core.shape[-2], -1)).sum(-1) @ core
+    return q @ (z.mT.unflatten(-2, (core.shape[-2], -1)) * core[..., None, :]).flatten(-3, -2)
 
 
 def linear_scores(q: Tensor, k: Tensor, core: Tensor | None = None) -> Tensor:

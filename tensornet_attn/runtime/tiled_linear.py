@@ -103,7 +103,7 @@ def row_shares(rows: Tensor, eps: float) -> Tensor:
     """1 / (row sums + eps); 0 if that is infinite, also in the gradient."""
     rows = rows + eps if eps else rows
     if not torch.is_grad_enabled():
-        return rows.reciprocal().nan_to_num(math.nan, 0, 0)
+        return rows.reciprocal().nan_to_num_(math.nan, 0, 0)
     nothing = rows.detach().abs() <= 1 / torch.finfo(rows.dtype).max
     return torch.where(nothing, float("inf"), rows).reciprocal()
 
