@@ -119,13 +119,13 @@ def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     out, total = reads[0] if len(reads) == 1 else map(total_of, zip(*reads, strict=True))  # ... n (h e); ... n h
     total = total + eps if eps else total
     if torch.compiler.is_compiling():
-        return shared(out, row_shares(total, 0))
+        return with_shares(out, row_shares(total, 0))
     if torch.is_grad_enabled():
         return applied(Divided, out, total)
-    return shared(out, total.reciprocal_().nan_to_num_(math.nan, 0, 0), torch.Tensor.mul_)
+    return with_shares(out, total.reciprocal_().nan_to_num_(math.nan, 0, 0), torch.Tensor.mul_)
 
 
-def shared(out: Tensor, share: Tensor, product=torch.mul) -> Tensor:
+def with_shares(out: Tensor, share: Tensor, product=torch.mul) -> Tensor:
     """The columns (h e) of `out` times the `share` of their head: [..., n, (h e)], [..., n, h]."""
     if share.shape[-1] in (1, out.shape[-1]):
         return product(out, share)
@@ -139,14 +139,14 @@ def by_heads(x: Tensor, share: Tensor) -> Tensor:
 
 
 class Divided(torch.autograd.Function):
-    """`shared` with 1 / total, and 0 if that is infinite, in few passes: the gradients need total and the result."""
+    """`out` times 1 / total, and 0 if that is infinite, in few passes: its gradients need `total` and the result."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(out, total):
         """The quotients: faster than by division."""
-        return shared(out, total.reciprocal().nan_to_num_(math.nan, 0, 0))
+        return with_shares(out, total.reciprocal().nan_to_num_(math.nan, 0, 0))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -160,14 +160,14 @@ class Divided(torch.autograd.Function):
         total, found = ctx.saved_tensors
         share = row_shares(total, 0)
         rows = g * found if share.shape[-1] == found.shape[-1] else by_heads(g * found, share).sum(-1)
-        return shared(g, share), (rows * share).neg_()
+        return with_shares(g, share), (rows * share).neg_()
 
     @staticmethod
     def jvp(ctx, d_out, d_total):
         """The tangent of the result."""
         total, found = ctx.saved_tensors
         share = row_shares(total, 0)
-        return shared(d_out, share) - shared(found, d_total * share)
+        return with_shares(d_out, share) - with_shares(found, d_total * share)
 
 
 def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
