@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from textwrap import wrap
 
 from tensornet_attn.cost.band import reach_in
+from tensornet_attn.emit.freed import freed
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.leaves import filled_text
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
@@ -118,23 +118,8 @@ def _backward(back: BlockWriter, program: RowsProgram, operands: list[Operand], 
         values = [printer.value(d).aligned(operand.legs, whole=True).text for _, d in found.get(operand.name, ())]
         texts.append(("d_mask" if parts else "None") if operand.name == "mask" else " + ".join(values) or "None")
     name_biases(back)
-    back.groups[0] = _freed([*back.groups[0], ", ".join(texts)], {*program.nodes.order})[:-1]
+    back.groups = freed(back.groups[:1], {*program.nodes.order}, ", ".join(texts))
     return texts
-
-
-def _freed(lines: list[str], long: set[str]) -> list[str]:
-    """Adds `del` lines after the last use of values with two long legs; a line ends with a comment of its legs."""
-    last: dict[str, int] = {}
-    for place, line in enumerate(lines):
-        name, equals, _ = line.partition(" = ")
-        if equals and name.isidentifier() and len(long.intersection(line.rpartition("  # ")[2].split())) > 1:
-            word = re.compile(rf"\b{name}\b")
-            last[name] = max(i for i in range(place, len(lines)) if word.search(lines[i]))
-    found = []
-    for place, line in enumerate(lines):
-        dead = [name for name, end in last.items() if end == place]
-        found += [line, *([f"del {', '.join(dead)}"] if dead and place < len(lines) - 2 else [])]
-    return found
 
 
 def _block(graph: Graph, step: Step) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from tensornet_attn.emit.attention import emit_attention
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.experts import gates_inside
+from tensornet_attn.emit.freed import freed
 from tensornet_attn.emit.functions import all_names, carried, imported, replaced
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
@@ -148,8 +149,10 @@ def _forward(writer: Writer) -> list[str]:
     name_biases(writer)
     options = [_option(name, kind) for name, kind in call_options(graph)]
     arguments = ", ".join(["self", *_inputs(writer), *(["*", *options] if options else [])])
-    lines = [*_call_text(graph, writer.local), *_paragraphs(writer.groups, 2)]
-    lines += [line for block in blocks for line in ["", *block.text()]]
+    rest = [line for block in blocks for line in ["", *block.text()]]
+    long = {"...", *(leg.name for leg in graph.legs if leg.sequence)}
+    groups = freed(writer.groups, long, "\n".join(rest))
+    lines = [*_call_text(graph, writer.local), *_paragraphs(groups, 2), *rest]
     result = "Tensor | tuple[Tensor, dict[str, Tensor]]" if graph.losses else "Tensor"
     result = f"tuple[{', '.join(['Tensor'] * (1 + len(graph.also)))}]" if graph.also else result
     return [*wrapped(f"def forward({arguments}) -> {result}:", len(_INDENT)), *_indented(lines)]
@@ -242,9 +245,10 @@ def _paragraphs(groups: Sequence[Sequence[str]], depth: int) -> list[str]:
     before = 1
     for group in (group for group in groups if group):
         text = [part for line in group for part in wrapped(line, depth * len(_INDENT))]
-        lines += [""] if lines and max(before, len(group)) > 1 else []
+        own = sum(not line.startswith("del ") for line in group)
+        lines += [""] if lines and max(before, own) > 1 else []
         lines += text
-        before = len(group)
+        before = own
     return lines
 
 

@@ -119,9 +119,12 @@ def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     if torch.is_grad_enabled() and total.shape[-1] == 1 and has_few(out):
         return out / row_divisors(total, eps)  # fewer calls
     share = row_shares(total, eps)  # faster than division
-    if share.shape[-1] == 1:
-        return out * share
-    return (out.unflatten(-1, (share.shape[-1], -1)) * share[..., None]).flatten(-2)
+    apart = share.shape[-1] not in (1, out.shape[-1])
+    if apart:
+        out, share = out.unflatten(-1, (share.shape[-1], -1)), share[..., None]
+    alone = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    out = out.mul_(share) if alone else out * share
+    return out.flatten(-2) if apart else out
 
 
 def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -201,7 +204,7 @@ def row_sums(q: Tensor, z: Tensor, core: Tensor | None = None) -> Tensor:
     """Row sums of the scores [..., n, h] from z, the sum of the keys: q [..., n, (g d)], z [..., 1, (g d)]."""
     if core is None:
         return q @ z.mT
-    return (q * z).unflatten(-1, (core.shape[-2], -1)).sum(-1) @ core
+    return q @ (z.mT.unflatten(-2, (core.shape[-2], -1)) * core[..., None, :]).flatten(-3, -2)
 
 
 def linear_scores(q: Tensor, k: Tensor, core: Tensor | None = None) -> Tensor:

@@ -103,7 +103,7 @@ def row_shares(rows: Tensor, eps: float) -> Tensor:
     """1 / (row sums + eps); 0 if that is infinite, also in the gradient."""
     if torch.is_grad_enabled():
         return row_divisors(rows, eps).reciprocal()
-    return (rows + eps if eps else rows).reciprocal().nan_to_num(math.nan, 0, 0)
+    return (rows + eps if eps else rows).reciprocal().nan_to_num_(math.nan, 0, 0)
 
 
 def row_divisors(rows: Tensor, eps: float) -> Tensor:

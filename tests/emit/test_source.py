@@ -39,6 +39,7 @@ def forward(
     memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
     K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
     V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
+    del memory_hidden
 
     # A and A V: one fused call; the scores are not materialised
     q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -48,6 +49,7 @@ def forward(
         None, heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)), key_mask, max(x.ndim, memory.ndim) - 2, 1
     )
     o = attend(q, k, v, keep, bias, self.Wq.shape[3] ** -0.5)  # ... (g j) n d
+    del Q, K, V, q, k, v
 
     return projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 2))  # ... n f'''
     )
@@ -55,19 +57,21 @@ def forward(
 
 def test_differential_reads_as_one_would_write_it() -> None:
     lines = forward_of(ta.emit_source("differential")).splitlines()
-    assert lines[11:14] == [
+    assert lines[12:15] == [
         "    lambda1 = exp(self.lq1 @ self.lk1)  # a scalar",
         "    lambda2 = exp(self.lq2 @ self.lk2)  # a scalar",
         "    A_A2 = -lambda1 + lambda2 - 0.8  # a scalar",
     ]
-    assert lines[-8:] == [
+    assert lines[-10:] == [
         "    # A2 and A2 V: one fused call; the scores are not materialised",
         "    q_2 = Q2.transpose(-3, -2)  # ... h n d",
         "    k_2 = K2.transpose(-3, -2)  # ... h m d",
         "    v_2 = V.transpose(-3, -2)  # ... h m e",
         "    o_2 = attend(q_2, k_2, v_2, keep, bias, self.Wq1.shape[2] ** -0.5)  # ... h n e",
+        "    del Q2, K2, V, q_2, k_2, v_2",
         "",
         "    O = rms_norm(o.transpose(-3, -2) + A_A2 * o_2.transpose(-3, -2), -1)  # ... n h e",
+        "    del o, o_2",
         "    return (1 - 0.8) * projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f",
     ]
 

@@ -206,6 +206,20 @@ def test_gradients_against_differences() -> None:
         assert torch.autograd.gradcheck(function, leaves_of(terms, v), fast_mode=True)
 
 
+@pytest.mark.parametrize("width", [1, 2])
+def test_tangents_and_second_gradients_of_a_core(width: int) -> None:
+    torch.manual_seed(0)
+    operands = [rand(3, G * width), rand(4, G * width), rand(G, H), rand(4, H * width)]
+
+    def function(q: Tensor, k: Tensor, core: Tensor, v: Tensor) -> Tensor:
+        return linear_attention([(q, k, core)], v)
+
+    with torch.no_grad():
+        torch.testing.assert_close(function(*operands), made([tuple(operands[:3])], operands[3]))
+    assert torch.autograd.gradcheck(function, operands, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(function, operands, fast_mode=True)
+
+
 def heads_apart(q: Tensor, k: Tensor, v: Tensor, key_mask: Tensor) -> Tensor:
     full = linear_attention([(q, k)], v, None, key_mask, q.ndim - 3, 1)
     return full + linear_attention([(q, k)], v, None, key_mask, q.ndim - 3, 1, causal=True, chunk=CHUNK)
