@@ -381,7 +381,7 @@ def _operands(
         _line(writer, name, _matrix(writer.value(one.use), parts.heads, (row,), term.features, behind))
         for one in feature.operands
     ]
-    return made[0] if feature.alone else f"({', '.join(made)})"
+    return made[0] if feature.alone else f"({', '.join(made)}{',' * (len(made) == 1)})"
 
 
 def _decay(writer: Writer, parts: Recurrence, name: str, uses: Sequence[Use], decayed: Legs) -> str:

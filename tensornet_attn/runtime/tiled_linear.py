@@ -48,15 +48,12 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     """
     lead = v.shape[:-2]
     seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), batch)
-    queries, keys = (
-        {id(x): x for side in some for x in inputs_of(side)} for some in list(zip(*kernels, strict=True))[:2]
-    )
-    sides, places = [*queries.values(), *keys.values()], ([*queries], [None] * len(queries) + [*keys])
+    sides = {(i, id(x)): x for i in (0, 1) for kernel in kernels for x in inputs_of(kernel[i])}
+    places = {key: place for place, key in enumerate(sides)}
     plan = tuple(
-        (*(tuple(own.index(id(x)) for x in inputs_of(side)) for own, side in zip(places, kernel, strict=False)), *rest)
-        for *kernel, rest in ((*kernel[:2], kernel[2:]) for kernel in kernels)
+        (*(tuple(places[i, id(x)] for x in inputs_of(kernel[i])) for i in (0, 1)), *kernel[2:]) for kernel in kernels
     )
-    given = [heads_apart(x, batch, cpp, len(lead)) for x in (*sides, v)]
+    given = [heads_apart(x, batch, cpp, len(lead)) for x in (*sides.values(), v)]
     if asks_gradients(*given):
         found = TiledLinear.apply(plan, seen, cpp, *given)
     else:
@@ -92,7 +89,8 @@ class TiledLinear(torch.autograd.Function):
         """The gradients of the operands; plain operations if they are differentiated in turn, or batched."""
         seen, *rest = ctx.saved_tensors
         given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled() or not is_plain((g,)):
+        several = any(len(side) > 1 or given[side[0]].ndim > 4 for kernel in ctx.kernels for side in kernel[:2])
+        if torch.is_grad_enabled() or not is_plain((g,)) or (several and not ctx.cpp.takes(given[-1])):
             found = plain_gradients(lambda *own: untiled_reads(ctx.kernels, seen, own), given, wanted, g)
         else:
             found = tiled_backward(ctx.kernels, seen, ctx.cpp, g, given, kept, wanted)

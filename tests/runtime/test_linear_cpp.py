@@ -198,7 +198,7 @@ output: y
 """
 
 
-def test_features_of_several_operands(passes: list[int]) -> None:
+def test_features_of_several_operands(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     design = ta.load(MIXTURE)
     made, plain = ta.compile(design, "cpp", dtype=torch.float64), ta.reference(design).double()
@@ -213,6 +213,10 @@ def test_features_of_several_operands(passes: list[int]) -> None:
         torch.testing.assert_close(*found)
     assert passes == 2 * [0, 1, 2, 3]
     assert torch.autograd.gradgradcheck(lambda x: made(x, x), x[:1, :2].requires_grad_())
+    y = made(x, memory, key_mask=keep).square().sum()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)  # the backward has no worker for each thread
+    torch.testing.assert_close(torch.autograd.grad(y, [memory, *made.parameters()]), tuple(found[0][1:]))
+    monkeypatch.undo()
     pair = torch.rand(5, 150) < 0.6
     torch.testing.assert_close(made(x, memory, mask=pair), plain(x, memory, mask=pair))
     hidden = torch.where(keep[..., None], memory, float("nan"))
