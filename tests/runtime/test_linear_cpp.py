@@ -198,6 +198,12 @@ output: y
 """
 
 
+def test_libraries_of_a_process_share_no_members() -> None:
+    # a static member of a template has one place in a process, that of the first library, unless it is in a namespace
+    # without a name: smlk beside mlk had wrong gradients
+    assert ONE.text.index("namespace {  //") < ONE.text.index("template <> struct Feature")
+
+
 def test_features_of_several_operands(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     design = ta.load(MIXTURE)

@@ -5,8 +5,10 @@
 constexpr int KERNELS = @KERNELS@, MOST = @MOST@;  // inputs of a feature
 constexpr long LENGTH = 128;  // rows of a tile
 constexpr int QUERY = 0, KEY = 1;
+namespace {  // otherwise libraries of a process would share the static members of the first one
 template <int kernel, int side> struct Feature;
 @FEATURES@
+}
 struct Rows {  // of a head; the entries of a row are neighbours
   real* at;
   long step;
