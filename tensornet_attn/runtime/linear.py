@@ -81,8 +81,10 @@ def in_tiles(
     inputs = {id(x): x for side in sides if isinstance(side, tuple) for x in side}
     if mask is not None or (inputs and (torch.compiler.is_compiling() or cpp is None or not cpp.takes(v))):
         return None
+    if not inputs:
+        return tiled_linear(kernels, seen, batch, v, cpp) if tiled_takes(seen, *sides, v, cpp=cpp) else None
     laid = {place: laid_input(x, v, heads, len(cpp.small)) for place, x in inputs.items()}
-    if inputs and tuple(map(max, zip(*(x.shape[v.ndim :] for x in laid.values()), strict=True))) != cpp.small:
+    if tuple(map(max, zip(*(x.shape[v.ndim :] for x in laid.values()), strict=True))) != cpp.small:
         return None
     given = [*(x for x in sides if not isinstance(x, tuple)), *(x[(..., *[0] * len(cpp.small))] for x in laid.values())]
     if not tiled_takes(seen, *given, v, cpp=cpp):
