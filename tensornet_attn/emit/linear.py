@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 
 from tensornet_attn.cost.band import Block
 from tensornet_attn.cost.linear import chunk_of
@@ -12,6 +13,7 @@ from tensornet_attn.emit.contract import scaled
 from tensornet_attn.emit.join import exact_parts
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.masks import takes_mask
+from tensornet_attn.emit.numbers import fixed
 from tensornet_attn.emit.wrap import wrapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import Factor, factors_apart, is_ones, one_row, summed_by_reader
@@ -19,12 +21,16 @@ from tensornet_attn.graph.attention import Masked, Normalize, ScoreTerm
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
 from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ir.values import ATOM, PRODUCT, Legs, Value
+from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value
 from tensornet_attn.ops.map import arguments, row
-from tensornet_attn.ops.maps import Map
+from tensornet_attn.ops.maps import MAPS, Map
 from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.states import STATES
 from tensornet_attn.tiles.cpp.linear import linear_source
+from tensornet_attn.tiles.features import Feature, feature_of
+from tensornet_attn.tiles.model import Node
+
+INPUTS = 16  # of a feature, for each operand: its values of small legs
 
 
 def emit_linear(writer: Writer, step: Step) -> None:
@@ -33,11 +39,12 @@ def emit_linear(writer: Writer, step: Step) -> None:
     assert parts.value is not None
     box = parts.box.name
     writer.line(f"# {box} and {box} {parts.value.name}: sums over {key} first; no {query} by {key} tensor is formed")
-    terms = ", ".join(_term(writer, parts, term) for term in parts.terms)
+    small = _small(writer, [step])
+    terms = ", ".join(_term(writer, parts, term, small) for term in parts.terms)
     v = _line(writer, "v", _matrix(writer.value(parts.value), parts.heads, (key,), parts.result))
     call = "decay_attention" if parts.decaying else "linear_attention"
     text = writer.call(
-        call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts), *cpp_option(writer, [step])
+        call, f"[{terms}]", v, *_options(writer, parts), *_maps(writer, parts, small), *cpp_option(writer, [step])
     )
     text += columns([*map(writer.size, parts.result)])
     writer.named(step.name, text, (*parts.heads, query, *parts.result))
@@ -50,10 +57,11 @@ def emit_total(writer: Writer, step: Step) -> None:
     boxes, value = ", ".join(parts.box.name for parts in every), every[0].value
     assert value is not None
     writer.line(f"# the sum of {boxes} times {value.name}: sums over {key} first; no {query} by {key} tensor is formed")
-    sides = [_term(writer, parts, parts.terms[0])[1:-1] for parts in every]
+    small = _small(writer, kernels)
+    sides = [_term(writer, parts, parts.terms[0], small)[1:-1] for parts in every]
     v = _line(writer, "v", _matrix(writer.value(value), every[0].heads, (key,), every[0].result))
     terms = [
-        f"({side}, {', '.join(sides_maps(writer, parts))}, {_eps(writer, parts)})"
+        f"({side}, {', '.join(sides_maps(writer, parts, small))}, {_eps(writer, parts)})"
         for side, parts in zip(sides, every, strict=True)
     ]
     options = [*_masks(writer, every[0]), *cpp_option(writer, kernels)]
@@ -82,19 +90,58 @@ def summed_with(writer: Writer, step: Step) -> bool:
     return len(found) == 1
 
 
-def maps_inside(writer: Writer, step: Step) -> bool:
-    """Whether kernels compute a map themselves, a tile at a time: it is the one factor of a side of all its readers."""
-    box, readers = step.box, writer.readers[step.name]
-    if (
-        box is None
-        or box.function is None
-        or arguments(box)
-        or step.name in writer.graph.results
-        or not readers
-        or (("linear_attention" in writer.instead or writer.cpp) and not (row(box).triton and row(box).slope))
-    ):
+def inside_kernels(writer: Writer, step: Step) -> bool:
+    """Whether kernels compute a step themselves, a tile at a time, as part of the features of a side.
+
+    Kernels in C++ compute features of several operands; others apply one map.
+    """
+    readers = writer.readers[step.name]
+    if step.name in writer.graph.results or not readers or not _entrywise(writer, step):
         return False
-    return all(_takes_maps(writer, reader) and _only_side(recurrence_of(reader), step.name) for reader, _ in readers)
+    return all(
+        inside_kernels(writer, reader) and use.legs == step.legs
+        if reader.kernel is None
+        else _takes_maps(writer, reader) and _only_side(recurrence_of(reader), step.name)
+        for reader, use in readers
+    ) and all(_fits(writer, step, kernel) for kernel in _kernels(writer, step))
+
+
+def _entrywise(writer: Writer, step: Step) -> bool:
+    """Whether tiles can have a step that is not a kernel."""
+    if step.contraction is not None:
+        return writer.cpp
+    box, tiles = step.box, "linear_attention" in writer.instead or writer.cpp
+    if box is None or box.function is None or arguments(box):
+        return False
+    return not tiles or bool(row(box).triton and row(box).slope)
+
+
+def _kernels(writer: Writer, step: Step) -> list[Step]:
+    """The kernels that compute a step."""
+    every = [[one] if one.kernel else _kernels(writer, one) for one, _ in writer.readers[step.name]]
+    return [kernel for some in every for kernel in some]
+
+
+def _fits(writer: Writer, step: Step, kernel: Step) -> bool:
+    """Whether features of a side have a step: a map that is the side, or arithmetic of what rows have or share."""
+    graph, parts = writer.graph, recurrence_of(kernel)
+    if step.box is not None and any(reader is kernel for reader, _ in writer.readers[step.name]):
+        return True
+    if not writer.cpp or kernel.kernel is None or kernel.kernel.kind != LINEAR.kind or not LINEAR.in_cpp(graph, kernel):
+        return False
+    terms = step.contraction.terms if step.contraction is not None else ()
+    if any(len(term.factors) > 2 or not fixed(term.coefficient, graph) for term in terms):
+        return False
+    row, columns = str(graph.query if graph.query in step.legs else graph.key), {*parts.terms[0].features}
+    whole = {row, *parts.heads, *columns}
+    shared = [{*use.legs} for use in step.op.uses if not whole <= {*use.legs}]
+    small = {leg for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs} - whole
+    return (
+        whole <= {*step.legs}
+        and len(shared) < len(step.op.uses)
+        and all(row not in legs and (columns <= legs or not columns & legs) for legs in shared)
+        and prod(graph.leg[leg].size or INPUTS for leg in small) < INPUTS
+    )
 
 
 def _takes_maps(writer: Writer, reader: Step) -> bool:
@@ -149,26 +196,80 @@ def _indented(line: str) -> str:
     return "\n".join(f"    {part}" for part in wrapped(line, 4))
 
 
-def _maps(writer: Writer, parts: Recurrence) -> list[str]:
+def _maps(writer: Writer, parts: Recurrence, small: Legs) -> list[str]:
     """The argument with the maps of the query side and the key side, if the kernel applies them."""
     if parts.decaying or len(parts.terms) > 1:
         return []
-    sides = sides_maps(writer, parts)
+    sides = sides_maps(writer, parts, small)
     if sides == ["None", "None"]:
         return []
     none = '""' if "linear_attention" in writer.instead else "None"
     return [f"maps=({', '.join(none if side == 'None' else side for side in sides)})"]
 
 
-def sides_maps(writer: Writer, parts: Recurrence) -> list[str]:
+def sides_maps(writer: Writer, parts: Recurrence, small: Legs = ()) -> list[str]:
     """The maps of the query side and the key side of the only term."""
-    return [unmapped(writer, side[0])[1] if side else "None" for side in (parts.terms[0].query, parts.terms[0].key)]
+    return [_map_of_side(writer, parts, side, small) for side in (parts.terms[0].query, parts.terms[0].key)]
 
 
-def map_of(writer: Writer, side: tuple[Use, ...]) -> Map | None:
-    """The map that the kernel applies to a side."""
-    step = writer.graph.step[side[0].name] if side and side[0].name not in writer.values else None
-    return None if step is None or step.box is None else row(step.box)
+def _map_of_side(writer: Writer, parts: Recurrence, side: tuple[Use, ...], small: Legs) -> str:
+    if not side or _is_map(writer, side[0]):
+        return unmapped(writer, side[0])[1] if side else "None"
+    feature = feature_of_side(writer, parts, side[0])
+    names = ["x"] if feature.alone else [f"x[{i}]" for i in range(len(feature.operands))]
+    found = _in_torch(writer, feature.result, names, small)
+    if feature.alone:
+        return f"lambda x: {found.text}"
+    return f"lambda *x: {f'{found.atom}.flatten({-1 - len(small)})' if small else found.text}"
+
+
+def _is_map(writer: Writer, use: Use) -> bool:
+    """Whether a side is an operand, or one map of it."""
+    box = None if use.name in writer.values else writer.graph.step[use.name].box
+    return use.name in writer.values or (box is not None and box.operand("of").name in writer.values)
+
+
+def feature_of_side(writer: Writer, parts: Recurrence, use: Use) -> Feature:
+    """What a kernel computes of a side: the steps that have no value."""
+    graph = writer.graph
+    inside = {name for name in graph.step if name not in writer.values}
+    row = str(graph.query if graph.query in use.legs else graph.key)
+    return feature_of(graph, use, inside, row, {*parts.heads, *parts.mixed}, parts.terms[0].features)
+
+
+def _small(writer: Writer, kernels: Sequence[Step]) -> Legs:
+    """The legs that features of kernels sum over."""
+    every = [
+        (parts, side)
+        for parts in map(recurrence_of, kernels)
+        for term in parts.terms
+        for side in (*term.query, *term.key)
+    ]
+    found = {
+        leg for parts, use in every if not _is_map(writer, use) for leg in feature_of_side(writer, parts, use).sizes
+    }
+    return tuple(leg for leg in writer.graph.leg if leg in found)
+
+
+def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> Value:
+    """A node of a feature as an expression of the operands, which have small legs behind."""
+    if node.op == "load":
+        return Value(names[node.data[0]], (), False)
+    if node.op == "number":
+        text, level = writer.numbered(node.data[0])
+        return Value(text, (), False, level)
+    parts = [_in_torch(writer, arg, names, small) for arg in node.args]
+    if node.op == "map":
+        own, (x,) = MAPS[node.data[0]], parts
+        if not own.torch:
+            return Value(writer.call(own.name, x.text), (), False)
+        return Value(own.torch.format(x=x.text, atom=x.atom), (), False, own.level)
+    if node.op == "over":
+        place = small.index(node.data[0]) - len(small)
+        return Value(f"{parts[0].atom}.sum({place}, keepdim=True)", (), False)
+    if node.op == "add":
+        return Value(" + ".join(part.text for part in parts), (), False, SUM)
+    return Value(" * ".join(part.text if part.level == PRODUCT else part.atom for part in parts), (), False, PRODUCT)
 
 
 def cpp_option(writer: Writer, kernels: Sequence[Step]) -> list[str]:
@@ -176,11 +277,12 @@ def cpp_option(writer: Writer, kernels: Sequence[Step]) -> list[str]:
     row = LINEAR if recurrence_of(kernels[0]).mix is None else STATES
     if not writer.cpp or not all(row.in_cpp(writer.graph, step) for step in kernels):
         return []
-    terms = [recurrence_of(step).terms[0] for step in kernels]
-    maps = [(map_of(writer, term.query), map_of(writer, term.key)) for term in terms]
-    text, name = linear_source(maps).strip(), writer.names.fresh(f"{writer.local[kernels[0].name]}_cpp")
+    every = [(parts, parts.terms[0]) for parts in map(recurrence_of, kernels)]
+    sides = [(feature_of_side(writer, p, t.query[0]), feature_of_side(writer, p, t.key[0])) for p, t in every]
+    text, name = linear_source(sides).strip(), writer.names.fresh(f"{writer.local[kernels[0].name]}_cpp")
+    small = tuple(writer.graph.leg[leg].size for leg in _small(writer, kernels))
     writer.native.append(text)
-    writer.functions |= {f'{name} = LinearCpp(r"""\n{text}\n""")'}
+    writer.functions |= {f'{name} = LinearCpp(r"""\n{text}\n"""{f", {small}" if small else ""})'}
     return [f"cpp={name}"]
 
 
@@ -250,11 +352,11 @@ def _adds_wide(graph: Graph, name: str, reader: Step, exponent: bool) -> bool:
     return bool(adding) and all(len(part.op.uses) == len(part.op.terms) for part in adding)  # type: ignore[union-attr]
 
 
-def _term(writer: Writer, parts: Recurrence, term: ScoreTerm) -> str:
+def _term(writer: Writer, parts: Recurrence, term: ScoreTerm, small: Legs = ()) -> str:
     """The names of query side, key side and core, each on a line of its own."""
     query, key = str(writer.graph.query), str(writer.graph.key)
-    q = _line(writer, "q", _side(writer, parts, term.query, query, term))
-    k = _line(writer, "k", _side(writer, parts, term.key, key, term))
+    q = _operands(writer, "q", parts, term.query, query, term, small)
+    k = _operands(writer, "k", parts, term.key, key, term, small)
     if term.decays:
         pairs = zip("ab", zip(*term.decays, strict=True), strict=True)
         numbers = [_decay(writer, parts, name, uses, term.decayed) for name, uses in pairs]
@@ -265,6 +367,21 @@ def _term(writer: Writer, parts: Recurrence, term: ScoreTerm) -> str:
     value = writer.value(term.core[0])
     heads = parts.heads if value.batched or {*parts.heads} & {*value.legs} else ()
     return f"({q}, {k}, {_line(writer, 'core', _matrix(value, heads, term.groups, parts.mixed))})"
+
+
+def _operands(
+    writer: Writer, name: str, parts: Recurrence, uses: tuple[Use, ...], row: str, term: ScoreTerm, small: Legs
+) -> str:
+    """The name of a side, or of the operands of its features."""
+    if not uses or _is_map(writer, uses[0]):
+        return _line(writer, name, _side(writer, parts, uses, row, term))
+    feature = feature_of_side(writer, parts, uses[0])
+    behind = () if feature.alone else small
+    made = [
+        _line(writer, name, _matrix(writer.value(one.use), parts.heads, (row,), term.features, behind))
+        for one in feature.operands
+    ]
+    return made[0] if feature.alone else f"({', '.join(made)}{',' * (len(made) == 1)})"
 
 
 def _decay(writer: Writer, parts: Recurrence, name: str, uses: Sequence[Use], decayed: Legs) -> str:
@@ -291,16 +408,15 @@ def _side(writer: Writer, parts: Recurrence, uses: tuple[Use, ...], sequence: st
     return (scaled(writer, term.coefficient, value).text if query else text), shape
 
 
-def _matrix(value: Value, heads: Legs, rows: Legs, columns: Legs) -> tuple[str, str]:
-    """A value as [heads..., rows, columns], ones along missing legs, and its shape in words."""
-    order = (*heads, *rows, *columns)
+def _matrix(value: Value, heads: Legs, rows: Legs, columns: Legs, small: Legs = ()) -> tuple[str, str]:
+    """A value as [heads..., rows, columns, small...], ones along missing legs, and its shape in words."""
+    order = (*heads, *rows, *columns, *small)
     missing = [leg for leg in order if leg not in value.legs]
     batch = "... " if value.batched else ""
     if missing:
         value = value.aligned(order, whole=True)
-    text = value.grouped((*((leg,) for leg in heads), rows, columns))
-    sizes = ["1" if leg in missing else leg for leg in heads]
-    return text, batch + " ".join([*sizes, _dimension(rows, missing), _dimension(columns, missing)])
+    groups = (*((leg,) for leg in heads), rows, columns, *((leg,) for leg in small))
+    return value.grouped(groups), batch + " ".join(_dimension(group, missing) for group in groups)
 
 
 def _dimension(group: Legs, missing: list[str]) -> str:

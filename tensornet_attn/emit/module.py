@@ -19,7 +19,7 @@ from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.initial import init_lines
 from tensornet_attn.emit.kernels import KERNELS
 from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, stored
-from tensornet_attn.emit.linear import apart_in_reader, emit_total, maps_inside, one_row_of_queries, summed_with
+from tensornet_attn.emit.linear import apart_in_reader, emit_total, inside_kernels, one_row_of_queries, summed_with
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
 from tensornet_attn.emit.wrap import WIDTH, wrapped
@@ -220,11 +220,11 @@ def _group(step: Step) -> tuple[str, bool]:
 def _emit_step(writer: Writer, step: Step) -> None:
     if summed_with(writer, step):
         emit_total(writer, step)
-    elif step.contraction is not None and not apart_in_reader(writer, step):
+    elif step.contraction is not None and not (apart_in_reader(writer, step) or inside_kernels(writer, step)):
         with one_row_of_queries(writer, step):
             emit_contraction(writer, step)
     elif step.contraction is not None or (
-        maps_inside(writer, step)
+        inside_kernels(writer, step)
         or gates_inside(writer, step)
         or any(summed_with(writer, reader) for reader, _ in writer.readers[step.name])
     ):

@@ -9,7 +9,14 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products, total_of
-from tensornet_attn.runtime.tiled_linear import row_divisors, row_shares, tiled_linear, tiled_takes
+from tensornet_attn.runtime.tiled_linear import (
+    inputs_of,
+    map_applied,
+    row_divisors,
+    row_shares,
+    tiled_linear,
+    tiled_takes,
+)
 
 
 def linear_attention(
@@ -32,7 +39,8 @@ def linear_attention(
     with core [..., g, h], the features are g concatenated groups and the values h concatenated heads: the scores of
     head h are the sum over g of core[g, h] times those of group g. `batch` and `heads` count dimensions before the
     sequence. With a `mask`, which may hide any pair, the scores are materialised. `maps`: functions to apply to the q
-    and the k of the only term, or None. `cpp`: a `LinearCpp` for the only term.
+    and the k of the only term, or None. `cpp`: a `LinearCpp` for the only term; with it, q and k may be tuples of the
+    arguments of their map, [..., rows, columns] with the same further dimensions behind, all without batch or with it.
     """
     if not causal and len(terms) == 1 and len(terms[0]) == 2:
         kernel = (*terms[0], *(maps or (None, None)), eps if normalize else None)
@@ -40,8 +48,7 @@ def linear_attention(
         if found is not None:
             return found
     if maps is not None:
-        (q, k), (of_q, of_k) = terms[0], maps
-        terms = [(q if of_q is None else of_q(q), k if of_k is None else of_k(k))]
+        terms = [tuple(map_applied(own, *inputs_of(side)) for own, side in zip(maps, terms[0], strict=True))]
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
     return added_reads(term_reads, seen_terms(terms, key_mask, heads), v, eps, normalize, causal, chunk)
@@ -71,9 +78,26 @@ def in_tiles(
     """`linear_attentions` by `tiled_linear`; None if that does not take the operands."""
     seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
     sides = [side for kernel in kernels for side in kernel[:2]]
-    if mask is not None or not tiled_takes(seen, *sides, v, cpp=cpp):
+    inputs = {id(x): x for side in sides if isinstance(side, tuple) for x in side}
+    if mask is not None or (inputs and (torch.compiler.is_compiling() or cpp is None or not cpp.takes(v))):
         return None
+    if not inputs:
+        return tiled_linear(kernels, seen, batch, v, cpp) if tiled_takes(seen, *sides, v, cpp=cpp) else None
+    laid = {place: laid_input(x, v, heads, len(cpp.small)) for place, x in inputs.items()}
+    if tuple(map(max, zip(*(x.shape[v.ndim :] for x in laid.values()), strict=True))) != cpp.small:
+        return None
+    given = [*(x for x in sides if not isinstance(x, tuple)), *(x[(..., *[0] * len(cpp.small))] for x in laid.values())]
+    if not tiled_takes(seen, *given, v, cpp=cpp):
+        return None
+    sides = [tuple(laid[id(x)] for x in side) if isinstance(side, tuple) else side for side in sides]
+    kernels = [(*pair, *kernel[2:]) for *pair, kernel in zip(sides[::2], sides[1::2], kernels, strict=True)]
     return tiled_linear(kernels, seen, batch, v, cpp)
+
+
+def laid_input(x: Tensor, v: Tensor, heads: int, small: int) -> Tensor:
+    """An argument of a map, with the batch and the heads of the values [..., m, e]."""
+    own = x.shape[: -heads - 2 - small] or v.shape[: -heads - 2]
+    return x.expand(*own, *v.shape[-heads - 2 : -2], *x.shape[-2 - small :])
 
 
 def seen_terms(terms: list[tuple[Tensor, ...]], key_mask: Tensor | None, heads: int) -> list[tuple[Tensor, ...]]:

@@ -11,12 +11,16 @@ from tensornet_attn.runtime.native import blas_threads, in_rows
 
 
 class LinearCpp:
-    """The C++ of some kernels, and its passes. All operands are [batch, heads, rows, columns]; lists are by kernel."""
+    """The C++ of some kernels, and its passes. Lists are by kernel; a side of a kernel is the inputs of its features.
+
+    All tensors are [batch, heads, rows, columns], those of inputs with the `small` dimensions that features sum over
+    behind; an input that rows or columns share has one of them.
+    """
 
     SUMS, READS, READ_GRADIENTS, SUM_GRADIENTS = range(4)
 
-    def __init__(self, text: str):
-        self.text, self.libraries = text.strip(), {}
+    def __init__(self, text: str, small: tuple[int, ...] = ()):
+        self.text, self.small, self.libraries = text.strip(), small, {}
 
     def takes(self, v: Tensor) -> bool:
         """Whether the C++ computes with values [..., m, e]: a worker has a head, so no more threads than heads."""
@@ -28,29 +32,36 @@ class LinearCpp:
 
     def laid(self, x: Tensor) -> Tensor:
         """An operand as the C++ reads it: the entries of a row are neighbours."""
-        return x if in_rows(x, 2) else x.contiguous()
+        if all(in_rows(part, 2) for part in inputs_apart(x)):
+            return x
+        small = range(x.ndim - 4)
+        return x.movedim([4 + i for i in small], [*small]).contiguous().movedim([*small], [4 + i for i in small])
 
-    def sums(self, keys: list[Tensor], v: Tensor, seen: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
+    def sums(self, keys: list[list[Tensor]], v: Tensor, seen: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
         """S [batch, heads, d, e] and z [batch, heads, 1, d]. `seen`: the visible keys, [batch, heads, m, 1]."""
-        states = [v.new_empty(*v.shape[:2], k.shape[3], v.shape[3]) for k in keys]
-        totals = [v.new_empty(*v.shape[:2], 1, k.shape[3]) for k in keys]
-        self.run(self.SUMS, [*keys, v, seen, *states, *totals], len(keys))
+        widths = [max(x.shape[3] for x in side) for side in keys]
+        states = [v.new_empty(*v.shape[:2], width, v.shape[3]) for width in widths]
+        totals = [v.new_empty(*v.shape[:2], 1, width) for width in widths]
+        self.run(self.SUMS, keys, [v, None, seen], [states, totals])
         return states, totals
 
-    def reads(self, queries: list[Tensor], states, totals, eps: list[float | None]) -> tuple[Tensor, list[Tensor]]:
+    def reads(
+        self, queries: list[list[Tensor]], states, totals, eps: list[float | None]
+    ) -> tuple[Tensor, list[Tensor]]:
         """What queries read, with the heads of a row side by side, and the factors 1 / (row sum + eps) of rows.
 
         A kernel with eps None has no factors. Without any eps, the factors are the row sums, by which nothing is
         divided.
         """
         states, totals = ([x.contiguous() for x in part] for part in (states, totals))
-        batch, heads, n, _ = queries[0].shape
-        out = queries[0].new_empty(batch, n, heads, states[0].shape[3]).transpose(1, 2)
+        batch, heads = queries[0][0].shape[:2]
+        n = max(x.shape[2] for x in queries[0])
+        out = states[0].new_empty(batch, n, heads, states[0].shape[3]).transpose(1, 2)
         rows = [out.new_empty(batch, heads, n, 1) for _ in queries]
-        self.run(self.READS, [*queries, out, None, *states, *totals, *rows], len(queries), eps)
+        self.run(self.READS, queries, [out, None, None], [states, totals, rows], eps=eps)
         return out, rows
 
-    def read_gradients(self, queries: list[Tensor], g: Tensor, states, totals, rows, eps: list[float | None]):
+    def read_gradients(self, queries: list[list[Tensor]], g: Tensor, states, totals, rows, eps: list[float | None]):
         """The gradients of queries, one for each tensor, of states and of totals.
 
         `rows`: those of `reads`, or the gradients of row sums.
@@ -58,31 +69,34 @@ class LinearCpp:
         states, totals = ([x.contiguous() for x in part] for part in (states, totals))
         made = gradients_like(queries)
         d_states, d_totals = ([torch.empty_like(x) for x in part] for part in (states, totals))
-        each = [made[id(q)] for q in queries]
-        tensors = [*queries, self.laid(g), None, *states, *totals, *rows, *each, *d_states, *d_totals]
-        self.run(self.READ_GRADIENTS, tensors, len(queries), eps)
+        given = [states, totals, rows, d_states, d_totals]
+        self.run(self.READ_GRADIENTS, queries, [self.laid(g), None, None], given, made, eps)
         return [*made.values()], d_states, d_totals
 
-    def sum_gradients(self, keys: list[Tensor], v: Tensor, seen: Tensor | None, d_states, d_totals) -> list[Tensor]:
+    def sum_gradients(
+        self, keys: list[list[Tensor]], v: Tensor, seen: Tensor | None, d_states, d_totals
+    ) -> list[Tensor]:
         """The gradients of keys, one for each tensor, and values."""
-        made, (d_v,), none = gradients_like(keys), gradients_like([v]).values(), [None] * len(keys)
-        each = [made[id(k)] for k in keys]
-        tensors = [*keys, v, seen, *d_states, *d_totals, *none, *each, *none, *none, d_v]
-        self.run(self.SUM_GRADIENTS, tensors, len(keys))
+        made, (d_v,) = gradients_like(keys), gradients_like([[v]]).values()
+        self.run(self.SUM_GRADIENTS, keys, [v, d_v, seen], [d_states, d_totals], made)
         return [*made.values(), d_v]
 
-    def run(self, number: int, tensors: list[Tensor | None], kernels: int, eps: list[float | None] | None = None):
-        """Calls a pass; tensors after the last one are absent. `eps`: none for row sums as a result."""
-        library, first, v, threads = (
-            self.libraries[tensors[0].dtype],
-            tensors[0],
-            tensors[kernels],
-            torch.get_num_threads(),
-        )
-        tensors = [*tensors, *[None] * (7 * kernels + 3 - len(tensors))]
-        sizes = [*first.shape[:3], v.shape[3], *(x.shape[3] for x in tensors[:kernels])]
+    def run(self, number: int, sides: list[list[Tensor]], values: list, given: list, made=None, eps=None):
+        """Calls a pass. `given`: lists by kernel; later ones are absent. `eps`: none for row sums as a result."""
+        v, threads = values[0], torch.get_num_threads()
+        tensors, widths = [*values], []
+        for i, side in enumerate(sides):
+            tensors += [one[i] for one in given] + [None] * (5 - len(given))
+            parts = [part for x in side for part in inputs_apart(x, v.shape[2])]
+            ends = (
+                [part for x in side for part in inputs_apart(made[id(x)], v.shape[2])] if made else [None] * len(parts)
+            )
+            tensors += [x for both in zip(parts, ends, strict=True) for x in both]
+            widths += [max(x.shape[3] for x in side), *(x.shape[3] for x in parts)]
+        sizes = [*v.shape, *widths]
         steps = [step for x in tensors for step in ((0, 0, 0) if x is None else x.stride()[:3])]
-        numbers = [math.nan if one is None else one for one in eps or [None] * kernels]
+        numbers = [math.nan if one is None else one for one in eps or [None] * len(sides)]
+        library = self.libraries[v.dtype]
         with blas_threads(library, threads):
             library.linear(
                 number,
@@ -90,11 +104,27 @@ class LinearCpp:
                 (ctypes.c_long * len(sizes))(*sizes),
                 (ctypes.c_void_p * len(tensors))(*(None if x is None else x.data_ptr() for x in tensors)),
                 (ctypes.c_long * len(steps))(*steps),
-                (ctypes.c_double * kernels)(*numbers),
+                (ctypes.c_double * len(sides))(*numbers),
                 threads,
             )
 
 
-def gradients_like(given: list[Tensor]) -> dict[int, Tensor]:
-    """Memory for the gradient of each tensor, the heads of a row side by side, by the tensor's id."""
-    return {id(x): x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in given}
+def inputs_apart(x: Tensor, rows: int = -1) -> list[Tensor]:
+    """The tensors [batch, heads, rows, columns] of an input."""
+    if x.ndim > 4:
+        return [part for one in x.unbind(4) for part in inputs_apart(one, rows)]
+    return [x] if rows in (-1, x.shape[2]) else [x.expand(-1, -1, rows, -1)]  # small calls take as long as expand does
+
+
+def gradients_like(sides: list[list[Tensor]]) -> dict[int, Tensor]:
+    """Memory for the gradient of each tensor, by its id: heads of a row side by side, behind small dimensions.
+
+    Zeros for an input that rows share, whose gradient is added up.
+    """
+    found = {}
+    for x in (x for side in sides for x in side):
+        batch, heads, rows, width, *small = x.shape
+        new = x.new_zeros if rows == 1 else x.new_empty
+        made = new(batch, rows, *small, heads, width)
+        found[id(x)] = made.permute(0, -2, 1, -1, *range(2, 2 + len(small)))
+    return found

@@ -43,14 +43,17 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     """The sum over kernels (q [..., n, d], k [..., m, d], map of q, map of k, eps) of what they read of v [..., m, e].
 
     `seen`: the visible keys, [..., m, 1]. `batch`: the number of dimensions before the heads. `cpp`: the C++ of the
-    kernels, a `LinearCpp`, if there is one.
+    kernels, a `LinearCpp`, if there is one. With it, q and k may be tuples of arguments of their maps, with further
+    dimensions behind.
     """
     lead = v.shape[:-2]
     seen = None if seen is None else heads_apart(seen.expand(*lead, *seen.shape[-2:]), batch)
-    queries, keys = ({id(side): side for side in some} for some in list(zip(*kernels, strict=True))[:2])
-    sides, of_q, of_k = [*queries.values(), *keys.values()], [*queries], [*keys]
-    plan = tuple((of_q.index(id(q)), len(of_q) + of_k.index(id(k)), *rest) for q, k, *rest in kernels)
-    given = [heads_apart(x, batch, cpp) for x in (*sides, v)]
+    sides = {(i, id(x)): x for i in (0, 1) for kernel in kernels for x in inputs_of(kernel[i])}
+    places = {key: place for place, key in enumerate(sides)}
+    plan = tuple(
+        (*(tuple(places[i, id(x)] for x in inputs_of(kernel[i])) for i in (0, 1)), *kernel[2:]) for kernel in kernels
+    )
+    given = [heads_apart(x, batch, cpp, len(lead)) for x in (*sides.values(), v)]
     if asks_gradients(*given):
         found = TiledLinear.apply(plan, seen, cpp, *given)
     else:
@@ -58,10 +61,15 @@ def tiled_linear(kernels: list[tuple], seen: Tensor | None, batch: int, v: Tenso
     return found.view(*lead, *found.shape[-2:])
 
 
-def heads_apart(x: Tensor, batch: int, cpp=None) -> Tensor:
+def inputs_of(side) -> tuple[Tensor, ...]:
+    """The arguments of the map of a side."""
+    return side if isinstance(side, tuple) else (side,)
+
+
+def heads_apart(x: Tensor, batch: int, cpp=None, lead: int = -2) -> Tensor:
     """[batch..., heads..., rows, columns] as [batch, heads, rows, columns], as the C++ takes it if there is one."""
-    lead = x.shape[:-2]
-    x = x.reshape(math.prod(lead[:batch]), math.prod(lead[batch:]), *x.shape[-2:])
+    first, rest = x.shape[:lead], x.shape[lead:]
+    x = x.reshape(math.prod(first[:batch]), math.prod(first[batch:]), *rest)
     return x if cpp is None else cpp.laid(x)
 
 
@@ -81,7 +89,8 @@ class TiledLinear(torch.autograd.Function):
         """The gradients of the operands; plain operations if they are differentiated in turn, or batched."""
         seen, *rest = ctx.saved_tensors
         given, kept, wanted = rest[: ctx.count], rest[ctx.count :], ctx.needs_input_grad[3:]
-        if torch.is_grad_enabled() or not is_plain((g,)):
+        several = any(len(side) > 1 or given[side[0]].ndim > 4 for kernel in ctx.kernels for side in kernel[:2])
+        if torch.is_grad_enabled() or not is_plain((g,)) or (several and not ctx.cpp.takes(given[-1])):
             found = plain_gradients(lambda *own: untiled_reads(ctx.kernels, seen, own), given, wanted, g)
         else:
             found = tiled_backward(ctx.kernels, seen, ctx.cpp, g, given, kept, wanted)
@@ -89,11 +98,12 @@ class TiledLinear(torch.autograd.Function):
 
 
 def untiled_reads(kernels: tuple, seen: Tensor | None, given) -> Tensor:
-    """The same by operations that have all derivatives. A kernel: places of q and k, their maps, eps."""
+    """The same by operations that have all derivatives. A kernel: places of the arguments of maps, the maps, eps."""
     *sides, v = given
     total = 0
     for at_q, at_k, query, key, eps in kernels:
-        q, k = tile_features(query, sides[at_q]), tile_features(key, sides[at_k], seen)
+        q, k = (map_applied(own, *(sides[at] for at in some)) for own, some in ((query, at_q), (key, at_k)))
+        k = k if seen is None else torch.where(seen, k, 0)
         read = q @ (k.mT @ v)
         total = total + (read if eps is None else read * row_shares(q @ k.sum(-2)[..., None], eps))
     return total
@@ -116,12 +126,12 @@ def tiled_forward(kernels: tuple, seen: Tensor | None, cpp, given) -> tuple[Tens
     """The result, with the heads of a row side by side, and of each kernel S, z and 1 / (phi(q) z + eps)."""
     *sides, v = given
     if cpp is not None and cpp.takes(v):
-        states, totals = cpp.sums(kernel_sides(kernels, sides, 1), v, seen)
-        out, rows = cpp.reads(kernel_sides(kernels, sides, 0), states, totals, [kernel[4] for kernel in kernels])
+        states, totals = cpp.sums(kernel_inputs(kernels, sides, 1), v, seen)
+        out, rows = cpp.reads(kernel_inputs(kernels, sides, 0), states, totals, [kernel[4] for kernel in kernels])
         return out, [*states, *totals, *rows]
-    (batch, heads, _, e), n = v.shape, sides[kernels[0][0]].shape[2]
+    (batch, heads, _, e), n = v.shape, kernel_sides(kernels, sides, 0)[0].shape[2]
     out = v.new_empty(batch, n, heads, e).transpose(1, 2)
-    widths = [sides[at_k].shape[3] for _, at_k, *_ in kernels]
+    widths = [k.shape[3] for k in kernel_sides(kernels, sides, 1)]
     states = [v.new_zeros(batch, heads, width, e) for width in widths]
     totals = [v.new_zeros(batch, heads, 1, width) for width in widths]
     rows = [v.new_empty(batch, heads, n, 1) for _ in kernels]
@@ -148,9 +158,9 @@ def tiled_backward(kernels: tuple, seen: Tensor | None, cpp, g: Tensor, given, k
     *sides, v = given
     states, totals, rows = (kept[i : i + len(kernels)] for i in range(0, len(kept), len(kernels)))
     if cpp is not None and cpp.takes(v):
-        eps, queries = [kernel[4] for kernel in kernels], kernel_sides(kernels, sides, 0)
+        eps, queries = [kernel[4] for kernel in kernels], kernel_inputs(kernels, sides, 0)
         of_q, *d_sums = cpp.read_gradients(queries, g, states, totals, rows, eps)
-        found = [*of_q, *cpp.sum_gradients(kernel_sides(kernels, sides, 1), v, seen, *d_sums)]
+        found = [*of_q, *cpp.sum_gradients(kernel_inputs(kernels, sides, 1), v, seen, *d_sums)]
         return [x if need else None for x, need in zip(found, wanted, strict=True)]
     found = [x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in given]
     d_states = [S.new_zeros(*S.shape[:-1], S.shape[-1] + 1) for S in states]  # and a column for z
@@ -184,8 +194,13 @@ def tiled_backward(kernels: tuple, seen: Tensor | None, cpp, g: Tensor, given, k
 
 
 def kernel_sides(kernels: tuple, sides, which: int) -> list[Tensor]:
-    """The queries (0) or keys (1) of all kernels."""
-    return [sides[kernel[which]] for kernel in kernels]
+    """The queries (0) or keys (1) of all kernels, one each."""
+    return [side for (side,) in kernel_inputs(kernels, sides, which)]
+
+
+def kernel_inputs(kernels: tuple, sides, which: int) -> list[list[Tensor]]:
+    """The arguments of the maps of the queries (0) or keys (1) of all kernels."""
+    return [[sides[at] for at in kernel[which]] for kernel in kernels]
 
 
 def linear_tiles(x: Tensor, by_rows: tuple, wholes: tuple):
@@ -216,8 +231,13 @@ def tile_parts(x: Tensor, heads: int, block: int, blocks: int) -> list[Tensor]:
 
 def tile_features(function, x: Tensor, keep: Tensor | None = None) -> Tensor:
     """The features of a tile, 0 where hidden."""
-    phi = x if function is None else function(x)
+    phi = map_applied(function, x)
     return phi if keep is None else torch.where(keep, phi, 0)
+
+
+def map_applied(function, *inputs: Tensor) -> Tensor:
+    """A map of its arguments; None: the only argument."""
+    return inputs[0] if function is None else function(*inputs)
 
 
 def tile_slope(function, x: Tensor, keep: Tensor | None = None):

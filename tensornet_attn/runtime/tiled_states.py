@@ -40,7 +40,7 @@ def tiled_sums(way: tuple, seen: Tensor | None, k: Tensor, v: Tensor) -> tuple[T
     """S [batch, heads, d, e] and z [batch, heads, 1, d]."""
     function, cpp = way
     if cpp is not None and cpp.takes(v):
-        (S,), (z,) = cpp.sums([k], v, seen)
+        (S,), (z,) = cpp.sums([[k]], v, seen)
         return S, z
     S, z = v.new_zeros(*k.shape[:2], k.shape[3], v.shape[3]), v.new_zeros(*k.shape[:2], 1, k.shape[3])
     for (own_k, own_v, keep), (own_S, own_z) in linear_tiles(v, ([k, v, seen],), ([S, z],)):
@@ -54,7 +54,7 @@ def reads_of_tiles(way: tuple, q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor,
     """phi(q) S [batch, heads, n, e] and phi(q) z [batch, heads, n, 1]."""
     function, cpp = way
     if cpp is not None and cpp.takes(q):
-        found, (rows,) = cpp.reads([q], [S], [z], [])
+        found, (rows,) = cpp.reads([[q]], [S], [z], [])
         return found, rows
     found = q.new_empty(q.shape[0], q.shape[2], q.shape[1], S.shape[3]).transpose(1, 2)
     rows = q.new_empty(q.shape[0], q.shape[2], q.shape[1], 1).transpose(1, 2)
@@ -84,7 +84,7 @@ class TiledStates(torch.autograd.Function):
             plain, wanted = functools.partial(plain_sums, function, seen), ctx.needs_input_grad[2:]
             return None, None, *plain_gradients(plain, (k, v), wanted, d_S, d_z)
         if cpp is not None and cpp.takes(v):
-            return None, None, *cpp.sum_gradients([k], v, seen, [d_S.contiguous()], [d_z.contiguous()])
+            return None, None, *cpp.sum_gradients([[k]], v, seen, [d_S.contiguous()], [d_z.contiguous()])
         d_k, d_v = (x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in (k, v))
         tiles = linear_tiles(v, ([k, v, seen, d_k, d_v],), ([d_S.contiguous(), d_z.contiguous()],))
         for (own_k, own_v, keep, to_k, to_v), (own_S, own_z) in tiles:
@@ -113,7 +113,7 @@ class TiledReads(torch.autograd.Function):
             plain, wanted = functools.partial(plain_reads, function), ctx.needs_input_grad[1:]
             return None, *plain_gradients(plain, (q, S, z), wanted, g, g_rows)
         if cpp is not None and cpp.takes(q):
-            (d_q,), (d_S,), (d_z,) = cpp.read_gradients([q], g, [S], [z], [g_rows.contiguous()], [])
+            (d_q,), (d_S,), (d_z,) = cpp.read_gradients([[q]], g, [S], [z], [g_rows.contiguous()], [])
             return None, d_q, d_S, d_z
         d_q = q.new_empty(q.transpose(1, 2).shape).transpose(1, 2)
         d_S, d_z = torch.zeros_like(S), torch.zeros_like(z)

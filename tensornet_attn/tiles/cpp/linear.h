@@ -1,11 +1,14 @@
 // Linear attention: states, the sums over keys of features times values, and what the features of queries read of them.
-// A worker has all rows of a head, a tile at a time; the backward computes the features again, from what they are maps
-// of. Features and values of hidden keys are 0.
+// A worker has all rows of a head, a tile at a time; the backward computes the features again, from their inputs.
+// Features and values of hidden keys are 0.
 #include <utility>
-constexpr int KERNELS = @KERNELS@;
+constexpr int KERNELS = @KERNELS@, MOST = @MOST@;  // inputs of a feature
 constexpr long LENGTH = 128;  // rows of a tile
-template <int i> struct Map;  // of a kernel: of its query and its key, and the gradients of what they are maps of
-@MAPS@
+constexpr int QUERY = 0, KEY = 1;
+namespace {  // otherwise libraries of a process would share the static members of the first one
+template <int kernel, int side> struct Feature;
+@FEATURES@
+}
 struct Rows {  // of a head; the entries of a row are neighbours
   real* at;
   long step;
@@ -18,8 +21,9 @@ struct Seen {  // the visible keys
   bool operator()(long i) const { return !at || at[i * step]; }
 };
 struct Kernel {
-  Rows x, d_x;  // the queries or the keys
-  bool more, divides;  // whether a kernel before it has added to d_x
+  int width;
+  Rows x[MOST], d_x[MOST];  // the inputs of the features of queries or keys; steps of 0 in an input that rows share
+  bool more[MOST], divides;  // whether a kernel before it has added to d_x
   real eps, *state, *total, *turned;  // sums of features times values, and of features
   Rows rows;  // 1 / (row sum + eps), or row sums, or in the backward their gradient
   real *d_state, *d_total;
@@ -30,6 +34,7 @@ struct Head {
   Seen seen;
   bool apart;  // row sums are a result, and divide nothing
   real *phi, *d_phi, *values;  // tiles
+  real *sums;  // over the rows of a tile, of the gradients of inputs that rows share
 };
 
 inline void turn_over(real* to, const real* from, int rows, int columns) {
@@ -39,24 +44,29 @@ inline real share_of(real sum, real eps) {
   const real found = 1 / (sum + eps);
   return found == INFINITY || found == -INFINITY ? real(0) : found;
 }
-template <real (*map)(real)> inline void features(real* to, Rows x, long first, long rows, Seen seen) {
-  for (long i = 0; i < rows; ++i) {
-    const real* __restrict from = x[first + i];
-    real* __restrict own = to + i * x.width;
-    if (seen(first + i)) for (int c = 0; c < x.width; ++c) own[c] = map(from[c]);
-    else for (int c = 0; c < x.width; ++c) own[c] = 0;
+template <class F> inline void features(real* to, const Kernel& kernel, long first, long rows, Seen seen) {
+  for (long i = 0; i < rows; ++i, to += kernel.width) {
+    const real* x[F::INPUTS];
+    for (int k = 0; k < F::INPUTS; ++k) x[k] = kernel.x[k][first + i];
+    if (seen(first + i)) F::of(to, x, kernel.width);
+    else fill(to, kernel.width, 0);
   }
 }
-template <real (*slope)(real, real, real)>
-inline void slopes(const Kernel& kernel, const Head& head, long first, long rows) {
+template <class F> inline void slopes(const Kernel& kernel, const Head& head, long first, long rows) {
+  const int width = kernel.width;
+  fill(head.sums, F::INPUTS * width, 0);
   for (long i = 0; i < rows; ++i) {
-    const int width = kernel.x.width;
-    const real *from = kernel.x[first + i], *y = head.phi + i * width, *d = head.d_phi + i * width;
-    real* __restrict own = kernel.d_x[first + i];
-    if (!head.seen(first + i)) { if (!kernel.more) for (int c = 0; c < width; ++c) own[c] = 0; }
-    else if (kernel.more) for (int c = 0; c < width; ++c) own[c] += slope(from[c], y[c], d[c]);
-    else for (int c = 0; c < width; ++c) own[c] = slope(from[c], y[c], d[c]);
+    const real* x[F::INPUTS];
+    real* to[F::INPUTS];
+    for (int k = 0; k < F::INPUTS; ++k) {
+      x[k] = kernel.x[k][first + i];
+      to[k] = F::ROWS[k] ? kernel.d_x[k][first + i] : head.sums + k * width;
+    }
+    if (head.seen(first + i)) F::slopes(to, kernel.more, x, head.phi + i * width, head.d_phi + i * width, width);
+    else for (int k = 0; k < F::INPUTS; ++k) if (F::ROWS[k] && !kernel.more[k]) fill(to[k], width, 0);
   }
+  for (int k = 0; k < F::INPUTS; ++k)
+    for (int c = 0; c < kernel.d_x[k].width && !F::ROWS[k]; ++c) kernel.d_x[k].at[c] += head.sums[k * width + c];
 }
 inline Rows visible(const Head& head, long first, long rows) {
   const Rows v = head.v;
@@ -68,8 +78,8 @@ inline Rows visible(const Head& head, long first, long rows) {
 
 template <int i> void sum_keys(const Head& head, Rows v, long first, long rows) {
   const Kernel& own = head.kernels[i];
-  const int width = own.x.width;
-  features<Map<i>::key>(head.phi, own.x, first, rows, head.seen);
+  const int width = own.width;
+  features<Feature<i, KEY>>(head.phi, own, first, rows, head.seen);
   multiply(true, false, width, v.width, rows, head.phi, width, v.at, v.step, first > 0, own.state, v.width);
   real* sum = head.d_phi;  // of a tile: sums of all rows one after another would be rounded more
   fill(sum, width, 0);
@@ -78,8 +88,8 @@ template <int i> void sum_keys(const Head& head, Rows v, long first, long rows) 
 }
 template <int i> void read_keys(const Head& head, long first, long rows) {
   const Kernel& own = head.kernels[i];
-  const int width = own.x.width;
-  features<Map<i>::query>(head.phi, own.x, first, rows, head.seen);
+  const int width = own.width;
+  features<Feature<i, QUERY>>(head.phi, own, first, rows, head.seen);
   for (long r = 0; r < rows && (own.divides || head.apart); ++r) {
     real *phi = head.phi + r * width, sum = 0;
     for (int c = 0; c < width; ++c) sum += phi[c] * own.total[c];
@@ -90,9 +100,9 @@ template <int i> void read_keys(const Head& head, long first, long rows) {
 }
 template <int i> void read_gradients(const Head& head, long first, long rows) {
   const Kernel& own = head.kernels[i];
-  const int width = own.x.width, e = head.v.width;
+  const int width = own.width, e = head.v.width;
   Rows g{head.v[first], head.v.step, e};
-  features<Map<i>::query>(head.phi, own.x, first, rows, head.seen);
+  features<Feature<i, QUERY>>(head.phi, own, first, rows, head.seen);
   if (own.divides) {
     for (long r = 0; r < rows; ++r)
       for (int c = 0; c < e; ++c) head.values[r * e + c] = g[r][c] * *own.rows[first + r];
@@ -106,16 +116,16 @@ template <int i> void read_gradients(const Head& head, long first, long rows) {
     for (int c = 0; c < width; ++c) { d[c] += sum * own.total[c]; own.d_total[c] += sum * phi[c]; }
   }
   multiply(true, false, width, e, rows, head.phi, width, g.at, g.step, first > 0, own.d_state, e);
-  slopes<Map<i>::query_slope>(own, head, first, rows);
+  slopes<Feature<i, QUERY>>(own, head, first, rows);
 }
 template <int i> void sum_gradients(const Head& head, Rows v, long first, long rows) {
   const Kernel& own = head.kernels[i];
-  const int width = own.x.width, e = v.width;
-  features<Map<i>::key>(head.phi, own.x, first, rows, head.seen);
+  const int width = own.width, e = v.width;
+  features<Feature<i, KEY>>(head.phi, own, first, rows, head.seen);
   multiply(false, false, rows, e, width, head.phi, width, own.state, e, i > 0, head.d_v[first], head.d_v.step);
   multiply(false, false, rows, width, e, v.at, v.step, own.turned, width, false, head.d_phi, width);
   for (long r = 0; r < rows; ++r) for (int c = 0; c < width; ++c) head.d_phi[r * width + c] += own.total[c];
-  slopes<Map<i>::key_slope>(own, head, first, rows);
+  slopes<Feature<i, KEY>>(own, head, first, rows);
 }
 template <int... i> void tile(int pass, const Head& head, long first, long rows, std::integer_sequence<int, i...>) {
   if (pass == 0 || pass == 3) {
@@ -127,10 +137,16 @@ template <int... i> void tile(int pass, const Head& head, long first, long rows,
   else (read_gradients<i>(head, first, rows), ...);
 }
 
+template <int... i> constexpr int inputs_of(int kernel, int side, std::integer_sequence<int, i...>) {
+  const int found[][2] = {{Feature<i, QUERY>::INPUTS, Feature<i, KEY>::INPUTS}...};
+  return found[kernel][side];
+}
+
 // Passes: 0 sums over the keys, 1 reads, 2 gradients of reads, 3 gradients of sums. `sizes`: batch, heads, rows, width of
-// the values, then that of each kernel. `pointers`, of [batch, heads, rows, width] each, with the `steps` along the first
-// three dimensions: for each kernel x; values; visible keys; for each kernel state (in pass 3 its gradient), total, rows,
-// d_x, d_state and d_total; d_v. `eps`: not a number if a kernel does not divide by row sums.
+// the values, then of each kernel its width and those of its inputs. `pointers`, of [batch, heads, rows, width] each, with
+// the `steps` along the first three dimensions: values, d_v, visible keys; for each kernel state (in pass 3 its gradient),
+// total, rows, d_state, d_total, and each input with its gradient. `eps`: not a number if a kernel does not divide by row
+// sums.
 struct Call {
   const long* sizes;
   void* const* pointers;
@@ -148,33 +164,38 @@ struct Call {
   }
   void head(int pass, bool apart, long place) const {
     const Flush flush;
-    const long e = sizes[3], last = 7 * KERNELS + 2;
-    Head own{{}, rows(KERNELS, place, e), rows(last, place, e), {}, apart, 0, 0, 0};
-    if (pointers[KERNELS + 1]) own.seen = {start<const unsigned char>(KERNELS + 1, place), steps[3 * KERNELS + 5]};
+    const auto kernels = std::make_integer_sequence<int, KERNELS>{};
+    const long e = sizes[3], *size = sizes + 4;
+    Head own{{}, rows(0, place, e), rows(1, place, e), {}, apart, 0, 0, 0, 0};
+    if (pointers[2]) own.seen = {start<const unsigned char>(2, place), steps[8]};
     long widest = 0, more = 0;
+    int at = 3;  // the next pointer
     for (int i = 0; i < KERNELS; ++i) {
-      const long width = sizes[4 + i];
-      const auto at = [&](int part) { return part * KERNELS + 2 + i; };
       Kernel& kernel = own.kernels[i];
-      kernel = {rows(i, place, width), rows(at(4), place, width), false, eps[i] == eps[i] && !apart, real(eps[i]),
-                start<real>(at(1), place), start<real>(at(2), place), 0, rows(at(3), place, 1),
-                start<real>(at(5), place), start<real>(at(6), place)};
-      for (int j = 0; j < i; ++j) kernel.more |= pointers[at(4)] == pointers[at(4) - i + j];
-      widest = tl::maximum(widest, width);
-      more += pass > 1 ? width * e : 0;
+      kernel = {(int)*size++, {}, {}, {}, eps[i] == eps[i] && !apart, real(eps[i]), start<real>(at, place),
+                start<real>(at + 1, place), 0, rows(at + 2, place, 1), start<real>(at + 3, place), start<real>(at + 4, place)};
+      at += 5;
+      for (int k = 0; k < inputs_of(i, pass == 1 || pass == 2 ? QUERY : KEY, kernels); ++k, at += 2, ++size) {
+        kernel.x[k] = rows(at, place, *size);
+        kernel.d_x[k] = rows(at + 1, place, *size);
+        for (int j = 0; j < i; ++j) for (const Rows& one : own.kernels[j].d_x) kernel.more[k] |= one.at == kernel.d_x[k].at;
+      }
+      widest = tl::maximum(widest, kernel.width);
+      more += pass > 1 ? kernel.width * e : 0;
     }
-    std::vector<real> buffers(LENGTH * (2 * widest + e) + more);
+    std::vector<real> buffers(LENGTH * (2 * widest + e) + MOST * widest + more);
     own.phi = buffers.data();
     own.d_phi = own.phi + LENGTH * widest;
     own.values = own.d_phi + LENGTH * widest;
-    real* next = own.values + LENGTH * e;
+    own.sums = own.values + LENGTH * e;
+    real* next = own.sums + MOST * widest;
     for (Kernel& kernel : own.kernels) {
-      if (pass > 1) turn_over(kernel.turned = next, kernel.state, kernel.x.width, e);
-      if (pass == 2) fill(kernel.d_total, kernel.x.width, 0);
-      next += kernel.x.width * e;
+      if (pass > 1) turn_over(kernel.turned = next, kernel.state, kernel.width, e);
+      if (pass == 2) fill(kernel.d_total, kernel.width, 0);
+      next += kernel.width * e;
     }
     for (long first = 0; first < sizes[2]; first += LENGTH)
-      tile(pass, own, first, tl::minimum(LENGTH, sizes[2] - first), std::make_integer_sequence<int, KERNELS>{});
+      tile(pass, own, first, tl::minimum(LENGTH, sizes[2] - first), kernels);
   }
 };
 extern "C" void linear(int pass, bool apart, const long* sizes, void* const* pointers, const long* steps,

@@ -1,30 +1,112 @@
-"""The C++ of linear attention: the header of regions, the passes, and the maps of each kernel."""
+"""The C++ of linear attention: the header of regions, the passes, and the features of each kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
-from tensornet_attn.ops.maps import Map
+from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.tiles.cpp.source import headed
-from tensornet_attn.tiles.cpp.values import in_cpp
+from tensornet_attn.tiles.cpp.values import mapped
+from tensornet_attn.tiles.features import Feature
+from tensornet_attn.tiles.model import Node
 
 PASSES = (Path(__file__).parent / "linear.h").read_text(encoding="utf-8")
+Values = Mapping[str, int]  # of index variables
 
 
-def linear_source(kernels: Sequence[tuple[Map | None, Map | None]]) -> str:
-    """The text for the maps of the queries and of the keys of each kernel; None: the features are given."""
-    maps = "\n".join(
-        f"template <> struct Map<{i}> {{\n{_functions('query', query)}{_functions('key', key)}}};"
-        for i, (query, key) in enumerate(kernels)
-    )
-    return f"{headed()}{PASSES.replace('@KERNELS@', str(len(kernels)))}".replace("@MAPS@", maps)
+def linear_source(kernels: Sequence[tuple[Feature, Feature]]) -> str:
+    """The text for the features of the queries and of the keys of each kernel."""
+    made = [(f"{i}, {side}", feature) for i, both in enumerate(kernels) for side, feature in enumerate(both)]
+    text = PASSES.replace("@FEATURES@", "\n".join(_struct(place, feature) for place, feature in made))
+    most = max(len(_inputs(feature)) for _, feature in made)
+    return headed() + text.replace("@KERNELS@", str(len(kernels))).replace("@MOST@", str(most))
 
 
-def _functions(side: str, row: Map | None) -> str:
-    texts = ("x", "d") if row is None else (row.triton.format(x="x"), row.slope.format(x="x", y="y", d="d"))
-    tile, slope = map(in_cpp, texts)
-    return (
-        f"  static real {side}(real x) {{ return {tile}; }}\n"
-        f"  static real {side}_slope(real x, real y, real d) {{ return {slope}; }}\n"
-    )
+def _inputs(feature: Feature) -> list[tuple[int, tuple[int, ...]]]:
+    """Each operand, by number, for each value of its small legs."""
+    sizes = [[range(feature.sizes[leg]) for leg in operand.heads] for operand in feature.operands]
+    return [(number, values) for number, own in enumerate(sizes) for values in product(*own)]
+
+
+def _struct(place: str, feature: Feature) -> str:
+    """The functions of a row: its features, and the gradients of inputs; those that rows share are added up."""
+    inputs = _inputs(feature)
+    axes = [feature.operands[number].axes for number, _ in inputs]
+    made, back = _Row(feature), _Row(feature, {feature.result: "y[c]"})
+    result, sums = made.value(feature.result, {}), list[str]()
+    for leaf, d in feature.slopes.items():
+        for k, (number, values) in enumerate(inputs):
+            if number != leaf.data[0]:
+                continue
+            part = back.value(d, dict(zip(leaf.data[1], values, strict=True)))
+            if "row" in axes[k]:
+                back.lines.append(f"to[{k}][c] = more[{k}] ? to[{k}][c] + {part} : {part};")
+            elif "column" in axes[k]:
+                back.lines.append(f"to[{k}][c] += {part};")
+            else:
+                back.lines.append(f"sum{k} += {part};")
+                sums.append(str(k))
+    reduction = f" reduction(+:{','.join(f'sum{k}' for k in sums)})" if sums else ""
+    lines = [
+        f"template <> struct Feature<{place}> {{",
+        f"  static constexpr int INPUTS = {len(inputs)};",
+        f"  static constexpr bool ROWS[] = {{{', '.join(str('row' in one).lower() for one in axes)}}};",
+        "  static void of(real* __restrict y, const real* const* x, int width) {",
+        "    #pragma omp simd",
+        *_columns([*made.lines, f"y[c] = {result};"]),
+        "  }",
+        "  static void slopes(real* const* to, const bool* more, const real* const* x, const real* y, const real* d,",
+        "                     int width) {",
+        *(f"    real sum{k} = 0;" for k in sums),
+        f"    #pragma omp simd{reduction}",
+        *_columns(back.lines),
+        *(f"    to[{k}][0] += sum{k};" for k in sums),
+        "  }",
+        "};",
+    ]
+    return "\n".join(lines)
+
+
+def _columns(body: Sequence[str]) -> list[str]:
+    return ["    for (int c = 0; c < width; ++c) {", *(f"      {line}" for line in body), "    }"]
+
+
+@dataclass
+class _Row:
+    """Prints nodes of column c, a constant each. `known`: the texts of nodes that are there."""
+
+    feature: Feature
+    known: Mapping[Node, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    names: dict[tuple[Node, tuple[int, ...]], str] = field(default_factory=dict)
+
+    def value(self, node: Node, values: Values) -> str:
+        if node in self.known:
+            return self.known[node]
+        if node.op == "gradient":
+            return "d[c]"
+        if node.op == "number":
+            return f"real({float(evaluate(node.data[0], self.feature.values))!r})"
+        if node.op == "load":
+            number, index = node.data
+            at = _inputs(self.feature).index((number, tuple(values[leg] if leg else 0 for leg in index)))
+            return f"x[{at}][{'c' if 'column' in self.feature.operands[number].axes else '0'}]"
+        key = node, tuple(values[variable] for variable in node.heads)
+        if key not in self.names:
+            text = self.made(node, values)
+            self.names[key] = f"t{len(self.names)}"
+            self.lines.append(f"const real {self.names[key]} = {text};")
+        return self.names[key]
+
+    def made(self, node: Node, values: Values) -> str:
+        if node.op == "over":
+            (arg,), variable = node.args, node.data[0]
+            many = range(self.feature.nodes.sizes[variable])
+            return " + ".join(self.value(arg, {**values, variable: value}) for value in many)
+        parts = [self.value(arg, values) for arg in node.args]
+        if node.op in ("map", "slope"):
+            return mapped(node, parts)
+        return {"add": " + ", "mul": " * "}[node.op].join(parts)

@@ -1,0 +1,93 @@
+"""Features of linear attention: what a side computes of its operands, entry by entry, with sums over small legs.
+
+Kmix[m h d] = pi[h r] elu1(K[m h d] + b[r h d])      over r: pi(r) elu1(K + b(r)); operands pi, K and b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tensornet_attn.graph.model import Box, Graph, Step, Use
+from tensornet_attn.ops import OPS
+from tensornet_attn.tiles.derive import RULES, Backward
+from tensornet_attn.tiles.model import At, Axes, Node, Nodes, Operand, below
+from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
+
+
+@dataclass(frozen=True)
+class Feature:
+    """The program of an entry. `operands`: their `heads` are small legs; `axes`: "row" and "column" if entries vary so.
+
+    `sizes`: of small legs; `values`: of what coefficients name.
+    """
+
+    nodes: Nodes
+    operands: tuple[Operand, ...]
+    result: Node
+    sizes: dict[str, int]
+    values: Mapping[str, int | float]
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one operand, as large as the features."""
+        return len(self.operands) == 1 and not self.sizes
+
+    @property
+    def slopes(self) -> dict[Node, Node]:
+        """The gradient of each load, from that of the result, a node `gradient`."""
+        back = Backward(self.nodes, RULES)
+        back.give(self.result, self.nodes.node("gradient", (), (), "d"))
+        for node in reversed(below([self.result])):
+            back.back(node, back.own(node))
+        return back.leaves
+
+
+def feature_of(
+    graph: Graph, use: Use, inside: Container[str], row: str, heads: Collection[str], columns: tuple[str, ...]
+) -> Feature:
+    """The feature that a use stands for; steps `inside` are computed, others are operands.
+
+    `row`: the sequence leg; `columns`: the legs along a row.
+    """
+    made = _Feature(graph, inside, row, heads, columns)
+    result = made.use(use, {})
+    operands = tuple(made.operands.values())
+    small = {leg for one in operands for leg in one.heads}
+    sizes = {leg: made.size(leg) for leg in graph.leg if leg in small}
+    return Feature(made.nodes, operands, result, sizes, graph.values)
+
+
+@dataclass
+class _Feature(Steps):
+    graph: Graph
+    inside: Container[str]
+    row: str
+    heads: Collection[str]
+    columns: tuple[str, ...]
+    nodes: Nodes = field(default_factory=lambda: Nodes(()))
+    operands: dict[Use, Operand] = field(default_factory=dict)
+
+    def size(self, leg: str) -> int:
+        return self.graph.leg[leg].size or 1
+
+    def axes(self, legs: tuple[str, ...]) -> Axes:
+        return ()
+
+    def indices(self, legs: Iterable[str], index: Index) -> dict[str, str]:
+        return {leg: self.nodes.variable(leg, self.size(leg)) for leg in legs}
+
+    def use(self, use: Use, index: Index) -> Node:
+        if use.name in self.inside:
+            return self.tile(self.graph.step[use.name], index)
+        around = {self.row, *self.columns, *self.heads}
+        small = tuple(leg for leg in self.graph.leg if leg in {*use.legs} - around)
+        sides = {"row": self.row in use.legs, "column": bool({*self.columns} & {*use.legs})}
+        self.operands.setdefault(use, Operand(use, small, tuple(side for side, has in sides.items() if has)))
+        number = [*self.operands].index(use)
+        return self.nodes.node("load", (), (), use.name, (number, At(index[leg] for leg in small)))
+
+    def box(self, step: Step, box: Box, index: Index) -> Node:
+        found: Node | None = OPS[box.kind].tile(BoxTiles(self, step, index), step, box)
+        assert found is not None
+        return found
