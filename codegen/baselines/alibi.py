@@ -58,15 +58,18 @@ class Alibi(nn.Module):
 
         part = -slopes * offset_n[:, None]  # n h
         part_2 = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        del Q
         A_q = torch.cat(
             (equal_columns(1, part_2), exact_columns(part[..., None], part_2).expand(*part_2.shape[:-1], -1), part_2),
             -1,
         )  # ... n h w
+        del part_2
         part_3 = slopes[:, None] * offset_m  # h m
         first = K.transpose(-3, -2)  # ... h m d
         A_k = torch.cat(
             (exact_columns(part_3[..., None], first).expand(*first.shape[:-1], -1), equal_columns(1, first), first), -1
         )  # ... h m w
+        del K, first
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         v = V.transpose(-3, -2)  # ... h m d

@@ -78,12 +78,14 @@ class Differential(nn.Module):
         v = V.transpose(-3, -2)  # ... h m e
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq1.shape[2] ** -0.5)  # ... h n e
+        del Q1, K1, q, k, v
 
         # A2 and A2 V: one fused call; the scores are not materialised
         q_2 = Q2.transpose(-3, -2)  # ... h n d
         k_2 = K2.transpose(-3, -2)  # ... h m d
         v_2 = V.transpose(-3, -2)  # ... h m e
         o_2 = attend(q_2, k_2, v_2, keep, bias, self.Wq1.shape[2] ** -0.5)  # ... h n e
+        del Q2, K2, V, q_2, k_2, v_2
 
         O = rms_norm(o.transpose(-3, -2) + A_A2 * o_2.transpose(-3, -2), -1)  # ... n h e
         return (1 - 0.8) * projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -49,6 +49,7 @@ class MLA(nn.Module):
         C = projected(memory_hidden, self.Wc)  # ... m c
         K = projected(C, self.Wuk.flatten(1)).unflatten(-1, self.Wuk.shape[1:])  # ... m h d
         V = projected(C, self.Wuv.flatten(1)).unflatten(-1, self.Wuv.shape[1:])  # ... m h d
+        del C
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d

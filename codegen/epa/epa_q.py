@@ -47,8 +47,10 @@ class EPAQ(nn.Module):
 
         Gd_of_of = projected(x, self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:])  # ... n h e
         Gd_of = torch.sigmoid(Gd_of_of)  # ... n h e
+        del Gd_of_of
 
         Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
+        del Gd_of
         Q = expert_sums(x[..., None, None, :], self.Wq, Gd, Gd_chosen)  # ... n h d
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d

@@ -48,8 +48,10 @@ class EPAV(nn.Module):
 
         Gs_of_of = projected(memory_hidden, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
         Gs_of = torch.sigmoid(Gs_of_of)  # ... m h e
+        del Gs_of_of
 
         Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
+        del Gs_of
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = expert_sums(memory_hidden[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d

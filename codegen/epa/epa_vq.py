@@ -51,13 +51,17 @@ class EPAVq(nn.Module):
 
         Gs_of_of = projected(memory_hidden, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
         Gs_of = torch.sigmoid(Gs_of_of)  # ... m h e
+        del Gs_of_of
 
         Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
+        del Gs_of
 
         Gd_of_of = projected(x, self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:])  # ... n h e
         Gd_of = torch.sigmoid(Gd_of_of)  # ... n h e
+        del Gd_of_of
 
         Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
+        del Gd_of
         Q = expert_sums(x[..., None, None, :], self.Wq, Gd, Gd_chosen)  # ... n h d
         K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = expert_sums(memory_hidden[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d

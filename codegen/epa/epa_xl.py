@@ -70,8 +70,10 @@ class EPAXl(nn.Module):
 
         Gs_of_of = projected(memory_hidden, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
         Gs_of = torch.sigmoid(Gs_of_of)  # ... m h e
+        del Gs_of_of
 
         Gs, Gs_chosen = top_chosen(Gs_of, Gs_of, 2)  # ... m h 2
+        del Gs_of
         V = expert_sums(memory_hidden[..., None, None, :], self.Wv, Gs, Gs_chosen)  # ... m h d
         Kr = (R @ self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:])  # p h d
         content_2 = torch.einsum("hd,...mhd->...hm", self.u, K)  # ... h m
@@ -79,8 +81,10 @@ class EPAXl(nn.Module):
 
         Gd_of_of = projected(x, self.Sd.flatten(1)).unflatten(-1, self.Sd.shape[1:])  # ... n h e
         Gd_of = torch.sigmoid(Gd_of_of)  # ... n h e
+        del Gd_of_of
 
         Gd, Gd_chosen = top_chosen(Gd_of, Gd_of, 2)  # ... n h 2
+        del Gd_of
 
         # content.p1, content, place.of.p1, place.of, place, A.of, A, y.p2: blockwise, recomputed in the backward
         y_2 = blockwise(

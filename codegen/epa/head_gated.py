@@ -49,6 +49,7 @@ class HeadGated(nn.Module):
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         G_of = torch.sigmoid(projected(x, self.Sg))  # ... n h
         G, G_chosen = top_chosen(G_of, G_of, 4)  # ... n 4
+        del G_of
 
         # Q, A.o: leg h has the 4 chosen entries only
         Q = expert_rows(x[..., None, :], self.Wq.transpose(-3, -2), G_chosen)  # ... n h d

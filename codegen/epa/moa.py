@@ -47,8 +47,10 @@ class MOA(nn.Module):
 
         G_of_scores = projected(x, self.Sg)  # ... n e
         G_of = G_of_scores.softmax(-1)  # ... n e
+        del G_of_scores
 
         G, G_chosen = top_chosen(G_of, G_of, 8)  # ... n 8
+        del G_of
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         K = projected(memory_hidden, self.Wk)  # ... m d
         V = projected(memory_hidden, self.Wv)  # ... m d

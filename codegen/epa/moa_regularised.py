@@ -72,6 +72,7 @@ class MOARegularised(nn.Module):
         A_o = attend_chosen(
             Q, K.unsqueeze(-3), V.unsqueeze(-3), G_gates_chosen, self.Sg.shape[1], keep, bias, self.Wq.shape[2] ** -0.5
         )  # ... n e d
+        del K, V, Q
         y = expert_sums(A_o, self.Wo, G_gates, G_gates_chosen)  # ... n f
 
         if not losses:

@@ -46,6 +46,7 @@ class MOASigmoid(nn.Module):
         memory = x if memory is None else memory
         G_of = torch.sigmoid(projected(x, self.Sg))  # ... n e
         G, G_chosen = top_chosen(G_of, G_of, 8)  # ... n 8
+        del G_of
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         K = projected(memory_hidden, self.Wk)  # ... m d
         V = projected(memory_hidden, self.Wv)  # ... m d

@@ -35,6 +35,7 @@ class SigmaMoe(nn.Module):
         """x is [... n f]."""
         G_of = torch.sigmoid(projected(x, self.Ws))  # ... n e
         G, G_chosen = top_chosen(G_of, G_of, 4)  # ... n 4
+        del G_of
 
         # H.of, H: leg e has the 4 chosen entries only
         H_of = expert_rows(x[..., None, :], self.W1, G_chosen)  # ... n e l

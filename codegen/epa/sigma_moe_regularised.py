@@ -48,10 +48,12 @@ class SigmaMOERegularised(nn.Module):
         gate = torch.sigmoid(logits)  # ... n e
         G_by = F.dropout(gate, 0.05, self.training)  # ... n e
         G, G_chosen = top_chosen(gate, G_by, 4)  # ... n 4
+        del gate, G_by
 
         # H.of, H: leg e has the 4 chosen entries only
         H_of = expert_rows(x[..., None, :], self.W1, G_chosen)  # ... n e l
         H = F.relu(H_of)  # ... n e l
+        del H_of
         y = expert_sums(H, self.W2, G, G_chosen)  # ... n f
 
         if not losses:

@@ -78,11 +78,13 @@ class Glfish(nn.Module):
 
         phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         phiQ = elu1(phiQ_of)  # ... n h d
+        del phiQ_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         phiK_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         phiK = elu1(phiK_of)  # ... m g d
+        del phiK_of
 
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
 
@@ -90,6 +92,7 @@ class Glfish(nn.Module):
         k = phiK.transpose(-3, -2)  # ... g m d
         k_2 = V.transpose(-3, -2)  # ... g m e
         KV = outer_sums(each, k, k_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 3)  # ... g d e n
+        del V, k, k_2
 
         # z: sums over m; no n by m tensor is formed
         q = each[None, None, :][..., None]  # 1 1 n 1
@@ -97,6 +100,7 @@ class Glfish(nn.Module):
         z = cumulative_sums(
             [(q, k_3)], mask, key_mask, max(x.ndim, memory.ndim) - 2, 2, one_row=mask is None
         )  # ... g d n
+        del phiK, k_3
 
         mixture = softplus(self.P)  # g k
 
@@ -105,10 +109,14 @@ class Glfish(nn.Module):
             self.P[..., None, None] * KV.movedim(-1, -4)[..., None, :, :]
             + (KVk_of_of_2[..., None, None] * eps[..., None, :, :, :])[..., None, :, :, :, :]
         )  # ... n g k d e
+        del KV
         KVk_of = F.relu(KVk_of_of)  # ... n g k d e
+        del KVk_of_of
         KVk = KVk_of.sum(-4)  # ... n k d e
+        del KVk_of
 
         KVh = mixed(self.W2, KVk, 2) + self.b2[:, None, None]  # ... n h d e
+        del KVk
         mixture2 = softplus(self.W2)  # h k
         bias2 = softplus(self.b2)  # h
 
@@ -117,12 +125,17 @@ class Glfish(nn.Module):
             mixed(mixture.transpose(-2, -1), z, 2).movedim(-1, -3)
             + (zk_2[:, None] * epsz)[..., None, :, :]
         )  # ... n k d
+        del z
 
         zh_1 = torch.einsum("hk,...nkd->...nhd", mixture2, zk)  # ... n h d
+        del zk
         zh = zh_1 + bias2[:, None]  # ... n h d
+        del zh_1
 
         rows = reciprocal((phiQ * zh).sum(-1))  # ... n h
+        del zh
 
         y_1 = rows[..., None] * phiQ  # ... n h d
+        del phiQ, rows
         y_2 = torch.einsum("...nhd,...nhde->...nhe", y_1, KVh)  # ... n h e
         return projected(y_2.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

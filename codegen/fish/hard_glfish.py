@@ -65,11 +65,13 @@ class HardGlfish(nn.Module):
 
         phiQ_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         phiQ = elu1(phiQ_of)  # ... n h d
+        del phiQ_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         phiK_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         phiK = elu1(phiK_of)  # ... m g d
+        del phiK_of
 
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
 
@@ -77,11 +79,13 @@ class HardGlfish(nn.Module):
         k = phiK.transpose(-3, -2)  # ... g m d
         k_2 = V.transpose(-3, -2)  # ... g m e
         KV = outer_sums(each, k, k_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 3)  # ... g d e n
+        del V, k, k_2
 
         mixture = softplus(self.P)  # g k
 
         KVk_of_up = F.relu(KV)  # ... g d e n
         KVk_of_down = F.relu(-KV.transpose(-4, -1))  # ... n d e g
+        del KV
         KVk_of_P_up = F.relu(self.P)  # g k
         KVk_of_P_down = F.relu(-self.P)  # g k
 
@@ -92,6 +96,7 @@ class HardGlfish(nn.Module):
             + projected(KVk_of_down, KVh_3.transpose(-2, -1)).movedim(-1, -3)
             + self.b2[:, None, None]
         )  # ... n h d e
+        del KVk_of_up, KVk_of_down
 
         mixture2 = softplus(self.W2)  # h k
         bias2 = softplus(self.b2)  # h
@@ -101,12 +106,16 @@ class HardGlfish(nn.Module):
         q = phiQ.transpose(-3, -2)  # ... h n d
         k_3 = phiK.transpose(-3, -2)  # ... g m d
         z_read = mixed_states(q, k_3, None, z_mix, mask, key_mask, max(x.ndim, memory.ndim) - 2).squeeze(-1)  # ... h n
+        del phiK, q, k_3
 
         z_sum_1 = torch.einsum("...nhd,h->...nh", phiQ, bias2)  # ... n h
         z_sum = z_read.transpose(-2, -1) + z_sum_1  # ... n h
+        del z_read, z_sum_1
 
         rows = reciprocal(z_sum)  # ... n h
+        del z_sum
 
         y_1 = rows[..., None] * phiQ  # ... n h d
+        del phiQ, rows
         y_2 = torch.einsum("...nhd,...nhde->...nhe", y_1, KVh)  # ... n h e
         return projected(y_2.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

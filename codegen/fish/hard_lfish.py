@@ -62,9 +62,11 @@ class HardLfish(nn.Module):
         KV_read, z_read = mixed_states_and_blockwise(
             q, k, v, mixture.transpose(-2, -1), mask, key_mask, max(x.ndim, memory.ndim) - 2, maps=(elu1, elu1)
         )  # ... h n e; ... h n
+        del phiQ_of, phiK_of, V, q, k, v
 
         z_sum = z_read.transpose(-2, -1)  # ... n h
         rows = reciprocal(z_sum)  # ... n h
+        del z_sum
         KV_sum = KV_read.transpose(-3, -2)  # ... n h e
 
         y_1 = KV_sum * rows[..., None]  # ... n h e

@@ -53,7 +53,9 @@ class KernelFish(nn.Module):
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         mixture = softplus(self.P)  # g h
         phiQ = elu1(Q)  # ... n g d
+        del Q
         phiK = elu1(K)  # ... m g d
+        del K
 
         # A and A V: sums over m first; no n by m tensor is formed
         q = phiQ.flatten(-2)  # ... n (g d)

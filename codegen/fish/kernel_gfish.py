@@ -63,7 +63,9 @@ class KernelGfish(nn.Module):
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         mixture = softplus(self.P)  # g k
         phiQ = elu1(Q)  # ... n g d
+        del Q
         phiK = elu1(K)  # ... m g d
+        del K
         mixture2 = softplus(self.W2)  # h k
         bias2 = softplus(self.b2)  # h
         A_c1 = mixture @ mixture2.transpose(-2, -1)  # g h

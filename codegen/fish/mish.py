@@ -58,6 +58,7 @@ class Mish(nn.Module):
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         A_of_1 = self.P[:, None] * Q  # ... n g d
+        del Q
         A_of_3 = self.P @ self.sigma  # a scalar
 
         # A.of.p2, A.of.p4, A.of, A, y.p1: blockwise, recomputed in the backward

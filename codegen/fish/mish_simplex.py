@@ -60,6 +60,7 @@ class MishSimplex(nn.Module):
         P = self.logits.softmax(-1)  # g
 
         A_of_1 = P[:, None] * Q  # ... n g d
+        del Q
         A_of_3 = P @ self.sigma  # a scalar
 
         # A.of.p2, A.of.p4, A.of, A, y.p1: blockwise, recomputed in the backward

@@ -51,7 +51,9 @@ class FASTWeight1(nn.Module):
         K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         phiQ = l1_norm(elu1(Q), -1)  # ... n h d
+        del Q
         phiK = l1_norm(elu1(K), -1)  # ... m h d
+        del K
         rate = torch.sigmoid(projected(memory_hidden, self.Wb))  # ... m h
         far = delta_rule(
             phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),

@@ -56,7 +56,9 @@ class FASTWeight2(nn.Module):
         K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         phiQ1 = elu1(Q)  # ... n h d
+        del Q
         phiK1 = elu1(K)  # ... m h d
+        del K
         phiQ = l1_norm(phiQ1, -1)  # ... n h d
         phiK = l1_norm(phiK1, -1)  # ... m h d
         rate = torch.sigmoid(projected(memory_hidden, self.Wb))  # ... m h
@@ -64,6 +66,7 @@ class FASTWeight2(nn.Module):
             phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
             key_mask[..., None, :] if key_mask is not None else None, "read",
         )  # ... h n e
+        del phiQ, phiK, rate
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
         q = phiQ1.transpose(-3, -2)  # ... h n d
@@ -72,6 +75,7 @@ class FASTWeight2(nn.Module):
         o = linear_attention(
             [(q, k)], v, None, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n e
+        del V, phiQ1, phiK1, q, k, v
 
         O = o.transpose(-3, -2) + far2.transpose(-3, -2)  # ... n h e
         return projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

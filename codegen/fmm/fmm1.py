@@ -72,6 +72,7 @@ class Fmm1(nn.Module):
         o_2 = linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )  # ... h n d
+        del Q, K, V, q, k, v
 
         A_V = blend1[:, None] * o + blend2[:, None] * o_2.transpose(-3, -2)  # ... n h d
         return projected(A_V.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -66,6 +66,7 @@ class Fmm1Causal(nn.Module):
         o = attend_band(
             Q, K, V, 4, 0, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
+        del Q, K
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
         q = phiQ1.transpose(-3, -2)  # ... h n d
@@ -74,6 +75,7 @@ class Fmm1Causal(nn.Module):
         o_2 = linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
+        del V, phiQ1, phiK1, q, k, v
 
         A_V = blend1[:, None] * o + blend2[:, None] * o_2.transpose(-3, -2)  # ... n h d
         return projected(A_V.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -76,9 +76,11 @@ class Fmm1Rows(nn.Module):
         o_2 = linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )  # ... h n d
+        del V, q, k, v
 
         far1_V = o_2.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V + blend2[:, None] * far1_V  # ... n h d
+        del o, near_V, o_2, far1_V
 
         # near.copy and near.copy A.m: in blocks, only keys near the band
         v_2 = A_m[..., None].unsqueeze(-2)  # m 1 1
@@ -95,9 +97,11 @@ class Fmm1Rows(nn.Module):
         o_4 = linear_attention(
             [(q_2, k_2)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )[..., 0]  # ... h n
+        del Q, K, q_2, k_2
 
         far1_A_m = o_4.transpose(-2, -1)  # ... n h
         A_rows = reciprocal(blend1 * near_A_m + blend2 * far1_A_m)  # ... n h
+        del o_3, near_A_m, o_4, far1_A_m
 
         y_1 = A_read * A_rows[..., None]  # ... n h d
         return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -75,6 +75,7 @@ class Fmm2(nn.Module):
         o_2 = linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )  # ... h n d
+        del q, k, v
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
         q_2 = Q.transpose(-3, -2)  # ... h n d
@@ -83,6 +84,7 @@ class Fmm2(nn.Module):
         o_3 = linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
         )  # ... h n d
+        del Q, K, V, q_2, k_2, v_2
 
         A_V = (
             blend1[:, None] * o

@@ -79,6 +79,7 @@ class Fmm2Rows(nn.Module):
         o_2 = linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )  # ... h n d
+        del q, k, v
 
         far1_V = o_2.transpose(-3, -2)  # ... n h d
 
@@ -89,9 +90,11 @@ class Fmm2Rows(nn.Module):
         o_3 = linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
         )  # ... h n d
+        del V, q_2, k_2, v_2
 
         far2_V = o_3.transpose(-3, -2)  # ... n h d
         A_read = blend1[:, None] * near_V + blend2[:, None] * far1_V + blend2[:, None] * far2_V  # ... n h d
+        del o, near_V, o_2, far1_V, o_3, far2_V
 
         # near.copy and near.copy A.m: in blocks, only keys near the band
         v_3 = A_m[..., None].unsqueeze(-2)  # m 1 1
@@ -108,6 +111,7 @@ class Fmm2Rows(nn.Module):
         o_5 = linear_attention(
             [(q_3, k_3)], v_4, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )[..., 0]  # ... h n
+        del q_3, k_3
 
         far1_A_m = o_5.transpose(-2, -1)  # ... n h
 
@@ -118,9 +122,11 @@ class Fmm2Rows(nn.Module):
         o_6 = linear_attention(
             [(q_4, k_4)], v_5, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
         )[..., 0]  # ... h n
+        del Q, K, q_4, k_4
 
         far2_A_m = o_6.transpose(-2, -1)  # ... n h
         A_rows = reciprocal(blend1 * near_A_m + blend2 * far1_A_m + blend2 * far2_A_m)  # ... n h
+        del o_4, near_A_m, o_5, far1_A_m, o_6, far2_A_m
 
         y_1 = A_read * A_rows[..., None]  # ... n h d
         return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -77,6 +77,7 @@ class Fmm3(nn.Module):
         o_2 = linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )  # ... h n d
+        del q, k, v
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
         q_2 = Q.transpose(-3, -2)  # ... h n d
@@ -85,6 +86,7 @@ class Fmm3(nn.Module):
         o_3 = linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
         )  # ... h n d
+        del q_2, k_2, v_2
 
         # far3 and far3 V: sums over m first; no n by m tensor is formed
         q_3 = Q.transpose(-3, -2)  # ... h n d
@@ -93,6 +95,7 @@ class Fmm3(nn.Module):
         o_4 = linear_attention(
             [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, maps=(torch.tanh, torch.tanh)
         )  # ... h n d
+        del Q, K, V, q_3, k_3, v_3
 
         A_V = (
             blend1[:, None] * o

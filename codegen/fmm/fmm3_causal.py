@@ -75,6 +75,7 @@ class Fmm3Causal(nn.Module):
         o = attend_band(
             Q, K, V, 4, 0, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
+        del Q, K
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
         q = phiQ1.transpose(-3, -2)  # ... h n d
@@ -83,6 +84,7 @@ class Fmm3Causal(nn.Module):
         o_2 = linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
+        del phiQ1, phiK1, q, k, v
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
         q_2 = phiQ2.transpose(-3, -2)  # ... h n d
@@ -91,6 +93,7 @@ class Fmm3Causal(nn.Module):
         o_3 = linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n d
+        del phiQ2, phiK2, q_2, k_2, v_2
 
         # far3 and far3 V: sums over m first; no n by m tensor is formed
         q_3 = phiQ3.transpose(-3, -2)  # ... h n d
@@ -99,6 +102,7 @@ class Fmm3Causal(nn.Module):
         o_4 = linear_attention(
             [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, causal=True, chunk=64
         )  # ... h n d
+        del V, phiQ3, phiK3, q_3, k_3, v_3
 
         A_V = (
             blend1[:, None] * o

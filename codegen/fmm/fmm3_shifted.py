@@ -70,7 +70,9 @@ class Fmm3Shifted(nn.Module):
         tanhQ = torch.tanh(Q)  # ... n h d
         tanhK = torch.tanh(K)  # ... m h d
         phiQ3 = tanhQ + 1  # ... n h d
+        del tanhQ
         phiK3 = tanhK + 1  # ... m h d
+        del tanhK
 
         # near and near V: in blocks, only keys near the band
         o = attend_band(
@@ -84,6 +86,7 @@ class Fmm3Shifted(nn.Module):
         o_2 = linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1, elu1)
         )  # ... h n d
+        del q, k, v
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
         q_2 = Q.transpose(-3, -2)  # ... h n d
@@ -92,12 +95,14 @@ class Fmm3Shifted(nn.Module):
         o_3 = linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg, elu1_neg)
         )  # ... h n d
+        del Q, K, q_2, k_2, v_2
 
         # far3 and far3 V: sums over m first; no n by m tensor is formed
         q_3 = phiQ3.transpose(-3, -2)  # ... h n d
         k_3 = phiK3.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
         o_4 = linear_attention([(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        del V, phiQ3, phiK3, q_3, k_3, v_3
 
         A_V = (
             blend1[:, None] * o

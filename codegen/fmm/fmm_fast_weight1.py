@@ -68,12 +68,15 @@ class FmmFASTWeight1(nn.Module):
 
         near = o  # ... n h e
         phiQ = l1_norm(elu1(Q), -1)  # ... n h d
+        del Q
         phiK = l1_norm(elu1(K), -1)  # ... m h d
+        del K
         rate = torch.sigmoid(projected(memory_hidden, self.Wb))  # ... m h
         far = delta_rule(
             phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
             key_mask[..., None, :] if key_mask is not None else None, "read",
         )  # ... h n e
+        del V, phiQ, phiK, rate
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
         O = blend1[:, None] * near + blend2[:, None] * far.transpose(-3, -2)  # ... n h e

@@ -75,11 +75,13 @@ class FmmFASTWeight2(nn.Module):
             phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
             key_mask[..., None, :] if key_mask is not None else None, "read",
         )  # ... h n e
+        del phiQ, phiK, rate
 
         # near and near V: in blocks, only keys near the band
         o = attend_band(
             Q, K, V, 4, 0, 32, None, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h e
+        del Q, K
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
         q = phiQ1.transpose(-3, -2)  # ... h n d
@@ -88,6 +90,7 @@ class FmmFASTWeight2(nn.Module):
         o_2 = linear_attention(
             [(q, k)], v, None, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n e
+        del V, phiQ1, phiK1, q, k, v
 
         O = (
             blend1[:, None] * o

@@ -63,14 +63,17 @@ class FmmLRARelease(nn.Module):
         o = attend_band(
             Q, K, V, 4, 4, 32, mask, key_mask, max(x.ndim, memory.ndim) - 2, self.Wq.shape[2] ** -0.5
         )  # ... n h d
+        del Q, K
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
         q = m ** -0.5 * phiQ1.transpose(-3, -2)  # ... h n d
+        del phiQ1
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o_2 = linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, normalize=False
         )  # ... h n d
+        del V, phiK1, q, k, v
 
         A_V = self.w1[:, None] * o + self.w2[:, None] * o_2.transpose(-3, -2)  # ... n h d
         return projected(A_V.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -60,7 +60,9 @@ class Linear3Shifted(nn.Module):
         tanhQ = torch.tanh(Q)  # ... n h d
         tanhK = torch.tanh(K)  # ... m h d
         phiQ3 = tanhQ + 1  # ... n h d
+        del tanhQ
         phiK3 = tanhK + 1  # ... m h d
+        del tanhK
 
         # the sum of far1, far2, far3 times V: sums over m first; no n by m tensor is formed
         q = Q.transpose(-3, -2)  # ... h n d

@@ -49,10 +49,14 @@ class Gaussian(nn.Module):
         k2 = 0.5 * self.Wq.shape[2] ** -0.5 * K.square().sum(-1)  # ... m h
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        del Q
         A_q = torch.cat((part, torch.full_like(part[..., :1], 1)), -1)  # ... n h w
+        del part
         part_2 = -k2.transpose(-2, -1)  # ... h m
+        del k2
         first = K.transpose(-3, -2)  # ... h m d
         A_k = torch.cat((first, part_2[..., None]), -1)  # ... h m w
+        del K, part_2, first
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         v = V.transpose(-3, -2)  # ... h m d

@@ -53,10 +53,14 @@ class MGK(nn.Module):
         k2 = 0.5 * self.Wq.shape[2] ** -0.5 * K.square().sum(-1)  # ... m r h
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        del Q
         A_q = torch.cat((part, torch.full_like(part[..., :1], 1)), -1)  # ... n h w
+        del part
         part_2 = self.logpi[:, :, None] - k2.transpose(-3, -1)  # ... h r m
+        del k2
         first = K.transpose(-4, -2)  # ... h r m d
         A_k = torch.cat((first, part_2[..., None]), -1)  # ... h r m w
+        del K, part_2, first
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         k = A_k.flatten(-3, -2)  # ... h (r m) w

@@ -66,15 +66,18 @@ class MGKEm(nn.Module):
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
         A_q = torch.cat((part, torch.full_like(part[..., :1], 1)), -1)  # ... n h w
+        del part
         part_2 = logprior[:, :, None] - k2.transpose(-3, -1)  # ... h r m
         first = K.transpose(-4, -2)  # ... h r m d
         A_k = torch.cat((first, part_2[..., None]), -1)  # ... h r m w
+        del part_2, first
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         k = A_k.flatten(-3, -2)  # ... h (r m) w
         v = V.transpose(-3, -2)  # ... h m d
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, 1, keys=self.Wk.shape[1])  # ... h n d
+        del V, A_q, A_k, q, k, v
 
         y = projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 

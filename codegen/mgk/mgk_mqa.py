@@ -53,10 +53,14 @@ class MGKMqa(nn.Module):
         k2 = 0.5 * self.Wq.shape[2] ** -0.5 * K.square().sum(-1)  # ... m r
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        del Q
         A_q = torch.cat((part, torch.full_like(part[..., :1], 1)), -1)  # ... n h w
+        del part
         part_2 = self.logpi[:, :, None] - k2.transpose(-2, -1)[..., None, :, :]  # ... h r m
+        del k2
         first = part_2[..., None]  # ... h r m 1
         A_k = torch.cat((K.transpose(-3, -2).unsqueeze(-4).expand(*first.shape[:-1], -1), first), -1)  # ... h r m w
+        del K, part_2, first
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         k = A_k.flatten(-3, -2)  # ... h (r m) w

@@ -53,10 +53,12 @@ class SMLK(nn.Module):
 
         phiK_of_1 = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         phiK = elu1(phiK_of_1[..., None, :, :] + self.b)  # ... m r h d
+        del phiK_of_1
 
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         pi = self.logits.softmax(-1)  # h r
         Kmix = weighted_sum(phiK, pi.transpose(-2, -1)[:, :, None], -3)  # ... m h d
+        del phiK
 
         # A and A V: sums over m first; no n by m tensor is formed
         q = phiQ_of.transpose(-3, -2)  # ... h n d

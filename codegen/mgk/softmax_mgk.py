@@ -51,9 +51,12 @@ class SoftmaxMGK(nn.Module):
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        del Q
         A_q = torch.cat((part, torch.full_like(part[..., :1], 1)), -1)  # ... n h w
+        del part
         first = K.transpose(-4, -2)  # ... h r m d
         A_k = torch.cat((first, self.logpi[..., None].unsqueeze(-2).expand(*first.shape[:-1], -1)), -1)  # ... h r m w
+        del K, first
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         k = A_k.flatten(-3, -2)  # ... h (r m) w

@@ -56,6 +56,7 @@ class ABC(nn.Module):
         s_of_hidden = hide(
             s_of, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
         )  # ... m h r
+        del s_of
         s = exp(s_of_hidden)  # ... m h r
 
         # P and P K: sums over m first; no n by m tensor is formed
@@ -63,6 +64,7 @@ class ABC(nn.Module):
         k = s.movedim(-3, -1)[..., None]  # ... h r m 1
         v = K.transpose(-3, -2)[..., None, :, :]  # ... h 1 m d
         o = linear_attention([(q, k)], v, mask, key_mask, x.ndim - 2, 2, causal=True, chunk=16)  # ... h r n d
+        del K, k, v
 
         P_K = o.movedim(-2, -4)  # ... n h r d
         slots = P_K  # ... n h r d
@@ -72,12 +74,15 @@ class ABC(nn.Module):
         k_2 = s.movedim(-3, -1)[..., None]  # ... h r m 1
         v_2 = V.transpose(-3, -2)[..., None, :, :]  # ... h 1 m d
         o_2 = linear_attention([(q_2, k_2)], v_2, mask, key_mask, x.ndim - 2, 2, causal=True, chunk=16)  # ... h r n d
+        del V, s, k_2, v_2
 
         P_V = o_2.movedim(-2, -4)  # ... n h r d
         values = P_V  # ... n h r d
 
         A_scores = torch.einsum("...nhd,...nhrd->...nhr", Q, slots)  # ... n h r
+        del Q, o, P_K, slots
         A = (self.Wq.shape[2] ** -0.5 * A_scores).softmax(-1)  # ... n h r
+        del A_scores
 
         y_1 = torch.einsum("...nhr,...nhrd->...nhd", A, values)  # ... n h d
         return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -60,31 +60,38 @@ class BLOOM(nn.Module):
 
         Q_1 = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = Q_1 + self.bq  # ... n h d
+        del Q_1
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_1 = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = K_1 + self.bk  # ... m h d
+        del K_1
 
         V_1 = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V = V_1 + self.bv  # ... m h d
+        del V_1
 
         part = -slopes * offset_n[:, None]  # n h
         part_2 = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        del Q
         A_q = torch.cat(
             (equal_columns(1, part_2), exact_columns(part[..., None], part_2).expand(*part_2.shape[:-1], -1), part_2),
             -1,
         )  # ... n h w
+        del part_2
         part_3 = slopes[:, None] * offset_m  # h m
         first = K.transpose(-3, -2)  # ... h m d
         A_k = torch.cat(
             (exact_columns(part_3[..., None], first).expand(*first.shape[:-1], -1), equal_columns(1, first), first), -1
         )  # ... h m w
+        del K, first
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         v = V.transpose(-3, -2)  # ... h m d
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, A_k, v, keep, bias, 1, causal=True)  # ... h n d
+        del V, A_q, A_k, q, v
 
         y_1 = projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
         return y_1 + self.bo  # ... n f

@@ -70,34 +70,43 @@ class Comba(nn.Module):
         """x is [... n f]; key_mask [... m], True = visible."""
         Q_of_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = l2_norm(F.silu(Q_of_of), -1, 1e-06)  # ... n h d
+        del Q_of_of
 
         K_of_of = projected(x, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = l2_norm(F.silu(K_of_of), -1, 1e-06)  # ... m h d
+        del K_of_of
 
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         V_of = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         V = F.silu(V_of)  # ... m h e
+        del V_of
 
         rate = torch.sigmoid(projected(x_hidden, self.Wb))  # ... m h
         rates = exp(self.speed)  # h
         steps = softplus(projected(x_hidden, self.Wa) + self.step)  # ... m h
         g = -rates * steps  # ... m h
+        del steps
         share = torch.sigmoid(self.b)  # h
         K_hidden = hide(K, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h d
         E = share[:, None] * K_hidden  # ... m h d
         fed = self.Wq.shape[2] ** -0.5 * Q - self.Wq.shape[2] ** -0.5 * self.D[:, None] * K  # ... n h d
+        del Q, K
         S = gated_delta_rule(
             fed.transpose(-3, -2), K_hidden.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
             decay=g.transpose(-2, -1)[..., None], erase=E.transpose(-3, -2), undecayed=True,
             key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
+        del V, rate, g, E, fed
         O = rms_norm(S, -1)  # ... h n e
+        del S
 
         gate_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h e
         gate = F.silu(gate_of)  # ... n h e
+        del gate_of
 
         gated_1 = O.transpose(-3, -2) * self.norm  # ... n h e
+        del O
         gated = gated_1 * gate  # ... n h e
 
         return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -67,14 +67,17 @@ class DebertaV2(nn.Module):
 
         Q_1 = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = Q_1 + self.bq  # ... n h d
+        del Q_1
 
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_1 = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = K_1 + self.bk  # ... m h d
+        del K_1
 
         V_1 = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V = V_1 + self.bv  # ... m h d
+        del V_1
 
         Kr = (self.R @ self.Wp.flatten(1)).unflatten(-1, self.Wp.shape[1:]) + self.bp  # p h d
         Qr = (
@@ -88,6 +91,7 @@ class DebertaV2(nn.Module):
             y_1_rows, [c2p_of, Qr, K.transpose(-3, -2), Q.transpose(-3, -2), V.transpose(-3, -2), mask, key_mask], n, m,
             (*x.shape[:-2],), (16, 2048), sizes=(self.Wq.shape[2],),
         )  # ... h d n
+        del Q, K, V, c2p_of
 
         y_2 = projected(y_1.flatten(-3, -2).transpose(-2, -1), self.Wo.flatten(0, 1))  # ... n f
         return y_2 + self.bo  # ... n f

@@ -57,23 +57,29 @@ class DeepseekMoe(nn.Module):
 
         chosen_by = p + self.bias  # ... n e
         chosen = top_entries(p, in_best_groups(chosen_by, 8, 4, -1, 2), 4, -1)  # ... n e
+        del p, chosen_by
 
         R = l1_norm(chosen, -1, 1e-20)  # ... n e
+        del chosen
 
         G_of = projected(
             x, self.Wg.transpose(-3, -2).flatten(1)
         ).unflatten(-1, self.Wg.transpose(-3, -2).shape[1:])  # ... n e l
         G = F.silu(G_of)  # ... n e l
+        del G_of
 
         U = projected(
             x, self.Wu.transpose(-3, -2).flatten(1)
         ).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
         H = G * U  # ... n e l
+        del G, U
         Sg = F.silu(projected(x, self.Wsg))  # ... n s
         Su = projected(x, self.Wsu)  # ... n s
         S = Sg * Su  # ... n s
+        del Sg, Su
 
         routed_1 = R[..., None] * H  # ... n e l
+        del R, H
         routed_ = 2.5 * projected(routed_1.flatten(-2), self.Wd.flatten(0, 1))  # ... n f
 
         return routed_ + projected(S, self.Wsd)  # ... n f

@@ -64,15 +64,19 @@ class DeepseekV3(nn.Module):
         n = m = x.shape[-2]
         a = rms_norm(projected(x, self.Wa), -1, 1e-06)  # ... n a
         latent = a * self.a_norm  # ... n a
+        del a
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         c = rms_norm(projected(x_hidden, self.Wc), -1, 1e-06)  # ... m c
         C = c * self.c_norm  # ... m c
+        del c
         Q = projected(latent, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
 
         Qr_of = projected(latent, self.Wqr.flatten(1)).unflatten(-1, self.Wqr.shape[1:])  # ... n h r
+        del latent
         Qr = rotate(
             Qr_of, query_positions(n, m, x.device), -3, -1, 10000, self.Wqr.shape[2], interleaved=True
         )  # ... n h r
+        del Qr_of
 
         K = projected(C, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
 
@@ -80,12 +84,16 @@ class DeepseekV3(nn.Module):
         Kr = rotate(
             Kr_of, torch.arange(m, device=x.device), -2, -1, 10000, self.Wqr.shape[2], interleaved=True
         )  # ... m r
+        del Kr_of
 
         V = projected(C, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        del C
 
         A_q = torch.cat((Q, Qr), -1)  # ... n h w
+        del Q, Qr
         first = K.transpose(-3, -2)  # ... h m d
         A_k = torch.cat((first, Kr.unsqueeze(-3).expand(*first.shape[:-1], -1)), -1)  # ... h m w
+        del K, Kr, first
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         v = V.transpose(-3, -2)  # ... h m e

@@ -65,17 +65,21 @@ class Diffllama(nn.Module):
 
         Q1_of = projected(x, self.Wq1.flatten(1)).unflatten(-1, self.Wq1.shape[1:])  # ... n g j d
         Q1 = rotate(Q1_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq1.shape[3])  # ... n g j d
+        del Q1_of
 
         Q2_of = projected(x, self.Wq2.flatten(1)).unflatten(-1, self.Wq2.shape[1:])  # ... n g j d
         Q2 = rotate(Q2_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq1.shape[3])  # ... n g j d
+        del Q2_of
 
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K1_of = projected(x_hidden, self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m g d
         K1 = rotate(K1_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq1.shape[3])  # ... m g d
+        del K1_of
 
         K2_of = projected(x_hidden, self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m g d
         K2 = rotate(K2_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq1.shape[3])  # ... m g d
+        del K2_of
 
         V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
         lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
@@ -88,15 +92,19 @@ class Diffllama(nn.Module):
         v = V.transpose(-3, -2)  # ... g m e
         keep, bias = visible(None, heads_together(mask, x.ndim - 2, (0, 1)), key_mask, x.ndim - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq1.shape[3] ** -0.5, causal=True)  # ... (g j) n e
+        del Q1, K1, q, k, v
 
         # A2 and A2 V: one fused call; the scores are not materialised
         q_2 = Q2.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
         k_2 = K2.transpose(-3, -2)  # ... g m d
         v_2 = V.transpose(-3, -2)  # ... g m e
         o_2 = attend(q_2, k_2, v_2, keep, bias, self.Wq1.shape[3] ** -0.5, causal=True)  # ... (g j) n e
+        del Q2, K2, V, q_2, k_2, v_2
 
         O_of_1 = weight * o_2.unflatten(-3, (self.Wq1.shape[1], self.Wq1.shape[2])).movedim(-2, -4)  # ... n g j e
+        del o_2
         O_of = o.unflatten(-3, (self.Wq1.shape[1], self.Wq1.shape[2])).movedim(-2, -4) - O_of_1  # ... n g j e
+        del o, O_of_1
         O = rms_norm(O_of, -1)  # ... n g j e
 
         return (1 - 0.8) * projected(O.flatten(-3), self.Wo.flatten(0, 2))  # ... n f

@@ -55,21 +55,27 @@ class Fox(nn.Module):
         V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         u = softplus(-projected(x_hidden, self.Wf) - self.bf)  # ... m h
         g = -u  # ... m h
+        del u
 
         # c: sums over m; no n by m tensor is formed
         q = c_ones[None, :][..., None]  # 1 n 1
         k = g.transpose(-2, -1)[..., None]  # ... h m 1
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
+        del g, k
 
         part = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        del Q
         first = c.transpose(-2, -1)[..., None]  # ... n h 1
         A_q = torch.cat((equal_columns(1, part), exact_columns(first, part), part), -1)  # ... n h w
+        del part, first
         part_2 = -c  # ... h m
+        del c
         first_2 = part_2[..., None]  # ... h m 1
         A_k = torch.cat(
             (exact_columns(first_2, K.transpose(-3, -2)), equal_columns(1, K.transpose(-3, -2)), K.transpose(-3, -2)),
             -1,
         )  # ... h m w
+        del K, part_2, first_2
         # A and A V: one fused call; the scores are not materialised
         q_2 = A_q.transpose(-3, -2)  # ... h n w
         v = V.transpose(-3, -2)  # ... h m d

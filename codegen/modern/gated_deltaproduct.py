@@ -65,20 +65,26 @@ class GatedDeltaproduct(nn.Module):
         """x is [... n f]; key_mask [... m], True = visible."""
         Q_of_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = l2_norm(F.silu(Q_of_of), -1, 1e-06)  # ... n h d
+        del Q_of_of
 
         q = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        del Q
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of_of = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m r h d
         K = l2_norm(F.silu(K_of_of), -1, 1e-06)  # ... m r h d
+        del K_of_of
 
         V_of = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m r h e
         V = F.silu(V_of)  # ... m r h e
+        del V_of
 
         beta_of = projected(x_hidden, self.Wb.flatten(1)).unflatten(-1, self.Wb.shape[1:])  # ... m r h
         beta = torch.sigmoid(beta_of)  # ... m r h
+        del beta_of
 
         rate = 2 * beta  # ... m r h
+        del beta
         rates = exp(self.speed)  # h
         steps = softplus(projected(x_hidden, self.Wa) + self.step)  # ... m h
         g = -rates * steps  # ... m h
@@ -87,12 +93,16 @@ class GatedDeltaproduct(nn.Module):
             rate.movedim(-1, -3).flatten(-2), steps=self.Wk.shape[1], decay=g.transpose(-2, -1)[..., None],
             key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
+        del q, K, V, rate, steps, g
         O = rms_norm(S, -1)  # ... h n e
+        del S
 
         gate_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h e
         gate = F.silu(gate_of)  # ... n h e
+        del gate_of
 
         gated_1 = O.transpose(-3, -2) * self.norm  # ... n h e
+        del O
         gated = gated_1 * gate  # ... n h e
 
         return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -60,17 +60,23 @@ class Gemma3(nn.Module):
 
         q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
         q = rms_norm(q_of, -1, 1e-06)  # ... n g j d
+        del q_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         k_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         k = rms_norm(k_of, -1, 1e-06)  # ... m g d
+        del k_of
 
         Q_of = q * q_scale  # ... n g j d
+        del q
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 1000000, self.Wq.shape[3])  # ... n g j d
+        del Q_of
 
         K_of = k * k_scale  # ... m g d
+        del k
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 1000000, self.Wq.shape[3])  # ... m g d
+        del K_of
 
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
 

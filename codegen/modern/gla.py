@@ -68,20 +68,25 @@ class GLA(nn.Module):
         low = projected(x_hidden, self.Wa1)  # ... m r
 
         u_of_1 = projected(low, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d
+        del low
         u = softplus(-u_of_1 - self.ba)  # ... m h d
+        del u_of_1
 
         g = -1 / 16 * u  # ... m h d
+        del u
 
         # c: sums over m; no n by m tensor is formed
         q = c_ones[None, None, :][..., None]  # 1 1 n 1
         k = g.movedim(-3, -1)[..., None]  # ... h d m 1
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True, wide=True)  # ... h d n
+        del g, k
 
         A_D_a = c  # ... h d n
         A_D_b = c  # ... h d m
 
         # A and A V: sums over m first; no n by m tensor is formed
         q_2 = self.Wq.shape[2] ** -0.5 * Q.transpose(-3, -2)  # ... h n d
+        del Q
         k_2 = K.transpose(-3, -2)  # ... h m d
         a = A_D_a.transpose(-2, -1)  # ... h n d
         b = A_D_b.transpose(-2, -1)  # ... h m d
@@ -89,11 +94,14 @@ class GLA(nn.Module):
         o = decay_attention(
             [(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=16
         )  # ... h n e
+        del K, V, c, A_D_a, A_D_b, q_2, k_2, a, b, v
 
         O = layer_norm(o.transpose(-3, -2), -1)  # ... n h e
+        del o
 
         gate_of_1 = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h e
         gate = F.silu(gate_of_1 + self.bg)  # ... n h e
+        del gate_of_1
 
         gated = O * gate  # ... n h e
         return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -52,14 +52,17 @@ class Gpt2(nn.Module):
 
         Q_1 = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = Q_1 + self.bq  # ... n h d
+        del Q_1
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_1 = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = K_1 + self.bk  # ... m h d
+        del K_1
 
         V_1 = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V = V_1 + self.bv  # ... m h d
+        del V_1
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d
@@ -67,6 +70,7 @@ class Gpt2(nn.Module):
         v = V.transpose(-3, -2)  # ... h m d
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5, causal=True)  # ... h n d
+        del Q, K, V, q, k, v
 
         y_1 = projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
         return y_1 + self.bo  # ... n f

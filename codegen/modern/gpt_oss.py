@@ -59,16 +59,21 @@ class GptOSS(nn.Module):
 
         Q_of_1 = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
         Q_of = Q_of_1 + self.bq  # ... n g j d
+        del Q_of_1
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 1000000, self.Wq.shape[3])  # ... n g j d
+        del Q_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of_1 = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         K_of = K_of_1 + self.bk  # ... m g d
+        del K_of_1
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 1000000, self.Wq.shape[3])  # ... m g d
+        del K_of
 
         V_1 = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
         V = V_1 + self.bv  # ... m g d
+        del V_1
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d
@@ -81,6 +86,7 @@ class GptOSS(nn.Module):
         o = attend(
             q, k, v, keep, bias, self.Wq.shape[3] ** -0.5, causal=True, sink=sink_2, call=attention_beside_sink
         )  # ... (g j) n d
+        del Q, K, V, q, k, v
 
         y_1 = projected(o.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 2))  # ... n f
         return y_1 + self.bo  # ... n f

@@ -61,19 +61,24 @@ class GSA(nn.Module):
         V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         s = projected(x_hidden, self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:])  # ... m h r
         u = softplus(-s)  # ... m h r
+        del s
         g = 0.125 * u  # ... m h r
+        del u
 
         # c: sums over m; no n by m tensor is formed
         q = c_ones[None, None, :][..., None]  # 1 1 n 1
         k = g.movedim(-3, -1)[..., None]  # ... h r m 1
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True, wide=True)  # ... h r n
+        del k
 
         kept_of_hidden = hide(
             -g, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
         )  # ... m h r
+        del g
         kept_ = exp(kept_of_hidden)  # ... m h r
 
         new = 1 - kept_  # ... m h r
+        del kept_
 
         P_D_copy_a = -c  # ... h r n
         P_D_copy_b = -c  # ... h r m
@@ -87,12 +92,14 @@ class GSA(nn.Module):
         o = decay_attention(
             [(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 2, normalize=False, causal=True, chunk=16
         )  # ... h r n d
+        del K, P_D_copy_a, P_D_copy_b, k_2, a, b, v
 
         P_K = o.movedim(-2, -4)  # ... n h r d
         slots = P_K  # ... n h r d
 
         P_copy_D_a = -c  # ... h r n
         P_copy_D_b = -c  # ... h r m
+        del c
 
         # P.copy and P.copy V: sums over m first; no n by m tensor is formed
         q_3 = x.new_ones(n, 1)  # n 1
@@ -103,12 +110,15 @@ class GSA(nn.Module):
         o_2 = decay_attention(
             [(q_3, k_3, a_2, b_2)], v_2, mask, key_mask, x.ndim - 2, 2, normalize=False, causal=True, chunk=16
         )  # ... h r n d
+        del V, new, P_copy_D_a, P_copy_D_b, k_3, a_2, b_2, v_2
 
         P_V = o_2.movedim(-2, -4)  # ... n h r d
         values = P_V  # ... n h r d
 
         A_scores = torch.einsum("...nhd,...nhrd->...nhr", Q, slots)  # ... n h r
+        del Q, o, P_K, slots
         A = (self.Wq.shape[2] ** -0.5 * A_scores).softmax(-1)  # ... n h r
+        del A_scores
 
         y_1 = torch.einsum("...nhr,...nhrd->...nhd", A, values)  # ... n h d
         return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

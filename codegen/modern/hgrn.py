@@ -53,15 +53,20 @@ class HGRN(nn.Module):
         mu = torch.sigmoid(projected(x_hidden, self.Wf))  # ... m a
 
         keep_ = 0.5 + 0.5 * mu  # ... m a
+        del mu
         keep__hidden = hide(keep_, key_mask[..., None] if key_mask is not None else None, 1)  # ... m a
 
         decay = torch.log(keep__hidden)  # ... m a
         new = i - keep_ * i  # ... m a
+        del i, keep_
         H = scan_sums(new, decay, 1, None, key_mask, n)  # ... n a
+        del decay, new
         O = rms_norm(H, -1)  # ... n a
+        del H
         gate = F.silu(projected(x, self.Wg))  # ... n a
 
         gated_1 = O * self.norm  # ... n a
+        del O
         gated = gated_1 * gate  # ... n a
 
         return projected(gated, self.Wo)  # ... n f

@@ -68,35 +68,47 @@ class KDA(nn.Module):
         """x is [... n f]; key_mask [... m], True = visible."""
         Q_of_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = l2_norm(F.silu(Q_of_of), -1, 1e-06)  # ... n h d
+        del Q_of_of
 
         q = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        del Q
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of_of = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = l2_norm(F.silu(K_of_of), -1, 1e-06)  # ... m h d
+        del K_of_of
 
         V_of = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         V = F.silu(V_of)  # ... m h e
+        del V_of
 
         rate = torch.sigmoid(projected(x_hidden, self.Wb))  # ... m h
         rates = exp(self.speed)  # h
         low = projected(x_hidden, self.Wa1)  # ... m r
 
         steps_of_1 = projected(low, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d
+        del low
         steps = softplus(steps_of_1 + self.step)  # ... m h d
+        del steps_of_1
 
         g = -rates[:, None] * steps  # ... m h d
+        del steps
         S = gated_delta_rule(
             q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
             decay=g.transpose(-3, -2), key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
+        del q, K, V, rate, g
         O = rms_norm(S, -1)  # ... h n e
+        del S
 
         gate_of_1 = projected(x, self.Wg1)  # ... n r
         gate_of = projected(gate_of_1, self.Wg2.flatten(1)).unflatten(-1, self.Wg2.shape[1:])  # ... n h e
+        del gate_of_1
         gate = torch.sigmoid(gate_of)  # ... n h e
+        del gate_of
 
         gated_1 = O.transpose(-3, -2) * self.norm  # ... n h e
+        del O
         gated = gated_1 * gate  # ... n h e
 
         return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -51,6 +51,7 @@ class LASER(nn.Module):
 
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V_hidden = hide(V, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h d
+        del V
 
         E = exp(V_hidden)  # ... m h d
 
@@ -60,7 +61,9 @@ class LASER(nn.Module):
         v = E.transpose(-3, -2)  # ... h m d
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.Wq.shape[2] ** -0.5)  # ... h n d
+        del Q, K, E, q, k, v
 
         mean = o.transpose(-3, -2).clamp(1e-20, 1e+30)  # ... n h d
+        del o
         O = torch.log(mean)  # ... n h d
         return projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -45,6 +45,8 @@ class LFM2(nn.Module):
         C = projected(x, self.Wc)  # ... n a
         X = projected(x, self.Wx)  # ... n a
         gated = B * X  # ... n a
+        del B, X
         near = convolve(gated.transpose(-2, -1), self.T.transpose(-2, -1).unsqueeze(-2), 2, self.Wb.shape[1])  # ... a n
+        del gated
         Y = C * near.transpose(-2, -1)  # ... n a
         return projected(Y, self.Wo)  # ... n f

@@ -70,15 +70,21 @@ class Mamba1(nn.Module):
         C = projected(u, self.Wc)  # ... n s
         low = projected(u_hidden, self.Wt1)  # ... m r
         t = softplus(projected(low, self.Wt2) + self.bt)  # ... m a
+        del low
         speed = exp(self.A)  # a s
         decay = -t[..., None] * speed  # ... m a s
         tu = t * u_hidden  # ... m a
+        del t
 
         H_of = tu[..., None] * B[..., None, :]  # ... m a s
+        del B, tu
         H = scan_sums(H_of, decay, 2, None, key_mask, n)  # ... n a s
+        del decay, H_of
 
         Y_1 = torch.einsum("...nas,...ns->...na", H, C)  # ... n a
+        del C, H
         Y = Y_1 + self.D * u  # ... n a
+        del u, Y_1
 
         gate = F.silu(projected(x, self.Wz))  # ... n a
         gated = Y * gate  # ... n a

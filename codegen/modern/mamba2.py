@@ -70,6 +70,7 @@ class Mamba2(nn.Module):
 
         V_of = projected(x, self.Wx.flatten(1)).unflatten(-1, self.Wx.shape[1:])  # ... m h d
         V = F.silu(V_of)  # ... m h d
+        del V_of
 
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         B = F.silu(projected(x_hidden, self.Wb))  # ... m s
@@ -82,8 +83,10 @@ class Mamba2(nn.Module):
         q = c_ones[None, :][..., None]  # 1 n 1
         k = g.transpose(-2, -1)[..., None]  # ... h m 1
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
+        del g, k
 
         M_k = B[..., None, :] * t[..., None]  # ... m h s
+        del B, t
         M_fade_a = c  # ... h n
         M_fade_b = c  # ... h m
 
@@ -98,21 +101,29 @@ class Mamba2(nn.Module):
         o = decay_attention(
             [(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
         )  # ... h n d
+        del C, c, M_k, M_fade_a, M_fade_b, q_2, k_2, a, b, v
 
         Y = o.transpose(-3, -2) + self.D[:, None] * V  # ... n h d
+        del V, o
 
         gate_of = projected(x, self.Wz.flatten(1)).unflatten(-1, self.Wz.shape[1:])  # ... n h d
         gate = F.silu(gate_of)  # ... n h d
+        del gate_of
 
         gated = Y * gate  # ... n h d
+        del Y, gate
 
         square_of_of = torch.square(gated)  # ... n h d
         square_of = square_of_of.mean(-1)  # ... n h
+        del square_of_of
         square = square_of.mean(-1)  # ... n
+        del square_of
 
         root = (square + 1e-05) ** (-0.5)  # ... n
+        del square
 
         normed_1 = gated * root[..., None, None]  # ... n h d
+        del gated, root
         normed = normed_1 * self.norm  # ... n h d
 
         return projected(normed.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -45,8 +45,11 @@ class Mingru(nn.Module):
         logit = projected(x_hidden, self.Wz)  # ... m a
         u = softplus(logit)  # ... m a
         decay = -u  # ... m a
+        del u
         z = torch.sigmoid(logit)  # ... m a
+        del logit
         new = projected(x_hidden, self.Wh)  # ... m a
         zh = z * new  # ... m a
+        del z, new
         H = scan_sums(zh, decay, 1, None, key_mask, n)  # ... n a
         return projected(H, self.Wo)  # ... n f

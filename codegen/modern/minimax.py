@@ -57,14 +57,17 @@ class Minimax(nn.Module):
 
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = F.silu(Q_of)  # ... n h d
+        del Q_of
 
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = F.silu(K_of)  # ... m h d
+        del K_of
 
         V_of = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V = F.silu(V_of)  # ... m h d
+        del V_of
 
         A_D_a = -1 * slopes[:, None] * gap_n  # h n
         A_D_b = -1 * slopes[:, None] * gap_m  # h m
@@ -78,15 +81,20 @@ class Minimax(nn.Module):
         o = decay_attention(
             [(q, k, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
         )  # ... h n d
+        del Q, K, V, q, k, v
 
         O_of = o.transpose(-3, -2)  # ... n h d
         O_joined = rms_norm(O_of.flatten(-2), -1, 1e-06)  # ... n h_d
+        del o, O_of
         O = O_joined.unflatten(-1, (self.Wq.shape[1], self.Wq.shape[2]))  # ... n h d
+        del O_joined
 
         gate_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h d
         gate = torch.sigmoid(gate_of)  # ... n h d
+        del gate_of
 
         gated_1 = gate * O  # ... n h d
+        del O, gate
         gated = gated_1 * self.norm  # ... n h d
 
         return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -41,18 +41,22 @@ class Mixtral(nn.Module):
         """x is [... n f]."""
         chosen_of_2 = projected(x, self.Wr)  # ... n e
         chosen = top_entries(chosen_of_2, chosen_of_2, 2, -1, float("-inf"))  # ... n e
+        del chosen_of_2
 
         R = chosen.softmax(-1)  # ... n e
+        del chosen
 
         G_of = projected(
             x, self.Wg.transpose(-3, -2).flatten(1)
         ).unflatten(-1, self.Wg.transpose(-3, -2).shape[1:])  # ... n e l
         G = F.silu(G_of)  # ... n e l
+        del G_of
 
         U = projected(
             x, self.Wu.transpose(-3, -2).flatten(1)
         ).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
         H = G * U  # ... n e l
+        del G, U
 
         y_1 = torch.einsum("...nel,elf->...nfe", H, self.Wd)  # ... n f e
         return torch.einsum("...ne,...nfe->...nf", R, y_1)  # ... n f

@@ -76,16 +76,21 @@ class MOH(nn.Module):
 
         Gs_scores = projected(x, self.Rs)  # ... n s
         Gs = Gs_scores.softmax(-1)  # ... n s
+        del Gs_scores
 
         G_of_scores = projected(x, self.Rh)  # ... n h
         G_of = G_of_scores.softmax(-1)  # ... n h
+        del G_of_scores
 
         G, G_chosen = top_chosen(G_of, G_of, 2)  # ... n 2
+        del G_of
 
         shares_scores = projected(x, self.Rp)  # ... n p
         shares = shares_scores.softmax(-1)  # ... n p
+        del shares_scores
 
         others = shares @ picked  # ... n
+        del shares
         common = 1 - others  # ... n
 
         # B and B sv: one fused call; the scores are not materialised
@@ -94,6 +99,7 @@ class MOH(nn.Module):
         v = sv.transpose(-3, -2)  # ... s m d
         keep, bias = visible(None, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)
         o = attend(q, k, v, keep, bias, self.Sq.shape[2] ** -0.5)  # ... s n d
+        del sq, sk, sv, q, k, v
 
         # Q, A.o: leg h has the 2 chosen entries only
         Q = expert_rows(x[..., None, :], self.Wq.transpose(-3, -2), G_chosen)  # ... n h d
@@ -101,8 +107,11 @@ class MOH(nn.Module):
             Q, K.transpose(-3, -2), V.transpose(-3, -2), G_chosen, self.Wq.shape[1], keep, bias,
             self.Sq.shape[2] ** -0.5,
         )  # ... n h d
+        del K, V, Q
         y_routed = expert_sums(A_o, self.Wo, G, G_chosen)  # ... n f
+        del A_o
 
         y_1 = common[..., None] * Gs  # ... n s
+        del Gs, common
         y_2 = y_1[..., None] * o.transpose(-3, -2)  # ... n s d
         return projected(y_2.flatten(-2), self.So.flatten(0, 1)) + others[..., None] * y_routed  # ... n f

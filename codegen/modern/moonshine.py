@@ -50,6 +50,7 @@ class Moonshine(nn.Module):
         Q = rotate(
             Q_of, query_positions(n, m, x.device), -3, -1, 10000, round(0.9 * self.Wq.shape[2]), interleaved=True
         )  # ... n h d
+        del Q_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
@@ -57,6 +58,7 @@ class Moonshine(nn.Module):
         K = rotate(
             K_of, torch.arange(m, device=x.device), -3, -1, 10000, round(0.9 * self.Wq.shape[2]), interleaved=True
         )  # ... m h d
+        del K_of
 
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 

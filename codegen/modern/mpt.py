@@ -52,26 +52,32 @@ class MPT(nn.Module):
 
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = Q_of.clamp(-6, 6)  # ... n h d
+        del Q_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = K_of.clamp(-6, 6)  # ... m h d
+        del K_of
 
         V_of = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V = V_of.clamp(-6, 6)  # ... m h d
+        del V_of
 
         part = -slopes * offset_n[:, None]  # n h
         part_2 = self.Wq.shape[2] ** -0.5 * Q  # ... n h d
+        del Q
         A_q = torch.cat(
             (equal_columns(1, part_2), exact_columns(part[..., None], part_2).expand(*part_2.shape[:-1], -1), part_2),
             -1,
         )  # ... n h w
+        del part_2
         part_3 = slopes[:, None] * offset_m  # h m
         first = K.transpose(-3, -2)  # ... h m d
         A_k = torch.cat(
             (exact_columns(part_3[..., None], first).expand(*first.shape[:-1], -1), equal_columns(1, first), first), -1
         )  # ... h m w
+        del K, first
         # A and A V: one fused call; the scores are not materialised
         q = A_q.transpose(-3, -2)  # ... h n w
         v = V.transpose(-3, -2)  # ... h m d

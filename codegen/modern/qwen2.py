@@ -54,16 +54,21 @@ class Qwen2(nn.Module):
 
         Q_of_1 = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
         Q_of = Q_of_1 + self.bq  # ... n g j d
+        del Q_of_1
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 1000000, self.Wq.shape[3])  # ... n g j d
+        del Q_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of_1 = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         K_of = K_of_1 + self.bk  # ... m g d
+        del K_of_1
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 1000000, self.Wq.shape[3])  # ... m g d
+        del K_of
 
         V_1 = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
         V = V_1 + self.bv  # ... m g d
+        del V_1
 
         # A and A V: one fused call; the scores are not materialised
         q = Q.flatten(-3, -2).transpose(-3, -2)  # ... (g j) n d

@@ -54,25 +54,32 @@ class Qwen2MOE(nn.Module):
         """x is [... n f]."""
         p_scores = projected(x, self.Wr)  # ... n e
         p = p_scores.softmax(-1)  # ... n e
+        del p_scores
 
         R = top_entries(p, p, 2, -1)  # ... n e
+        del p
 
         G_of = projected(
             x, self.Wg.transpose(-3, -2).flatten(1)
         ).unflatten(-1, self.Wg.transpose(-3, -2).shape[1:])  # ... n e l
         G = F.silu(G_of)  # ... n e l
+        del G_of
 
         U = projected(
             x, self.Wu.transpose(-3, -2).flatten(1)
         ).unflatten(-1, self.Wu.transpose(-3, -2).shape[1:])  # ... n e l
         H = G * U  # ... n e l
+        del G, U
 
         routed_1 = torch.einsum("...nel,elf->...nfe", H, self.Wd)  # ... n f e
+        del H
         routed_ = torch.einsum("...ne,...nfe->...nf", R, routed_1)  # ... n f
+        del R, routed_1
 
         Sg = F.silu(projected(x, self.Wsg))  # ... n s
         Su = projected(x, self.Wsu)  # ... n s
         S = Sg * Su  # ... n s
+        del Sg, Su
         open = torch.sigmoid(x @ self.gate)  # ... n
 
         y_1 = projected(S, self.Wsd)  # ... n f

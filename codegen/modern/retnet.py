@@ -60,11 +60,13 @@ class Retnet(nn.Module):
 
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = rotate(Q_of, query_positions(n, m, x.device), -3, -1, 10000, self.Wq.shape[2])  # ... n h d
+        del Q_of
 
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of = projected(x_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq.shape[2])  # ... m h d
+        del K_of
 
         V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
         share = exp(-0.6931471805599453 * i - 5 * math.log(2))  # h
@@ -75,6 +77,7 @@ class Retnet(nn.Module):
 
         # A and A V: sums over m first; no n by m tensor is formed
         q = self.Wq.shape[2] ** -0.5 * Q.transpose(-3, -2)  # ... h n d
+        del Q
         k = K.transpose(-3, -2)  # ... h m d
         a = A_D_a[..., None]  # h n 1
         b = A_D_b[..., None]  # h m 1
@@ -82,11 +85,14 @@ class Retnet(nn.Module):
         o = decay_attention(
             [(q, k, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
         )  # ... h n e
+        del K, V, q, k, v
 
         O = layer_norm(o.transpose(-3, -2), -1)  # ... n h e
+        del o
 
         gate_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h e
         gate = F.silu(gate_of)  # ... n h e
+        del gate_of
 
         gated = O * gate  # ... n h e
         return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

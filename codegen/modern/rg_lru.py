@@ -62,12 +62,15 @@ class RgLRU(nn.Module):
 
         r_of_1 = torch.einsum("...mhd,hde->...mhe", X, self.Wa)  # ... m h e
         r = torch.sigmoid(r_of_1 + self.ba)  # ... m h e
+        del r_of_1
 
         i_of_1 = torch.einsum("...mhd,hde->...mhe", X, self.Wi)  # ... m h e
         i = torch.sigmoid(i_of_1 + self.bi)  # ... m h e
+        del i_of_1
 
         speed = softplus(self.Lambda)  # h e
         decay = -8 * speed * r  # ... m h e
+        del r
 
         s_of_hidden = hide(
             2 * decay, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
@@ -75,15 +78,20 @@ class RgLRU(nn.Module):
         s = exp(s_of_hidden)  # ... m h e
 
         left_of_hidden = hide(1 - s, key_mask[..., None, None] if key_mask is not None else None, 1)  # ... m h e
+        del s
         left = torch.sqrt(left_of_hidden)  # ... m h e
 
         new_1 = left * i  # ... m h e
+        del i, left
         new = new_1 * X  # ... m h e
+        del X, new_1
 
         H = scan_sums(new, decay, 2, None, key_mask, n)  # ... n h e
+        del decay, new
 
         gate_of = projected(x, self.Wg.flatten(1)).unflatten(-1, self.Wg.shape[1:])  # ... n h e
         gate = F.gelu(gate_of)  # ... n h e
+        del gate_of
 
         gated = H * gate  # ... n h e
         return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -77,15 +77,20 @@ class Rwkv4(nn.Module):
         xr = self.mu_r * x + last.transpose(-2, -1) - self.mu_r * last.transpose(-2, -1)  # ... n f
         xk = self.mu_k * x + last.transpose(-2, -1) - self.mu_k * last.transpose(-2, -1)  # ... n f
         xv = self.mu_v * x + last.transpose(-2, -1) - self.mu_v * last.transpose(-2, -1)  # ... n f
+        del last
         r = torch.sigmoid(projected(xr, self.Wr))  # ... n a
+        del xr
         xk_hidden = hide(xk, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        del xk
         K = projected(xk_hidden, self.Wk)  # ... m a
         xv_hidden = hide(xv, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        del xv
         V = projected(xv_hidden, self.Wv)  # ... m a
         decay = exp(self.w)  # a
 
         A_A_a = -decay[:, None] * gap_n + decay[:, None]  # a n
         A_A_b = -K.transpose(-2, -1) - decay[:, None] * gap_m  # ... a m
+        del K
         A_A_c = self.u[:, None] - decay[:, None]  # a m
 
         # A and A V: sums over m first; no n by m tensor is formed
@@ -98,6 +103,7 @@ class Rwkv4(nn.Module):
         o = decay_attention(
             [(q, k, a, b, c)], v, mask, key_mask, x.ndim - 2, 1, softmax=True, causal=True, chunk=16
         )[..., 0]  # ... a n
+        del V, A_A_b, b, v
 
         wkv = o.transpose(-2, -1)  # ... n a
         gated = r * wkv  # ... n a

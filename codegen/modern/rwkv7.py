@@ -116,36 +116,52 @@ class Rwkv7(nn.Module):
         )[..., 0, :]  # ... f m
 
         last = before_.transpose(-2, -1) - x  # ... n f
+        del before_
         xr = x + self.mu_r * last  # ... n f
         xw = x + self.mu_w * last  # ... n f
         xk = x + self.mu_k * last  # ... n f
         xv = x + self.mu_v * last  # ... n f
         xa = x + self.mu_a * last  # ... n f
         xg = x + self.mu_g * last  # ... n f
+        del last
         R = projected(xr, self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:])  # ... n h d
+        del xr
         K = projected(xk, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        del xk
         V = projected(xv, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h e
+        del xv
         xw_hidden = hide(xw, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
+        del xw
         lw = torch.tanh(projected(xw_hidden, self.Ww1))  # ... m r
 
         w_of_1 = projected(lw, self.Ww2.flatten(1)).unflatten(-1, self.Ww2.shape[1:])  # ... m h d
+        del lw
         w = torch.sigmoid(w_of_1 + self.w0)  # ... m h d
+        del w_of_1
 
         decay = -0.6065306597126334 * w  # ... m h d
+        del w
         la = projected(xa, self.Wa1)  # ... m r
+        del xa
 
         a_of_1 = projected(la, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d
+        del la
         a = torch.sigmoid(a_of_1 + self.a0)  # ... m h d
+        del a_of_1
 
         lg = torch.sigmoid(projected(xg, self.Wg1))  # ... n r
+        del xg
         gate = projected(lg, self.Wg2.flatten(1)).unflatten(-1, self.Wg2.shape[1:])  # ... n h e
+        del lg
         K_hidden = hide(K, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h d
         kappa = l2_norm(K_hidden * self.xi, -1, 1e-12)  # ... m h d
         a_hidden = hide(a, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h d
         removal = a_hidden * kappa  # ... m h d
 
         replacement_1 = K * a  # ... m h d
+        del a
         replacement = K + replacement_1 * self.alpha - K * self.alpha  # ... m h d
+        del K, replacement_1
 
         V_hidden = hide(V, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h e
         replacement_hidden = hide(
@@ -157,9 +173,14 @@ class Rwkv7(nn.Module):
             write=replacement_hidden.transpose(-3, -2),
             key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
+        del decay, kappa, removal
         normed = layer_norm(S, -1, 0.00064)  # ... h n e
+        del S
         weighed = self.rho * replacement  # ... m h d
+        del replacement
         bonus = (R * weighed).sum(-1)  # ... n h
+        del R, weighed
         O = self.scale * normed.transpose(-3, -2) + self.shift + bonus[..., None] * V  # ... n h e
+        del V, normed, bonus
         gated = O * gate  # ... n h e
         return projected(gated.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

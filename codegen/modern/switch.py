@@ -37,8 +37,10 @@ class Switch(nn.Module):
         """x is [... n f]."""
         p_scores = projected(x, self.Wr)  # ... n e
         p = p_scores.softmax(-1)  # ... n e
+        del p_scores
 
         R, R_chosen = top_chosen(p, p, 1)  # ... n 1
+        del p
 
         # H.of, H: leg e has the 1 chosen entries only
         H_of = expert_rows(x[..., None, :], self.W1, R_chosen)  # ... n e l

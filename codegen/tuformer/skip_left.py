@@ -52,10 +52,12 @@ class SkipLeft(nn.Module):
 
         A_q_1 = self.C2.transpose(-2, -1) @ self.C3  # d e
         A_q = A_q_1 * Q[..., None, :]  # ... n h d e
+        del Q
 
         # A and A V: one fused call; the scores are not materialised
         q = A_q.flatten(-3, -2).transpose(-3, -2)  # ... (h d) n e
         k = over_heads(K.transpose(-3, -2).unsqueeze(-3), self.Wq.shape[1], self.C2.shape[1])  # ... (h d) m e
+        del K
         v = V.flatten(-2).transpose(-2, -1)[..., None]  # ... (h d) m 1
         keep, bias = visible(
             None, heads_together(mask, max(x.ndim, memory.ndim) - 2, (0, 1)), key_mask, max(x.ndim, memory.ndim) - 2, 1

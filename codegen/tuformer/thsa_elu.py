@@ -56,7 +56,9 @@ class THSAELU(nn.Module):
         K = memory_hidden @ self.Wk  # ... m s
         V = memory_hidden @ self.Wv  # ... m r
         phiQ = elu1(Q)  # ... n s
+        del Q
         phiK = elu1(K)  # ... m s
+        del K
 
         # A and A V: sums over m first; no n by m tensor is formed
         core = self.C.transpose(-2, -1)  # s r

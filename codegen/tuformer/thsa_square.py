@@ -55,7 +55,9 @@ class THSASquare(nn.Module):
         K = memory_hidden @ self.Wk  # ... m s
         V = memory_hidden @ self.Wv  # ... m r
         phiQ = torch.square(Q)  # ... n s
+        del Q
         K_hidden = hide(K, key_mask[..., None] if key_mask is not None else None, 1)  # ... m s
+        del K
         phiK = torch.square(K_hidden)  # ... m s
 
         # A and A V: sums over m first; no n by m tensor is formed

@@ -9,9 +9,11 @@ _VIEW = re.compile(r"(\w+)(\.mT|\.(transpose|movedim|flatten|unflatten|unsqueeze
 
 
 def freed(groups: Sequence[Sequence[str]], long: Collection[str], after: str = "") -> list[list[str]]:
-    """Adds `del a, b` after the last use of values with two `long` dimensions and of their views, but not at the end.
+    """Adds `del a, b` after the last use of values with two `long` dimensions and of their views.
 
-    The comment at the end of a line has the dimensions of its value. `after`: code that runs after the lines.
+    Values that the result alone follows stay: freeing them costs new pages more than it saves. So does what is hidden,
+    which is an input if nothing hides. The comment at the end of a line has the dimensions of its value. `after`: code
+    that runs after the lines.
     """
     lines = [line for group in groups for line in group]
     code = [*("" if line.startswith("#") else line.partition("  # ")[0] for line in lines), after]
@@ -19,17 +21,18 @@ def freed(groups: Sequence[Sequence[str]], long: Collection[str], after: str = "
     for place in reversed(range(len(lines))):
         name, _, text = code[place].partition(" = ")
         dimensions = [word.strip("()") for word in lines[place].partition("  # ")[2].split()]
-        if name.isidentifier() and sum(one in long for one in dimensions) > 1:
+        large = sum(one in long for one in dimensions) > 1 and not text.startswith("hide(")
+        if name.isidentifier() and large:
             word = re.compile(rf"(?<![.\w]){name}\b")
             last = max(i for i in range(place, len(code)) if word.search(code[i]))
             ends[name] = max(last, of_views.get(name, 0))
             if view := _VIEW.fullmatch(text):
                 of_views[view[1]] = max(ends[name], of_views.get(view[1], 0))
-    found, place = list[list[str]](), 0
+    found, place, end = list[list[str]](), 0, len(lines) if after else len(lines) - 1
     for group in groups:
         found.append([])
         for line in group:
             dead = [name for name in reversed(ends) if ends[name] == place]
             place += 1
-            found[-1] += [line, *([f"del {', '.join(dead)}"] if dead and place < len(lines) else [])]
+            found[-1] += [line, *([f"del {', '.join(dead)}"] if dead and place < end else [])]
     return found

@@ -89,13 +89,16 @@ class Differential(nn.Module):
             O_of_1_tiles, [Q1.transpose(-3, -2), K1.transpose(-3, -2), V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq1.shape[2] ** -0.5],
         )  # ... h n e
+        del Q1, K1
         # A2.of, A2, O.of.p2: Triton kernels, recomputed in the backward
         O_of_2 = tiled(
             O_of_2_tiles, [Q2.transpose(-3, -2), K2.transpose(-3, -2), V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq1.shape[2] ** -0.5],
         )  # ... h n e
+        del Q2, K2, V
 
         O_of = triton_weighted_total([O_of_1.transpose(-3, -2), O_of_2.transpose(-3, -2)], [None, A_A2])  # ... n h e
+        del O_of_1, O_of_2
         O = rms_norm(O_of, -1)  # ... n h e
 
         return (1 - 0.8) * projected(O.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

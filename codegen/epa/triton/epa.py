@@ -65,6 +65,7 @@ class EPA(nn.Module):
         Q = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         V = triton_gated_expert_sums(memory_hidden, self.Wv, Gs_of_of, 2, False, sigmoid_map)  # ... m h d
+        del Gs_of_of
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

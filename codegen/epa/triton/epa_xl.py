@@ -75,6 +75,7 @@ class EPAXl(nn.Module):
         K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         Gs_of_of = projected(memory_hidden, self.Ss.flatten(1)).unflatten(-1, self.Ss.shape[1:])  # ... m h e
         V = triton_gated_expert_sums(memory_hidden, self.Wv, Gs_of_of, 2, False, sigmoid_map)  # ... m h d
+        del Gs_of_of
         Kr = (R @ self.Wr.flatten(1)).unflatten(-1, self.Wr.shape[1:])  # p h d
         content_2 = torch.einsum("hd,...mhd->...hm", self.u, K)  # ... h m
         place_of_2 = torch.einsum("hd,phd->hp", self.v, Kr)  # h p

@@ -57,7 +57,9 @@ class MOA(nn.Module):
 
         G_of_scores = projected(x, self.Sg)  # ... n e
         G_of = G_of_scores.softmax(-1)  # ... n e
+        del G_of_scores
         G = triton_top_entries(G_of, G_of, 8, -1)  # ... n e
+        del G_of
 
         Q = projected(
             x, self.Wq.transpose(-3, -2).flatten(1)
@@ -71,6 +73,7 @@ class MOA(nn.Module):
             y_1_tiles, [Q.transpose(-3, -2), K, V], n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask,
             key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... e n d
+        del Q, K, V
 
         y_2 = G[..., None] * y_1.transpose(-3, -2)  # ... n e d
         return projected(y_2.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -81,12 +81,14 @@ class Fmm1Causal(nn.Module):
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64,
             maps=(elu1_map, elu1_map),
         )  # ... h n d
+        del q, k, v
 
         # near.of, near, A.V.p1: Triton kernels, recomputed in the backward
         A_V_1 = tiled(
             A_V_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
+        del Q, K, V
 
         A_V = triton_weighted_total(
             [A_V_1.transpose(-3, -2), o.transpose(-3, -2)], [blend1[:, None], blend2[:, None]]

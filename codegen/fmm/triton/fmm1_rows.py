@@ -87,11 +87,13 @@ class Fmm1Rows(nn.Module):
         o = triton_linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )  # ... h n d
+        del V, q, k, v
 
         far1_V = o.transpose(-3, -2)  # ... n h d
         A_read = triton_weighted_total(
             [near_V.transpose(-3, -2), far1_V], [blend1[:, None], blend2[:, None]]
         )  # ... n h d
+        del near_V, o, far1_V
 
         # near.of.copy, near.copy, near.A_m: Triton kernels, recomputed in the backward
         near_A_m = tiled(
@@ -106,11 +108,14 @@ class Fmm1Rows(nn.Module):
         o_2 = triton_linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )[..., 0]  # ... h n
+        del Q, K, q_2, k_2
 
         far1_A_m = o_2.transpose(-2, -1)  # ... n h
 
         A_sums = triton_weighted_total([near_A_m.transpose(-2, -1), far1_A_m], [blend1, blend2])  # ... n h
+        del near_A_m, o_2, far1_A_m
         A_rows = reciprocal(A_sums)  # ... n h
+        del A_sums
 
         y_1 = A_read * A_rows[..., None]  # ... n h d
         return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -83,6 +83,7 @@ class Fmm2(nn.Module):
         o = triton_linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )  # ... h n d
+        del q, k, v
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
         q_2 = Q.transpose(-3, -2)  # ... h n d
@@ -91,12 +92,14 @@ class Fmm2(nn.Module):
         o_2 = triton_linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
         )  # ... h n d
+        del q_2, k_2, v_2
 
         # near.of, near, A.V.p1: Triton kernels, recomputed in the backward
         A_V_1 = tiled(
             A_V_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
+        del Q, K, V
 
         A_V = triton_weighted_total(
             [A_V_1.transpose(-3, -2), o.transpose(-3, -2), o_2.transpose(-3, -2)],

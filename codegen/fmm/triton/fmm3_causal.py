@@ -87,6 +87,7 @@ class Fmm3Causal(nn.Module):
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64,
             maps=(elu1_map, elu1_map),
         )  # ... h n d
+        del q, k, v
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
         q_2 = Q.transpose(-3, -2)  # ... h n d
@@ -96,6 +97,7 @@ class Fmm3Causal(nn.Module):
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64,
             maps=(elu1_neg_map, elu1_neg_map),
         )  # ... h n d
+        del q_2, k_2, v_2
 
         # far3 and far3 V: sums over m first; no n by m tensor is formed
         q_3 = Q.transpose(-3, -2)  # ... h n d
@@ -105,12 +107,14 @@ class Fmm3Causal(nn.Module):
             [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, causal=True, chunk=64,
             maps=(tanh_map, tanh_map),
         )  # ... h n d
+        del q_3, k_3, v_3
 
         # near.of, near, A.V.p1: Triton kernels, recomputed in the backward
         A_V_1 = tiled(
             A_V_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
+        del Q, K, V
 
         A_V = triton_weighted_total(
             [A_V_1.transpose(-3, -2), o.transpose(-3, -2), o_2.transpose(-3, -2), o_3.transpose(-3, -2)],

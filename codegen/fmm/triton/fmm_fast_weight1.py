@@ -80,12 +80,15 @@ class FmmFASTWeight1(nn.Module):
         )  # ... h n e
 
         phiQ = l1_norm(elu1(Q), -1)  # ... n h d
+        del Q
         phiK = l1_norm(elu1(K), -1)  # ... m h d
+        del K
         rate = torch.sigmoid(projected(memory_hidden, self.Wb))  # ... m h
         far = triton_delta_rule(
             phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
             key_mask[..., None, :] if key_mask is not None else None, "read",
         )  # ... h n e
+        del V, phiQ, phiK, rate
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
         O = triton_weighted_total(

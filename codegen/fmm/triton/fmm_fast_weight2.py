@@ -87,6 +87,7 @@ class FmmFASTWeight2(nn.Module):
             phiQ.transpose(-3, -2), phiK.transpose(-3, -2), V.transpose(-3, -2), rate.transpose(-2, -1),
             key_mask[..., None, :] if key_mask is not None else None, "read",
         )  # ... h n e
+        del phiQ, phiK, rate
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
         q = phiQ1.transpose(-3, -2)  # ... h n d
@@ -95,12 +96,14 @@ class FmmFASTWeight2(nn.Module):
         o = triton_linear_attention(
             [(q, k)], v, None, key_mask, max(x.ndim, memory.ndim) - 2, 1, causal=True, chunk=64
         )  # ... h n e
+        del phiQ1, phiK1, q, k, v
 
         # near.of, near, O.p1: Triton kernels, recomputed in the backward
         O_1 = tiled(
             O_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), None, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n e
+        del Q, K, V
 
         O = triton_weighted_total(
             [O_1.transpose(-3, -2), o.transpose(-3, -2), far2.transpose(-3, -2)],

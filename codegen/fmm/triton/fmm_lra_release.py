@@ -72,17 +72,20 @@ class FmmLRARelease(nn.Module):
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
         q = m ** -0.5 * phiQ1.transpose(-3, -2)  # ... h n d
+        del phiQ1
         k = phiK1.transpose(-3, -2)  # ... h m d
         v = V.transpose(-3, -2)  # ... h m d
         o = triton_linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, normalize=False
         )  # ... h n d
+        del phiK1, q, k, v
 
         # near.of, near, A.V.p1: Triton kernels, recomputed in the backward
         A_V_1 = tiled(
             A_V_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
+        del Q, K, V
 
         A_V = triton_weighted_total(
             [A_V_1.transpose(-3, -2), o.transpose(-3, -2)], [self.w1[:, None], self.w2[:, None]]

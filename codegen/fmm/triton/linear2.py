@@ -64,6 +64,7 @@ class Linear2(nn.Module):
         o = triton_linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )  # ... h n d
+        del q, k, v
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
         q_2 = Q.transpose(-3, -2)  # ... h n d
@@ -72,6 +73,7 @@ class Linear2(nn.Module):
         o_2 = triton_linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
         )  # ... h n d
+        del Q, K, V, q_2, k_2, v_2
 
         A_V = o.transpose(-3, -2) + o_2.transpose(-3, -2)  # ... n h d
         return projected(A_V.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -66,6 +66,7 @@ class Linear3(nn.Module):
         o = triton_linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )  # ... h n d
+        del q, k, v
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
         q_2 = Q.transpose(-3, -2)  # ... h n d
@@ -74,6 +75,7 @@ class Linear3(nn.Module):
         o_2 = triton_linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
         )  # ... h n d
+        del q_2, k_2, v_2
 
         # far3 and far3 V: sums over m first; no n by m tensor is formed
         q_3 = Q.transpose(-3, -2)  # ... h n d
@@ -82,6 +84,7 @@ class Linear3(nn.Module):
         o_3 = triton_linear_attention(
             [(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, eps=1e-06, maps=(tanh_map, tanh_map)
         )  # ... h n d
+        del Q, K, V, q_3, k_3, v_3
 
         A_V = o.transpose(-3, -2) + o_2.transpose(-3, -2) + o_3.transpose(-3, -2)  # ... n h d
         return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f

@@ -64,7 +64,9 @@ class Linear3Shifted(nn.Module):
         tanhQ = torch.tanh(Q)  # ... n h d
         tanhK = torch.tanh(K)  # ... m h d
         phiQ3 = tanhQ + 1  # ... n h d
+        del tanhQ
         phiK3 = tanhK + 1  # ... m h d
+        del tanhK
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
         q = Q.transpose(-3, -2)  # ... h n d
@@ -73,6 +75,7 @@ class Linear3Shifted(nn.Module):
         o = triton_linear_attention(
             [(q, k)], v, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_map, elu1_map)
         )  # ... h n d
+        del q, k, v
 
         # far2 and far2 V: sums over m first; no n by m tensor is formed
         q_2 = Q.transpose(-3, -2)  # ... h n d
@@ -81,12 +84,14 @@ class Linear3Shifted(nn.Module):
         o_2 = triton_linear_attention(
             [(q_2, k_2)], v_2, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1, maps=(elu1_neg_map, elu1_neg_map)
         )  # ... h n d
+        del Q, K, q_2, k_2, v_2
 
         # far3 and far3 V: sums over m first; no n by m tensor is formed
         q_3 = phiQ3.transpose(-3, -2)  # ... h n d
         k_3 = phiK3.transpose(-3, -2)  # ... h m d
         v_3 = V.transpose(-3, -2)  # ... h m d
         o_3 = triton_linear_attention([(q_3, k_3)], v_3, mask, key_mask, max(x.ndim, memory.ndim) - 2, 1)  # ... h n d
+        del V, phiQ3, phiK3, q_3, k_3, v_3
 
         A_V = o.transpose(-3, -2) + o_2.transpose(-3, -2) + o_3.transpose(-3, -2)  # ... n h d
         return projected(A_V.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

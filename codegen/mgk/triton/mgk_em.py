@@ -73,6 +73,7 @@ class MGKEm(nn.Module):
             y_1_tiles, [Q.transpose(-3, -2), K.transpose(-4, -2), logprior, k2.transpose(-3, -1), V.transpose(-3, -2)],
             n, m, (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
+        del V
 
         y = projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 

@@ -63,20 +63,25 @@ class ABC(nn.Module):
         s_of_hidden = hide(
             s_of, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
         )  # ... m h r
+        del s_of
         s = exp(s_of_hidden)  # ... m h r
 
         # P.of, P, slots: Triton kernels, recomputed in the backward
         slots = tiled(
             slots_tiles, [s.movedim(-3, -1), one, K.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
         )  # ... h r n d
+        del K
 
         # P.of, P, values: Triton kernels, recomputed in the backward
         values = tiled(
             values_tiles, [s.movedim(-3, -1), one, V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
         )  # ... h r n d
+        del V, s
 
         A_scores = torch.einsum("...nhd,...hrnd->...nhr", Q, slots)  # ... n h r
+        del Q, slots
         A = (self.Wq.shape[2] ** -0.5 * A_scores).softmax(-1)  # ... n h r
+        del A_scores
 
         y_1 = torch.einsum("...nhr,...hrnd->...nhd", A, values)  # ... n h d
         return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

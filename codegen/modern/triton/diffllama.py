@@ -72,17 +72,21 @@ class Diffllama(nn.Module):
 
         Q1_of = projected(x, self.Wq1.flatten(1)).unflatten(-1, self.Wq1.shape[1:])  # ... n g j d
         Q1 = rotate(Q1_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq1.shape[3])  # ... n g j d
+        del Q1_of
 
         Q2_of = projected(x, self.Wq2.flatten(1)).unflatten(-1, self.Wq2.shape[1:])  # ... n g j d
         Q2 = rotate(Q2_of, query_positions(n, m, x.device), -4, -1, 10000, self.Wq1.shape[3])  # ... n g j d
+        del Q2_of
 
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K1_of = projected(x_hidden, self.Wk1.flatten(1)).unflatten(-1, self.Wk1.shape[1:])  # ... m g d
         K1 = rotate(K1_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq1.shape[3])  # ... m g d
+        del K1_of
 
         K2_of = projected(x_hidden, self.Wk2.flatten(1)).unflatten(-1, self.Wk2.shape[1:])  # ... m g d
         K2 = rotate(K2_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wq1.shape[3])  # ... m g d
+        del K2_of
 
         V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g e
         lambda1 = exp(self.lq1 @ self.lk1)  # a scalar
@@ -94,14 +98,17 @@ class Diffllama(nn.Module):
             O_of_1_tiles, [Q1.movedim(-4, -2), K1.transpose(-3, -2), V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask,
             key_mask, [self.Wq1.shape[3] ** -0.5],
         )  # ... g j n e
+        del Q1, K1
 
         O_of_2 = weight * V  # ... m g e
+        del V
 
         # A2.of, A2, O.of.p3: Triton kernels, recomputed in the backward
         O_of_3 = tiled(
             O_of_3_tiles, [Q2.movedim(-4, -2), K2.transpose(-3, -2), O_of_2.transpose(-3, -2)], n, m, (*x.shape[:-2],),
             mask, key_mask, [self.Wq1.shape[3] ** -0.5],
         )  # ... g j n e
+        del Q2, K2, O_of_2
 
         O = rms_norm(O_of_1.movedim(-2, -4) - O_of_3.movedim(-2, -4), -1)  # ... n g j e
         return (1 - 0.8) * projected(O.flatten(-3), self.Wo.flatten(0, 2))  # ... n f

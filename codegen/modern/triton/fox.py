@@ -62,11 +62,13 @@ class Fox(nn.Module):
         V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         u = softplus(-projected(x_hidden, self.Wf) - self.bf)  # ... m h
         g = -u  # ... m h
+        del u
 
         # c: sums over m; no n by m tensor is formed
         q = c_ones[None, :][..., None]  # 1 n 1
         k = g.transpose(-2, -1)[..., None]  # ... h m 1
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 1, causal=True, wide=True)  # ... h n
+        del g, k
 
         # A.of.p1, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

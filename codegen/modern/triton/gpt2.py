@@ -62,20 +62,24 @@ class Gpt2(nn.Module):
 
         Q_1 = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = Q_1 + self.bq  # ... n h d
+        del Q_1
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_1 = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = K_1 + self.bk  # ... m h d
+        del K_1
 
         V_1 = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V = V_1 + self.bv  # ... m h d
+        del V_1
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
+        del Q, K, V
 
         y_2 = projected(y_1.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
         return y_2 + self.bo  # ... n f

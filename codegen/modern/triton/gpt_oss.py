@@ -65,22 +65,28 @@ class GptOSS(nn.Module):
 
         Q_of_1 = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n g j d
         Q_of = Q_of_1 + self.bq  # ... n g j d
+        del Q_of_1
         Q = rotate(Q_of, query_positions(n, m, x.device), -4, -1, 1000000, self.Wq.shape[3])  # ... n g j d
+        del Q_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of_1 = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m g d
         K_of = K_of_1 + self.bk  # ... m g d
+        del K_of_1
         K = rotate(K_of, torch.arange(m, device=x.device), -3, -1, 1000000, self.Wq.shape[3])  # ... m g d
+        del K_of
 
         V_1 = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m g d
         V = V_1 + self.bv  # ... m g d
+        del V_1
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
             y_1_tiles, [Q.movedim(-4, -2), K.transpose(-3, -2), self.sink, V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[3] ** -0.5],
         )  # ... g j n d
+        del Q, K, V
 
         y_2 = projected(y_1.movedim(-2, -4).flatten(-3), self.Wo.flatten(0, 2))  # ... n f
         return y_2 + self.bo  # ... n f

@@ -67,32 +67,41 @@ class GSA(nn.Module):
         V = projected(x_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         s = projected(x_hidden, self.Ws.flatten(1)).unflatten(-1, self.Ws.shape[1:])  # ... m h r
         u = softplus(-s)  # ... m h r
+        del s
         g = 0.125 * u  # ... m h r
+        del u
 
         # c: sums over m; no n by m tensor is formed
         q = c_ones[None, None, :][..., None]  # 1 1 n 1
         k = g.movedim(-3, -1)[..., None]  # ... h r m 1
         c = cumulative_sums([(q, k)], mask, key_mask, x.ndim - 2, 2, causal=True, wide=True)  # ... h r n
+        del k
 
         kept_of_hidden = hide(
             -g, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
         )  # ... m h r
+        del g
         kept_ = exp(kept_of_hidden)  # ... m h r
 
         new = 1 - kept_  # ... m h r
+        del kept_
 
         # D.of, D, P.of, P, slots: Triton kernels, recomputed in the backward
         slots = tiled(
             slots_tiles, [c, c, new.movedim(-3, -1), K.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
         )  # ... h r n d
+        del K
 
         # D.of, D, P.of, P, values: Triton kernels, recomputed in the backward
         values = tiled(
             values_tiles, [c, c, new.movedim(-3, -1), V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
         )  # ... h r n d
+        del V, c, new
 
         A_scores = torch.einsum("...nhd,...hrnd->...nhr", Q, slots)  # ... n h r
+        del Q, slots
         A = (self.Wq.shape[2] ** -0.5 * A_scores).softmax(-1)  # ... n h r
+        del A_scores
 
         y_1 = torch.einsum("...nhr,...hrnd->...nhd", A, values)  # ... n h d
         return projected(y_1.flatten(-2), self.Wo.flatten(0, 1))  # ... n f

@@ -62,6 +62,7 @@ class LASER(nn.Module):
 
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V_hidden = hide(V, key_mask[..., None, None] if key_mask is not None else None, float("-inf"))  # ... m h d
+        del V
 
         E = exp(V_hidden)  # ... m h d
 
@@ -70,8 +71,10 @@ class LASER(nn.Module):
             mean_of_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), E.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq.shape[2] ** -0.5],
         )  # ... h n d
+        del Q, K, E
 
         mean = mean_of.clamp(1e-20, 1e+30)  # ... h n d
+        del mean_of
         O = torch.log(mean)  # ... h n d
         return projected(O.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1))  # ... n f
 

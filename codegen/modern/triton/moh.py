@@ -87,15 +87,20 @@ class MOH(nn.Module):
 
         Gs_scores = projected(x, self.Rs)  # ... n s
         Gs = Gs_scores.softmax(-1)  # ... n s
+        del Gs_scores
 
         G_of_scores = projected(x, self.Rh)  # ... n h
         G_of = G_of_scores.softmax(-1)  # ... n h
+        del G_of_scores
         G = triton_top_entries(G_of, G_of, 2, -1)  # ... n h
+        del G_of
 
         shares_scores = projected(x, self.Rp)  # ... n p
         shares = shares_scores.softmax(-1)  # ... n p
+        del shares_scores
 
         others = shares @ picked  # ... n
+        del shares
         common = 1 - others  # ... n
 
         # B.of, B, y.p2: Triton kernels, recomputed in the backward
@@ -103,15 +108,20 @@ class MOH(nn.Module):
             y_2_tiles, [sq.transpose(-3, -2), sk.transpose(-3, -2), sv.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Sq.shape[2] ** -0.5],
         )  # ... s n d
+        del sq, sk, sv
         # A.of, A, y.p6: Triton kernels, recomputed in the backward
         y_6 = tiled(
             y_6_tiles, [Q.transpose(-3, -2), K.transpose(-3, -2), V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Sq.shape[2] ** -0.5],
         )  # ... h n d
+        del Q, K, V
 
         y_1 = common[..., None] * Gs  # ... n s
+        del Gs, common
         y_3 = y_1[..., None] * y_2.transpose(-3, -2)  # ... n s d
+        del y_2, y_1
         y_5 = others[..., None] * G  # ... n h
+        del G, others
         y_7 = y_5[..., None] * y_6.transpose(-3, -2)  # ... n h d
         return (
             projected(y_3.flatten(-2), self.So.flatten(0, 1))

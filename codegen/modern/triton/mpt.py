@@ -57,14 +57,17 @@ class MPT(nn.Module):
 
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = Q_of.clamp(-6, 6)  # ... n h d
+        del Q_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = K_of.clamp(-6, 6)  # ... m h d
+        del K_of
 
         V_of = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         V = V_of.clamp(-6, 6)  # ... m h d
+        del V_of
 
         # A.of.p1, A.of.p2, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

@@ -57,14 +57,17 @@ class QkL2norm(nn.Module):
 
         Q_of = projected(x, self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         Q = l2_norm(Q_of, -1)  # ... n h d
+        del Q_of
 
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
 
         K_of = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
         K = l2_norm(K_of, -1)  # ... m h d
+        del K_of
 
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         A_of_1 = self.temperature * Q  # ... n h d
+        del Q
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

@@ -63,18 +63,23 @@ class TPA(nn.Module):
 
         Qb_of = projected(x, self.Wqb.flatten(1)).unflatten(-1, self.Wqb.shape[1:])  # ... n q d
         Qb = rotate(Qb_of, query_positions(n, m, x.device), -3, -1, 10000, self.Wqb.shape[2])  # ... n q d
+        del Qb_of
 
         x_hidden = hide(x, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         Ka = projected(x_hidden, self.Wka.flatten(1)).unflatten(-1, self.Wka.shape[1:])  # ... m r h
 
         Kb_of = projected(x_hidden, self.Wkb.flatten(1)).unflatten(-1, self.Wkb.shape[1:])  # ... m r d
         Kb = rotate(Kb_of, torch.arange(m, device=x.device), -3, -1, 10000, self.Wqb.shape[2])  # ... m r d
+        del Kb_of
 
         Va = projected(x_hidden, self.Wva.flatten(1)).unflatten(-1, self.Wva.shape[1:])  # ... m r h
         Vb = projected(x_hidden, self.Wvb.flatten(1)).unflatten(-1, self.Wvb.shape[1:])  # ... m r d
         Q = Qa.mT @ Qb  # ... n h d
+        del Qa, Qb
         K = Ka.mT @ Kb  # ... m h d
+        del Ka, Kb
         V = 1 / self.Wka.shape[1] * (Va.mT @ Vb)  # ... m h d
+        del Va, Vb
 
         # A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

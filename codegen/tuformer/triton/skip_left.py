@@ -61,6 +61,7 @@ class SkipLeft(nn.Module):
         K = projected(memory_hidden, self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h e
         V = projected(memory_hidden, self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         A_of_1 = self.C3[..., None, None, :] * Q[..., None, :, :, :]  # ... c n h e
+        del Q
 
         # A.of.p2, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(

@@ -67,6 +67,7 @@ class THSAKron(nn.Module):
 
         A_of_1 = self.C1[..., None, None] * self.C2  # h g c d
         A_of_2 = self.C3[..., None, None, :] * Q[..., None, :, :, :]  # ... c n g e
+        del Q
 
         # A.of.p3, A.of, A, y.p1: Triton kernels, recomputed in the backward
         y_1 = tiled(
