@@ -11,8 +11,8 @@ from functools import partial
 import torch
 
 from tensornet_attn.bench.measure import Call
-from tensornet_attn.cost.products import PROJECTED, Measured, Shape
-from tensornet_attn.runtime.products import projected
+from tensornet_attn.cost.products import Measured, Shape
+from tensornet_attn.runtime.products import OTHERS, onednn_from, projected
 
 Best = Callable[[Call], float]
 ONE, MANY, SIDE = 1, 16, 256
@@ -70,10 +70,11 @@ def filled(shape: Shape, work: int) -> Shape:
     return Shape(1, shape.rows * times, shape.columns, shape.summed)
 
 
-def projected_rate(best: Best) -> float:
-    """FLOPs per second of a large product of rows with a weight, as layers compute it on a CPU."""
-    rows, weight = torch.ones(2 * PROJECTED // SIDE, SIDE), torch.ones(SIDE, SIDE)
-    return 2 * rows.numel() * SIDE / best(partial(projected, rows, weight))
+def projected_rate(best: Best) -> tuple[int, float]:
+    """Numbers of rows from which layers compute products with weights by oneDNN, and FLOPs per second of one."""
+    least = onednn_from()
+    rows, weight = torch.ones(2 * min(least, OTHERS) // SIDE, SIDE), torch.ones(SIDE, SIDE)
+    return least, 2 * rows.numel() * SIDE / best(partial(projected, rows, weight))
 
 
 def copy_rate(best: Best, device: str, size: int) -> float:

@@ -10,7 +10,6 @@ NEAREST = 3  # measured shapes between which a rate is interpolated
 WIDEST = 1024  # a side from which the rate no longer changes
 
 # as in `runtime/products.py`
-PROJECTED = 1 << 19
 ONEDNN_LONGEST = 512
 NARROW = 32
 

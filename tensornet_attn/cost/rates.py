@@ -64,17 +64,17 @@ class Efficiency:
 class Table:
     """The rates of a machine in float32. `measured`: the day. `command`: the command that measured them.
 
-    `products`: FLOPs per second by shape; `projected`: of large products with a weight. `passes`: bytes per second that
-    an elementwise operation reads and writes, by the bytes of its result. `bandwidth`: bytes per second of a copy
-    beyond the caches. `exponentials`: per second. `call`, `module`: seconds of an operation on few elements, and of a
-    call of a module besides its operations.
+    `products`: FLOPs per second by shape; `projected`: of rows with at least so many numbers times a weight. `passes`:
+    bytes per second that an elementwise operation reads and writes, by the bytes of its result. `bandwidth`: bytes per
+    second of a copy beyond the caches. `exponentials`: per second. `call`, `module`: seconds of an operation on few
+    elements, and of a call of a module besides its operations.
     """
 
     machine: Machine
     measured: str
     command: str
     products: tuple[Measured, ...]
-    projected: float
+    projected: tuple[int, float]
     passes: tuple[tuple[int, float], ...]
     bandwidth: float
     exponentials: float
@@ -145,8 +145,16 @@ def remember(table: Table, path: Path | None = None) -> Path:
     if path is None:
         path = calibration_file()
         path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, (json.dumps(table.as_dict(), indent=1) + "\n").encode())
+    rows = (f"{json.dumps(key)}: {_lines(value)}" for key, value in table.as_dict().items())
+    write_whole(path, ("{\n" + ",\n".join(rows) + "\n}\n").encode())
     return path
+
+
+def _lines(value: Any) -> str:
+    """A value as JSON; rows of a table have a line each."""
+    if not (isinstance(value, list | tuple) and value and isinstance(value[0], dict | list | tuple)):
+        return json.dumps(value)
+    return "[\n " + ",\n ".join(map(json.dumps, value)) + "\n]"
 
 
 def of_this_machine() -> Table:
@@ -196,7 +204,7 @@ def from_dict(found: Mapping[str, Any]) -> Table:
         found["measured"],
         found["command"],
         tuple(Measured(_shape(one["shape"]), _positive(one["flops"])) for one in found["products"]),
-        _positive(found["projected"]),
+        (_count(found["projected"][0]), _positive(found["projected"][1])),
         tuple((_count(size), _positive(rate)) for size, rate in found["passes"]),
         _positive(found["bandwidth"]),
         _positive(found["exponentials"]),

@@ -28,7 +28,7 @@ from tensornet_attn.cost.experts import Experts, held
 from tensornet_attn.cost.kernels import inside_chosen
 from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.memory import moved
-from tensornet_attn.cost.products import NARROW, ONEDNN_LONGEST, PROJECTED, Shape, rate_at
+from tensornet_attn.cost.products import NARROW, ONEDNN_LONGEST, Shape, rate_at
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
@@ -203,7 +203,8 @@ def _is_product(step: Step) -> bool:
 def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
     """A product of two tensors, and the products of their gradients."""
     ((shape, _, _),) = shapes(scene, step)
-    fast = table.projected if _projects(scene, step, shape) else None
+    least, rate = table.projected
+    fast = rate if _projects(scene, step, shape, least) else None
     of_rows, of_columns = gradients(shape)
     backward = sorted((_multiplied(of_rows, table, fast), _multiplied(of_columns, table)))
     wanted = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
@@ -221,14 +222,14 @@ def _accessed(elements: int, table: Table) -> float:
     return WIDTH * elements / table.pass_rate(WIDTH * elements)
 
 
-def _projects(scene: Scene, step: Step, shape: Shape) -> bool:
+def _projects(scene: Scene, step: Step, shape: Shape, least: int) -> bool:
     """Whether `runtime/products.py` takes oneDNN for a product with a weight: of many rows, in few additions.
 
     Products of queries x keys, in blocks of queries, do not call it, nor do designs that divide by sums near zero.
     """
     weights, pair = held(scene.graph), {scene.graph.query, scene.graph.key}
     rows = [use for use in step.op.uses if use.name not in weights]
-    large = len(rows) == 1 and scene.elements(rows[0]) >= PROJECTED and not pair <= {*rows[0].legs}
+    large = len(rows) == 1 and scene.elements(rows[0]) >= least and not pair <= {*rows[0].legs}
     wide = min(shape.columns, shape.summed) >= NARROW and shape.summed <= ONEDNN_LONGEST
     return large and wide and not _cancelling(scene.graph)
 
