@@ -67,8 +67,8 @@ class Operation(ABC):
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
-        if model := vars(cls).get("model"):
-            model.key = cls.kind
+        if "kind" in vars(cls) and cls.model is not None and "key" not in vars(cls.model):
+            cls.model.key = cls.kind  # that of another operation's model stays
 
     def check(self, box: Checker, name: str, value: int | float, leg: str, other: str) -> None:  # noqa: B027  # most kinds have no check
         """Raises Refusal if a number that is known before run time is invalid."""

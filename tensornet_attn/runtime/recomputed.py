@@ -22,10 +22,9 @@ def recomputed(op, gradients, plain, mapped):
         ctx.options = inputs[operands:]
 
     def backward(ctx, g, *_):
-        wanted = [list(ctx.needs_input_grad[:trained])] if asks else []
-        given = ctx.saved_tensors
-        found = compute_gradients(g, *given, *ctx.options, *wanted)
-        found = [own if x is not None else None for own, x in zip(found, given, strict=False)]
+        wanted = ctx.needs_input_grad[:trained]  # false for None
+        found = compute_gradients(g, *ctx.saved_tensors, *ctx.options, *([list(wanted)] if asks else []))
+        found = (own if want else None for own, want in zip(found, wanted, strict=True))  # others may be unset memory
         return *found, *[None] * (operands - trained + len(ctx.options))
 
     def keep_all(ctx, inputs, output):

@@ -12,7 +12,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.convert.values import Weights, fill, lifted
-from tensornet_attn.ops import MAPS, OPS, another_map, another_operation
+from tensornet_attn.ops import MAPS, OPS, Operation, another_map, another_operation
 from tensornet_attn.spec import json_schema
 from tensornet_attn.special import embed
 from tests.ops.another import CUMMAX, LOGSIGMOID, TIMES
@@ -80,6 +80,14 @@ def test_it_is_unknown_again_afterwards() -> None:
     with another_operation(type("CumMin", (type(CUMMAX),), {"kind": "cummin", "model": None})()):
         assert "cummin" in OPS
     assert "cummin" not in OPS
+
+
+def test_a_class_with_the_model_of_another_operation_leaves_it_as_it_is() -> None:
+    model = type(CUMMAX).model
+    for others in ({"kind": "cummin"}, {}):  # another kind, or a base of several
+        type("Other", (Operation,), {"model": model, **others})
+    with another_operation(TIMES):  # rebuilds the language
+        assert ta.check(DESIGN) == []
 
 
 def test_names_that_are_taken_are_refused_and_stay() -> None:

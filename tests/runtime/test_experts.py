@@ -67,6 +67,25 @@ def test_what_needs_no_gradient_gets_none(fixed: int) -> None:
     torch.testing.assert_close(one, other, **EXACT)
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("fixed", [0, 1, 2])
+def test_anomaly_detection_finds_no_nan_where_no_gradient_is_needed(
+    fixed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    monkeypatch.setattr(experts, "suits_all", lambda *call: False)
+    given, chosen = operands(7, 3, 5, 2), choices(7, 3, 5, 2)
+    given[fixed].requires_grad_(False)
+    learned = [one for one in given if one.requires_grad]
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.autograd.detect_anomaly(check_nan=True):
+            for call in (lambda *own: expert_sums(*own, chosen), lambda *own: routed(*own, chosen, 3, 1)):
+                torch.autograd.grad(call(*given).sum(), learned)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.rotated
 def test_the_ops_are_what_torch_wants() -> None:
     (x, weight, gates), chosen = operands(7, 3, 5, 2), choices(7, 3, 5, 2)

@@ -40,6 +40,13 @@ def test_a_key_mask() -> None:
         both(drawn("erase and write, by channel", (), 20, 20), key_mask=mask, chunk=8)
 
 
+def test_every_argument_by_position() -> None:
+    torch.manual_seed(0)
+    given = drawn("erase and write, by channel", (), 9, 9)
+    call = *given.values(), True, torch.rand(9) < 0.6, 4, (), 1
+    agree(triton_gated_delta_rule(*call), gated_delta_rule(*call), [*given.values()])
+
+
 def test_no_key_and_no_query() -> None:
     for n, m in ((5, 0), (0, 5)):
         both(drawn("by head", (), n, m))

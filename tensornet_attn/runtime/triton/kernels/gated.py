@@ -25,11 +25,13 @@ STATES = ((64, 8, 2), (32, 4, 2), (32, 4, 1), (16, 4, 2), (16, 4, 1), (16, 8, 1)
 
 
 def triton_gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, rate: Tensor, *gates: Tensor | None, past=(), chunk: int = 64, **options
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, rate: Tensor, decay: Tensor | None = None, erase: Tensor | None = None,
+    write: Tensor | None = None, undecayed: bool = False, key_mask: Tensor | None = None, chunk: int = 64,
+    past: list[Tensor] | tuple[Tensor, ...] = (), steps: int = 1,
+) -> Tensor:  # fmt: skip
     """`gated_delta_rule`, with the same arguments; uses the torch version for wider keys and for a `past` state."""
     reads = read_triton_gated if k.shape[-1] <= WIDEST and not past else None
-    return gated_delta_rule(q, k, v, rate, *gates, past=past, chunk=chunk, reads=reads, **options)
+    return gated_delta_rule(q, k, v, rate, decay, erase, write, undecayed, key_mask, chunk, past, steps, reads)
 
 
 @torch.library.custom_op(operation("triton_gated"), mutates_args=())
