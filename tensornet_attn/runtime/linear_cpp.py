@@ -113,7 +113,7 @@ def inputs_apart(x: Tensor, rows: int = -1) -> list[Tensor]:
     """The tensors [batch, heads, rows, columns] of an input."""
     if x.ndim > 4:
         return [part for one in x.unbind(4) for part in inputs_apart(one, rows)]
-    return [x] if rows in (-1, x.shape[2]) else [x.expand(-1, -1, rows, -1)]  # small calls take as long as expand does
+    return [x] if rows in (-1, x.shape[2]) else [x.expand(-1, -1, rows, -1)]  # `expand` takes long in small calls
 
 
 def gradients_like(sides: list[list[Tensor]]) -> dict[int, Tensor]:
