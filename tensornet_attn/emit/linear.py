@@ -239,14 +239,13 @@ def feature_of_side(writer: Writer, parts: Recurrence, use: Use) -> Feature:
 
 def _small(writer: Writer, kernels: Sequence[Step]) -> Legs:
     """The legs that features of kernels sum over."""
-    every = [
-        (parts, side)
+    found = {
+        leg
         for parts in map(recurrence_of, kernels)
         for term in parts.terms
-        for side in (*term.query, *term.key)
-    ]
-    found = {
-        leg for parts, use in every if not _is_map(writer, use) for leg in feature_of_side(writer, parts, use).sizes
+        for use in (*term.query, *term.key)
+        if not _is_map(writer, use)
+        for leg in feature_of_side(writer, parts, use).sizes
     }
     return tuple(leg for leg in writer.graph.leg if leg in found)
 

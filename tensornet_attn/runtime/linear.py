@@ -10,6 +10,7 @@ from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normal
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products, total_of
 from tensornet_attn.runtime.tiled_linear import (
+    LINEAR_LEAST,
     inputs_of,
     map_applied,
     row_divisors,
@@ -48,7 +49,8 @@ def linear_attention(
         if found is not None:
             return found
     if maps is not None:
-        terms = [tuple(map_applied(own, *inputs_of(side)) for own, side in zip(maps, terms[0], strict=True))]
+        (q, k), (of_q, of_k) = terms[0], maps
+        terms = [(map_applied(of_q, *inputs_of(q)), map_applied(of_k, *inputs_of(k)))]
     if mask is not None:
         return dense_linear(terms, v, mask, key_mask, batch, heads, eps, normalize, causal)
     return added_reads(term_reads, seen_terms(terms, key_mask, heads), v, eps, normalize, causal, chunk)
@@ -76,13 +78,15 @@ def in_tiles(
     kernels: list[tuple], v: Tensor, mask: Tensor | None, key_mask: Tensor | None, batch: int, heads: int, cpp
 ) -> Tensor | None:
     """`linear_attentions` by `tiled_linear`; None if that does not take the operands."""
+    if mask is not None or torch.compiler.is_compiling() or (cpp is None and v.numel() <= LINEAR_LEAST):
+        return None
     seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
     sides = [side for kernel in kernels for side in kernel[:2]]
     inputs = {id(x): x for side in sides if isinstance(side, tuple) for x in side}
-    if mask is not None or (inputs and (torch.compiler.is_compiling() or cpp is None or not cpp.takes(v))):
-        return None
     if not inputs:
         return tiled_linear(kernels, seen, batch, v, cpp) if tiled_takes(seen, *sides, v, cpp=cpp) else None
+    if cpp is None or not cpp.takes(v):
+        return None
     laid = {place: laid_input(x, v, heads, len(cpp.small)) for place, x in inputs.items()}
     if tuple(map(max, zip(*(x.shape[v.ndim :] for x in laid.values()), strict=True))) != cpp.small:
         return None

@@ -32,10 +32,10 @@ class LinearCpp:
 
     def laid(self, x: Tensor) -> Tensor:
         """An operand as the C++ reads it: the entries of a row are neighbours."""
-        if all(in_rows(part, 2) for part in inputs_apart(x)):
+        if in_rows(inputs_apart(x)[0], 2):  # all are laid alike
             return x
-        small = range(x.ndim - 4)
-        return x.movedim([4 + i for i in small], [*small]).contiguous().movedim([*small], [4 + i for i in small])
+        small, first = [*range(4, x.ndim)], [*range(x.ndim - 4)]
+        return x.movedim(small, first).contiguous().movedim(first, small)
 
     def sums(self, keys: list[list[Tensor]], v: Tensor, seen: Tensor | None) -> tuple[list[Tensor], list[Tensor]]:
         """S [batch, heads, d, e] and z [batch, heads, 1, d]. `seen`: the visible keys, [batch, heads, m, 1]."""
@@ -87,12 +87,12 @@ class LinearCpp:
         tensors, widths = [*values], []
         for i, side in enumerate(sides):
             tensors += [one[i] for one in given] + [None] * (5 - len(given))
-            parts = [part for x in side for part in inputs_apart(x, v.shape[2])]
-            ends = (
-                [part for x in side for part in inputs_apart(made[id(x)], v.shape[2])] if made else [None] * len(parts)
-            )
-            tensors += [x for both in zip(parts, ends, strict=True) for x in both]
-            widths += [max(x.shape[3] for x in side), *(x.shape[3] for x in parts)]
+            widths.append(max(x.shape[3] for x in side))
+            for x in side:
+                parts = inputs_apart(x, v.shape[2])
+                ends = inputs_apart(made[id(x)], v.shape[2]) if made else [None] * len(parts)
+                tensors += [one for both in zip(parts, ends, strict=True) for one in both]
+                widths += [x.shape[3]] * len(parts)
         sizes = [*v.shape, *widths]
         steps = [step for x in tensors for step in ((0, 0, 0) if x is None else x.stride()[:3])]
         numbers = [math.nan if one is None else one for one in eps or [None] * len(sides)]
@@ -113,7 +113,7 @@ def inputs_apart(x: Tensor, rows: int = -1) -> list[Tensor]:
     """The tensors [batch, heads, rows, columns] of an input."""
     if x.ndim > 4:
         return [part for one in x.unbind(4) for part in inputs_apart(one, rows)]
-    return [x] if rows in (-1, x.shape[2]) else [x.expand(-1, -1, rows, -1)]  # small calls take as long as expand does
+    return [x] if rows in (-1, x.shape[2]) else [x.expand(-1, -1, rows, -1)]  # `expand` takes long in small calls
 
 
 def gradients_like(sides: list[list[Tensor]]) -> dict[int, Tensor]:

@@ -15,13 +15,12 @@ def tile_of(source: str) -> str:
 
 def test_a_core_is_folded_into_the_query_of_a_block() -> None:
     source = ta.emit_source("thsa")
-    assert forward_of(source).splitlines()[-8:] == [
+    assert forward_of(source).splitlines()[-7:] == [
         "    # A.of.p1, A.of, A, y.p1: blockwise, recomputed in the backward",
         "    y_1 = blockwise(",
         "        y_1_rows, [self.C, Q.transpose(-2, -1), K, V.transpose(-2, -1), mask, key_mask], n, m,",
         "        (*joint_shape(x.shape[:-2], memory.shape[:-2]),), (16, 2048, 512), sizes=(self.C.shape[0],),",
         "    )  # ... r n",
-        "    del Q, K, V",
         "",
         "    return projected(y_1.transpose(-2, -1), self.Wo)  # ... n f",
     ]
