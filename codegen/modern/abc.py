@@ -58,6 +58,7 @@ class ABC(nn.Module):
         )  # ... m h r
         del s_of
         s = exp(s_of_hidden)  # ... m h r
+        del s_of_hidden
 
         # P and P K: sums over m first; no n by m tensor is formed
         q = one[None, None, :][..., None]  # 1 1 n 1

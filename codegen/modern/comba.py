@@ -97,7 +97,7 @@ class Comba(nn.Module):
             decay=g.transpose(-2, -1)[..., None], erase=E.transpose(-3, -2), undecayed=True,
             key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
-        del V, rate, g, E, fed
+        del V, rate, g, K_hidden, E, fed
         O = rms_norm(S, -1)  # ... h n e
         del S
 

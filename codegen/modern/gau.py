@@ -62,6 +62,7 @@ class GAU(nn.Module):
         Z_hidden = hide(Z, key_mask[..., None] if key_mask is not None else None, 0)  # ... m s
         del Z
         K = Z_hidden * self.k_scale + self.k_shift  # ... m s
+        del Z_hidden
 
         # R.of, R, A.of, A, O: blockwise, recomputed in the backward
         O = blockwise(O_rows, [Q, K, V, mask, key_mask], n, m, (*x.shape[:-2],), (16, 1048576))  # ... n e
@@ -98,11 +99,11 @@ def O_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     d_A_scores = kept(d_A, keep)  # ... n m
     del d_A
     d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... n m
-    del d_A_scores
+    del A_scores_hidden, d_A_scores
     d_R = hide(d_A_scores_hidden, keep, 0.0)  # ... n m
     del d_A_scores_hidden
     d_R_of = torch.ops.aten.threshold_backward(d_R, R, 0)  # ... n m
-    del R
+    del R, d_R
     d_Q = 1 / rows.keys * (d_R_of @ K) if "Q" in wanted else None  # ... n s
     d_K = d_R_of.mT @ Q_k if "K" in wanted else None  # ... m s
     return d_Q, d_K, d_V, None, None

@@ -76,6 +76,7 @@ class GSA(nn.Module):
         )  # ... m h r
         del g
         kept_ = exp(kept_of_hidden)  # ... m h r
+        del kept_of_hidden
 
         new = 1 - kept_  # ... m h r
         del kept_

@@ -57,6 +57,7 @@ class HGRN(nn.Module):
         keep__hidden = hide(keep_, key_mask[..., None] if key_mask is not None else None, 1)  # ... m a
 
         decay = torch.log(keep__hidden)  # ... m a
+        del keep__hidden
         new = i - keep_ * i  # ... m a
         del i, keep_
         H = scan_sums(new, decay, 1, None, key_mask, n)  # ... n a

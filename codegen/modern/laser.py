@@ -54,6 +54,7 @@ class LASER(nn.Module):
         del V
 
         E = exp(V_hidden)  # ... m h d
+        del V_hidden
 
         # A and A E: one fused call; the scores are not materialised
         q = Q.transpose(-3, -2)  # ... h n d

@@ -74,7 +74,7 @@ class Mamba1(nn.Module):
         speed = exp(self.A)  # a s
         decay = -t[..., None] * speed  # ... m a s
         tu = t * u_hidden  # ... m a
-        del t
+        del u_hidden, t
 
         H_of = tu[..., None] * B[..., None, :]  # ... m a s
         del B, tu

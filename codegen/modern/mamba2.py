@@ -101,7 +101,7 @@ class Mamba2(nn.Module):
         o = decay_attention(
             [(q_2, k_2, a, b)], v, mask, key_mask, x.ndim - 2, 1, normalize=False, causal=True, chunk=64
         )  # ... h n d
-        del C, c, M_k, M_fade_a, M_fade_b, q_2, k_2, a, b, v
+        del C, c, M_k, M_fade_a, M_fade_b, V_hidden, q_2, k_2, a, b, v
 
         Y = o.transpose(-3, -2) + self.D[:, None] * V  # ... n h d
         del V, o

@@ -76,10 +76,12 @@ class RgLRU(nn.Module):
             2 * decay, key_mask[..., None, None] if key_mask is not None else None, float("-inf")
         )  # ... m h e
         s = exp(s_of_hidden)  # ... m h e
+        del s_of_hidden
 
         left_of_hidden = hide(1 - s, key_mask[..., None, None] if key_mask is not None else None, 1)  # ... m h e
         del s
         left = torch.sqrt(left_of_hidden)  # ... m h e
+        del left_of_hidden
 
         new_1 = left * i  # ... m h e
         del i, left

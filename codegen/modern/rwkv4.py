@@ -83,9 +83,11 @@ class Rwkv4(nn.Module):
         xk_hidden = hide(xk, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         del xk
         K = projected(xk_hidden, self.Wk)  # ... m a
+        del xk_hidden
         xv_hidden = hide(xv, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         del xv
         V = projected(xv_hidden, self.Wv)  # ... m a
+        del xv_hidden
         decay = exp(self.w)  # a
 
         A_A_a = -decay[:, None] * gap_n + decay[:, None]  # a n

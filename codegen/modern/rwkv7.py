@@ -133,6 +133,7 @@ class Rwkv7(nn.Module):
         xw_hidden = hide(xw, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
         del xw
         lw = torch.tanh(projected(xw_hidden, self.Ww1))  # ... m r
+        del xw_hidden
 
         w_of_1 = projected(lw, self.Ww2.flatten(1)).unflatten(-1, self.Ww2.shape[1:])  # ... m h d
         del lw
@@ -155,8 +156,10 @@ class Rwkv7(nn.Module):
         del lg
         K_hidden = hide(K, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h d
         kappa = l2_norm(K_hidden * self.xi, -1, 1e-12)  # ... m h d
+        del K_hidden
         a_hidden = hide(a, key_mask[..., None, None] if key_mask is not None else None, 0)  # ... m h d
         removal = a_hidden * kappa  # ... m h d
+        del a_hidden
 
         replacement_1 = K * a  # ... m h d
         del a
@@ -173,7 +176,7 @@ class Rwkv7(nn.Module):
             write=replacement_hidden.transpose(-3, -2),
             key_mask=key_mask[..., None, :] if key_mask is not None else None,
         )  # ... h n e
-        del decay, kappa, removal
+        del decay, kappa, removal, V_hidden, replacement_hidden
         normed = layer_norm(S, -1, 0.00064)  # ... h n e
         del S
         weighed = self.rho * replacement  # ... m h d

@@ -105,7 +105,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     d_u = gradient_of(lambda x: masked_reverse_cumsum(x, keep), d_left, u, (3, 3))  # ... h n m
     del u, d_left
     d_Z = d_A_scores_of + gradient_of(lambda x: softplus(x), d_u, Z, (3, 3))  # ... h n m
-    del Z, d_u
+    del Z, d_A_scores_of, d_u
     d_Q = d ** -0.5 * (d_Z @ K) if "Q" in wanted else None  # ... h n d
     d_K = d_Z.mT @ Q_k if "K" in wanted else None  # ... h m d
     return d_Q, d_K, d_V, None, None

@@ -82,7 +82,7 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, V, mask, key_mask):
     d_A_scores = normalized_gradient(A_scores, d_A, keep)  # ... h n m
     del A_scores, d_A
     d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... h n m
-    del d_A_scores
+    del A_scores_hidden, d_A_scores
     d_A_scores_of = hide(d_A_scores_hidden, keep, 0.0)  # ... h n m
     del d_A_scores_hidden
     d_Q = d_A_scores_of @ K if "Q" in wanted else None  # ... h n d

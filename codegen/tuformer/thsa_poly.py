@@ -91,11 +91,12 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, V, mask, key_mask):
     d_A_scores = normalized_gradient(A_scores, d_A, keep)  # ... r n m
     del A_scores, d_A
     d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # ... r n m
-    del d_A_scores
+    del A_scores_hidden, d_A_scores
     d_A_scores_of = hide(d_A_scores_hidden, keep, 0.0)  # ... r n m
     del d_A_scores_hidden
     d_K = torch.einsum("...rnm,...rns->...ms", d_A_scores_of, A_scores_of_1) if "K" in wanted else None  # ... m s
     d_A_scores_of_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores_of, K)  # ... r n s
+    del d_A_scores_of
     d_C = summed_products(
         d_A_scores_of_1, Q.transpose(-2, -1)[..., None, :, :], (-2,)
     ) if "C" in wanted else None  # ... r s

@@ -59,6 +59,7 @@ class THSASquare(nn.Module):
         K_hidden = hide(K, key_mask[..., None] if key_mask is not None else None, 1)  # ... m s
         del K
         phiK = torch.square(K_hidden)  # ... m s
+        del K_hidden
 
         # A and A V: sums over m first; no n by m tensor is formed
         core = self.C.transpose(-2, -1)  # s r

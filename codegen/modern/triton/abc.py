@@ -65,6 +65,7 @@ class ABC(nn.Module):
         )  # ... m h r
         del s_of
         s = exp(s_of_hidden)  # ... m h r
+        del s_of_hidden
 
         # P.of, P, slots: Triton kernels, recomputed in the backward
         slots = tiled(

@@ -67,6 +67,7 @@ class GAU(nn.Module):
         Z_hidden = hide(Z, key_mask[..., None] if key_mask is not None else None, 0)  # ... m s
         del Z
         K = Z_hidden * self.k_scale + self.k_shift  # ... m s
+        del Z_hidden
 
         # R.of, R, A.of, A, O: Triton kernels, recomputed in the backward
         O = tiled(O_tiles, [Q, K, V], n, m, (*x.shape[:-2],), mask, key_mask, [1 / m])  # ... n e

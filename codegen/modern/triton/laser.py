@@ -65,6 +65,7 @@ class LASER(nn.Module):
         del V
 
         E = exp(V_hidden)  # ... m h d
+        del V_hidden
 
         # A.of, A, mean.of: Triton kernels, recomputed in the backward
         mean_of = tiled(

@@ -99,7 +99,7 @@ class Mamba2(nn.Module):
             Y_1_tiles, [c, c, C, B, t.transpose(-2, -1), V_hidden.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask,
             key_mask,
         )  # ... h n d
-        del B, C, t, c
+        del B, C, t, c, V_hidden
 
         Y = triton_weighted_total([Y_1.transpose(-3, -2), V], [None, self.D[:, None]])  # ... n h d
         del V, Y_1
