@@ -12,7 +12,7 @@ import torch
 
 from tensornet_attn.bench.measure import Call
 from tensornet_attn.cost.products import Measured, Shape
-from tensornet_attn.runtime.products import OTHERS, onednn_from, projected
+from tensornet_attn.runtime.products import PROJECTED, onednn_from, projected
 
 Best = Callable[[Call], float]
 ONE, MANY, SIDE = 1, 16, 256
@@ -73,7 +73,7 @@ def filled(shape: Shape, work: int) -> Shape:
 def projected_rate(best: Best) -> tuple[int, float]:
     """Numbers of rows from which layers compute products with weights by oneDNN, and FLOPs per second of one."""
     least = onednn_from()
-    rows, weight = torch.ones(2 * min(least, OTHERS) // SIDE, SIDE), torch.ones(SIDE, SIDE)
+    rows, weight = torch.ones(2 * min(least, PROJECTED) // SIDE, SIDE), torch.ones(SIDE, SIDE)
     return least, 2 * rows.numel() * SIDE / best(partial(projected, rows, weight))
 
 

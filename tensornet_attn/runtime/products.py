@@ -2,7 +2,6 @@
 
 import functools
 import pathlib
-import re
 
 import torch
 from torch import Tensor
@@ -10,9 +9,9 @@ from torch import Tensor
 from tensornet_attn.runtime.maps import MAP_PART, SMALL_CALL
 from tensornet_attn.runtime.operations import asks_gradients, is_plain
 
-# Numbers of x from which oneDNN saves more time than it takes to set up a product, by families of AMD's processors.
-# On family 26 (Zen 5) it takes half of MKL's time, on others a fifth to nothing less.
-PROJECTED, OTHERS, NEVER = {26: 1 << 16}, 1 << 19, 1 << 59
+PROJECTED = 1 << 19  # numbers of x from which oneDNN saves more time than it takes to set up a product
+PROJECTED_ZEN5 = 1 << 16  # the same on AMD's family 26, on which oneDNN takes half of MKL's time
+NEVER = 1 << 59
 ONEDNN_LONGEST = 512  # numbers that an entry of a product adds up, beyond which oneDNN rounds twice as much as MKL
 NARROW = 32  # rows or columns of a weight below which oneDNN saves nothing
 
@@ -76,10 +75,9 @@ def onednn_from() -> int:
         return NEVER
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
     known = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    family = re.search(r"^cpu family\s*:\s*(\d+)", processor, re.MULTILINE)
-    if not (known and wide and family and "AuthenticAMD" in processor):
+    if not (known and wide and "AuthenticAMD" in processor):
         return NEVER
-    return PROJECTED.get(int(family[1]), OTHERS)
+    return PROJECTED_ZEN5 if "cpu family\t: 26\n" in processor else PROJECTED
 
 
 def autocast_kind(x: Tensor) -> str:

@@ -334,7 +334,12 @@ def modules() -> list[Any]:
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    own = [(name, f) for module in modules() for name, f in vars(module).items() if inspect.isfunction(f)]
+    own = [
+        (name, f)
+        for module in modules()
+        for name, f in vars(module).items()
+        if inspect.isfunction(f) and f.__name__ == name
+    ]
     return {name: f for name, f in own if f.__module__.startswith("tensornet_attn.runtime.")}
 
 
