@@ -10,7 +10,7 @@ from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normal
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
 from tensornet_attn.runtime.products import exact_products, total_of
 from tensornet_attn.runtime.tiled_linear import (
-    LINEAR_LEAST,
+    fills_tiles,
     inputs_of,
     map_applied,
     row_divisors,
@@ -78,7 +78,7 @@ def in_tiles(
     kernels: list[tuple], v: Tensor, mask: Tensor | None, key_mask: Tensor | None, batch: int, heads: int, cpp
 ) -> Tensor | None:
     """`linear_attentions` by `tiled_linear`; None if that does not take the operands."""
-    if mask is not None or torch.compiler.is_compiling() or (cpp is None and v.numel() <= LINEAR_LEAST):
+    if mask is not None or torch.compiler.is_compiling() or not fills_tiles(v, cpp):
         return None
     seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
     sides = [side for kernel in kernels for side in kernel[:2]]
@@ -232,7 +232,9 @@ def row_sums(q: Tensor, z: Tensor, core: Tensor | None = None) -> Tensor:
     """Row sums of the scores [..., n, h] from z, the sum of the keys: q [..., n, (g d)], z [..., 1, (g d)]."""
     if core is None:
         return q @ z.mT
-    return q @ (z.mT.unflatten(-2, (core.shape[-2], -1)) * core[..., None, :]).flatten(-3, -2)
+    if core.shape[-2] == q.shape[-1]:  # of groups with one feature, without a pass over q
+        return q @ (z.mT * core)
+    return (q * z).unflatten(-1, (core.shape[-2], -1)).sum(-1) @ core
 
 
 def linear_scores(q: Tensor, k: Tensor, core: Tensor | None = None) -> Tensor:

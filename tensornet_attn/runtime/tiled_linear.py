@@ -19,6 +19,11 @@ LINEAR_LEAST = 1 << 17  # elements of values up to which plain operations are fa
 LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
 
 
+def fills_tiles(v: Tensor, cpp=None) -> bool:
+    """Whether there are enough values for tiles; C++ takes any number."""
+    return cpp is not None or v.numel() > LINEAR_LEAST
+
+
 def tiled_takes(seen: Tensor | None, *given: Tensor, cpp=None) -> bool:
     """Whether `tiled_linear` takes these operands: of one dtype and batch, on a CPU, and nothing watches them.
 

@@ -19,7 +19,7 @@ from tensornet_attn.plan.implementations import TORCH
 from tensornet_attn.plan.linear import LINEAR
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.target import TRAINING
-from tensornet_attn.runtime import linear
+from tensornet_attn.runtime import linear, maps
 
 SMALL = {"linear": {"f": 64, "h": 2}, "mlk": {"f": 64, "h": 2}, "thsa_elu": {"f": 16, "r": 16, "s": 16, "h": 4}}
 SMALL |= {"kernel_fish": {"f": 64, "h": 4, "g": 2}, "kernel_gfish": {"f": 64, "h": 4, "g": 2}}
@@ -53,7 +53,7 @@ def test_formulas(name: str, causal: bool) -> None:
 def test_multiply_adds_are_those_that_torch_counts(name: str, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without tiles, which sum rows without a product."""
     monkeypatch.setattr(linear, "tiled_takes", lambda *given, **options: False)
-    monkeypatch.setattr(linear, "SMALL_CALL", 0)
+    monkeypatch.setattr(maps, "SMALL_CALL", 0)
     scene = scene_of(name, causal, 256)
     module = ta.compile(ta.load(name, SMALL[name]), causal=causal)
     with FlopCounterMode(display=False) as counter:
