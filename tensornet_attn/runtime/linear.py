@@ -78,7 +78,7 @@ def in_tiles(
     kernels: list[tuple], v: Tensor, mask: Tensor | None, key_mask: Tensor | None, batch: int, heads: int, cpp
 ) -> Tensor | None:
     """`linear_attentions` by `tiled_linear`; None if that does not take the operands."""
-    if mask is not None or torch.compiler.is_compiling() or not fills_tiles(v, cpp):
+    if mask is not None or torch.compiler.is_compiling() or (cpp is None and not fills_tiles(v)):
         return None
     seen = None if key_mask is None else key_keep(key_mask, heads, query=False)[..., None]
     sides = [side for kernel in kernels for side in kernel[:2]]

@@ -26,7 +26,7 @@ def projected(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class Projected(torch.autograd.Function):
-    """x times a weight, and the gradient of x, by oneDNN; the gradient of the weight is as fast by MKL."""
+    """x times a weight, and the gradient of x, by oneDNN; the gradient of the weight by MKL."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -53,7 +53,7 @@ def onednn_product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def onednn_takes(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN computes a product faster: a large one of float32, without autocast, and nothing watches it."""
+    """Whether oneDNN may compute a large product: of float32 on a CPU, without autocast, and nothing watches it."""
     wide = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
     if (
         not wide

@@ -19,9 +19,9 @@ LINEAR_LEAST = 1 << 17  # elements of values up to which plain operations are fa
 LINEAR_ROWS = 64  # rows of a tile, if there are as many: products of few rows are slow
 
 
-def fills_tiles(v: Tensor, cpp=None) -> bool:
-    """Whether there are enough values for tiles; C++ takes any number."""
-    return cpp is not None or v.numel() > LINEAR_LEAST
+def fills_tiles(x: Tensor) -> bool:
+    """Whether there are enough elements for tiles; C++ takes any number."""
+    return x.numel() > LINEAR_LEAST
 
 
 def tiled_takes(seen: Tensor | None, *given: Tensor, cpp=None) -> bool:
@@ -31,7 +31,7 @@ def tiled_takes(seen: Tensor | None, *given: Tensor, cpp=None) -> bool:
     """
     if torch.compiler.is_compiling():
         return False
-    if given[-1].numel() <= LINEAR_LEAST and (cpp is None or not cpp.takes(given[-1])):
+    if not fills_tiles(given[-1]) and (cpp is None or not cpp.takes(given[-1])):
         return False
     first = given[0]
     wide = first.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
