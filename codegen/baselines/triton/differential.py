@@ -29,7 +29,7 @@ from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
+    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of, softened, store_1d,
     store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -134,10 +134,9 @@ def O_of_1_tiles_forward(
             K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
         )  # m d
         A1_scores = dot_of(Q1_tile, tl.trans(K1_tile), DOT, SUMS)  # n m
-        A1_scores_2 = with_bias(
-            A1_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A1, alpha, m_i_0, l_i_0 = online(A1_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         read = dot_of(A1, V_tile, DOT, SUMS)  # n e
@@ -179,10 +178,9 @@ def O_of_1_tiles_rows(
             K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
         )  # m d
         A1_scores = dot_of(Q1_tile, tl.trans(K1_tile), DOT, SUMS)  # n m
-        A1_scores_2 = with_bias(
-            A1_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         d_A1 = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -228,10 +226,9 @@ def O_of_1_tiles_keys(
             Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size
         )  # n d
         A1_scores = dot_of(K1_tile, tl.trans(Q1_tile), DOT, SUMS)  # n m
-        A1_scores_2 = with_bias(
-            A1_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[None, :])  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
@@ -297,10 +294,9 @@ def O_of_2_tiles_forward(
             K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
         )  # m d
         A2_scores = dot_of(Q2_tile, tl.trans(K2_tile), DOT, SUMS)  # n m
-        A2_scores_2 = with_bias(
-            A2_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A2_scores_2 = with_bias(A2_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A2, alpha, m_i_0, l_i_0 = online(A2_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         read = dot_of(A2, V_tile, DOT, SUMS)  # n e
@@ -342,10 +338,9 @@ def O_of_2_tiles_rows(
             K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
         )  # m d
         A2_scores = dot_of(Q2_tile, tl.trans(K2_tile), DOT, SUMS)  # n m
-        A2_scores_2 = with_bias(
-            A2_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A2_scores_2 = with_bias(A2_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         d_A2 = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -391,10 +386,9 @@ def O_of_2_tiles_keys(
             Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size
         )  # n d
         A2_scores = dot_of(K2_tile, tl.trans(Q2_tile), DOT, SUMS)  # n m
-        A2_scores_2 = with_bias(
-            A2_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A2_scores_2 = with_bias(A2_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[None, :])  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e

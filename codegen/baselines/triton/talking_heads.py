@@ -21,7 +21,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, online, parts_of, result_of_part, share_of,
+    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, mask_2d, online, parts_of, result_of_part, share_of,
     softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -108,14 +108,11 @@ def y_1_tiles_statistics(
             for g in tl.static_range(8):
                 Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
                 A_scores += Pl_value * A_scores_1[g]  # n m
-            A_scores_2 = with_bias(
-                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
-                mask_step[3], m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
-                MASK,
-            )  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
@@ -164,14 +161,11 @@ def y_1_tiles_forward(
             for g in tl.static_range(8):
                 Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
                 A_scores += Pl_value * A_scores_1[g]  # n m
-            A_scores_2 = with_bias(
-                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
-                mask_step[3], m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
-                MASK,
-            )  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A += (softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None]),)  # n m
         acc_next = ()
         for e in tl.static_range(8):
@@ -246,14 +240,11 @@ def y_1_tiles_sums(
             for g in tl.static_range(8):
                 Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
                 A_scores += Pl_value * A_scores_1[g]  # n m
-            A_scores_2 = with_bias(
-                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
-                mask_step[3], m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
-                MASK,
-            )  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             d_A = tl.zeros((n_block, m_block), SUMS)
             for e in tl.static_range(8):
@@ -335,14 +326,11 @@ def y_1_tiles_rows(
             for g in tl.static_range(8):
                 Pl_value += (tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS),)  # a number
                 A_scores += Pl_value[g] * A_scores_1[g]  # n m
-            A_scores_2 = with_bias(
-                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m,
-                mask_step[3], m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end,
-                MASK,
-            )  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             d_A = tl.zeros((n_block, m_block), SUMS)
             for e in tl.static_range(8):
@@ -434,14 +422,11 @@ def y_1_tiles_keys(
             for g in tl.static_range(8):
                 Pl_value += (tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS),)  # a number
                 A_scores += Pl_value[g] * A_scores_1[g]  # n m
-            A_scores_2 = with_bias(
-                A_scores, number_0, mask + batch * mask_step[0] + h * mask_step[1], m, mask_step[3], m_end, n,
-                mask_step[2], n_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask + batch * mask_step[0] + h * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask + batch * mask_step[0] + h * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end,
-                MASK,
-            )  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
             d_A = tl.zeros((m_block, n_block), SUMS)

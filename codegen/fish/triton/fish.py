@@ -20,8 +20,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, key_of, load_1d, load_2d, log_sum, noise_2d, online, parts_of, result_of_part,
-    share_of, softened, store_1d, store_2d, with_bias,
+    allowed, dot_of, in_parts, in_sight, key_of, load_1d, load_2d, log_sum, mask_2d, noise_2d, online, parts_of,
+    result_of_part, share_of, softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import given_noise, tiled
@@ -131,13 +131,11 @@ def y_1_tiles_forward(
                 m[None, :], batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT,
                 SUMS,
             )  # n m
-            A_scores = with_bias(
-                A_scores_2 + A_of_p3_value[h] * eps_2, number_0, mask_base + (h_at * 4 + h) * mask_step[1], n,
-                mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            A_scores = with_bias(A_scores_2 + A_of_p3_value[h] * eps_2, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
@@ -224,13 +222,11 @@ def y_1_tiles_rows(
                 m[None, :], batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT,
                 SUMS,
             )  # n m
-            A_scores = with_bias(
-                A_scores_2[h] + A_of_p3_value[h] * eps_2, number_0, mask_base + (h_at * 4 + h) * mask_step[1], n,
-                mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            A_scores = with_bias(A_scores_2[h] + A_of_p3_value[h] * eps_2, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             V_tile = load_2d(
                 V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -333,13 +329,11 @@ def y_1_tiles_keys(
                 m[:, None], batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT,
                 SUMS,
             )  # n m
-            A_scores = with_bias(
-                A_scores_2[h] + A_of_p3_value[h] * eps_2, number_0, mask_base + (h_at * 4 + h) * mask_step[1], m,
-                mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 4 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 4 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
-            )  # n m
+            A_scores = with_bias(A_scores_2[h] + A_of_p3_value[h] * eps_2, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_rows = load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end)  # n
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
             d_2 = load_2d(

@@ -21,8 +21,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, key_of, load_1d, load_2d, log_sum, noise_2d, online, parts_of, result_of_part,
-    share_of, softened, store_1d, store_2d, with_bias,
+    allowed, dot_of, in_parts, in_sight, key_of, load_1d, load_2d, log_sum, mask_2d, noise_2d, online, parts_of,
+    result_of_part, share_of, softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import given_noise, tiled
@@ -148,13 +148,11 @@ def y_1_tiles_forward(
         acc_next = ()
         for h in tl.static_range(8):
             b2_value = tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS)  # a number
-            A_scores = with_bias(
-                A_scores_1[h] + b2_value, number_0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end,
-                m, mask_step[3], m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            A_scores = with_bias(A_scores_1[h] + b2_value, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
@@ -247,13 +245,11 @@ def y_1_tiles_numbers(
         d_A_scores = ()
         for h in tl.static_range(8):
             b2_value = tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS)  # a number
-            A_scores = with_bias(
-                A_scores_1[h] + b2_value, number_0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end,
-                m, mask_step[3], m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            A_scores = with_bias(A_scores_1[h] + b2_value, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             V_tile = load_2d(
                 V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -362,13 +358,11 @@ def y_1_tiles_rows(
         d_A_scores = ()
         d_b2_2_next = ()
         for h in tl.static_range(8):
-            A_scores = with_bias(
-                A_scores_1[h] + b2_value[h], number_0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2],
-                n_end, m, mask_step[3], m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            A_scores = with_bias(A_scores_1[h] + b2_value[h], number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             V_tile = load_2d(
                 V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -508,13 +502,11 @@ def y_1_tiles_keys(
         d_V_2_next = ()
         d_A_scores = ()
         for h in tl.static_range(8):
-            A_scores = with_bias(
-                A_scores_1[h] + b2_value[h], number_0, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3],
-                m_end, n, mask_step[2], n_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
-            )  # n m
+            A_scores = with_bias(A_scores_1[h] + b2_value[h], number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
             d_2 = load_2d(

@@ -21,7 +21,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, online, parts_of, result_of_part, share_of,
+    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, mask_2d, online, parts_of, result_of_part, share_of,
     softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -134,13 +134,11 @@ def y_1_tiles_forward(
                 A_scores_1 += W2_value * L[k]  # n m
             b2_value = tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS)  # a number
             A_scores = A_scores_1 + b2_value  # n m
-            A_scores_2 = with_bias(
-                A_scores, 1.0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
-                m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            A_scores_2 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, 1.0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
@@ -221,13 +219,11 @@ def y_1_tiles_numbers(
                 A_scores_1 += W2_value * L[k]  # n m
             b2_value = tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS)  # a number
             A_scores = A_scores_1 + b2_value  # n m
-            A_scores_2 = with_bias(
-                A_scores, 1.0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
-                m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            A_scores_2 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             V_tile = load_2d(
                 V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -315,13 +311,11 @@ def y_1_tiles_rows(
         d_b2_2_next = ()
         for h in tl.static_range(8):
             A_scores = A_scores_1[h] + b2_value[h]  # n m
-            A_scores_2 = with_bias(
-                A_scores, 1.0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3],
-                m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            A_scores_2 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             V_tile = load_2d(
                 V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
@@ -443,13 +437,11 @@ def y_1_tiles_keys(
         d_A_scores = ()
         for h in tl.static_range(8):
             A_scores = A_scores_1[h] + b2_value[h]  # n m
-            A_scores_2 = with_bias(
-                A_scores, 1.0, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2],
-                n_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
-            )  # n m
+            A_scores_2 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             A = softened(A_scores_2, 1.0, MASK, seen_2, edge, A_rows[None, :])  # n m
             d_2 = load_2d(

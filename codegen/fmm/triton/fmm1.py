@@ -28,8 +28,8 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
-    store_2d, with_bias,
+    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -127,13 +127,9 @@ def A_V_1_tiles_forward(
         edge |= (first + m_end - n_end - start + n_block > 3) | (first + m_end - n_end - start - m_block < -3)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         near_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        near_scores_2 = with_bias(
-            near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(
-            visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
-            MASK,
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        near_scores_2 = with_bias(near_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible & (distance <= 2) & (distance >= -2), mask_tile, MASK)  # n m
         near, alpha, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(near, V_tile, DOT, SUMS)  # n d
@@ -175,13 +171,9 @@ def A_V_1_tiles_rows(
         edge |= (first + m_end - n_end - start + n_block > 3) | (first + m_end - n_end - start - m_block < -3)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         near_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        near_scores_2 = with_bias(
-            near_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(
-            visible & (distance <= 2) & (distance >= -2), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end,
-            MASK,
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        near_scores_2 = with_bias(near_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible & (distance <= 2) & (distance >= -2), mask_tile, MASK)  # n m
         near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_near = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -227,13 +219,9 @@ def A_V_1_tiles_keys(
         edge |= (start + m_end - n_end - first + n_block > 3) | (start + m_end - n_end - first - m_block < -3)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         near_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
-        near_scores_2 = with_bias(
-            near_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(
-            visible & (distance <= 2) & (distance >= -2), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end,
-            MASK,
-        )  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        near_scores_2 = with_bias(near_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible & (distance <= 2) & (distance >= -2), mask_tile, MASK)  # n m
         near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[None, :])  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d

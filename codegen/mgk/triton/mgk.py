@@ -23,8 +23,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, higher, in_parts, in_sight, load_1d, load_2d, log_sum, parts_of, power, result_of_part, scaled,
-    share_of, softened, store_1d, store_2d, with_bias,
+    allowed, dot_of, higher, in_parts, in_sight, load_1d, load_2d, log_sum, mask_2d, parts_of, power, result_of_part,
+    scaled, share_of, softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -104,7 +104,8 @@ def y_1_tiles_forward(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_visible = ()
         A_most = tl.full((n_block, m_block), float("-inf"), SUMS)
         for r in tl.static_range(2):
@@ -112,7 +113,7 @@ def y_1_tiles_forward(
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS)  # m
             L = logpi_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            A_scores = with_bias(L, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
+            A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
             A_scores_visible += (scaled(A_scores, 1.0, MASK, seen_2, edge),)  # n m
             A_most = tl.maximum(A_most, A_scores_visible[r])  # n m
         alpha, highest = higher(tl.max(A_most, 1), 1.0, m_i_0)  # n
@@ -163,7 +164,8 @@ def y_1_tiles_rows(
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         add = d_A - A_sums[:, None]  # n m
@@ -175,7 +177,7 @@ def y_1_tiles_rows(
             L_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             k2_tile = load_1d(k2_base + r * k2_step[2], m, k2_step[3], m_end).to(SUMS)  # m
             L = logpi_value[r] + number_0 * L_1 - k2_tile[None, :]  # n m
-            A_scores = with_bias(L, 1.0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS)  # n m
+            A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
             A = softened(A_scores, 1.0, MASK, seen_2, edge, A_rows[:, None])  # n m
             d_A_scores = A * add  # n m
             d_Q_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
@@ -233,7 +235,8 @@ def y_1_tiles_keys(
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
@@ -244,7 +247,7 @@ def y_1_tiles_keys(
         for r in tl.static_range(2):
             L_1 = dot_of(K_tile[r], tl.trans(Q_tile), DOT, SUMS)  # n m
             L = logpi_value[r] + number_0 * L_1 - k2_tile[r][:, None]  # n m
-            A_scores = with_bias(L, 1.0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS)  # n m
+            A_scores = with_bias(L, 1.0, mask_tile, MASK, SUMS)  # n m
             A = softened(A_scores, 1.0, MASK, seen_2, edge, A_rows[None, :])  # n m
             A_2 += A  # n m
             d_A_scores = A * (d_A - A_sums[None, :])  # n m

@@ -25,8 +25,8 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, inverse_of, load_1d, load_2d, result_of_part, share_of, store_1d, store_2d, sums_of_part,
-    where_visible,
+    allowed, dot_of, in_sight, inverse_of, load_1d, load_2d, mask_2d, result_of_part, share_of, store_1d, store_2d,
+    sums_of_part, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -118,9 +118,8 @@ def slots_tiles_forward(
         edge |= (first + m_end - n_end - start - m_block < -1)
         s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
         P_scores = s_tile[None, :] * one_tile[:, None]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
         l_i_0 += tl.sum(P, 1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -163,9 +162,8 @@ def slots_tiles_rows(
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         d_P = dot_of(d_2, tl.trans(K_tile), DOT, SUMS)  # n m
         mul = (d_P - P_sums[:, None]) * P_rows[:, None]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         d_P_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
         s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
         d_one_3 = d_P_scores * s_tile[None, :]  # n m
@@ -209,9 +207,8 @@ def slots_tiles_keys(
         P_scores = s_tile[:, None] * one_tile[None, :]  # n m
         P_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         P = P_scores * P_rows[None, :]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         P_2 = where_visible(P, seen_2, edge, 0.0)  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
         d_K_3 = dot_of(P_2, d_2, DOT, SUMS)  # m d
@@ -276,9 +273,8 @@ def values_tiles_forward(
         edge |= (first + m_end - n_end - start - m_block < -1)
         s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
         P_scores = s_tile[None, :] * one_tile[:, None]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
         l_i_0 += tl.sum(P, 1)
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
@@ -321,9 +317,8 @@ def values_tiles_rows(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_P = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         mul = (d_P - P_sums[:, None]) * P_rows[:, None]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         d_P_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
         s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
         d_one_3 = d_P_scores * s_tile[None, :]  # n m
@@ -367,9 +362,8 @@ def values_tiles_keys(
         P_scores = s_tile[:, None] * one_tile[None, :]  # n m
         P_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         P = P_scores * P_rows[None, :]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         P_2 = where_visible(P, seen_2, edge, 0.0)  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
         d_V_3 = dot_of(P_2, d_2, DOT, SUMS)  # m d

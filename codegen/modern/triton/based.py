@@ -21,8 +21,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, inverse_of, load_1d, load_2d, result_of_part, share_of, store_1d, store_2d, sums_of_part,
-    where_visible,
+    allowed, dot_of, in_sight, inverse_of, load_1d, load_2d, mask_2d, result_of_part, share_of, store_1d, store_2d,
+    sums_of_part, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -100,9 +100,8 @@ def y_1_tiles_forward(
         A_scores_1_2 = number_0 * A_scores_1  # n m
         A_scores_1_3 = number_0 * A_scores_1_2  # n m
         A_scores = 1 + number_0 * s + 0.5 * A_scores_1_3  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
         l_i_0 += tl.sum(A, 1)
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
@@ -145,9 +144,8 @@ def y_1_tiles_rows(
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         mul = (d_A - A_sums[:, None]) * A_rows[:, None]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         d_A_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         s = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
@@ -199,9 +197,8 @@ def y_1_tiles_keys(
         A_scores_1_3 = number_0 * A_scores_1_2  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = (1 + number_0 * s + 0.5 * A_scores_1_3) * A_rows[None, :]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A_2 = where_visible(A, seen_2, edge, 0.0)  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
         d_V_3 = dot_of(A_2, d_2, DOT, SUMS)  # m e

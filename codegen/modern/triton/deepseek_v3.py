@@ -28,7 +28,7 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
+    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of, softened, store_1d,
     store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -140,12 +140,9 @@ def y_1_tiles_forward(
         A_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         Kr_tile = load_2d(Kr + batch * Kr_step[0], m, Kr_step[1], m_end, r, Kr_step[2], r_size)  # m r
         A_scores_2 = dot_of(Qr_tile, tl.trans(Kr_tile), DOT, SUMS)  # n m
-        A_scores = with_bias(
-            A_scores_1 + A_scores_2, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores = with_bias(A_scores_1 + A_scores_2, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         read = dot_of(A, V_tile, DOT, SUMS)  # n e
@@ -192,12 +189,9 @@ def y_1_tiles_rows(
         A_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         Kr_tile = load_2d(Kr + batch * Kr_step[0], m, Kr_step[1], m_end, r, Kr_step[2], r_size)  # m r
         A_scores_2 = dot_of(Qr_tile, tl.trans(Kr_tile), DOT, SUMS)  # n m
-        A_scores = with_bias(
-            A_scores_1 + A_scores_2, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores = with_bias(A_scores_1 + A_scores_2, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -258,12 +252,9 @@ def y_1_tiles_keys(
             Qr + batch * Qr_step[0] + h_at * Qr_step[1], n, Qr_step[2], n_end, r, Qr_step[3], r_size
         )  # n r
         A_scores_2 = dot_of(Kr_tile, tl.trans(Qr_tile), DOT, SUMS)  # n m
-        A_scores = with_bias(
-            A_scores_1 + A_scores_2, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A_scores = with_bias(A_scores_1 + A_scores_2, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e

@@ -26,7 +26,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, load_2d, result_of_part, share_of, store_2d, where_visible,
+    allowed, dot_of, in_sight, load_2d, mask_2d, result_of_part, share_of, store_2d, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -104,7 +104,8 @@ def O_tiles_forward(
         R_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
         R = tl.maximum(R_scores_2, 0.0)  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[1], n_end, m, mask_step[2], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[1], n_end, m, mask_step[2], m_end, MASK)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
@@ -140,7 +141,8 @@ def O_tiles_rows(
         R_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
         R = tl.maximum(R_scores_2, 0.0)  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[1], n_end, m, mask_step[2], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[1], n_end, m, mask_step[2], m_end, MASK)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
         V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, e, V_step[2], e_size)  # m e
         d_A = dot_of(d, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -182,7 +184,8 @@ def O_tiles_keys(
         R_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
         R = tl.maximum(R_scores_2, 0.0)  # n m
-        seen_2 = allowed(visible, mask_base, m, mask_step[2], m_end, n, mask_step[1], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[2], m_end, n, mask_step[1], n_end, MASK)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m

@@ -33,7 +33,8 @@ from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, result_of_part, share_of, store_1d, store_2d, where_visible,
+    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, mask_2d, result_of_part, share_of, store_1d, store_2d,
+    where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -138,9 +139,8 @@ def slots_tiles_forward(
         edge |= (first + m_end - n_end - start - m_block < -1)
         c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
         D_scores = c_tile[None, :] - c_2_tile[:, None]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
         D = exp_of(D_hidden)  # n m
         new_tile = load_1d(new_base, m, new_step[3], m_end).to(SUMS)  # m
@@ -185,9 +185,8 @@ def slots_tiles_rows(
         edge |= (first + m_end - n_end - start - m_block < -1)
         c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
         D_scores = c_tile[None, :] - c_2_tile[:, None]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
         D = exp_of(D_hidden)  # n m
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
@@ -240,9 +239,8 @@ def slots_tiles_keys(
         edge |= (start + m_end - n_end - first - m_block < -1)
         c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
         D_scores = c_tile[:, None] - c_2_tile[None, :]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
         D = exp_of(D_hidden)  # n m
         P_scores = D * new_tile[:, None]  # n m
@@ -318,9 +316,8 @@ def values_tiles_forward(
         edge |= (first + m_end - n_end - start - m_block < -1)
         c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
         D_scores = c_tile[None, :] - c_2_tile[:, None]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
         D = exp_of(D_hidden)  # n m
         new_tile = load_1d(new_base, m, new_step[3], m_end).to(SUMS)  # m
@@ -365,9 +362,8 @@ def values_tiles_rows(
         edge |= (first + m_end - n_end - start - m_block < -1)
         c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
         D_scores = c_tile[None, :] - c_2_tile[:, None]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
         D = exp_of(D_hidden)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
@@ -420,9 +416,8 @@ def values_tiles_keys(
         edge |= (start + m_end - n_end - first - m_block < -1)
         c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
         D_scores = c_tile[:, None] - c_2_tile[None, :]  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
         D = exp_of(D_hidden)  # n m
         P_scores = D * new_tile[:, None]  # n m

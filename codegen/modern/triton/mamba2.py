@@ -35,7 +35,8 @@ from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, result_of_part, share_of, store_1d, store_2d, where_visible,
+    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, mask_2d, result_of_part, share_of, store_1d, store_2d,
+    where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -164,10 +165,10 @@ def Y_1_tiles_forward(
             M_scores_2 = M_scores_1 * t_tile[None, :]  # n m
             c_2_tile = load_1d(c_2_base + (h_at * 2 + h) * c_2_step[1], m, c_2_step[2], m_end).to(SUMS)  # m
             fade_scores = c_tile[h][:, None] - c_2_tile[None, :]  # n m
-            seen_2 = allowed(
-                visible & (distance >= 0), mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m,
-                mask_step[3], m_end, MASK,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
+            seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
             fade_hidden = where_visible(fade_scores, seen_2, edge, float("-inf"))  # n m
             fade = exp_of(fade_hidden)  # n m
             M_scores = M_scores_2 * fade  # n m
@@ -229,10 +230,10 @@ def Y_1_tiles_rows(
         for h in tl.static_range(2):
             c_2_tile = load_1d(c_2_base + (h_at * 2 + h) * c_2_step[1], m, c_2_step[2], m_end).to(SUMS)  # m
             fade_scores = c_tile[h][:, None] - c_2_tile[None, :]  # n m
-            seen_2 = allowed(
-                visible & (distance >= 0), mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m,
-                mask_step[3], m_end, MASK,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
             )  # n m
+            seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
             fade_hidden = where_visible(fade_scores, seen_2, edge, float("-inf"))  # n m
             fade = exp_of(fade_hidden)  # n m
             V_tile = load_2d(
@@ -312,10 +313,10 @@ def Y_1_tiles_keys(
             M_scores_2 = M_scores_1 * t_tile[h][:, None]  # n m
             c_tile = load_1d(c + batch * c_step[0] + (h_at * 2 + h) * c_step[1], n, c_step[2], n_end).to(SUMS)  # n
             fade_scores = c_tile[None, :] - c_2_tile[h][:, None]  # n m
-            seen_2 = allowed(
-                visible & (distance >= 0), mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[3], m_end, n,
-                mask_step[2], n_end, MASK,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
             )  # n m
+            seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
             fade_hidden = where_visible(fade_scores, seen_2, edge, float("-inf"))  # n m
             fade = exp_of(fade_hidden)  # n m
             M_scores = M_scores_2 * fade  # n m

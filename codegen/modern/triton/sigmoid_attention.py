@@ -22,7 +22,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, exp_of, in_sight, load_2d, result_of_part, share_of, store_2d, where_visible,
+    allowed, dot_of, exp_of, in_sight, load_2d, mask_2d, result_of_part, share_of, store_2d, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -93,7 +93,8 @@ def y_1_tiles_forward(
         A_scores_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         A_scores_scores = number_0 * A_scores_scores_1 + number_1  # n m
         A_scores = 1 / (1 + exp_of(-A_scores_scores))  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(A, V_tile, DOT, SUMS)  # n d
@@ -129,7 +130,8 @@ def y_1_tiles_rows(
         A_scores = 1 / (1 + exp_of(-A_scores_scores))  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         d_A_scores = where_visible(d_A, seen_2, edge, 0.0)  # n m
         d_A_scores_scores = d_A_scores * A_scores * (1 - A_scores)  # n m
         d_Q_3 = dot_of(d_A_scores_scores, K_tile, DOT, SUMS)  # n d
@@ -169,7 +171,8 @@ def y_1_tiles_keys(
         A_scores_scores_1 = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         A_scores_scores = number_0 * A_scores_scores_1 + number_1  # n m
         A_scores = 1 / (1 + exp_of(-A_scores_scores))  # n m
-        seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
         d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d

@@ -27,7 +27,7 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of, softened, store_1d,
+    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of, softened, store_1d,
     store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -119,12 +119,9 @@ def y_1_tiles_forward(
         edge |= (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        A_scores_2 = with_bias(
-            A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(A, V_tile, DOT, SUMS)  # n d
@@ -164,12 +161,9 @@ def y_1_tiles_rows(
         edge |= (first + m_end - n_end - start - m_block < -1)
         K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        A_scores_2 = with_bias(
-            A_scores, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -213,12 +207,9 @@ def y_1_tiles_keys(
         edge |= (start + m_end - n_end - first - m_block < -1)
         Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
         A_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
-        A_scores_2 = with_bias(
-            A_scores, number_0, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(
-            visible & (distance >= 0), mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
-        )  # n m
+        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d

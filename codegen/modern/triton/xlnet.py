@@ -24,7 +24,7 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, at_keys, at_places, dot_of, in_sight, load_1d, load_2d, log_sum, online, result_of_part, share_of,
+    allowed, at_keys, at_places, dot_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of,
     softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -125,10 +125,9 @@ def y_1_tiles_forward(
         place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
         place = at_keys(place_scores, n_block, m_block)  # n m
-        A_scores = with_bias(
-            content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores = with_bias(content + place, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         read = dot_of(A, V_tile, DOT, SUMS)  # n d
@@ -178,10 +177,9 @@ def y_1_tiles_places(
         place_scores_1 = dot_of(Q_tile, tl.trans(Kr_tile), DOT, SUMS)  # n p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
         place = at_keys(place_scores, n_block, m_block)  # n m
-        A_scores = with_bias(
-            content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores = with_bias(content + place, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
@@ -246,10 +244,9 @@ def y_1_tiles_rows(
         place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
         place = at_keys(place_scores, n_block, m_block)  # n m
-        A_scores = with_bias(
-            content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores = with_bias(content + place, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
         V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
@@ -309,10 +306,9 @@ def y_1_tiles_keys(
         place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
         place = at_keys(place_scores, n_block, m_block)  # n m
-        A_scores = with_bias(
-            content + place, number_0, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK, SUMS
-        )  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        A_scores = with_bias(content + place, number_0, mask_tile, MASK, SUMS)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
         d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d

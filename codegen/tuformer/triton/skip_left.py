@@ -20,7 +20,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, online, parts_of, result_of_part, share_of,
+    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, mask_2d, online, parts_of, result_of_part, share_of,
     softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -112,13 +112,11 @@ def y_1_tiles_forward(
         acc_next = ()
         for d in tl.static_range(2):
             A_scores = C2_value[d] * A_scores_2  # n m
-            A_scores_3 = with_bias(
-                A_scores, number_0, mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m, mask_step[4],
-                m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
-            )  # n m
+            A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores_3, number_0, MASK, seen_2, edge, m_i_0[d], l_i_0[d])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
@@ -183,14 +181,11 @@ def y_1_tiles_rows(
             d_C2_2_next = ()
             for d in tl.static_range(2):
                 A_scores = C2_value[d] * A_scores_2  # n m
-                A_scores_3 = with_bias(
-                    A_scores, number_0, mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m,
-                    mask_step[4], m_end, MASK, SUMS,
+                mask_tile = mask_2d(
+                    mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
                 )  # n m
-                seen_2 = allowed(
-                    visible, mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end,
-                    MASK,
-                )  # n m
+                A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_rows[d][:, None])  # n m
                 V_tile = load_1d(V_base + (d_at * 2 + d) * V_step[2], m, V_step[3], m_end).to(SUMS)  # m
                 d_A_scores = A * (d_2[d][:, None] * V_tile[None, :] - A_sums[d][:, None])  # n m
@@ -253,14 +248,11 @@ def y_1_tiles_keys(
             d_A_scores_2 = tl.zeros((m_block, n_block), SUMS)
             for d in tl.static_range(2):
                 A_scores = C2_value[d] * A_scores_2  # n m
-                A_scores_3 = with_bias(
-                    A_scores, number_0, mask_base + (d_at * 2 + d) * mask_step[2], m, mask_step[4], m_end, n,
-                    mask_step[3], n_end, MASK, SUMS,
+                mask_tile = mask_2d(
+                    mask_base + (d_at * 2 + d) * mask_step[2], m, mask_step[4], m_end, n, mask_step[3], n_end, MASK
                 )  # n m
-                seen_2 = allowed(
-                    visible, mask_base + (d_at * 2 + d) * mask_step[2], m, mask_step[4], m_end, n, mask_step[3], n_end,
-                    MASK,
-                )  # n m
+                A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A_rows = load_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end)  # n
                 A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
                 d_2 = load_1d(

@@ -20,7 +20,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, online, parts_of, result_of_part, share_of,
+    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, mask_2d, online, parts_of, result_of_part, share_of,
     softened, store_1d, store_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
@@ -128,13 +128,11 @@ def y_1_tiles_forward(
                     A_of_p1_base + g * A_of_p1_step[2] + (h_at * 8 + h) * A_of_p1_step[3]
                 ).to(SUMS)  # a number
                 A_scores += A_of_p1_value * A_scores_3[g]  # n m
-            A_scores_2 = with_bias(
-                A_scores, number_0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4],
-                m_end, MASK, SUMS,
+            mask_tile = mask_2d(
+                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
             )  # n m
-            seen_2 = allowed(
-                visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
-            )  # n m
+            A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
@@ -211,14 +209,11 @@ def y_1_tiles_rows(
                         tl.load(A_of_p1_base + g * A_of_p1_step[2] + (h_at * 8 + h) * A_of_p1_step[3]).to(SUMS),
                     )  # a number
                     A_scores += A_of_p1_value[g] * A_scores_3[g]  # n m
-                A_scores_2 = with_bias(
-                    A_scores, number_0, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[3], n_end, m,
-                    mask_step[4], m_end, MASK, SUMS,
+                mask_tile = mask_2d(
+                    mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
                 )  # n m
-                seen_2 = allowed(
-                    visible, mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[3], n_end, m, mask_step[4], m_end,
-                    MASK,
-                )  # n m
+                A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
                 V_tile = load_1d(V_base + (h_at * 8 + h) * V_step[1], m, V_step[3], m_end).to(SUMS)  # m
                 d_A_scores = A * (d[h][:, None] * V_tile[None, :] - A_sums[h][:, None])  # n m
@@ -309,14 +304,11 @@ def y_1_tiles_keys(
             d_V_2_next = ()
             d_A_scores = ()
             for h in tl.static_range(8):
-                A_scores_2 = with_bias(
-                    A_scores[h], number_0, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[4], m_end, n,
-                    mask_step[3], n_end, MASK, SUMS,
+                mask_tile = mask_2d(
+                    mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[4], m_end, n, mask_step[3], n_end, MASK
                 )  # n m
-                seen_2 = allowed(
-                    visible, mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[4], m_end, n, mask_step[3], n_end,
-                    MASK,
-                )  # n m
+                A_scores_2 = with_bias(A_scores[h], number_0, mask_tile, MASK, SUMS)  # n m
+                seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
                 A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
                 d = load_1d(gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[3], n_end).to(SUMS)  # n

@@ -20,8 +20,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, inverse_of, load_1d, load_2d, result_of_part, share_of, store_1d, store_2d, sums_of_part,
-    where_visible,
+    allowed, dot_of, in_sight, inverse_of, load_1d, load_2d, mask_2d, result_of_part, share_of, store_1d, store_2d,
+    sums_of_part, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -96,7 +96,8 @@ def y_1_tiles_forward(
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
         A_scores_scores = dot_of(A_scores_scores_1, tl.trans(K_tile), DOT, SUMS)  # n m
-        seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_hidden = where_visible(A_scores_scores, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
@@ -140,7 +141,8 @@ def y_1_tiles_rows(
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
             K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
             A_scores_scores = dot_of(A_scores_scores_1, tl.trans(K_tile), DOT, SUMS)  # n m
-            seen_2 = allowed(visible, mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+            mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_scores_hidden = where_visible(A_scores_scores, seen_2, edge, 1.0)  # n m
             V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
             mul = (d[:, None] * V_tile[None, :] - A_sums[:, None]) * A_rows[:, None]  # n m
@@ -192,7 +194,8 @@ def y_1_tiles_keys(
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
             Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
             A_scores_scores = dot_of(A_scores_scores_1, tl.trans(Q_tile), DOT, SUMS)  # n m
-            seen_2 = allowed(visible, mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+            mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+            seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_scores_hidden = where_visible(A_scores_scores, seen_2, edge, 1.0)  # n m
             A_scores = A_scores_hidden * A_scores_hidden  # n m
             A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n

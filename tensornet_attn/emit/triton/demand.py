@@ -19,7 +19,7 @@ HEAVY = ("dot", "entry", "shift", "unshift")
 MASKS = ("visible", "both", "either")
 RANGED = 3  # smallest size of a variable whose loop may stay rolled
 # Nodes that are nested in their readers, or computed by the statement of another node.
-ELSEWHERE = ("number", "bias", "sum_over_blocks", "alpha")
+ELSEWHERE = ("number", "sum_over_blocks", "alpha")
 Values = dict[str, int]  # of index variables
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tensornet_attn.emit.triton.nodes import Scope, arguments, flat
+from tensornet_attn.emit.triton.nodes import Scope, arguments, flat, given_to
 from tensornet_attn.tiles.loops import Carried, Key, Loop, Statement, shared
 from tensornet_attn.tiles.model import Node, Program, scale_of
 
@@ -117,10 +117,12 @@ class KernelText:
 
     def read(self, node: Node) -> Iterator[Node]:
         """The nodes that a line reads: arguments of a node, and those of nodes nested in it."""
+        if node.op == "visible":
+            yield given_to(self.program, node)
         for arg in (self.scope.instead.get(arg, arg) for arg in arguments(node)):
             if arg in self.scope.inline:
                 yield from self.read(arg)
-            elif arg.op not in ("number", "bias", "sum_over_blocks"):
+            elif arg.op not in ("number", "sum_over_blocks"):
                 yield arg
 
     # names and live values
@@ -170,7 +172,7 @@ class KernelText:
         for bias in (arg for arg in node.args if arg.op == "bias"):
             scale = scale_of(node)
             factor = "1.0" if scale is None else self.scope.ref(scale, ())
-            text = f"with_bias({text}, {factor}, {self.scope.mask_of(bias.data[0])}, MASK, SUMS)"
+            text = f"with_bias({text}, {factor}, {self.scope.ref(bias, node.axes)}, MASK, SUMS)"
         return text
 
     def alpha(self, node: Node) -> Node:
@@ -199,5 +201,5 @@ class KernelText:
         if node.axes == (query, key):
             products = node.op == "over" and node.args[0].op == "dot"  # products in flight at once
             often = self.program.nodes.sizes[node.data[0]] if products else 1
-            return 0 if node.op in ("visible", "both", "either") else 2 if node.op == "noise" else often
+            return 0 if node.op in ("bias", "visible", "both", "either") else 2 if node.op == "noise" else often
         return 3 if self.program.relative and node.axes == (query, *self.program.relative) else 0

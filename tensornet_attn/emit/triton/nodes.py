@@ -57,6 +57,8 @@ class Scope:
         name = re.sub(r"\.p(?=\d)", "_", (node.name or node.op).replace(".of", "_scores")).replace(".", "_")
         if node.op == "load":
             name = f"{self.operands[node.data[0]]}_{'tile' if node.axes else 'value'}"
+        if node.op == "bias":
+            name = "mask_tile"
         return self.own(name)
 
     def own(self, wish: str) -> str:
@@ -369,14 +371,22 @@ def _keep(scope: Scope, node: Node) -> str:
 
 
 def _visible(scope: Scope, node: Node) -> str:
-    number, index = node.data
-    look, (n, m) = scope.program.masks[number], scope.program.pair
+    look, (n, m) = scope.program.masks[node.data[0]], scope.program.pair
     text = "visible"
     text += "" if look.left is None else f" & (distance <= {look.left})"
     text += "" if look.right is None else f" & (distance >= {-look.right})"
     places = {"query": scope.along(n, f"({n} + ({m}_end - {n}_end))"), "key": scope.along(m), "distance": "distance"}
     text += "".join(f" & ({condition.format(**places)})" for condition in look.conditions)
-    return f"allowed({text}, {scope.mask_of(index)}, MASK)"
+    return f"allowed({text}, {scope.ref(given_to(scope.program, node), node.axes)}, MASK)"
+
+
+def _bias(scope: Scope, node: Node) -> str:
+    return f"mask_2d({scope.mask_of(node.data[0])}, MASK)"
+
+
+def given_to(program: Program, visible: Node) -> Node:
+    """The tile of the mask of the call that says, beside a mask of the diagram, what is visible."""
+    return program.nodes.node("bias", (), program.pair, "bias", visible.data[1:])
 
 
 def _both(scope: Scope, node: Node) -> str:
@@ -435,6 +445,7 @@ _TEXTS: dict[str, Callable[[Scope, Node], str]] = {
     "keep": _keep,
     "hide": _keep,
     "visible": _visible,
+    "bias": _bias,
     "both": _both,
     "either": _either,
     "softened": _softened,

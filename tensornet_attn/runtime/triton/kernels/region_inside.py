@@ -235,27 +235,30 @@ def log_add(a, b):
 
 
 @triton.jit
-def allowed(visible, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
-    """Visibility combined with the mask of the call. MASK 0: none; 1: boolean; 2: float, minus infinity hides."""
+def mask_2d(base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
+    """A tile of the mask of the call. MASK 0: none; 1: boolean; 2: float, minus infinity hides."""
+    if MASK == 0:
+        found = 0
+    else:
+        found = load_pair(base, i, i_step, i_end, j, j_step, j_end)
+    return found
+
+
+@triton.jit
+def allowed(visible, mask, MASK: tl.constexpr):
+    """Visibility combined with the mask of the call."""
     if MASK == 1:
-        visible = visible & (load_pair(base, i, i_step, i_end, j, j_step, j_end) != 0)
+        visible = visible & (mask != 0)
     if MASK == 2:
-        visible = visible & (load_pair(base, i, i_step, i_end, j, j_step, j_end) != float("-inf"))
+        visible = visible & (mask != float("-inf"))
     return visible
 
 
 @triton.jit
-def bias_2d(base, i, i_step, i_end, j, j_step, j_end):
-    """The bias of a float mask, 0 where it hides."""
-    found = load_pair(base, i, i_step, i_end, j, j_step, j_end)
-    return tl.where(found == float("-inf"), 0.0, found)
-
-
-@triton.jit
-def with_bias(x, SCALE: tl.constexpr, base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr, SUMS: tl.constexpr):
-    """Scores plus the float mask of the call, if any; they are scaled before the mask is added."""
+def with_bias(x, SCALE: tl.constexpr, mask, MASK: tl.constexpr, SUMS: tl.constexpr):
+    """Scores plus the float mask of the call, if any, where it hides nothing; they are scaled before it is added."""
     if MASK == 2:
-        x = SCALE * x + bias_2d(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
+        x = SCALE * x + tl.where(mask == float("-inf"), 0.0, mask).to(SUMS)
     return x
 
 
