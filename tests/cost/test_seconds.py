@@ -157,6 +157,12 @@ def test_blocks_of_queries_are_computed_again_in_the_backward() -> None:
     assert both[kernel]["blockwise"] == pytest.approx(4 * forward[kernel]["blockwise"], rel=0.05)
 
 
+def test_blocks_of_a_causal_kernel_have_the_keys_that_they_read_on_average() -> None:
+    """Of 1,024 keys 520: passes over results of a whole block, of 32 MB, are slow here, and none is as large."""
+    slow = replace(table(), passes=((520 << 15, BYTES), (1 << 25, BYTES / 1000)))
+    assert parts("cope", slow, n=1024) == parts("cope", table(), n=1024)
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_hidden_keys_are_replaced_before_and_after_the_softmax(backward: bool) -> None:
     """With a backward, in the gradient too."""
