@@ -9,6 +9,7 @@ from math import prod
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.alike import one_row
+from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.model import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
@@ -31,10 +32,15 @@ class Scene:
 
     @cached_property
     def learned(self) -> frozenset[str]:
-        """Names of tensors that get gradients: inputs, trainable weights, and all steps computed from them."""
-        found = {t.name for t in self.graph.tensors if t.role == "input" or (t.role == "weight" and not t.frozen)}
-        for step in self.graph.steps:
-            if any(use.name in found for use in step.op.uses):
+        """Names of tensors that get gradients: inputs, trainable weights, and all steps computed from them.
+
+        States pass none on to the steps that only they need.
+        """
+        graph = self.graph
+        passing = behind(graph, (graph.output, *graph.also, *(loss.step for loss in graph.losses)))
+        found = {t.name for t in graph.tensors if t.role == "input" or (t.role == "weight" and not t.frozen)}
+        for step in graph.steps:
+            if step.name in passing and any(use.name in found for use in step.op.uses):
                 found.add(step.name)
         return frozenset(found)
 

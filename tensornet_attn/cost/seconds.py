@@ -84,9 +84,9 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         block, parts = block_of(scene, step)
         pair, seen = {scene.graph.query, scene.graph.key}, _seen(scene, step, block)
         for part, often in parts:
-            often *= seen if pair <= {*part.legs} or any(pair <= {*use.legs} for use in part.op.uses) else 1
+            paired = pair <= {*part.legs} or any(pair <= {*use.legs} for use in part.op.uses)
             for again in (False, True) if learned else (False,):  # a backward computes a block again
-                for kind, own in parts_of(block, part, table, again).items():
+                for kind, own in parts_of(seen if paired else block, part, table, again).items():
                     found[_inside(step, kind)] += often * own
         if step.kernel is not None and step.kernel.kind == NATIVE:
             found.pop("call", None)
@@ -185,14 +185,15 @@ def _masked(scene: Scene, op: FusedAttention) -> str:
     return CAUSAL_ATTENTION if plain else MASKED_ATTENTION
 
 
-def _seen(scene: Scene, step: Step, block: Scene) -> float:
-    """The share of the keys of its band that the blocks of a causal kernel read: none after their last query."""
+def _seen(scene: Scene, step: Step, block: Scene) -> Scene:
+    """A block with the keys that the blocks of a kernel read on average: if it is causal, none after the last query."""
     query, key = str(scene.graph.query), str(scene.graph.key)
     n, m = scene.sizes[query], scene.sizes[key]
     if n != m or reach_in(body_graph(scene.graph, step))[1] != 0:
-        return 1.0
+        return block
     met = keys_met(scene, step) or m
-    return min(1.0, (m - met + (met + block.sizes[query]) / 2) / m)
+    share = min(1.0, (m - met + (met + block.sizes[query]) / 2) / m)
+    return replace(block, sizes={**block.sizes, key: max(1, round(share * block.sizes[key]))})
 
 
 def _is_product(step: Step) -> bool:

@@ -26,6 +26,7 @@ from tensornet_attn.graph.recurrence import erases
 from tensornet_attn.plan.blocks import groups_of, rows_of
 from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.target import Target
+from tensornet_attn.rewrite.duplicate import beside_output
 
 KEEPS, AGAIN = (3, 3), (4, 3)  # FLOPs and bytes of forward and backward, as multiples of the forward's
 DELTA = 4
@@ -49,9 +50,10 @@ def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> Price
 
 
 def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
-    """The time of a schedule in the device's units."""
+    """The time of a schedule in the device's units. A forward alone, in evaluation, computes no states or losses."""
     scene = scene_of(split_products(schedule), sizes, target)
-    return sum(time_of_step(scene, step, target) for step in scene.graph.steps)
+    skipped = set() if target.backward else beside_output(scene.graph)
+    return sum(time_of_step(scene, step, target) for step in scene.graph.steps if step.name not in skipped)
 
 
 def scratch(scene: Scene, step: Step) -> tuple[int, int]:

@@ -150,11 +150,27 @@ def test_a_plan_is_priced_in_seconds_and_has_the_time_of_a_module() -> None:
     assert price.seconds == pytest.approx(1e-3 + 8 * 256 * 256 * 1e-6 + 2 * 4 * 256 * 512 * 512 / FLOPS, rel=0.01)
 
 
+def test_a_state_takes_no_time_in_a_forward_and_no_backward() -> None:
+    seconds = {}
+    for name in ("mgk", "mgk_em"):  # mgk_em stores the mean over pairs
+        graph, target = build(ta.load(name, legs={"f": 64})), Target("prefill", device_of(table()), n=1024)
+        seconds[name] = price_of(make_plan(graph, "torch", target).schedule, target.sizes(graph), target).seconds
+    assert seconds["mgk_em"] == pytest.approx(seconds["mgk"], rel=0.01)
+    forward, both = (parts("mgk_em", table(), backward=backward, n=1024, f=64) for backward in (False, True))
+    assert both["prior.of"] == forward["prior.of"]
+
+
 def test_blocks_of_queries_are_computed_again_in_the_backward() -> None:
     forward = parts("talking_heads", table(), n=2048, f=64)
     both = parts("talking_heads", table(), backward=True, n=2048, f=64)
     (kernel,) = (name for name, own in forward.items() if "blockwise" in own)
     assert both[kernel]["blockwise"] == pytest.approx(4 * forward[kernel]["blockwise"], rel=0.05)
+
+
+def test_blocks_of_a_causal_kernel_have_the_keys_that_they_read_on_average() -> None:
+    """Of 1,024 keys 520: passes over results of a whole block, of 32 MB, are slow here, and none is as large."""
+    slow = replace(table(), passes=((520 << 15, BYTES), (1 << 25, BYTES / 1000)))
+    assert parts("cope", slow, n=1024) == parts("cope", table(), n=1024)
 
 
 @pytest.mark.parametrize("backward", [False, True])
