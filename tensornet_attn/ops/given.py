@@ -96,15 +96,14 @@ class KernelTiles(Tiles, Protocol):
     """The tiles of one box in a kernel over a block of queries and a block of keys. Raises Unfit if a tile is missing.
 
     `masked`: a tile of queries x keys and the pairs visible to the box. `seen`: the pairs visible to its readers.
-    `bias`: the float mask. `biased`: x plus the float mask and an empty variable; if x is a logsumexp, its terms and
-    the variable that it sums over. `divided`: x divided by sums along rows; `op` is "softmax" (`last`: this variable;
-    `sink`: a further score of each row) or "normalize" (`last`: its eps). `entry`: a table over distances, its leg,
-    looked up at the distances of queries and keys.
+    `biased`: x plus the float mask and an empty variable; if x is a logsumexp, its terms and the variable that it sums
+    over. `divided`: x divided by sums along rows; `op` is "softmax" (`last`: this variable; `sink`: a further score of
+    each row) or "normalize" (`last`: its eps). `entry`: a table over distances, its leg, looked up at the distances of
+    queries and keys.
     """
 
     def masked(self, use: Use) -> tuple[Tile, Tile]: ...
     def seen(self, x: Tile) -> Tile: ...
-    def bias(self, visible: Tile) -> Tile: ...
     def biased(self, x: Tile, visible: Tile, name: str) -> tuple[Tile, str]: ...
     def divided(
         self, op: str, x: Tile, visible: Tile, last: object, name: str = "", sink: Tile | None = None

@@ -143,4 +143,4 @@ class MeanOperation(Reduction):
 def biased(tiles: KernelTiles, step: Step, box: Box) -> tuple[Tile, Tile]:
     """The operand plus the float mask, and the visible pairs."""
     x, visible = tiles.masked(box.operand("of"))
-    return tiles.nodes.add([tiles.bias(visible), x], f"{step.name}_terms"), visible
+    return tiles.nodes.add([tiles.nodes.mask_tile(visible), x], f"{step.name}_terms"), visible

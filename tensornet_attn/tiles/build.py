@@ -243,14 +243,11 @@ class _BoxTiles(BoxTiles[Builder]):
         new = partial(self.maker.indices, index=self.index)
         return where_seen(self.nodes, self.step.box, self.index, self.maker.visible, new)
 
-    def bias(self, visible: Node) -> Node:
-        return self.nodes.node("bias", (), self.nodes.pair, "bias", (visible.data[1],))
-
     def biased(self, x: Node, visible: Node, name: str) -> tuple[Node, str]:
         (arg, variable) = (x.args[0], x.data[0]) if x.op == "over" and x.data[1] == "lse" else (x, "")
         if arg.axes != x.axes:
             arg, variable = x, ""
-        return self.nodes.add([arg, self.bias(visible)], name), variable
+        return self.nodes.add([arg, self.nodes.mask_tile(visible)], name), variable
 
     def divided(self, op: str, x: Node, visible: Node, last: object, name: str = "", sink: Node | None = None) -> Node:
         maps, own = self.maker.maps, self.step.name

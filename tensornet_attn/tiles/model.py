@@ -212,6 +212,10 @@ class Nodes:
     def spread(self, x: Node, axes: Axes) -> Node:
         return x if x.axes == axes else self.node("spread", (x,), axes, x.name)
 
+    def mask_tile(self, visible: Node) -> Node:
+        """The tile of the mask of the call that says, beside a mask of the diagram, what is visible."""
+        return self.node("bias", (), self.pair, "mask_tile", visible.data[1:])
+
 
 @dataclass(frozen=True)
 class Operand:

@@ -151,11 +151,11 @@ def test_a_plan_is_priced_in_seconds_and_has_the_time_of_a_module() -> None:
 
 
 def test_a_state_takes_no_time_in_a_forward_and_no_backward() -> None:
-    seconds = {}
+    predicted = {}
     for name in ("mgk", "mgk_em"):  # mgk_em stores the mean over pairs
         graph, target = build(ta.load(name, legs={"f": 64})), Target("prefill", device_of(table()), n=1024)
-        seconds[name] = price_of(make_plan(graph, "torch", target).schedule, target.sizes(graph), target).seconds
-    assert seconds["mgk_em"] == pytest.approx(seconds["mgk"], rel=0.01)
+        predicted[name] = price_of(make_plan(graph, "torch", target).schedule, target.sizes(graph), target).seconds
+    assert predicted["mgk_em"] == pytest.approx(predicted["mgk"], rel=0.01)
     forward, both = (parts("mgk_em", table(), backward=backward, n=1024, f=64) for backward in (False, True))
     assert both["prior.of"] == forward["prior.of"]
 

@@ -186,9 +186,9 @@ def y_1_tiles_rows(
             A_2 += A  # n m
         d_logpi_2 = d_logpi_2_next
         d_Q_2 += d_Q_4
-        d_bias = add * A_2  # n m
+        d_mask_tile = add * A_2  # n m
         if mask_grad is not None:
-            store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_bias)
+            store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_mask_tile)
     d_Q_5 = number_0 * d_Q_2  # n d
     if Q_grad is not None:
         store_2d(

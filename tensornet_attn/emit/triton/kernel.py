@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tensornet_attn.emit.triton.nodes import Scope, arguments, flat, mask_tile
+from tensornet_attn.emit.triton.nodes import Scope, arguments, flat
 from tensornet_attn.tiles.loops import Carried, Key, Loop, Statement, shared
 from tensornet_attn.tiles.model import Node, Program, scale_of
 
@@ -118,7 +118,7 @@ class KernelText:
     def read(self, node: Node) -> Iterator[Node]:
         """The nodes that a line reads: arguments of a node, and those of nodes nested in it."""
         if node.op == "visible":
-            yield mask_tile(self.program, node)
+            yield self.program.nodes.mask_tile(node)
         for arg in (self.scope.instead.get(arg, arg) for arg in arguments(node)):
             if arg in self.scope.inline:
                 yield from self.read(arg)

@@ -57,8 +57,6 @@ class Scope:
         name = re.sub(r"\.p(?=\d)", "_", (node.name or node.op).replace(".of", "_scores")).replace(".", "_")
         if node.op == "load":
             name = f"{self.operands[node.data[0]]}_{'tile' if node.axes else 'value'}"
-        if node.op == "bias":
-            name = "mask_tile"
         return self.own(name)
 
     def own(self, wish: str) -> str:
@@ -377,16 +375,11 @@ def _visible(scope: Scope, node: Node) -> str:
     text += "" if look.right is None else f" & (distance >= {-look.right})"
     places = {"query": scope.along(n, f"({n} + ({m}_end - {n}_end))"), "key": scope.along(m), "distance": "distance"}
     text += "".join(f" & ({condition.format(**places)})" for condition in look.conditions)
-    return f"allowed({text}, {scope.ref(mask_tile(scope.program, node), node.axes)}, MASK)"
+    return f"allowed({text}, {scope.ref(scope.program.nodes.mask_tile(node), node.axes)}, MASK)"
 
 
 def _bias(scope: Scope, node: Node) -> str:
     return f"mask_2d({scope.mask_of(node.data[0])}, MASK)"
-
-
-def mask_tile(program: Program, visible: Node) -> Node:
-    """The tile of the mask of the call that says, beside a mask of the diagram, what is visible."""
-    return program.nodes.node("bias", (), program.pair, "bias", visible.data[1:])
 
 
 def _both(scope: Scope, node: Node) -> str:
