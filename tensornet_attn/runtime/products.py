@@ -30,6 +30,18 @@ def projected(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:
     return onednn_product(x, weight.mT, exact)
 
 
+def wide_products(x: Tensor, y: Tensor) -> Tensor:
+    """x [..., n, f] times y [..., f, e], exactly `projected`, if the matrices are wide enough."""
+    (*lead, n, f), e = x.shape, y.shape[-1]
+    wide = not torch.compiler.is_compiling() and min(n, f, e) >= NARROW_PARTS and x.shape[:-2] == y.shape[:-2]
+    if not (wide and in_parts_saves() and onednn_reads(x, y)):
+        return x @ y
+    x, y = x.reshape(-1, n, f), y.reshape(-1, f, e)
+    if len(x) == 1:  # without copies
+        return projected(x.squeeze(0), y.squeeze(0), exact=True).view(*lead, n, e)
+    return torch.stack([projected(*pair, exact=True) for pair in zip(x, y, strict=True)]).view(*lead, n, e)
+
+
 class Projected(torch.autograd.Function):
     """x times a weight, and the gradients, by oneDNN; that of the weight in parts, or by MKL."""
 
@@ -37,7 +49,7 @@ class Projected(torch.autograd.Function):
     def forward(ctx, x, weight, exact):
         """Saves what the gradients need."""
         of_x, of_weight, _ = ctx.needs_input_grad
-        ctx.exact = exact
+        ctx.exact, ctx.turned = exact, not x.is_contiguous()
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
         return onednn_product(x, weight.mT, exact)
 
@@ -48,7 +60,10 @@ class Projected(torch.autograd.Function):
         again = torch.is_grad_enabled()
         if weight is not None:
             fast = not again and onednn_takes(g, weight.mT, ctx.exact)
-            d_x = onednn_product(g, weight, ctx.exact) if fast else g @ weight.mT
+            if fast and ctx.turned:  # its gradient is laid out as it is
+                d_x = onednn_product(weight, g, ctx.exact).mT
+            else:
+                d_x = onednn_product(g, weight, ctx.exact) if fast else g @ weight.mT
         if x is not None:
             rows, g_rows = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
             wide = min(x.shape[-1], g.shape[-1]) >= NARROW_PARTS and in_parts_saves()
@@ -71,7 +86,8 @@ def onednn_product(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:
 
 def onednn_takes(x: Tensor, weight: Tensor, exact: bool = False) -> bool:
     """Whether oneDNN may compute a large product, in parts if it is `exact` or has long sums."""
-    if weight.ndim != 2 or min(weight.shape) < NARROW or not x.is_contiguous() or not onednn_reads(x, weight):
+    laid = x.is_contiguous() or (exact and x.ndim == 2 and x.mT.is_contiguous())  # parts are copied anyway
+    if weight.ndim != 2 or min(weight.shape) < NARROW or not laid or not onednn_reads(x, weight):
         return False
     return in_parts_saves() or not (exact or x.shape[-1] > ONEDNN_LONGEST)
 

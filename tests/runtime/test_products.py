@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tensornet_attn as ta
 from tensornet_attn.runtime import products
-from tensornet_attn.runtime.products import PROJECTED, onednn_takes, projected, weighted_sum
+from tensornet_attn.runtime.products import PROJECTED, onednn_takes, projected, weighted_sum, wide_products
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN")
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -59,6 +59,21 @@ def test_sums_in_parts_are_rounded_less(length: int) -> None:
         )
         errors = [(y - wanted).norm() for y in (projected(x, weight, length == 512), whole)]
     assert errors[0] < 0.8 * errors[1]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("turned", [False, True])
+def test_wide_products(batch: int, turned: bool) -> None:
+    """Of matrices one after another; the gradient of a single one is laid out as it is."""
+    given = drawn((batch, 130, 44) if turned else (batch, 44, 130), (batch, 130, 50))
+    wide = [x.detach().double().requires_grad_() for x in given]
+    y, wanted = (wide_products(x.mT if turned else x, y) for x, y in (given, wide))
+    torch.testing.assert_close(y.double(), wanted, **CLOSE)
+    g = torch.randn(wanted.shape, dtype=torch.float64)
+    found = torch.autograd.grad(y, given, g.float())
+    for one, other in zip(found, torch.autograd.grad(wanted, wide, g), strict=True):
+        torch.testing.assert_close(one.double(), other, **CLOSE)
+        assert batch > 1 or one.is_contiguous()
 
 
 @pytest.mark.parametrize("wanted", [0, 1])
@@ -145,8 +160,8 @@ def test_a_layer(name: str) -> None:
     design = ta.load(name, legs={"f": 64, "h": 2})
     layer, oracle = ta.compile(design, "torch"), ta.compile(design, "reference", dtype=torch.float64)
     layer.load_state_dict(oracle.state_dict())
-    x = torch.randn(2, 9, 64)
-    keep = torch.rand(2, 9) < 0.7
+    x = torch.randn(2, 43, 64)
+    keep = torch.rand(2, 43) < 0.7
     found, wanted = layer(x, key_mask=keep), oracle(x.double(), key_mask=keep)
     torch.testing.assert_close(found.double(), wanted, **CLOSE)
     g = torch.randn_like(wanted)
