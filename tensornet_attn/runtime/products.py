@@ -15,7 +15,7 @@ NEVER = 1 << 59
 ONEDNN_LONGEST = 512  # numbers that an entry of a product adds up, beyond which oneDNN rounds twice as much as MKL
 ONEDNN_PART = 128  # numbers of a part: oneDNN rounds a sum of such parts no more than MKL
 NARROW = 32  # rows or columns of a weight below which oneDNN saves nothing
-NARROW_PARTS = 256  # the same of a sum of many parts
+NARROW_PARTS = 256  # the same of a sum of many parts, for each thread
 
 
 def projected(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:
@@ -33,8 +33,7 @@ def projected(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:
 def wide_products(x: Tensor, y: Tensor) -> Tensor:
     """x [..., n, f] times y [..., f, e], exactly `projected`, if the matrices are wide enough."""
     (*lead, n, f), e = x.shape, y.shape[-1]
-    wide = not torch.compiler.is_compiling() and min(n, f, e) >= NARROW_PARTS and x.shape[:-2] == y.shape[:-2]
-    if not (wide and in_parts_saves() and onednn_reads(x, y)):
+    if torch.compiler.is_compiling() or x.shape[:-2] != y.shape[:-2] or not onednn_adds(x, y, n, f, e):
         return x @ y
     x, y = x.reshape(-1, n, f), y.reshape(-1, f, e)
     if len(x) == 1:  # without copies
@@ -66,8 +65,7 @@ class Projected(torch.autograd.Function):
                 d_x = onednn_product(g, weight, ctx.exact) if fast else g @ weight.mT
         if x is not None:
             rows, g_rows = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
-            wide = min(x.shape[-1], g.shape[-1]) >= NARROW_PARTS and in_parts_saves()
-            fast = wide and not again and onednn_reads(x, g)
+            fast = not again and onednn_adds(x, g, x.shape[-1], g.shape[-1])
             d_weight = onednn_product(rows.mT, g_rows.mT, True) if fast else rows.mT @ g_rows
         return d_x, d_weight, None
 
@@ -97,6 +95,11 @@ def onednn_reads(*given: Tensor) -> bool:
     if any(x.dtype != torch.float32 or x.device.type != "cpu" for x in given):
         return False
     return torch.backends.mkldnn.enabled and not torch.is_autocast_enabled("cpu") and is_plain(given)
+
+
+def onednn_adds(x: Tensor, y: Tensor, *sizes: int) -> bool:
+    """Whether oneDNN may compute a sum of many parts, of matrices with these numbers of rows and columns."""
+    return min(sizes) >= NARROW_PARTS * torch.get_num_threads() and in_parts_saves() and onednn_reads(x, y)
 
 
 def in_parts_saves() -> bool:

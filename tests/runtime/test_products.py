@@ -21,7 +21,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor on which oneDNN is faster, and for small products too."""
     monkeypatch.setattr(products, "onednn_from", lambda: 1)
-    monkeypatch.setattr(products, "NARROW_PARTS", 40)
+    monkeypatch.setattr(products, "NARROW_PARTS", 40 / torch.get_num_threads())
 
 
 def drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
