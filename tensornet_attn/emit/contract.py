@@ -179,14 +179,14 @@ def _side(x: Value, rest: Legs, shared: Legs) -> str:
 def _projected(writer: Writer, left: Value, weight: Value, count: int) -> Value:
     """A matmul of `left`, with the legs of the result. A weight times a weight, or a vector, is small.
 
-    Where rows are divided by sums that may be near zero, a plain product, because that of oneDNN is rounded more often.
+    Where rows are divided by sums that may be near zero, it must not be rounded more than a plain product.
     """
     own = len(weight.legs) - count
     matrix = weight.atom if own < 2 else f"{weight.atom}.flatten({count})"
     if count > 1:
         matrix += f".flatten(0, {count - 1})" if own else ".flatten()"
-    large = left.batched and own and not writer.cancelling
-    text = writer.call("projected", left.text, matrix) if large else f"{left.text} @ {matrix}"
+    large, exact = left.batched and own, ["exact=True"] if writer.cancelling else []
+    text = writer.call("projected", left.text, matrix, *exact) if large else f"{left.text} @ {matrix}"
     if own > 1:
         text = f"{text if large else f'({text})'}.unflatten(-1, {weight.atom}.shape[{count}:])"
     return Value(text, left.legs, left.batched, ATOM if large or own > 1 else MATMUL)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normalized
 from tensornet_attn.runtime.masks import causal_mask, key_keep, visible
-from tensornet_attn.runtime.products import exact_products, total_of
+from tensornet_attn.runtime.products import exact_products, total_of, wide_products
 from tensornet_attn.runtime.tiled_linear import (
     fills_tiles,
     inputs_of,
@@ -157,8 +157,10 @@ def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
 
 def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Scores times values [..., n, e], and row sums of the scores [..., n, h], where h = 1 without a core."""
-    S, z = k.mT @ v, k.sum(-2, keepdim=True)
-    return joint_reads(q, S, z.mT) if core is None else (q @ mixed_state(S, core), row_sums(q, z, core))
+    z = k.sum(-2, keepdim=True)
+    if core is None:
+        return joint_reads(q, k.mT @ v, z.mT)
+    return wide_products(q, mixed_state(wide_products(k.mT, v), core)), row_sums(q, z, core)
 
 
 def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -233,7 +235,7 @@ def row_sums(q: Tensor, z: Tensor, core: Tensor | None = None) -> Tensor:
     if core is None:
         return q @ z.mT
     if core.shape[-2] == q.shape[-1]:  # of groups with one feature, without a pass over q
-        return q @ (z.mT * core)
+        return wide_products(q, z.mT * core)
     return (q * z).unflatten(-1, (core.shape[-2], -1)).sum(-1) @ core
 
 

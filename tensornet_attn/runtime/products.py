@@ -13,57 +13,98 @@ PROJECTED = 1 << 19  # numbers of x from which oneDNN saves more time than it ta
 PROJECTED_ZEN5 = 1 << 16  # the same on AMD's family 26, on which oneDNN takes half of MKL's time
 NEVER = 1 << 59
 ONEDNN_LONGEST = 512  # numbers that an entry of a product adds up, beyond which oneDNN rounds twice as much as MKL
+ONEDNN_PART = 128  # numbers of a part: oneDNN rounds a sum of such parts no more than MKL
 NARROW = 32  # rows or columns of a weight below which oneDNN saves nothing
+NARROW_PARTS = 256  # the same of a sum of many parts, for each thread
 
 
-def projected(x: Tensor, weight: Tensor) -> Tensor:
-    """x [..., f] times a weight [f, e], large products by the faster of torch's two libraries for the CPU."""
-    if torch.compiler.is_compiling() or x.numel() < onednn_from() or not onednn_takes(x, weight):
+def projected(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:
+    """x [..., f] times a weight [f, e], large products by the faster of torch's two libraries for the CPU.
+
+    `exact`: rounded no more than `x @ weight`.
+    """
+    if torch.compiler.is_compiling() or x.numel() < onednn_from() or not onednn_takes(x, weight, exact):
         return x @ weight
     if asks_gradients(x, weight):
-        return Projected.apply(x, weight)
-    return onednn_product(x, weight.mT)
+        return Projected.apply(x, weight, exact)
+    return onednn_product(x, weight.mT, exact)
+
+
+def wide_products(x: Tensor, y: Tensor) -> Tensor:
+    """x [..., n, f] times y [..., f, e], exactly `projected`, if the matrices are wide enough."""
+    (*lead, n, f), e = x.shape, y.shape[-1]
+    if torch.compiler.is_compiling() or x.shape[:-2] != y.shape[:-2] or not onednn_adds(x, y, n, f, e):
+        return x @ y
+    x, y = x.reshape(-1, n, f), y.reshape(-1, f, e)
+    if len(x) == 1:  # without copies
+        return projected(x.squeeze(0), y.squeeze(0), exact=True).view(*lead, n, e)
+    return torch.stack([projected(*pair, exact=True) for pair in zip(x, y, strict=True)]).view(*lead, n, e)
 
 
 class Projected(torch.autograd.Function):
-    """x times a weight, and the gradient of x, by oneDNN; the gradient of the weight by MKL."""
+    """x times a weight, and the gradients, by oneDNN; that of the weight in parts, or by MKL."""
 
     @staticmethod
-    def forward(ctx, x, weight):
+    def forward(ctx, x, weight, exact):
         """Saves what the gradients need."""
-        of_x, of_weight = ctx.needs_input_grad
+        of_x, of_weight, _ = ctx.needs_input_grad
+        ctx.exact, ctx.turned = exact, not x.is_contiguous()
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
-        return onednn_product(x, weight.mT)
+        return onednn_product(x, weight.mT, exact)
 
     @staticmethod
     def backward(ctx, g):
         """The gradients, by products that have gradients themselves if they are differentiated in turn."""
         (x, weight), d_x, d_weight = ctx.saved_tensors, None, None
+        again = torch.is_grad_enabled()
         if weight is not None:
-            fast = not torch.is_grad_enabled() and onednn_takes(g, weight)
-            d_x = onednn_product(g, weight) if fast else g @ weight.mT
+            fast = not again and onednn_takes(g, weight.mT, ctx.exact)
+            if fast and ctx.turned:  # its gradient is laid out as it is
+                d_x = onednn_product(weight, g, ctx.exact).mT
+            else:
+                d_x = onednn_product(g, weight, ctx.exact) if fast else g @ weight.mT
         if x is not None:
-            d_weight = x.reshape(-1, x.shape[-1]).mT @ g.reshape(-1, g.shape[-1])
-        return d_x, d_weight
+            rows, g_rows = x.reshape(-1, x.shape[-1]), g.reshape(-1, g.shape[-1])
+            fast = not again and onednn_adds(x, g, x.shape[-1], g.shape[-1])
+            d_weight = onednn_product(rows.mT, g_rows.mT, True) if fast else rows.mT @ g_rows
+        return d_x, d_weight, None
 
 
-def onednn_product(x: Tensor, weight: Tensor) -> Tensor:
-    """x [..., f], contiguous, times the transpose of a weight [e, f]."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight.contiguous(), None, "none", [], "")
+def onednn_product(x: Tensor, weight: Tensor, exact: bool = False) -> Tensor:
+    """x [..., f] times the transpose of a weight [e, f]; `exact` or long sums in parts."""
+    length = x.shape[-1]
+    size = ONEDNN_PART if exact or length > ONEDNN_LONGEST else length
+    found = None
+    for part, own in zip(x.split(size, -1), weight.split(size, -1), strict=True):
+        own = own if own.mT.is_contiguous() else own.contiguous()  # other strides take a thousand times as long
+        product = torch.ops.mkldnn._linear_pointwise(part.contiguous(), own, None, "none", [], "")
+        found = product if found is None else found.add_(product)
+    return found
 
 
-def onednn_takes(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN may compute a large product: of float32 on a CPU, without autocast, and nothing watches it."""
-    wide = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
-    if (
-        not wide
-        or weight.ndim != 2
-        or min(weight.shape) < NARROW
-        or not x.is_contiguous()
-        or x.shape[-1] > ONEDNN_LONGEST
-    ):
+def onednn_takes(x: Tensor, weight: Tensor, exact: bool = False) -> bool:
+    """Whether oneDNN may compute a large product, in parts if it is `exact` or has long sums."""
+    laid = x.is_contiguous() or (exact and x.ndim == 2 and x.mT.is_contiguous())  # parts are copied anyway
+    if weight.ndim != 2 or min(weight.shape) < NARROW or not laid or not onednn_reads(x, weight):
         return False
-    return torch.backends.mkldnn.enabled and not torch.is_autocast_enabled("cpu") and is_plain((x, weight))
+    return in_parts_saves() or not (exact or x.shape[-1] > ONEDNN_LONGEST)
+
+
+def onednn_reads(*given: Tensor) -> bool:
+    """Whether oneDNN may read these: float32 on a CPU, without autocast, and nothing watches them."""
+    if any(x.dtype != torch.float32 or x.device.type != "cpu" for x in given):
+        return False
+    return torch.backends.mkldnn.enabled and not torch.is_autocast_enabled("cpu") and is_plain(given)
+
+
+def onednn_adds(x: Tensor, y: Tensor, *sizes: int) -> bool:
+    """Whether oneDNN may compute a sum of many parts, of matrices with these numbers of rows and columns."""
+    return min(sizes) >= NARROW_PARTS * torch.get_num_threads() and in_parts_saves() and onednn_reads(x, y)
+
+
+def in_parts_saves() -> bool:
+    """Whether oneDNN is faster than MKL even in parts."""
+    return onednn_from() <= PROJECTED_ZEN5
 
 
 @functools.cache

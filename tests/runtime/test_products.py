@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import tensornet_attn as ta
 from tensornet_attn.runtime import products
-from tensornet_attn.runtime.products import onednn_takes, projected, weighted_sum
+from tensornet_attn.runtime.products import PROJECTED, onednn_takes, projected, weighted_sum, wide_products
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="torch without oneDNN")
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -21,6 +21,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor on which oneDNN is faster, and for small products too."""
     monkeypatch.setattr(products, "onednn_from", lambda: 1)
+    monkeypatch.setattr(products, "NARROW_PARTS", 40 / torch.get_num_threads())
 
 
 def drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -28,19 +29,51 @@ def drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[
     return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
-@pytest.mark.parametrize("lead", [(7,), (2, 5), (2, 3, 4), (1, 1)])
-def test_product_and_gradients(lead: tuple[int, ...]) -> None:
-    given = drawn((*lead, 40), (40, 33))
-    assert onednn_takes(*given)
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("lead", "shape"),
+    [((7,), (40, 33)), ((2, 5), (40, 48)), ((2, 3, 23), (129, 140)), ((1, 1), (40, 33)), ((2,), (530, 40))],
+)
+def test_product_and_gradients(lead: tuple[int, ...], shape: tuple[int, int], exact: bool) -> None:
+    given = drawn((*lead, shape[0]), shape)
+    assert onednn_takes(*given, exact)
     wide = [x.detach().double().requires_grad_() for x in given]
-    y, wanted = projected(*given), wide[0] @ wide[1]
+    y, wanted = projected(*given, exact), wide[0] @ wide[1]
     torch.testing.assert_close(y.double(), wanted, **CLOSE)
     g = torch.randn_like(wanted)
     found = torch.autograd.grad(y, given, g.float())
     for one, other in zip(found, torch.autograd.grad(wanted, wide, g), strict=True):
         torch.testing.assert_close(one.double(), other, **CLOSE)
     with torch.no_grad():
-        torch.testing.assert_close(projected(*given), y)
+        torch.testing.assert_close(projected(*given, exact), y)
+
+
+@pytest.mark.parametrize("length", [512, 513])
+def test_sums_in_parts_are_rounded_less(length: int) -> None:
+    """As exact products, and those of more than 512 numbers, are."""
+    x, weight = drawn((64, length), (length, 64))
+    with torch.no_grad():
+        wanted, whole = (
+            x.double() @ weight.double(),
+            torch.ops.mkldnn._linear_pointwise(x, weight.mT, None, "none", [], ""),
+        )
+        errors = [(y - wanted).norm() for y in (projected(x, weight, length == 512), whole)]
+    assert errors[0] < 0.8 * errors[1]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("turned", [False, True])
+def test_wide_products(batch: int, turned: bool) -> None:
+    """Of matrices one after another; the gradient of a single one is laid out as it is."""
+    given = drawn((batch, 130, 44) if turned else (batch, 44, 130), (batch, 130, 50))
+    wide = [x.detach().double().requires_grad_() for x in given]
+    y, wanted = (wide_products(x.mT if turned else x, y) for x, y in (given, wide))
+    torch.testing.assert_close(y.double(), wanted, **CLOSE)
+    g = torch.randn(wanted.shape, dtype=torch.float64)
+    found = torch.autograd.grad(y, given, g.float())
+    for one, other in zip(found, torch.autograd.grad(wanted, wide, g), strict=True):
+        torch.testing.assert_close(one.double(), other, **CLOSE)
+        assert batch > 1 or one.is_contiguous()
 
 
 @pytest.mark.parametrize("wanted", [0, 1])
@@ -95,7 +128,7 @@ def test_a_row_that_is_not_a_number_stays_alone() -> None:
     torch.testing.assert_close(found[rest], (x @ weight).detach()[rest], **CLOSE)
 
 
-def test_calls_of_the_plain_product() -> None:
+def test_calls_of_the_plain_product(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = drawn((6, 40), (40, 33))
     assert onednn_takes(x, weight)
     assert not onednn_takes(x.double(), weight.double())
@@ -104,6 +137,12 @@ def test_calls_of_the_plain_product() -> None:
     assert not onednn_takes(x, weight[:, :8])
     assert not onednn_takes(x, weight.expand(2, 40, 33))
     assert not onednn_takes(x.to("meta"), weight.to("meta"))
+    assert onednn_takes(x, weight, exact=True)
+    monkeypatch.setattr(products, "onednn_from", lambda: PROJECTED)  # parts save nothing
+    assert onednn_takes(x, weight)
+    assert not onednn_takes(x, weight, exact=True)
+    assert not onednn_takes(*drawn((6, 513), (513, 33)))
+    monkeypatch.undo()
     with torch.autocast("cpu", torch.bfloat16):
         assert not onednn_takes(x, weight)
         assert projected(x, weight).dtype == torch.bfloat16
@@ -115,14 +154,14 @@ def test_calls_of_the_plain_product() -> None:
     torch.testing.assert_close(tangent, torch.ones_like(x) @ weight, **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["linear", "mhsa"])
+@pytest.mark.parametrize("name", ["linear", "mhsa", "thsa_elu"])
 def test_a_layer(name: str) -> None:
     """A layer whose products oneDNN computes, with a mask of keys, against the reference in float64."""
     design = ta.load(name, legs={"f": 64, "h": 2})
     layer, oracle = ta.compile(design, "torch"), ta.compile(design, "reference", dtype=torch.float64)
     layer.load_state_dict(oracle.state_dict())
-    x = torch.randn(2, 9, 64)
-    keep = torch.rand(2, 9) < 0.7
+    x = torch.randn(2, 43, 64)
+    keep = torch.rand(2, 43) < 0.7
     found, wanted = layer(x, key_mask=keep), oracle(x.double(), key_mask=keep)
     torch.testing.assert_close(found.double(), wanted, **CLOSE)
     g = torch.randn_like(wanted)
