@@ -6,7 +6,7 @@ programs are contiguous: [batch, programs of each head, tiles of a program, side
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -80,33 +80,33 @@ class Region:
     shows.
 
     By kernel: `loops`: the head that programs loop over; `live`: live tiles of queries x keys; `sums`: scalar
-    accumulators; widths of the other `accumulators`, of `resident` operands, of operands `streamed` per block, and of
-    `temporaries`.
+    accumulators; widths, such as "d d", of the other `accumulators`, of `resident` operands, of operands `streamed` per
+    block, and of `temporaries`.
     """
 
     sides: tuple[str, str]
     operands: dict[str, str]
     heads: dict[str, int]
-    whole: tuple[str, ...]
     widths: dict[str, str]
     result: str
     others: str
     sizes: dict[str, int]
     reads: list[list[int]]
-    loops: dict[str, str]
     live: dict[str, int]
-    sums: dict[str, int]
-    accumulators: dict[str, list[str]]
-    resident: dict[str, list[str]]
-    streamed: dict[str, list[str]]
-    temporaries: dict[str, list[str]]
-    random: bool
-    noise: tuple[str, ...]
     kernels: dict
+    whole: tuple[str, ...] = ()
     relative: str = ""
     tables: tuple[str, ...] = ()
     normalized: tuple[int, ...] = ()
     log: bool = False
+    random: bool = False
+    noise: tuple[str, ...] = ()
+    loops: dict[str, str] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=dict)
+    accumulators: dict[str, str] = field(default_factory=dict)
+    resident: dict[str, str] = field(default_factory=dict)
+    streamed: dict[str, str] = field(default_factory=dict)
+    temporaries: dict[str, str] = field(default_factory=dict)
     band: int | None = None
 
     def legs_of_gradient(self, name: str) -> list[str]:
@@ -298,12 +298,12 @@ class Launch:
             one |= {"num_warps": warps, "num_stages": stages} | (self.band(one) if region.relative else {})
             limits.setdefault(tuple(one.items()), limit)
         widths = {
-            name: sum(padded(self.width[axis]) for axis in getattr(region, name)[kind])
+            name: sum(padded(self.width[axis]) for axis in getattr(region, name).get(kind, "").split())
             for name in ("accumulators", "resident", "streamed", "temporaries")
         }
         tiles = region.live[kind] * spread(region.relative, self.cores)
         wide = 2 * sum(padded(size) for size in self.width.values())
-        footprint = Footprint(tiles, region.sums[kind], **widths, wide=wide)
+        footprint = Footprint(tiles, region.sums.get(kind, 0), **widths, wide=wide)
 
         def need(num_warps, num_stages, **block):
             own, more, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
