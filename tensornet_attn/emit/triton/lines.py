@@ -129,7 +129,7 @@ def source(
     text.scope.before = before = list[str]()
     sections = {section: rendered(text, section) for section in (FIRST, BEFORE, INSIDE, AFTER, LAST)}
     inside = sections[INSIDE]
-    if text.crowded and any("tl.load(" in line for line in inside):
+    if text.crowded and any("scalar(" in line for line in inside):
         inside.insert(0, f"{_BARRIER}  # reload scalars per block instead of keeping them")
     inside = [*block_lines(text), *pair_lines(text, inside), *inside]
     inside = [bounds.inside, *inside] if bounds.inside else inside
