@@ -6,7 +6,7 @@ programs are contiguous: [batch, programs of each head, tiles of a program, side
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from tensornet_attn.runtime.triton.kernels.region_store import steps_of
 from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
+BY_KERNEL = ("loops", "sums", "accumulators", "resident", "streamed", "temporaries")  # empty unless given
 BUSY = 256  # programs that keep a GPU busy
 BLOCKS = (  # (rows of the fixed side, of the other side, warps, stages)
     (128, 64, 8, 2),
@@ -94,6 +95,12 @@ class Region:
     reads: list[list[int]]
     live: dict[str, int]
     kernels: dict
+    loops: dict[str, str]
+    sums: dict[str, int]
+    accumulators: dict[str, str]
+    resident: dict[str, str]
+    streamed: dict[str, str]
+    temporaries: dict[str, str]
     whole: tuple[str, ...] = ()
     relative: str = ""
     tables: tuple[str, ...] = ()
@@ -101,12 +108,6 @@ class Region:
     log: bool = False
     random: bool = False
     noise: tuple[str, ...] = ()
-    loops: dict[str, str] = field(default_factory=dict)
-    sums: dict[str, int] = field(default_factory=dict)
-    accumulators: dict[str, str] = field(default_factory=dict)
-    resident: dict[str, str] = field(default_factory=dict)
-    streamed: dict[str, str] = field(default_factory=dict)
-    temporaries: dict[str, str] = field(default_factory=dict)
     band: int | None = None
 
     def legs_of_gradient(self, name: str) -> list[str]:
@@ -118,7 +119,7 @@ class Region:
 def region(name: str, **arguments) -> str:
     """Registers a region for `tiled` and returns its unique name."""
     name = own_name(name, REGIONS)
-    REGIONS[name] = Region(**arguments)
+    REGIONS[name] = Region(**({kind: {} for kind in BY_KERNEL} | arguments))
     return name
 
 
