@@ -20,11 +20,7 @@ from tests.shipped import graph_of
 
 HEAD: dict[str, Any] = {"tensornet": 1, "output": "y", "inputs": {"x": "m f"}}
 LEGS = {"n": "query", "m": "key", "f": 4, "h": "head 2", "d": 3}
-QKV = {
-    "Q": "x[n f] Wq[f h d] -> n h d",
-    "K": "x[m f] Wk[f h d] -> m h d",
-    "V": "x[m f] Wv[f h d] -> m h d",
-}
+QKV = {"Q": "x[n f] Wq[f h d] -> n h d", "K": "x[m f] Wk[f h d] -> m h d", "V": "x[m f] Wv[f h d] -> m h d"}
 WEIGHTS = {"Wq": "f h d", "Wk": "f h d", "Wv": "f h d"}
 OTHERS: dict[str, dict[str, Any]] = {  # what people write today for what the language has no word for yet
     "an overflow that is hidden": HEAD

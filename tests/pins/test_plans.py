@@ -15,10 +15,7 @@ NAMES = ta.list_designs()
 WORKLOADS = ("training", "prefill", "decoding")
 MASKS = {False: "not causal", True: "causal"}
 Mode = tuple[str, str, bool]  # backend, workload, causal
-FILES = [
-    pytest.param("plans.txt", id="quick"),
-    pytest.param("plans_slow.txt", id="all", marks=pytest.mark.slow),
-]
+FILES = [pytest.param("plans.txt", id="quick"), pytest.param("plans_slow.txt", id="all", marks=pytest.mark.slow)]
 
 
 @cache

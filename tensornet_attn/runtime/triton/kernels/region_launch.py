@@ -31,12 +31,7 @@ BLOCKS = (  # (rows of the fixed side, of the other side, warps, stages)
     (32, 32, 4, 2),
 )
 LARGEST = 128  # maximum rows of a block
-TRIED = (
-    (128, 64, 8, 3),
-    (64, 64, 4, 3),
-    (128, 128, 8, 2),
-    (64, 128, 4, 2),
-)  # only used by tuning
+TRIED = ((128, 64, 8, 3), (64, 64, 4, 3), (128, 128, 8, 2), (64, 128, 4, 2))  # only used by tuning
 SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many adjacent tiles: warps split columns
 SMALL = ((32, 32, 8, 1), (16, 16, 8, 1), (16, 16, 4, 1))
 HOPPER = (  # the same, the most values per thread, and the share of shared memory that a program may take
