@@ -76,7 +76,7 @@ def _source(made: Region, sources: dict[str, str]) -> str:
     legs = {name: " ".join(operand_legs(program, o)) for name, o in zip(made.operands, program.operands, strict=True)}
     sizes = {leg: made.graph.leg[leg].size for leg in program.heads}
     left, right = made.reach()
-    required = {
+    found = {
         "sides": (program.query, program.key),
         "operands": legs,
         "heads": program.heads,
@@ -86,8 +86,6 @@ def _source(made: Region, sources: dict[str, str]) -> str:
         "sizes": sizes,
         "reads": made.reads,
         "live": made.live,
-    }
-    optional = {
         "whole": tuple(leg for leg in program.heads if leg in program.whole),
         "relative": "".join(program.relative),
         "tables": _tables(made),
@@ -101,12 +99,11 @@ def _source(made: Region, sources: dict[str, str]) -> str:
             name: {kind: " ".join(own) for kind, own in getattr(made, name).items() if own}
             for name in ("accumulators", "resident", "streamed", "temporaries")
         },
+        "band": left + right + 1 if left is not None and right is not None else 0,
     }
-    given = required | {name: value for name, value in optional.items() if value}
     arguments = [
         f'f"{{__name__}}.{made.name}"',
-        *(f"{name}={value!r}" for name, value in given.items()),
-        *([f"band={left + right}"] if left is not None and right is not None else []),
+        *(f"{name}={value!r}" for name, value in found.items() if value),
         f"kernels={{{', '.join(f'{kind!r}: {made.name}_{kind}' for kind in sources)}}}",
     ]
     lines = [_INDENT + line for line in filled((f"{argument}," for argument in arguments), WIDTH - len(_INDENT))]

@@ -21,7 +21,6 @@ from tensornet_attn.runtime.triton.kernels.region_store import steps_of
 from tensornet_attn.runtime.triton.kernels.tiles import tile_type
 
 REGIONS: dict = {}  # name: Region
-BY_KERNEL = ("loops", "sums", "accumulators", "resident", "streamed", "temporaries")  # empty unless given
 BUSY = 256  # programs that keep a GPU busy
 BLOCKS = (  # (rows of the fixed side, of the other side, warps, stages)
     (128, 64, 8, 2),
@@ -72,7 +71,7 @@ class Region:
     operands that are drawn unless given. `relative`: the leg of relative positions, if any. `tables`: operands indexed
     by the distance of query and key, their last leg. `reads`: for each map the tiles of the result that depend on it
     only; `normalized`: maps whose rows are divided by plain sums; `log`: the result is the log-sum-exp of the rows.
-    `band`: how many keys a query sees at most, less one, if masks limit it. `sizes`: sizes of heads that no operand
+    `band`: how many keys a query sees at most, if masks limit it. `sizes`: sizes of heads that no operand
     shows.
 
     By kernel: `loops`: the head that programs loop over; `live`: live tiles of queries x keys; `sums`: scalar
@@ -89,21 +88,21 @@ class Region:
     sizes: dict[str, int]
     reads: list[list[int]]
     live: dict[str, int]
-    kernels: dict
+    whole: tuple[str, ...]
+    relative: str
+    tables: tuple[str, ...]
+    normalized: tuple[int, ...]
+    log: bool
+    random: bool
+    noise: tuple[str, ...]
     loops: dict[str, str]
     sums: dict[str, int]
     accumulators: dict[str, str]
     resident: dict[str, str]
     streamed: dict[str, str]
     temporaries: dict[str, str]
-    whole: tuple[str, ...] = ()
-    relative: str = ""
-    tables: tuple[str, ...] = ()
-    normalized: tuple[int, ...] = ()
-    log: bool = False
-    random: bool = False
-    noise: tuple[str, ...] = ()
-    band: int | None = None
+    band: int
+    kernels: dict
 
     def legs_of_gradient(self, name: str) -> list[str]:
         """The legs of an operand's gradient as written by programs: a table has rows for each query."""
@@ -112,9 +111,10 @@ class Region:
 
 
 def region(name: str, **arguments) -> str:
-    """Registers a region for `tiled` and returns its unique name."""
+    """Registers a region for `tiled` and returns its unique name. What is not given is empty."""
     name = own_name(name, REGIONS)
-    REGIONS[name] = Region(**({kind: {} for kind in BY_KERNEL} | arguments))
+    empty = {field: kind() for field, kind in Region.__annotations__.items()}
+    REGIONS[name] = Region(**(empty | arguments))
     return name
 
 
@@ -287,7 +287,7 @@ class Launch:
         fixed, other = (m, n) if kind == "keys" else (n, m)
         limits: dict = {}
         found = blocks_for(self.cores, 80 if region.relative else target_of())
-        if found[0] == HOPPER[0] and kind == "keys" and region.band is None:
+        if found[0] == HOPPER[0] and kind == "keys" and not region.band:
             found = (HOPPER_KEYS, *found)
         for own, more, warps, stages, *limit in found:
             one = {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other])}
@@ -322,8 +322,8 @@ class Launch:
         if (kind, "parts") not in self.known:
             query, key = self.region.sides
             config, seen = self.config(kind), self.lengths[key]
-            if self.region.band is not None:
-                seen = min(seen, self.region.band + config[f"{query}_block"])
+            if self.region.band:
+                seen = min(seen, self.region.band - 1 + config[f"{query}_block"])
             programs = self.blocks(kind, query) * self.count * math.prod(self.programs_of(kind).values())
             self.known[kind, "parts"] = parts_for(
                 programs, -(-seen // config[f"{key}_block"]), processors_of(self.like)
