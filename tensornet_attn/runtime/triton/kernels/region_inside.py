@@ -5,6 +5,18 @@ import triton.language as tl
 
 
 @triton.jit
+def block_of(blocks, SIZE: tl.constexpr, LAST: tl.constexpr):
+    """(number of a program's block, its batch and heads, the first index of the block, all its indices).
+
+    LAST: the last blocks start first, because their loops are the longest.
+    """
+    block = tl.program_id(0) % blocks
+    if LAST:
+        block = blocks - 1 - block
+    return block, (tl.program_id(0) // blocks).to(tl.int64), block * SIZE, block * SIZE + tl.arange(0, SIZE)
+
+
+@triton.jit
 def load_1d(base, i, step, end):
     """Loads elements i of a row, zeros after its end."""
     return tl.load(base + i * step, i < end, 0)
