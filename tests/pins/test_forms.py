@@ -14,7 +14,7 @@ from tensornet_attn.graph.attention import Attention, Reader, ScoreTerm
 from tensornet_attn.graph.recurrence import Recurrence, erases, linear
 from tests.decay_designs import DECAYS
 from tests.forms import reductions
-from tests.pins.pinned import Pinned
+from tests.pins.pinned import Pinned, joined
 from tests.random_design import random_design
 from tests.shipped import graph_of
 
@@ -80,7 +80,7 @@ OTHERS: dict[str, dict[str, Any]] = {  # what people write today for what the la
 
 
 def told(graph: Graph) -> list[str]:
-    return [f"{place}: {_words(form)}" for place, form in reductions(graph)]
+    return joined((place, _words(form)) for place, form in reductions(graph))
 
 
 def _words(form: Attention | Recurrence | str) -> str:

@@ -38,21 +38,28 @@ def told(mode: Mode) -> str:
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("name", NAMES)
 def test_plans_and_prices(name: str, file: str, pinned: Pinned) -> None:
-    """Modes with equal plans share the lines; those of the slow file may be in the quick one."""
-    plans: dict[tuple[str, ...], list[str]] = {}
-    for mode in quick(name):
-        plans.setdefault(plan_lines(plan(name, *mode)), []).append(f"# {told(mode)}{elsewhere(plan(name, *mode))}")
-    if file == "plans_slow.txt":
-        known = {lines: f"; as {heads[0].removeprefix('# ').partition(';')[0]}" for lines, heads in plans.items()}
-        plans = {}
-        for mode in modes(name)[len(quick(name)) :]:
-            lines = plan_lines(plan(name, *mode))
-            head = f"# {told(mode)}{elsewhere(plan(name, *mode))}{known.get(lines, '')}"
-            plans.setdefault(() if lines in known else lines, []).append(head)
-    pinned.check(file, name, [line for lines, heads in plans.items() for line in (*heads, *lines)])
-    slow = file == "plans_slow.txt"
+    """Modes with equal plans share the lines; of other plans there are the lines that differ from the first one."""
+    slow, found, known = file == "plans_slow.txt", list[str](), dict[tuple[str, ...], str]()
+    for mode in modes(name) if slow else quick(name):
+        lines, head = plan_lines(plan(name, *mode)), f"# {told(mode)}{elsewhere(plan(name, *mode))}"
+        shown = (mode not in quick(name)) == slow
+        if lines in known:
+            found += [f"{head}; as {known[lines]}"] * shown
+            continue
+        first = next(iter(known), ())
+        own = min(differences(lines, first), lines, key=len) if first else lines
+        found += [f"{head}; as {known[first]} but for" if own is not lines else head, *own] * shown
+        known[lines] = told(mode)
+    pinned.check(file, name, found)
     shown = modes(name)[len(quick(name)) :] if slow else quick(name)
     pinned.check("prices_slow.txt" if slow else "prices.txt", name, prices(name, shown))
+
+
+def differences(lines: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines of a plan that another has not, and the numbers of those that only the other has."""
+    own = {line.partition("[")[0] for line in lines}
+    gone = [number.strip() for number in (line.partition("[")[0] for line in other) if number not in own]
+    return (*(line for line in lines if line not in other), *([f"without {' '.join(gone)}"] if gone else []))
 
 
 def prices(name: str, shown: list[Mode]) -> list[str]:
