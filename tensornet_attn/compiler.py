@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Overrides = Mapping[str, int | float | str]
 BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
 BOTH = "triton beside fused attention"  # the backend of the plan in which Triton computes what torch cannot fuse
-_plans: Cache[Plan] = Cache(most=256)  # by graph, which includes its names; backend; target
+_plans: Cache[Plan] = Cache(most=256)  # by the text of the graph, which includes its names; backend; target
 _sources: Cache[Emitted] = Cache(most=256)
 
 
@@ -411,7 +411,7 @@ def plan_of(graph: Graph, backend: str = "auto", target: Target = TRAINING) -> P
     if backend not in BACKENDS:
         raise InputError(f"there is no backend '{backend}'; {nearest(str(backend), BACKENDS)}")
     backend = "torch" if backend == "auto" else backend
-    return _plans.get((graph, backend, target), lambda: make_plan(graph, backend, target))
+    return _plans.get((graph.to_text(), backend, target), lambda: make_plan(graph, backend, target))
 
 
 def _planned(
@@ -428,7 +428,7 @@ def _planned(
     if backend == "auto" and on_gpu(device) and not reasons_against(dtype):
         return fastest(
             lambda: plan_of(graph, "torch", target),
-            lambda: _plans.get((graph, BOTH, target), lambda: make_plan(graph, "triton", target, fused=True)),
+            lambda: _plans.get((graph.to_text(), BOTH, target), lambda: make_plan(graph, "triton", target, fused=True)),
             lambda: plan_of(graph, "triton", target),
         )
     if backend == "auto":

@@ -149,7 +149,7 @@ class Decoder:
         target = replace(whole.target, workload=workload, n=None, m=None, memory=None)
         backend = "torch" if whole.backend == "cpp" else whole.backend  # nothing is compiled while a call waits
         made_by = partial(make_plan, stage.graph, backend, target)
-        plan = _plans.get((stage.graph, backend, target), made_by)
+        plan = _plans.get((stage.graph.to_text(), backend, target), made_by)
         graph = stage.graph
         inputs = tuple(
             _Input(one.how, one.value, one.axis, len(legs), one.hides, graph.key in legs)

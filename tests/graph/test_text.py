@@ -1,13 +1,16 @@
-"""The text form of graphs."""
+"""The text form: what it looks like, and that different graphs have different texts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 import tensornet_attn as ta
-from tensornet_attn.graph.model import FusedAttention, Step, Use
+from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.text import to_text
-from tensornet_attn.ir.arithmetic import Number, parse
+from tensornet_attn.ir.arithmetic import ONE, Binary, Call, Name, Negative, Number, parse
 
 MHSA = """\
 graph mhsa
@@ -109,15 +112,91 @@ def test_the_text_of_every_part() -> None:
     assert to_text(ta.build(ta.load(EVERYTHING))) == EVERYTHING_AS_TEXT
 
 
-def test_fused_attention():
-    use = {"query": Use("Q", ("n", "h", "d")), "key": Use("K", ("m", "h", "d")), "value": Use("V", ("m", "h", "d"))}
-    op = FusedAttention(
-        "m", **use, scores=("h", "n", "m"), scale=parse("d ** -0.5"), dropout=Number(0), masks=(), steps=("A.of", "A")
-    )
+def fused(**parts) -> Graph:
     mhsa = ta.build(ta.load("mhsa"))
-    graph = replace(mhsa, steps=(*mhsa.steps[:3], Step("A.o", op, ("n", "h", "d")), mhsa.steps[-1]))
+    of = {"query": Use("Q", ("n", "h", "d")), "key": Use("K", ("m", "h", "d")), "value": Use("V", ("m", "h", "d"))}
+    op = {
+        "scores": ("h", "n", "m"),
+        "scale": parse("d ** -0.5"),
+        "dropout": Number(0),
+        "masks": (),
+        "steps": ("A.of", "A"),
+    }
+    attention = Step("A.o", FusedAttention("m", **of, **(op | parts)), ("n", "h", "d"))
+    last = Step("y", Contraction((Term(ONE, (Use("A.o", ("n", "h", "d")), Use("Wo", ("h", "d", "f")))),)), ("n", "f"))
+    return replace(mhsa, steps=(*(step for step in mhsa.steps if step.name in "QKV"), attention, last))
+
+
+def test_fused_attention():
     line = (
         "A.o[n h d] = attention(query Q[n h d]; key K[m h d]; value V[m h d]; over m; scores h n m; "
         "scale d ** -0.5; dropout 0; steps A.of A)"
     )
-    assert line in to_text(graph).splitlines()
+    assert line in to_text(fused()).splitlines()
+
+
+BAND = Function("band", (Number(2),))
+ATTENTIONS = [{}, {"masks": (BAND, BAND, Function("causal"))}, {"steps": ()}, {"dropout": Number(0.1)}]
+
+
+def test_different_attentions_have_different_texts():
+    assert len({to_text(fused(**parts)) for parts in ATTENTIONS}) == len(ATTENTIONS)
+
+
+LEGS = [
+    Leg("a", "size", 2),
+    Leg("a", "size", 2, text=Number(2)),
+    Leg("a", "size", 2, text=parse("1 + 1")),
+    Leg("a", "head", 2),
+    Leg("a", "head"),
+    Leg("a", "query"),
+    Leg("a", "key", maximum=7),
+    Leg("a", "key", size=3, maximum=7, text=parse("3 + 4")),
+    Leg("a", "query", size=3),
+    Leg("a", "relative"),
+    Leg("a", "relative", 65, reach=32, text=Number(32)),
+    Leg("a", "relative", 9),
+]
+
+
+def test_different_tensors_have_different_texts():
+    graph = ta.build(ta.load("mgk_em"))
+    state = next(tensor for tensor in graph.tensors if tensor.update)
+    weight, x = graph.of_role("weight")[0], graph.of_role("input")[0]
+    others = [
+        replace(state, update=graph.steps[0].name),
+        replace(weight, frozen=True),
+        replace(weight, stored=(weight.legs,)),
+        replace(x, finite=True),
+    ]
+    texts = {to_text(replace(graph, tensors=tuple({**graph.tensor, one.name: one}.values()))) for one in others}
+    assert len(texts | {to_text(graph)}) == 5
+
+
+def test_different_legs_have_different_texts():
+    step = Step("y", Contraction((Term(ONE, ()),)), ())
+    graphs = [Graph("g", (leg,), (), (), (step,), "y") for leg in LEGS]
+    assert len({to_text(graph) for graph in graphs}) == len(LEGS)
+
+
+numbers = st.one_of(st.integers(0, 10**30), st.floats(0, 1e300, allow_nan=False)).map(Number)
+trees = st.recursive(
+    st.one_of(numbers, st.sampled_from([Name("a"), Name("init"), Name("size")])),
+    lambda inner: st.one_of(
+        inner.map(Negative),
+        st.builds(Binary, st.sampled_from(["+", "-", "*", "/", "//", "**"]), inner, inner),
+        st.builds(lambda one: Call("sqrt", (one,)), inner),
+        st.builds(lambda one, other: Call("max", (one, other)), inner, inner),
+    ),
+    max_leaves=8,
+)
+
+
+@given(trees, trees)
+def test_different_arithmetic_has_different_texts(one, other):
+    """The texts are keys of caches of plans."""
+    first, second = (
+        Graph("g", (), (), (Tensor("e", "noise", (), std=std),), (Step("y", Contraction((Term(std, ()),)), ()),), "y")
+        for std in (one, other)
+    )
+    assert to_text(first) != to_text(second) or first == second
