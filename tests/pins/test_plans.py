@@ -51,8 +51,7 @@ def test_plans_and_prices(name: str, file: str, pinned: Pinned) -> None:
         found += [f"{head}; as {known[first]} but for" if own is not lines else head, *own] * shown
         known[lines] = told(mode)
     pinned.check(file, name, found)
-    shown = modes(name)[len(quick(name)) :] if slow else quick(name)
-    pinned.check("prices_slow.txt" if slow else "prices.txt", name, prices(name, shown))
+    pinned.check("prices_slow.txt" if slow else "prices.txt", name, prices(name, slow))
 
 
 def differences(lines: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
@@ -62,14 +61,20 @@ def differences(lines: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ..
     return (*(line for line in lines if line not in other), *([f"without {' '.join(gone)}"] if gone else []))
 
 
-def prices(name: str, shown: list[Mode]) -> list[str]:
-    """Predicted seconds on the generic device, peak of bytes, and what the backward needs."""
-    found = []
-    for mode in shown:
+def prices(name: str, slow: bool) -> list[str]:
+    """Predicted seconds on the generic device, peak of bytes, and what the backward needs; equal ones share a line."""
+    found: dict[str, list[Mode]] = {}
+    for mode in modes(name) if slow else quick(name):
         made = plan(name, *mode)
-        line = f"{told(mode)}: {price(made).seconds:.12g} s, {price(made).bytes} bytes"
-        found.append(f"{line}; kept {saved_line(made)}" if mode[1] == "training" else line)
-    return found
+        line = f"{price(made).seconds:.12g} s, {price(made).bytes} bytes"
+        line += f"; kept {saved_line(made)}" if mode[1] == "training" else ""
+        found.setdefault(line, []).append(mode)
+    lines = []
+    for line, equal in found.items():
+        known = slow and equal[0] in quick(name)
+        shown = [told(mode) for mode in equal if (mode not in quick(name)) == slow]
+        lines += [f"{', '.join(shown)}: {f'as {told(equal[0])}' if known else line}"] * bool(shown)
+    return lines
 
 
 @pytest.mark.parametrize("file", ["plans.txt", "plans_slow.txt", "prices.txt", "prices_slow.txt"])
