@@ -93,7 +93,7 @@ def select(device: str) -> None:
 class Rates:
     """FLOP/s of a product of two `side` x `side` matrices, and bytes per second that a copy reads and writes.
 
-    `products`: FLOP/s by shape. `exponentials`: per second, 0 if not measured.
+    `products`: FLOP/s by shape, none on a GPU. `exponentials`: per second, 0 if not measured.
     """
 
     dtype: str
@@ -122,7 +122,7 @@ class Rates:
     @property
     def device(self) -> Device:
         """The machine as a device of the cost table."""
-        return Device("measured", int(self.flops), int(self.bandwidth), dtype_bytes(self.dtype))
+        return Device("measured", int(self.flops), int(self.bandwidth), dtype_bytes(self.dtype), gpu=not self.products)
 
 
 def measured_rates(device: str, dtype: str) -> Rates:

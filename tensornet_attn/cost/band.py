@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from math import inf, isinf
 
+from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.graph.causal import areas_seen, looks_back
 from tensornet_attn.graph.model import FusedAttention, Graph, Step, body_graph
@@ -19,6 +20,7 @@ from tensornet_attn.ops import OPS
 
 BLOCKS = (32, 256)  # minimum and maximum number of queries in a block within a band
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU; 2 to 8 MB are similar
+BUDGET_ON_GPU = 1 << 26  # an H200 reads and writes as many bytes in 30 microseconds, and launches an operation in 10
 LEAST = 16  # minimum rows of a block
 
 
@@ -75,6 +77,11 @@ class Block:
     inside: tuple[Step, ...]
     exit: Step
     tiled: bool = False
+
+
+def budget_of(device: Device) -> int:
+    """Bytes of the largest float32 tensor of a block."""
+    return BUDGET_ON_GPU if device.gpu else BUDGET
 
 
 def reach_of(graph: Graph, box: Step) -> Reach | None:

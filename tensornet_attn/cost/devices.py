@@ -18,7 +18,7 @@ class Device:
 
     `bandwidth` None: memory is free, only FLOPs count. `width`: bytes of the elements for which the rate holds.
     `measured`: steps are priced by the table. `table`: None for the shipped one, which gives ratios of implementations
-    for other devices too.
+    for other devices too. `gpu`: blocks of queries go through memory, an operation at a time.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Device:
     width: int = 4
     measured: bool = False
     table: Table | None = None
+    gpu: bool = False
 
     @property
     def rates(self) -> Table:
@@ -53,11 +54,11 @@ DEVICES = {
         Device("flops", rate=10**12),  # counts only FLOPs
         Device("cpu", rate=10**11, bandwidth=25 * 10**9, measured=True),  # the machine of the shipped table
         # NVIDIA H200 datasheet, SXM: FP32 67 TFLOPS, BFLOAT16 1,979 with sparsity, twice the dense rate; 4.8 TB/s.
-        Device("h200", rate=67 * 10**12, bandwidth=48 * 10**11),
-        Device("h200-bfloat16", rate=989 * 10**12, bandwidth=48 * 10**11, width=2),
+        Device("h200", rate=67 * 10**12, bandwidth=48 * 10**11, gpu=True),
+        Device("h200-bfloat16", rate=989 * 10**12, bandwidth=48 * 10**11, width=2, gpu=True),
         # NVIDIA A100 datasheet, 80 GB SXM: FP32 19.5 TFLOPS, BFLOAT16 312 dense; 2,039 GB/s.
-        Device("a100", rate=195 * 10**11, bandwidth=2039 * 10**9),
-        Device("a100-bfloat16", rate=312 * 10**12, bandwidth=2039 * 10**9, width=2),
+        Device("a100", rate=195 * 10**11, bandwidth=2039 * 10**9, gpu=True),
+        Device("a100-bfloat16", rate=312 * 10**12, bandwidth=2039 * 10**9, width=2, gpu=True),
     )
 }
 GENERIC = DEVICES["generic"]

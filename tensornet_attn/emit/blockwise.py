@@ -66,7 +66,7 @@ def emit_blockwise(writer: Writer, step: Step, cpp: Callable[[str, list[Operand]
     inner, operands = _inside(writer, step, op, nearby)
     program = rows_program(inner.graph)
     result = _forward(inner, program, step)
-    local, block = writer.local[step.name], _block(writer.graph, step)
+    local, block = writer.local[step.name], _block(writer, step)
     tile = writer.names.fresh(f"{local}_rows")
     back, _ = _inside(writer, step, op, nearby, inner.sizes)
     gradients = _backward(back, program, operands, result)
@@ -122,9 +122,9 @@ def _backward(back: BlockWriter, program: RowsProgram, operands: list[Operand], 
     return texts
 
 
-def _block(graph: Graph, step: Step) -> tuple[int, ...]:
-    keys = keys_of(graph, step)
-    return (*block_of(graph, step), keys) if keys > 1 else block_of(graph, step)
+def _block(writer: Writer, step: Step) -> tuple[int, ...]:
+    keys, block = keys_of(writer.graph, step), block_of(writer.graph, step, writer.target.device)
+    return (*block, keys) if keys > 1 else block
 
 
 def _inside(

@@ -77,7 +77,7 @@ def emit(
     graph, names = hiding(plan.schedule, keys=True), Names(function_names() | {name})
     writer = Writer(graph, names, instead=replaced(plan.backend))
     writer.memory, writer.cancelling = memory_of_kernels(plan), bool(doubtful_normalizers(plan.graph))
-    writer.linear, writer.cpp = plan.target.linear_memory, plan.backend == "cpp"
+    writer.target, writer.cpp = plan.target, plan.backend == "cpp"
     forward = _forward(writer)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions)) if alone else imported(writer.functions)

@@ -62,7 +62,7 @@ def _registration(writer: Writer, made: Region, name: str, operands: list[Operan
         f"maps={made.maps}",
         f"gradients={tuple(dict.fromkeys(made.gradients))}",
         f"block={made.block}",
-        *([f"saves={0 if writer.linear else made.saves}"] if made.saved else []),
+        *([f"saves={0 if writer.target.linear_memory else made.saves}"] if made.saved else []),
         f"stores={tuple(made.stores)}",
         *([] if writer.memory is None else [f"memory={writer.memory}"]),
         f'text=r"""\n{text}\n"""',

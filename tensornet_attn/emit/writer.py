@@ -18,6 +18,7 @@ from tensornet_attn.ir.arithmetic import OF_MATH, Arith, evaluate
 from tensornet_attn.ir.arithmetic import names as arithmetic_names
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, Value, shape_comment
 from tensornet_attn.ops import OPS
+from tensornet_attn.plan.target import TRAINING, Target
 
 _INLINE = 64  # maximum characters of an expression nested in another
 
@@ -42,7 +43,7 @@ class Writer:
     cpp: bool = False  # C++ kernels compute what they can
     native: list[str] = field(default_factory=list)  # the texts of the C++ kernels
     regions: list[tuple[object, Any]] = field(default_factory=list)  # structures of programs, and their Triton kernels
-    linear: bool = False  # nothing of queries x keys is saved
+    target: Target = TRAINING  # of the plan
     hidden: Mapping[str, str] = field(default_factory=dict)  # what a kernel reads on the key leg instead of a tensor
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file
 

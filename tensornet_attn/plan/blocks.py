@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.band import BUDGET, LEAST, Block
+from tensornet_attn.cost.band import LEAST, Block, budget_of
+from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.model import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ops import OPS
@@ -179,15 +180,15 @@ def drops(graph: Graph, step: Step) -> bool:
     return found is not None and evaluate(found, graph.values) != 0
 
 
-def rows_of(graph: Graph, step: Step, keys: int) -> int:
+def rows_of(graph: Graph, step: Step, keys: int, device: Device) -> int:
     """The rows of a block, for this many keys and one batch element."""
-    least, pairs = block_of(graph, step)
+    least, pairs = block_of(graph, step, device)
     return max(least, pairs // max(keys, keys_of(graph, step)))
 
 
-def block_of(graph: Graph, step: Step) -> tuple[int, int]:
-    """The minimum rows of a block, and the query-key pairs with which its largest tensor has about BUDGET bytes."""
-    return LEAST, max(BUDGET // (4 * _widest(graph, step, True)), 1)
+def block_of(graph: Graph, step: Step, device: Device) -> tuple[int, int]:
+    """The minimum rows of a block, and the query-key pairs with which its largest tensor takes the budget of bytes."""
+    return LEAST, max(budget_of(device) // (4 * _widest(graph, step, True)), 1)
 
 
 def keys_of(graph: Graph, step: Step) -> int:

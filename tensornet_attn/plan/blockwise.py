@@ -16,6 +16,7 @@ from tensornet_attn.plan.order import split_best
 from tensornet_attn.plan.price import scene_of, time_in_blocks, time_of_step
 
 WORTH = 1.25  # accepted slowdown for storing no tensor of queries x keys
+WORTH_ON_GPU = 1.34  # there products take most of the time, and recomputation takes 4 / 3 of their FLOPs
 LITTLE = 2**26  # bytes of these tensors that a device with measured rates stores if that is faster
 MUCH = 2**32  # bytes of these tensors that are stored for no gain of time, unless memory= allows them
 
@@ -39,7 +40,7 @@ class Blockwise(Implementation[Group]):
         again = sum(time_in_blocks(scene, one, target) for one in form.kernels)
         pairs = {leg for leg in (form.graph.query, form.graph.key) if leg}
         stored = sum(target.bytes * scene.elements(part) for part in parts if pairs <= {*part.legs})
-        worth = 1.0 if target.device.measured and stored <= LITTLE else WORTH
+        worth = 1.0 if target.device.measured and stored <= LITTLE else WORTH_ON_GPU if target.device.gpu else WORTH
         worth = inf if target.memory is None and stored > MUCH else worth
         but = "with recomputation in the backward, they would take"
         return Cost(again, kept, lambda time, digits: duration(target.device.seconds(int(time)), digits), but, worth)
@@ -56,7 +57,7 @@ class Blockwise(Implementation[Group]):
             removed |= group.steps | group.spread
             made |= {step.name: step for step in group.kernels}
             for step in group.kernels:
-                count = rows_of(split, step, context.sizes[str(graph.key)])
+                count = rows_of(split, step, context.sizes[str(graph.key)], context.device)
                 rows = f"blockwise: {count} queries at a time, recomputed in the backward"
                 chosen[step.name] = f"{rows}, without a tensor of {graph.query} x {graph.key} elements"
                 costs |= {} if cost is None else {step.name: str(cost)}

@@ -5,17 +5,20 @@
     backward with recomputation          three times the FLOPs, twice the bytes
     fused attention                      queries and keys, or values, are padded with zeros to one width
 
-Steps within a block of queries move no data, because a block is sized to stay in a cache. If the device has a table of
-measured rates, `cost/seconds.py` prices each step.
+Steps within a block of queries move no data, because a block is sized to stay in a cache, except on a GPU, where torch
+launches each one. If the device has a table of measured rates, `cost/seconds.py` prices each step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from tensornet_attn.cost.band import LEAST, Block
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.kernels import inside
 from tensornet_attn.cost.memory import moved, peak
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.seconds import module_seconds, seconds_of
@@ -43,7 +46,7 @@ class Price:
 
 def price_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> Price:
     """The price of a schedule; `sizes`: the legs that are known at run time only."""
-    found = peak(scene_of(split_products(schedule), sizes, target), target.backward, scratch)
+    found = peak(scene_of(split_products(schedule), sizes, target), target.backward, partial(scratch, target.device))
     seconds = target.device.seconds(time_of(schedule, sizes, target))
     seconds += module_seconds(target.device.rates, target.backward) if target.device.measured else 0.0
     return Price(seconds, target.bytes * found.numbers, found.step)
@@ -56,7 +59,7 @@ def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> int:
     return sum(time_of_step(scene, step, target) for step in scene.graph.steps if step.name not in skipped)
 
 
-def scratch(scene: Scene, step: Step) -> tuple[int, int]:
+def scratch(device: Device, scene: Scene, step: Step) -> tuple[int, int]:
     """Elements of temporary memory of a step, forward and backward, as measured on a CPU.
 
     Usually one copy of the largest operand in another layout. Fused attention expands keys and values to the heads
@@ -65,7 +68,7 @@ def scratch(scene: Scene, step: Step) -> tuple[int, int]:
     """
     op = step.attention
     if isinstance(step.form, Block) and not step.form.tiled:
-        return (_block(scene, step, step.form),) * 2
+        return (_block(device, scene, step, step.form),) * 2
     if op:
         heads = [leg for leg in op.scores if leg not in (scene.graph.query, op.leg, *op.beside)]
         repeated = sum(
@@ -78,10 +81,10 @@ def scratch(scene: Scene, step: Step) -> tuple[int, int]:
     return (0 if scene.view(step) else max((scene.elements(use) for use in step.op.uses), default=0),) * 2
 
 
-def _block(scene: Scene, step: Step, block: Block) -> int:
+def _block(device: Device, scene: Scene, step: Step, block: Block) -> int:
     query, keys = str(scene.graph.query), scene.sizes[str(scene.graph.key)]
     batch = scene.batch if step.name in scene.batched else 1
-    rows = min(rows_of(scene.graph, step, keys * batch), scene.sizes[query])
+    rows = min(rows_of(scene.graph, step, keys * batch, device), scene.sizes[query])
     return batch * rows * sum(scene.size(leg for leg in part.legs if leg != query) for part in block.inside)
 
 
@@ -89,6 +92,8 @@ def time_of_step(scene: Scene, step: Step, target: Target) -> int:
     """The time of a step, in the device's units."""
     if target.device.measured:
         return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
+    if target.device.gpu and isinstance(step.form, Block) and not step.form.tiled:
+        return time_in_blocks(scene, step, target)
     more, numbers = _widened(scene, step) if step.attention else (0, 0)
     work = 2 * (macs(scene, step) + more) + elementwise(scene, step)
     moves = target.device.width * (moved(scene, step) + numbers)
@@ -113,12 +118,17 @@ def time_in_blocks(scene: Scene, step: Step, target: Target) -> int:
     assert step.kernel is not None
     if target.device.measured:
         return target.device.units(seconds_of(scene, step, target.device.rates, target.backward))
-    work = sum(2 * macs(scene, part) + elementwise(scene, part) for part in step.kernel.body)
-    moves = target.device.width * (
-        scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.op.uses))
-    )
     flops, bytes_ = AGAIN if target.backward and step.name in scene.learned else (1, 1)
-    return target.device.time(flops * work, bytes_ * moves)
+
+    def time(work: int, elements: int) -> int:
+        return target.device.time(flops * work, bytes_ * target.device.width * elements)
+
+    inner, parts = inside(scene, step)
+    work = [2 * macs(inner, part) + elementwise(inner, part) for part in parts]
+    if target.device.gpu:
+        return sum(time(own, moved(inner, part)) for own, part in zip(work, parts, strict=True))
+    operands = sum(scene.elements(use) for use in scene.distinct(step.op.uses))
+    return time(sum(work), scene.elements(step) + operands)
 
 
 def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: Target) -> tuple[float, float]:
@@ -126,11 +136,11 @@ def seconds_apart(graph: Graph, other: Graph, sizes: Mapping[str, int], target: 
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
     Steps with values of queries x keys count as blocks of queries where they can be computed in blocks; with measured
-    rates of the device, only if this takes less time. Fewer queries than a block has read everything once, which no
-    table of implementations tells: they have the device's own prices.
+    rates of the device, only if this takes less time. A GPU, which no table describes, has its own prices, and so have
+    fewer queries than a block has: they read everything once.
     """
     one, two = (split_best(own, sizes, target.device, target.device.width)[0] for own in (graph, other))
-    if sizes[str(graph.query)] < LEAST:
+    if target.device.gpu or sizes[str(graph.query)] < LEAST:
         first, second = (target.device.seconds(time_of(own, sizes, target)) for own in (one, two))
         return first, second
     return _without(one, two, sizes, target), _without(two, one, sizes, target)

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 import tensornet_attn as ta
+from tensornet_attn.cost.band import BUDGET, LEAST
+from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph import build
 from tensornet_attn.graph.model import Kernel
-from tensornet_attn.plan.blocks import BUDGET, LEAST, block_of, keys_of, rows_of
+from tensornet_attn.plan.blocks import block_of, keys_of, rows_of
 from tensornet_attn.plan.cache import Cache
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.tiles.legs import quadratic
@@ -34,7 +36,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 def modules(source: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     """Ours, in blocks of two rows, and the oracle, with the same weights."""
     monkeypatch.setattr("tensornet_attn.plan.blocks.LEAST", 2)
-    monkeypatch.setattr("tensornet_attn.plan.blocks.BUDGET", 4)
+    monkeypatch.setattr("tensornet_attn.plan.blocks.budget_of", lambda device: 4)
     for kept in ("_plans", "_sources"):  # nothing of these blocks is left for others
         monkeypatch.setattr(f"tensornet_attn.compiler.{kept}", Cache(most=4))
     loaded = ta.load(source)
@@ -133,11 +135,11 @@ def test_what_is_read_elsewhere_too_is_made_outside() -> None:
 def test_the_block_keeps_to_its_budget() -> None:
     loaded = build(ta.load("thsa"))
     (kernel,) = kernels("thsa")
-    least, pairs = block_of(loaded, kernel)
+    least, pairs = block_of(loaded, kernel, GENERIC)
     assert (least, 4 * 512 * pairs) == (LEAST, BUDGET)
-    assert rows_of(loaded, kernel, 16) == LEAST  # the rows spread over r and s count, not the few keys
+    assert rows_of(loaded, kernel, 16, GENERIC) == LEAST  # the rows spread over r and s count, not the few keys
     (kernel,) = kernels(TAKEN["a map on the scores"])
-    assert rows_of(build(ta.load(TAKEN["a map on the scores"])), kernel, 1024) == BUDGET // 4 // 2 // 1024
+    assert rows_of(build(ta.load(TAKEN["a map on the scores"])), kernel, 1024, GENERIC) == BUDGET // 4 // 2 // 1024
 
 
 def test_what_is_kept_anyway_is_not_computed_in_blocks() -> None:

@@ -67,6 +67,16 @@ def test_workloads_differ_in_lengths_and_choice() -> None:
     assert regions["A"].refused[0].name == "linear attention"
 
 
+def test_blocks_on_a_gpu_are_large_and_go_through_memory() -> None:
+    """Torch launches their operations one by one, so that wider scores in fused attention take less time."""
+    by_name = {name: plan("hard_fish", device=DEVICES[name]) for name in ("generic", "h200-bfloat16")}
+    found = {name: {region.chosen.partition(":")[0] for region in made.regions} for name, made in by_name.items()}
+    assert "blockwise" in found["generic"]
+    assert "fused attention" in found["h200-bfloat16"]
+    for device, pairs in (("generic", 131072), ("h200", 2097152)):
+        assert f"(16, {pairs})" in ta.compile("talking_heads", "torch", device_costs=device).source
+
+
 def test_computing_again_is_priced_where_a_backward_follows() -> None:
     def chosen(**target: Any) -> list[str]:
         return [region.chosen for region in plan("thsa", **target).regions if "A" in region.steps]
