@@ -83,10 +83,7 @@ VALUES: list[tuple[Callable[[], Any], str]] = [
         lambda: ta.compile("mhsa", device_costs="h20"),
         "there is no device 'h20' in the cost table: did you mean 'h200'?",
     ),
-    (
-        lambda: ta.cost("mhsa", dtype="float3"),
-        "there is no dtype 'float3' in the cost model: did you mean 'float32'?",
-    ),
+    (lambda: ta.cost("mhsa", dtype="float3"), "there is no dtype 'float3' in the cost model: did you mean 'float32'?"),
     (
         lambda: ta.load("mhsaa"),
         "mhsaa: unknown-design: there is no shipped design 'mhsaa'.\n"

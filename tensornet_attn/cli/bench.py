@@ -53,8 +53,7 @@ def bench(
     against: Annotated[
         str,
         typer.Option(
-            metavar="NAME,...",
-            help="Baselines: reference, eager, compile, sdpa, softmax, flex, fused, dense, fla.",
+            metavar="NAME,...", help="Baselines: reference, eager, compile, sdpa, softmax, flex, fused, dense, fla."
         ),
     ] = "eager,compile,sdpa",
     backend: Annotated[
@@ -79,12 +78,10 @@ def bench(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and inputs.")] = 0,
     targets: Annotated[
-        bool,
-        flag("--targets", "Measure the speed targets of these designs, or of all designs."),
+        bool, flag("--targets", "Measure the speed targets of these designs, or of all designs.")
     ] = False,
     rehearse: Annotated[
-        bool,
-        flag("--rehearse", "Run the GPU targets on this CPU at a small --n, only to check that they work."),
+        bool, flag("--rehearse", "Run the GPU targets on this CPU at a small --n, only to check that they work.")
     ] = False,
     costs: Annotated[
         Text, option("Device that our modules are planned for: measured (on a GPU), or one of the cost table.", "NAME")
@@ -95,8 +92,7 @@ def bench(
         int, typer.Option(min=1, help="Cases to compile and compare at once, in processes; timing stays one by one.")
     ] = 1,
     decoding: Annotated[
-        bool,
-        flag("--decoding", "Measure a decoding step after --n positions, against handwritten steps."),
+        bool, flag("--decoding", "Measure a decoding step after --n positions, against handwritten steps.")
     ] = False,
     regret: Annotated[
         bool,
@@ -175,11 +171,7 @@ def bench(
 
 
 def _steps(
-    context: typer.Context,
-    designs: list[str] | None,
-    n: str,
-    batch: int,
-    make: Callable[[Source, int, int], Case],
+    context: typer.Context, designs: list[str] | None, n: str, batch: int, make: Callable[[Source, int, int], Case]
 ) -> list[Case]:
     """The decoding steps to measure: given or default designs, lengths and batch sizes."""
     from tensornet_attn.bench.decoding import BATCHES, LENGTHS, usual_cases

@@ -58,8 +58,7 @@ def flag(names: str, help_text: str) -> Any:
 
 
 DesignName = Annotated[
-    str,
-    typer.Argument(metavar="DESIGN", help="A shipped name, a YAML file, or - for stdin.", autocompletion=shipped),
+    str, typer.Argument(metavar="DESIGN", help="A shipped name, a YAML file, or - for stdin.", autocompletion=shipped)
 ]
 Named = Annotated[
     str,

@@ -67,8 +67,7 @@ def train(
         Text, option("Factor on embeddings, e.g. 'width ** 0.5'. [default: 1]", "NUMBER")
     ] = None,
     tied: Annotated[
-        bool | None,
-        flag("--tied/--untied", "Use the embedding weights in the output layer. [default: untied]"),
+        bool | None, flag("--tied/--untied", "Use the embedding weights in the output layer. [default: untied]")
     ] = None,
     memory: Annotated[Number, option("Positions of earlier segments to attend to. [default: 0]")] = None,
     memory_kind: Annotated[
@@ -221,8 +220,7 @@ def compare(
         Text, typer.Option("-o", "--output", metavar="FILE", help="Write an HTML page; needs matplotlib.")
     ] = None,
     by: Annotated[
-        Text,
-        option("Sort key, e.g. eval_loss. [default: perplexity or bits, else accuracy, else loss]", "KEY"),
+        Text, option("Sort key, e.g. eval_loss. [default: perplexity or bits, else accuracy, else loss]", "KEY")
     ] = None,
     as_json: Json = False,
 ) -> None:

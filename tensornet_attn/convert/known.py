@@ -383,10 +383,7 @@ READINGS: tuple[Reading, ...] = (
         lambda m: (
             {"f": m.q_proj.in_features, "h": m.q_proj.out_features // m.head_dim, "d": m.head_dim} | rope(m, "turned")
         ),
-        {
-            **{f"W{letter}": f"{letter}_proj.weight: (h d) f" for letter in "qkv"},
-            "Wo": "o_proj.weight: f (h d)",
-        },
+        {**{f"W{letter}": f"{letter}_proj.weight: (h d) f" for letter in "qkv"}, "Wo": "o_proj.weight: f (h d)"},
     ),
     Reading(
         "perceiver",

@@ -69,12 +69,7 @@ class SavePretrained:
         self.model = model
 
     def __call__(
-        self,
-        save_directory: Any,
-        is_main_process: bool = True,
-        *given: Any,
-        push_to_hub: bool = False,
-        **options: Any,
+        self, save_directory: Any, is_main_process: bool = True, *given: Any, push_to_hub: bool = False, **options: Any
     ) -> None:
         """As the model's own `save_pretrained`. Raises InputError for `push_to_hub=True`."""
         if push_to_hub:

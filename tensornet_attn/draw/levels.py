@@ -44,10 +44,7 @@ class Level:
 
 
 def level_of(
-    things: Mapping[str, float],
-    last: Iterable[str],
-    found: Iterable[tuple[Edge, str, str]],
-    room: float,
+    things: Mapping[str, float], last: Iterable[str], found: Iterable[tuple[Edge, str, str]], room: float
 ) -> Level:
     """Assigns things to rows. `found` has edges with the things at their ends; `last` is the row below all others.
 

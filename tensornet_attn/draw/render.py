@@ -71,12 +71,7 @@ def _digest(source: str, about: str | None) -> str:
 
 
 def to_png(
-    graph: Graph,
-    title: str | None = None,
-    kept: Marks = NOTHING,
-    *,
-    theme: Theme = LIGHT,
-    overlay: Overlay = NONE,
+    graph: Graph, title: str | None = None, kept: Marks = NOTHING, *, theme: Theme = LIGHT, overlay: Overlay = NONE
 ) -> bytes:
     """The PNG of a diagram, at 144 dots per inch. Raises MissingPartError without Graphviz."""
     return layout(to_dot(graph, title, kept=kept, dots=144, theme=theme, overlay=overlay), "png")

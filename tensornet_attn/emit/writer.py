@@ -42,6 +42,7 @@ class Writer:
     memory: int | None = None  # bytes that a kernel may take for itself; None: a part of the free memory
     cpp: bool = False  # C++ kernels compute what they can
     native: list[str] = field(default_factory=list)  # the texts of the C++ kernels
+    regions: list[tuple[object, Any]] = field(default_factory=list)  # structures of programs, and their Triton kernels
     target: Target = TRAINING  # of the plan
     hidden: Mapping[str, str] = field(default_factory=dict)  # what a kernel reads on the key leg instead of a tensor
     tile_maps: dict[str, str] = field(default_factory=dict)  # maps that kernels apply to tiles: name in this file

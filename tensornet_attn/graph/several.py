@@ -85,13 +85,7 @@ def _one_by_one(scope: Scope, model: BoxModel, of: Use, path: Path, name: str, l
 
 
 def _with_keys(
-    scope: Scope,
-    model: BoxModel,
-    operands: Mapping[str, Use],
-    path: Path,
-    name: str,
-    key: str,
-    others: list[str],
+    scope: Scope, model: BoxModel, operands: Mapping[str, Use], path: Path, name: str, key: str, others: list[str]
 ) -> Use:
     """A softmax over keys and other legs: that over the keys of the logsumexp over the others, times their shares."""
     of, scale = operands["of"], scope.number(model.scale, "'scale'", lengths=True)[0]  # type: ignore[attr-defined]

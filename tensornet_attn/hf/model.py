@@ -317,11 +317,7 @@ class TensornetForSequenceClassification(TensornetPreTrainedModel):
 
     @capture_outputs
     def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        labels: Tensor | None = None,
-        **options: Any,
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **options: Any
     ) -> SequenceClassifierOutput:
         """input_ids [batch, n] or features [batch, n, features], attention_mask [batch, n] -> logits [batch, classes].
 

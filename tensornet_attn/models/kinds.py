@@ -298,11 +298,7 @@ class SequenceClassifier(Model):
         self.output = nn.Linear(rows * config.width, config.classes, **new)
 
     def forward(
-        self,
-        tokens: Tensor,
-        key_mask: Tensor | None = None,
-        losses: bool = False,
-        positions: Tensor | None = None,
+        self, tokens: Tensor, key_mask: Tensor | None = None, losses: bool = False, positions: Tensor | None = None
     ) -> WithLosses:
         """Returns logits [batch, classes] of tokens [batch, n], integers, or [batch, n, features], floats.
 

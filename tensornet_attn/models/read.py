@@ -14,16 +14,7 @@ from tensornet_attn import limits
 from tensornet_attn.errors import DesignError, InputError, Problem, nearest
 from tensornet_attn.ir.arithmetic import evaluate, names, parse
 from tensornet_attn.ir.tokens import Refusal
-from tensornet_attn.models.config import (
-    CONFIGS,
-    PARTS,
-    STACKS,
-    TOP,
-    AnyConfig,
-    Layer,
-    Part,
-    report_config,
-)
+from tensornet_attn.models.config import CONFIGS, PARTS, STACKS, TOP, AnyConfig, Layer, Part, report_config
 from tensornet_attn.models.cost import ModelCost, cost
 from tensornet_attn.models.fit import Fitted, Place, check_carried, fit, is_path, shipped
 from tensornet_attn.spec import library

@@ -157,11 +157,7 @@ LAYERS = (
     row("abc", "naive_cumsum_abc", "abc", heads_first, QKV | {"s": "r"}),
     row("abc", "naive_recurrent_abc", "abc", heads_first, QKV | {"s": "r"}),
     row(
-        "gsa",
-        "naive_recurrent_gsa",
-        "gsa",
-        lambda run: lambda q, k, v, s: run(q, k, v, *gates(s))[0],
-        QKV | {"s": "r"},
+        "gsa", "naive_recurrent_gsa", "gsa", lambda run: lambda q, k, v, s: run(q, k, v, *gates(s))[0], QKV | {"s": "r"}
     ),
     row(
         "linear_attn",

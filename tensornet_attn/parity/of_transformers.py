@@ -166,10 +166,7 @@ LAYERS = (
     row("MptAttention", "mpt", made("mpt", "MptAttention", 0, **MPT, attn_config={"clip_qkv": 0.7}), single=SOFTMAX),
     row("MptAttention, as mhsa", "mhsa", made("mpt", "MptAttention", 0, **MPT), call=known.mpt_call, single=SOFTMAX),
     row(
-        "T5Attention",
-        "t5",
-        made("t5", "T5Attention", True, d_model=24, d_kv=6, num_heads=4, **BUCKETS),
-        single=SOFTMAX,
+        "T5Attention", "t5", made("t5", "T5Attention", True, d_model=24, d_kv=6, num_heads=4, **BUCKETS), single=SOFTMAX
     ),
     row("Lfm2ShortConv", "lfm2", made("lfm2", "Lfm2ShortConv", 0, layer_types=["conv", "full_attention"])),
     row("XLNetRelativeAttention", "xlnet", made("xlnet", "XLNetRelativeAttention", None, d_model=24, n_head=3)),

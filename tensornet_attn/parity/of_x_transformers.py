@@ -189,20 +189,14 @@ LAYERS = (
         "mhsa",
         {"gate_values": True},
         HEADS | {"Wg": "to_v_gate.weight: (h d) f"},
-        {
-            "weights": {"Wg": "f h d"},
-            "diagram": gated("x[n f] Wg[f h d] -> n h d", "n h d"),
-        },
+        {"weights": {"Wg": "f h d"}, "diagram": gated("x[n f] Wg[f h d] -> n h d", "n h d")},
     ),
     row(
         "gate_value_heads",
         "mhsa",
         {"gate_value_heads": True},
         HEADS | {"Wg": "to_v_head_gate.weight: h f", "bg": "to_v_head_gate.bias"},
-        {
-            "weights": {"Wg": "f h", "bg": "h"},
-            "diagram": gated("x[n f] Wg[f h] + bg[h] -> n h", "n h"),
-        },
+        {"weights": {"Wg": "f h", "bg": "h"}, "diagram": gated("x[n f] Wg[f h] + bg[h] -> n h", "n h")},
     ),
     row(
         "output_gate",
@@ -277,13 +271,7 @@ LAYERS = (
         },
         numbers=lambda m: heads(m) | {"c": m.to_latent_kv.out_features},
     ),
-    row(
-        "max_attend_past",
-        "mhsa",
-        {"max_attend_past": 3},
-        extra=softmax(mask=["window(3, 0)"]),
-        causal=True,
-    ),
+    row("max_attend_past", "mhsa", {"max_attend_past": 3}, extra=softmax(mask=["window(3, 0)"]), causal=True),
     row(
         "inverted_attention",
         "mhsa",

@@ -119,13 +119,7 @@ def band_keep(
     return present & (past >= -left) & (past <= right)
 
 
-def seen_keep(
-    k: Tensor,
-    key_mask: Tensor | None,
-    sees,
-    prefix: int,
-    place: tuple[int, int, int, int, int],
-) -> Tensor:
+def seen_keep(k: Tensor, key_mask: Tensor | None, sees, prefix: int, place: tuple[int, int, int, int, int]) -> Tensor:
     """Where the masks of the design and the key mask allow attention: [..., blocks, 1, block, prefix + span]."""
     present = k.new_ones(k.shape[-3], dtype=torch.bool) if key_mask is None else key_mask
     present = with_prefix(present[..., None, None], prefix, place)[..., 0, 0][..., None, None, :]

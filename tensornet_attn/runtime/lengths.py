@@ -6,40 +6,22 @@ import torch
 from torch import Tensor
 
 
-def log_of_length(x: float | Tensor) -> float | Tensor:
-    """The natural logarithm of a length."""
-    return of_lengths(x, math.log, torch.log)
+def of_lengths(number, traced):
+    """`number` of a length, or in traced code `traced` of a scalar tensor with this value."""
+
+    def function(x: float | Tensor) -> float | Tensor:
+        x = unfixed(x)
+        return traced(x) if isinstance(x, Tensor) else number(x)
+
+    return function
 
 
-def log2_of_length(x: float | Tensor) -> float | Tensor:
-    """The logarithm to base 2 of a length."""
-    return of_lengths(x, math.log2, torch.log2)
-
-
-def sqrt_of_length(x: float | Tensor) -> float | Tensor:
-    """The square root of a length."""
-    return of_lengths(x, math.sqrt, torch.sqrt)
-
-
-def exp_of_length(x: float | Tensor) -> float | Tensor:
-    """The exponential of a length."""
-    return of_lengths(x, math.exp, torch.exp)
-
-
-def floor_of_length(x: float | Tensor) -> float | Tensor:
-    """The largest integer up to a number of lengths."""
-    return of_lengths(x, math.floor, torch.floor)
-
-
-def ceil_of_length(x: float | Tensor) -> float | Tensor:
-    """The smallest integer from a number of lengths on."""
-    return of_lengths(x, math.ceil, torch.ceil)
-
-
-def of_lengths(x: float | Tensor, number, traced) -> float | Tensor:
-    """`number` of x, or in traced code `traced` of a scalar tensor with this value."""
-    x = unfixed(x)
-    return traced(x) if isinstance(x, Tensor) else number(x)
+log_of_length = of_lengths(math.log, torch.log)
+log2_of_length = of_lengths(math.log2, torch.log2)
+sqrt_of_length = of_lengths(math.sqrt, torch.sqrt)
+exp_of_length = of_lengths(math.exp, torch.exp)
+floor_of_length = of_lengths(math.floor, torch.floor)
+ceil_of_length = of_lengths(math.ceil, torch.ceil)
 
 
 def unfixed(x: float | Tensor) -> float | Tensor:

@@ -114,11 +114,7 @@ def loss(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tenso
 
 
 def score(
-    logits: Tensor,
-    batch: Batch,
-    groups: Sequence[str] = (),
-    measure: Measure | None = None,
-    at: Tensor | None = None,
+    logits: Tensor, batch: Batch, groups: Sequence[str] = (), measure: Measure | None = None, at: Tensor | None = None
 ) -> Score:
     """Loss and accuracy over all scored positions, and the accuracy of each group.
 

@@ -12,19 +12,7 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.conditions import MaskConditions, conditions_of
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.tiles.legs import MOST, RESERVED, made_inside, relative, sides_of
-from tensornet_attn.tiles.model import (
-    ROWS,
-    At,
-    Axes,
-    Exit,
-    Node,
-    Nodes,
-    Operand,
-    Program,
-    Unfit,
-    below,
-    vanishes,
-)
+from tensornet_attn.tiles.model import ROWS, At, Axes, Exit, Node, Nodes, Operand, Program, Unfit, below, vanishes
 from tensornet_attn.tiles.steps import BoxTiles, Index, Steps
 
 

@@ -20,13 +20,13 @@ SHARED = 8  # from as many shared tiles on, blocks are small anyway: a program h
 ALL = 48  # maximum tiles of one value per program, unless `most` is more: 64 take minutes to compile and 30 kB of stack
 IN_BLOCK = ("distance", "zeros", "ones", "full")  # constants that are computed per block
 RESERVED = frozenset(  # names that kernels use for other things than legs
-    "blocks block pair first start distance in_bounds visible own lead batch seed mask key_mask mask_step "
+    "blocks block block_of pair first start distance in_bounds visible own lead batch seed mask key_mask mask_step "
     "key_mask_step mask_grad gradient gradient_step sums out out_step lse range float tl triton MASK KEYS TRAIN PARTS "
-    "DOT SUMS load_1d load_2d load_pair store_1d store_2d dot_of exp_of where_visible edge online powers scaled higher "
-    "power log_sum inverse_of softened parts_of in_parts power_of log_add allowed bias_2d uniform gaussian_2d "
-    "random_words key_of noise_2d dropped at_keys at_places entries store_entries visited prefix last_key nearby "
-    "skipped with_sink log_sum_with_sink part begin end SPLIT out_part lse_part share_of sums_of_part own_sink "
-    "result_of_part in_sight".split()
+    "DOT SUMS load_1d load_2d store_1d store_2d place scalar tile_1d tile_2d pair_2d store_tile_1d store_tile_2d "
+    "dot_of exp_of where_visible edge online powers scaled higher power log_sum inverse_of softened parts_of in_parts "
+    "power_of log_add allowed bias_2d uniform gaussian_2d random_words key_of noise_2d dropped at_keys at_places "
+    "entries store_entries visited prefix last_key nearby skipped with_sink log_sum_with_sink part begin end SPLIT "
+    "out_part lse_part share_of sums_of_part own_sink result_of_part in_sight".split()
 )
 
 

@@ -305,6 +305,21 @@ class Program:
         return self.nodes.over(self.nodes.node("softened", (x, seen, rows), one.axes, one.name), last, "add", one.name)
 
 
+def structure(program: Program) -> tuple[object, ...]:
+    """What determines the kernels of a program, apart from names: equal if two programs can share them."""
+    exit_ = program.exit
+    nodes = below([exit_.maps, *([exit_.values] if exit_.values else []), *program.maps])
+    numbers = {node: number for number, node in enumerate(nodes)}
+    return (
+        program.query, program.key, [*program.heads.items()], program.whole, [*program.widths.items()],
+        [(operand.heads, operand.axes, operand.table) for operand in program.operands],
+        [(node.op, [numbers[arg] for arg in node.args], node.axes, node.data, node.heads) for node in nodes],
+        exit_.index, numbers[exit_.maps], exit_.values and numbers[exit_.values], exit_.summed, exit_.log,
+        [numbers[one] for one in program.maps], program.legs, program.masks, program.others, program.relative,
+        program.nodes.order, [*program.nodes.sizes.items()],
+    )  # fmt: skip
+
+
 def bound(op: str, data: tuple[Any, ...]) -> tuple[str, ...]:
     """The index variables that a node binds: it sums over them or renames them."""
     if op == "box":

@@ -134,9 +134,7 @@ def test_a_design_with_several_boxes_needs_the_name_of_one() -> None:
 QK = "Q[n h d] K[m h d]"
 RELU = {"map": "relu", "of": "Q[n g d] K[m g d] -> g n m"}
 NO_CORE = {
-    "its scores add 2 products of a query and a key side.": mhsa(
-        diagram=scores(f"{QK} + x[n f] x[m f] -> h n m"),
-    ),
+    "its scores add 2 products of a query and a key side.": mhsa(diagram=scores(f"{QK} + x[n f] x[m f] -> h n m")),
     "'A.of' mixes scores after 'G', which is not linear.": mhsa(
         legs={"g": "head h"}, weights={"P": "g h"}, diagram=scores("P[g h] G[g n m] -> h n m", G=RELU)
     ),

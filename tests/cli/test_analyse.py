@@ -155,11 +155,7 @@ def test_texts_that_are_none(run, tmp_path) -> None:
     missing = run("analyse", "mhsa", "--text", str(path), *SMALL)
     assert missing == (1, "", f"error: '{path}': No such file or directory.\n")
     path.write_bytes(b"")
-    assert run("analyse", "mhsa", "--text", str(path)) == (
-        1,
-        "",
-        f"error: '{path}' is empty; give a file with text.\n",
-    )
+    assert run("analyse", "mhsa", "--text", str(path)) == (1, "", f"error: '{path}' is empty; give a file with text.\n")
     path.write_bytes(b"a\xff\xfe")
     wanted = f"error: '{path}': byte 1 is not UTF-8; save it as UTF-8 text.\n"
     assert run("analyse", "mhsa", "--text", str(path)) == (1, "", wanted)

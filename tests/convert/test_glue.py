@@ -45,11 +45,7 @@ def test_lines_without_a_label_are_left_out_and_quotes_are_text(glue: ModuleType
 @pytest.mark.rotated
 @pytest.mark.parametrize("design", ["none", "thsa"])
 def test_an_encoder_learns(
-    glue: ModuleType,
-    design: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    glue: ModuleType, design: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from transformers.models.bert import BertConfig, BertModel, BertTokenizerFast
 

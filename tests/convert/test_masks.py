@@ -73,10 +73,7 @@ def test_behind_positions_that_were_seen_and_in_a_window() -> None:
 
 def test_a_mask_beyond_the_window_or_of_too_few_keys() -> None:
     for mask, message in (
-        (
-            torch.ones(6, 6, dtype=torch.bool).tril(),
-            "the mask makes keys visible beyond the window of the design.",
-        ),
+        (torch.ones(6, 6, dtype=torch.bool).tril(), "the mask makes keys visible beyond the window of the design."),
         (BAND[:, :4], "the mask has 4 keys, but there are 6, cached keys included."),
     ):
         with pytest.raises(InputError) as error:

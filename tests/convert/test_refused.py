@@ -104,16 +104,8 @@ partial = configured(rope_parameters={"rope_type": "default", "rope_theta": 1000
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
-        (
-            "bert",
-            relative,
-            "config.position_embedding_type is 'relative_key'; only 'absolute' is supported",
-        ),
-        (
-            "albert",
-            relative,
-            "config.position_embedding_type is 'relative_key'; only 'absolute' is supported",
-        ),
+        ("bert", relative, "config.position_embedding_type is 'relative_key'; only 'absolute' is supported"),
+        ("albert", relative, "config.position_embedding_type is 'relative_key'; only 'absolute' is supported"),
         ("albert", has("pruned_heads", {1}), "some of its heads are pruned"),
         ("albert", has("num_attention_heads", 2), "its query projection is 24 wide, but 2 heads of 8 are 16"),
         ("bert", has("is_cross_attention", True), "it attends to another sequence (cross-attention)"),

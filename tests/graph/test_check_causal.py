@@ -161,11 +161,7 @@ def test_a_delta_rule_is_causal_whatever_is_asked() -> None:
     with pytest.raises(ta.DesignError) as raised:
         build(ta.load("fmm_fast_weight1"), causal=False)
     (problem,) = raised.value.problems
-    assert (problem.code, problem.field, problem.hint) == (
-        "causal-by-nature",
-        "diagram.far",
-        "remove 'causal=False'.",
-    )
+    assert (problem.code, problem.field, problem.hint) == ("causal-by-nature", "diagram.far", "remove 'causal=False'.")
 
 
 BOTH = [

@@ -33,11 +33,7 @@ def test_it_counts_reorders_repeats_and_selects(name: str) -> None:
     repeated, chosen = copy.deepcopy(past), copy.deepcopy(past)
     repeated.batch_repeat_interleave(2)
     chosen.batch_select_indices(torch.tensor([True, False, True]))
-    for kept, rows in (
-        (past, order),
-        (repeated, order.repeat_interleave(2)),
-        (chosen, order[[0, 2]]),
-    ):
+    for kept, rows in ((past, order), (repeated, order.repeat_interleave(2)), (chosen, order[[0, 2]])):
         y = layer(x[rows, 5:], cache=kept.layers[0].cache)
         torch.testing.assert_close(y, layer(x)[rows, 5:], rtol=0, atol=1e-12)
 

@@ -97,10 +97,7 @@ def test_what_is_no_such_model_or_input() -> None:
         ((x[:, :5],), "the call has 5 positions; 'pooling: concat' takes 6, the model's length."),
         ((x[..., :3],), "'tokens' is [2, 6, 3] torch.float64; give [batch, n, 4], torch.float32."),
         ((tiny.tokens(),), "'tokens' is [2, 6] torch.int64; give [batch, n, 4], torch.float32."),
-        (
-            (x, torch.ones(2, 6)),
-            "'key_mask' is [2, 6] torch.float32; give [2, 6], torch.bool, true = a token.",
-        ),
+        ((x, torch.ones(2, 6)), "'key_mask' is [2, 6] torch.float32; give [2, 6], torch.bool, true = a token."),
     ]
     for given, message in wrong:
         with pytest.raises(ta.InputError) as error:

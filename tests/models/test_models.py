@@ -13,12 +13,7 @@ import torch
 import tensornet_attn as ta
 from tests.models import tiny
 
-MAKERS = {
-    "language": tiny.language,
-    "masked": tiny.masked,
-    "classifier": tiny.classifier,
-    "seq2seq": tiny.seq2seq,
-}
+MAKERS = {"language": tiny.language, "masked": tiny.masked, "classifier": tiny.classifier, "seq2seq": tiny.seq2seq}
 SHAPES = {"language": [2, 6, 11], "masked": [2, 6, 11], "classifier": [2, 3], "seq2seq": [2, 4, 11]}
 
 

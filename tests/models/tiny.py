@@ -21,10 +21,7 @@ ALONE = {  # one input: the rows of its own sequence alone
     "tensornet": 1,
     "name": "alone",
     "extends": "mhsa_rope",
-    "diagram": {
-        "K": {"rope": "m", "along": "d", "of": "x[m f] Wk[f h d] -> m h d"},
-        "V": "x[m f] Wv[f h d] -> m h d",
-    },
+    "diagram": {"K": {"rope": "m", "along": "d", "of": "x[m f] Wk[f h d] -> m h d"}, "V": "x[m f] Wv[f h d] -> m h d"},
 }
 
 

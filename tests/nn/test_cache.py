@@ -216,10 +216,7 @@ def test_training_that_would_draw_twice_is_refused() -> None:
         "causal": True,
         "noise": {"z": {"legs": "h d", "std": 1}},
     }
-    data["diagram"] = {
-        "K": "memory[m f] Wk[f h d] + z[h d] -> m h d",
-        "V": "memory[m f] Wv[f h d] + z[h d] -> m h d",
-    }
+    data["diagram"] = {"K": "memory[m f] Wk[f h d] + z[h d] -> m h d", "V": "memory[m f] Wv[f h d] + z[h d] -> m h d"}
     module = ta.compile(ta.load(data, legs={"f": 8, "h": 2}), "torch", dtype=torch.float64)
     cache, x = module.new_cache(), chunk_of(module)
     with pytest.raises(

@@ -23,8 +23,7 @@ OPTIONS = ["mask", "key_mask", "noise", "losses", "cache", *PACKED]
 
 
 @pytest.mark.parametrize(
-    ("name", "needed", "optional"),
-    [("mhsa", ["x"], ["memory"]), ("cross", ["x", "memory"], []), ("mlp", ["x"], [])],
+    ("name", "needed", "optional"), [("mhsa", ["x"], ["memory"]), ("cross", ["x", "memory"], []), ("mlp", ["x"], [])]
 )
 def test_the_forward_names_the_inputs(name: str, needed: list[str], optional: list[str]) -> None:
     module = ta.compile(name)

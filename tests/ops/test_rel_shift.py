@@ -14,11 +14,7 @@ from tests.ops.compared import F64, agree
 
 N = 11
 LEGS = {"n": "query", "m": "key", "f": 8, "h": "head 2", "d": 4}
-PLAIN = {
-    "Q": "x[n f] Wq[f h d] -> n h d",
-    "K": "x[m f] Wk[f h d] -> m h d",
-    "V": "x[m f] Wv[f h d] -> m h d",
-}
+PLAIN = {"Q": "x[n f] Wq[f h d] -> n h d", "K": "x[m f] Wk[f h d] -> m h d", "V": "x[m f] Wv[f h d] -> m h d"}
 Y = {"y": "A[h n m] V[m h d] Wo[h d f] -> n f"}
 
 
@@ -135,10 +131,7 @@ def test_a_cache_goes_on(design: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            "bucket(8, 9, 1)",
-            "init-shape: leg 'p' has reach 6, but the buckets need 9. declare 'p: relative 9'.",
-        ),
+        ("bucket(8, 9, 1)", "init-shape: leg 'p' has reach 6, but the buckets need 9. declare 'p: relative 9'."),
         (
             "bucket(6, 6, 1)",
             "arguments: 'bucket' cannot divide distances up to 6 into 6 buckets. make the first a multiple of 4 and "
@@ -149,10 +142,7 @@ def test_a_cache_goes_on(design: dict[str, Any]) -> None:
             "init-shape: 'bucket' needs a relative leg and a leg of size 12, not p b (13 x 8). e.g. '{legs: p b, "
             "value: bucket(32, 128, 1)}'.",
         ),
-        (
-            "bucket(8, 6)",
-            "arguments: 'bucket' takes 3 arguments, got 2. e.g. 'bucket(32, 128, 1)'.",
-        ),
+        ("bucket(8, 6)", "arguments: 'bucket' takes 3 arguments, got 2. e.g. 'bucket(32, 128, 1)'."),
     ],
 )
 def test_what_is_refused(value: str, message: str) -> None:

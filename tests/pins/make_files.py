@@ -51,11 +51,7 @@ EVERYTHING = {  # dropout, noise, a state, a memory, losses: all that a checkpoi
     "layers": [
         {
             "mixer": {"design": "transformer_xl", "legs": {"h": 2}},
-            "mlp": {
-                "design": "sigma_moe_regularised",
-                "legs": {"e": 4, "l": 4},
-                "settings": {"k": 2, "drop": 0.2},
-            },
+            "mlp": {"design": "sigma_moe_regularised", "legs": {"e": 4, "l": 4}, "settings": {"k": 2, "drop": 0.2}},
         },
         {"mixer": {"design": "mgk_em", "legs": {"h": 2}}},
         {"mixer": {"design": "fish", "legs": {"h": 2, "g": 1}}},

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 DATA = Path(__file__).parent / "data"
 HEAD = "== "
 RENEW = "If this change is meant: 'python -m pytest tests/pins --write-pins -n 0', and the commit says why."
+
+
+def joined(found: Iterable[Iterable[str]], between: str = ": ") -> list[str]:
+    """A line for each value, after the names next to each other that have it."""
+    return [
+        f"{', '.join(name for name, _ in rows)}{between}{value}"
+        for value, rows in groupby(map(tuple, found), key=itemgetter(1))
+    ]
 
 
 class Pinned:

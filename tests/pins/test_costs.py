@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tensornet_attn as ta
-from tests.pins.pinned import Pinned
+from tests.pins.pinned import Pinned, joined
 from tests.pins.structure import causal_or_not
 from tests.shipped import shipped
 
@@ -23,11 +23,12 @@ COUNTED = ("macs", "routed_macs", "elementwise", "bytes", "live_bytes", "saved_f
 @pytest.mark.parametrize("name", NAMES)
 def test_costs_of_designs(name: str, pinned: Pinned) -> None:
     """Of a forward in training; in evaluation too where that is less. At all sizes where it is as causal as it says."""
-    found = []
+    found, facts = [], dict[str, list[tuple[str, str]]]()
     for causal in causal_or_not(name):
         own = causal == bool(shipped(name).causal)
         for size, options in SIZES.items() if own else [("as given", SIZES["as given"])]:
-            mode = f"{size}, {'causal' if causal else 'not causal'}"
+            masks = "causal" if causal else "not causal"
+            mode = f"{size}, {masks}"
             try:
                 report = ta.cost(shipped(name), causal=causal, **options)
             except ta.InputError:
@@ -41,9 +42,12 @@ def test_costs_of_designs(name: str, pinned: Pinned) -> None:
                 if part.evaluation.macs != part.total.macs:
                     found.append(f"  {word}, in evaluation: {counts(part.evaluation)}")
             if size == "as given":
-                found.append(f"  parameters {report.parameters}, frozen {report.written.frozen}")
+                kept = f"{report.parameters}, frozen {report.written.frozen}"
+                facts.setdefault("parameters", []).append((masks, kept))
                 for word, part in (("written", report.written), ("planned", report.planned)):
-                    found.append(f"  {word} macs: {part.formula}; routed: {part.routed_formula}")
+                    formulas = f"{part.formula}; routed: {part.routed_formula}"
+                    facts.setdefault(f"{word} macs", []).append((masks, formulas))
+    found += [f"{what}, {line}" for what, rows in facts.items() for line in joined(rows)]
     pinned.check("costs.txt", name, found)
 
 

@@ -14,17 +14,13 @@ from tensornet_attn.graph.attention import Attention, Reader, ScoreTerm
 from tensornet_attn.graph.recurrence import Recurrence, erases, linear
 from tests.decay_designs import DECAYS
 from tests.forms import reductions
-from tests.pins.pinned import Pinned
+from tests.pins.pinned import Pinned, joined
 from tests.random_design import random_design
 from tests.shipped import graph_of
 
 HEAD: dict[str, Any] = {"tensornet": 1, "output": "y", "inputs": {"x": "m f"}}
 LEGS = {"n": "query", "m": "key", "f": 4, "h": "head 2", "d": 3}
-QKV = {
-    "Q": "x[n f] Wq[f h d] -> n h d",
-    "K": "x[m f] Wk[f h d] -> m h d",
-    "V": "x[m f] Wv[f h d] -> m h d",
-}
+QKV = {"Q": "x[n f] Wq[f h d] -> n h d", "K": "x[m f] Wk[f h d] -> m h d", "V": "x[m f] Wv[f h d] -> m h d"}
 WEIGHTS = {"Wq": "f h d", "Wk": "f h d", "Wv": "f h d"}
 OTHERS: dict[str, dict[str, Any]] = {  # what people write today for what the language has no word for yet
     "an overflow that is hidden": HEAD
@@ -84,7 +80,7 @@ OTHERS: dict[str, dict[str, Any]] = {  # what people write today for what the la
 
 
 def told(graph: Graph) -> list[str]:
-    return [f"{place}: {_words(form)}" for place, form in reductions(graph)]
+    return joined((place, _words(form)) for place, form in reductions(graph))
 
 
 def _words(form: Attention | Recurrence | str) -> str:

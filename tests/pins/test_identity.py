@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import tensornet_attn as ta
-from tests.pins.pinned import Pinned
+from tests.pins.pinned import Pinned, joined
 from tests.pins.structure import causal_or_not
 from tests.shipped import shipped
 
@@ -19,14 +19,15 @@ NAMES, MODELS = ta.list_designs(), ta.models.list_models()
 def test_hashes(name: str, pinned: Pinned) -> None:
     """Of the design, and of the diagram without and with a causal mask."""
     design = shipped(name)
-    found = [f"design: {design.hash}"]
-    found += [f"{'causal' if mask else 'not causal'}: {ta.hash_of(design, mask)}" for mask in causal_or_not(name)]
-    pinned.check("hashes.txt", name, found)
+    found = {"design": design.hash}
+    found |= {"causal" if mask else "not causal": ta.hash_of(design, mask) for mask in causal_or_not(name)}
+    pinned.check("hashes.txt", name, joined(found.items()))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_state_dicts(name: str, pinned: Pinned) -> None:
-    pinned.check("state_dicts.txt", name, entries(ta.compile(shipped(name), "reference", device="meta")))
+    found = entries(ta.compile(shipped(name), "reference", device="meta"))
+    pinned.check("state_dicts.txt", name, joined((line.split(" ", 1) for line in found), " "))
 
 
 @pytest.mark.parametrize("backend", ["torch", "inductor", "triton"])

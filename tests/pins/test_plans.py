@@ -15,10 +15,7 @@ NAMES = ta.list_designs()
 WORKLOADS = ("training", "prefill", "decoding")
 MASKS = {False: "not causal", True: "causal"}
 Mode = tuple[str, str, bool]  # backend, workload, causal
-FILES = [
-    pytest.param("plans.txt", id="quick"),
-    pytest.param("plans_slow.txt", id="all", marks=pytest.mark.slow),
-]
+FILES = [pytest.param("plans.txt", id="quick"), pytest.param("plans_slow.txt", id="all", marks=pytest.mark.slow)]
 
 
 @cache
@@ -41,31 +38,43 @@ def told(mode: Mode) -> str:
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("name", NAMES)
 def test_plans_and_prices(name: str, file: str, pinned: Pinned) -> None:
-    """Modes with equal plans share the lines; those of the slow file may be in the quick one."""
-    plans: dict[tuple[str, ...], list[str]] = {}
-    for mode in quick(name):
-        plans.setdefault(plan_lines(plan(name, *mode)), []).append(f"# {told(mode)}{elsewhere(plan(name, *mode))}")
-    if file == "plans_slow.txt":
-        known = {lines: f"; as {heads[0].removeprefix('# ').partition(';')[0]}" for lines, heads in plans.items()}
-        plans = {}
-        for mode in modes(name)[len(quick(name)) :]:
-            lines = plan_lines(plan(name, *mode))
-            head = f"# {told(mode)}{elsewhere(plan(name, *mode))}{known.get(lines, '')}"
-            plans.setdefault(() if lines in known else lines, []).append(head)
-    pinned.check(file, name, [line for lines, heads in plans.items() for line in (*heads, *lines)])
-    slow = file == "plans_slow.txt"
-    shown = modes(name)[len(quick(name)) :] if slow else quick(name)
-    pinned.check("prices_slow.txt" if slow else "prices.txt", name, prices(name, shown))
+    """Modes with equal plans share the lines; of other plans there are the lines that differ from the first one."""
+    slow, found, known = file == "plans_slow.txt", list[str](), dict[tuple[str, ...], str]()
+    for mode in modes(name) if slow else quick(name):
+        lines, head = plan_lines(plan(name, *mode)), f"# {told(mode)}{elsewhere(plan(name, *mode))}"
+        shown = (mode not in quick(name)) == slow
+        if lines in known:
+            found += [f"{head}; as {known[lines]}"] * shown
+            continue
+        first = next(iter(known), ())
+        own = min(differences(lines, first), lines, key=len) if first else lines
+        found += [f"{head}; as {known[first]} but for" if own is not lines else head, *own] * shown
+        known[lines] = told(mode)
+    pinned.check(file, name, found)
+    pinned.check("prices_slow.txt" if slow else "prices.txt", name, prices(name, slow))
 
 
-def prices(name: str, shown: list[Mode]) -> list[str]:
-    """Predicted seconds on the generic device, peak of bytes, and what the backward needs."""
-    found = []
-    for mode in shown:
+def differences(lines: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines of a plan that another has not, and the numbers of those that only the other has."""
+    own = {line.partition("[")[0] for line in lines}
+    gone = [number.strip() for number in (line.partition("[")[0] for line in other) if number not in own]
+    return (*(line for line in lines if line not in other), *([f"without {' '.join(gone)}"] if gone else []))
+
+
+def prices(name: str, slow: bool) -> list[str]:
+    """Predicted seconds on the generic device, peak of bytes, and what the backward needs; equal ones share a line."""
+    found: dict[str, list[Mode]] = {}
+    for mode in modes(name) if slow else quick(name):
         made = plan(name, *mode)
-        line = f"{told(mode)}: {price(made).seconds:.12g} s, {price(made).bytes} bytes"
-        found.append(f"{line}; kept {saved_line(made)}" if mode[1] == "training" else line)
-    return found
+        line = f"{price(made).seconds:.12g} s, {price(made).bytes} bytes"
+        line += f"; kept {saved_line(made)}" if mode[1] == "training" else ""
+        found.setdefault(line, []).append(mode)
+    lines = []
+    for line, equal in found.items():
+        known = slow and equal[0] in quick(name)
+        shown = [told(mode) for mode in equal if (mode not in quick(name)) == slow]
+        lines += [f"{', '.join(shown)}: {f'as {told(equal[0])}' if known else line}"] * bool(shown)
+    return lines
 
 
 @pytest.mark.parametrize("file", ["plans.txt", "plans_slow.txt", "prices.txt", "prices_slow.txt"])

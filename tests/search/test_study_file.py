@@ -195,9 +195,7 @@ OPTIONS: list[tuple[dict[str, Any], list[str]]] = [
     ),
     (
         {"bounds": {"macs": {"least": 5, "most": 2}}},
-        [
-            "the bound on 'macs' has least 5 above most 2; e.g. 1000000, or {least: 1000, most: 1000000}.",
-        ],
+        ["the bound on 'macs' has least 5 above most 2; e.g. 1000000, or {least: 1000, most: 1000000}."],
     ),
     ({"fresh_seeds": 4}, ["option 'fresh_seeds': input should be greater than or equal to 5, got 4."]),
     ({"rungs": [{"task": "mqar"}]}, [NOT_BOTH]),
@@ -242,10 +240,7 @@ def test_options(options: dict[str, Any], lines: list[str]) -> None:
 PLACES: list[tuple[str, list[str]]] = [
     (
         "trials: 3\n",
-        [
-            "study.yaml:1:1: version: expected version 1 of study files, got nothing.",
-            "  hint: write 'study: 1'.",
-        ],
+        ["study.yaml:1:1: version: expected version 1 of study files, got nothing.", "  hint: write 'study: 1'."],
     ),
     (
         FILE + "trails: 3\n",
@@ -264,10 +259,7 @@ PLACES: list[tuple[str, list[str]]] = [
     ),
     (
         FILE.replace("task: copy, ", ""),
-        [
-            "study.yaml:5:3: wrong-value: rungs 2 task: field required.",
-            "  hint: docs/search.md lists all keys.",
-        ],
+        ["study.yaml:5:3: wrong-value: rungs 2 task: field required.", "  hint: docs/search.md lists all keys."],
     ),
     (FILE + "task: copy\n", [NOT_BOTH]),
     ("", ["'study.yaml' is not a study file: it must be a mapping that begins with 'study: 1'."]),

@@ -78,10 +78,7 @@ TEXTS = {  # the text, and a code of the answer
     "one key many times": (sections(lines(9_000, "legs: 3\n")), "duplicate-key"),
     "9,000 settings": (sections("settings:\n" + lines(9_000, "  s#: s1#\n")), "too-large"),
     "settings in use": (sections("settings:\n" + lines(999, "  s#: s1#\n")), "unknown-leg"),
-    "settings in a row": (
-        sections("settings:\n" + "".join(f"  s{i}: s{i + 1}\n" for i in range(999))),
-        "unknown-leg",
-    ),
+    "settings in a row": (sections("settings:\n" + "".join(f"  s{i}: s{i + 1}\n" for i in range(999))), "unknown-leg"),
     "settings in a circle": (
         sections("settings:\n" + "".join(f"  s{i}: s{(i + 1) % 999}\n" for i in range(999))),
         "circular-size",

@@ -202,16 +202,7 @@ output: y
 """,
 )
 def mixture(
-    x: Tensor,
-    Wq: Tensor,
-    Wk: Tensor,
-    Wv: Tensor,
-    Wo: Tensor,
-    Sq: Tensor,
-    Sk: Tensor,
-    Sv: Tensor,
-    So: Tensor,
-    G: Tensor,
+    x: Tensor, Wq: Tensor, Wk: Tensor, Wv: Tensor, Wo: Tensor, Sq: Tensor, Sk: Tensor, Sv: Tensor, So: Tensor, G: Tensor
 ) -> Tensor:
     """Two heads that all queries have, and one of three others for each."""
     gates = (x @ G).softmax(-1)

@@ -63,10 +63,7 @@ def given(**more: Any) -> dict[str, Any]:
         "name": "own",
         "legs": {"n": "query", "m": "key", "h": "head 2", "d": 4},
         "inputs": {"q": "n h d", "k": "m h d", "v": "m h d"},
-        "diagram": {
-            "A": {"softmax": "m", "of": "q[n h d] k[m h d] -> h n m"},
-            "y": "A[h n m] v[m h d] -> n h d",
-        },
+        "diagram": {"A": {"softmax": "m", "of": "q[n h d] k[m h d] -> h n m"}, "y": "A[h n m] v[m h d] -> n h d"},
         "output": "y",
     } | more
 

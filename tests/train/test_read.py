@@ -78,10 +78,7 @@ PLACES = [
             "  hint: did you mean 'language_model'?",
         ],
     ),
-    (
-        FILE + "vocabulary: 9\n",
-        ["'vocabulary' is set by the task: leave it out."],
-    ),
+    (FILE + "vocabulary: 9\n", ["'vocabulary' is set by the task: leave it out."]),
 ]
 
 
@@ -91,10 +88,7 @@ def test_places(tmp_path: Path, text: str, lines: list[str]) -> None:
 
 
 OPTIONS = [
-    (
-        {"lr": -1.0},
-        "option 'lr': input should be greater than 0, got -1.0; it is the maximum learning rate.",
-    ),
+    ({"lr": -1.0}, "option 'lr': input should be greater than 0, got -1.0; it is the maximum learning rate."),
     ({"lrr": 1.0}, "a run has no option 'lrr': did you mean 'lr'?"),
     (
         {"precision": "8"},

@@ -183,10 +183,7 @@ MISFITS = [
         "path, the task generates a text.",
     ),
     (runs.small(accelerator="cuda"), "accelerator 'cuda': torch finds no GPU; choose auto or cpu."),
-    (
-        runs.small(task_version=7),
-        "the run needs version 7 of task 'mqar'; this package has version 1.",
-    ),
+    (runs.small(task_version=7), "the run needs version 7 of task 'mqar'; this package has version 1."),
 ]
 
 

@@ -9,13 +9,7 @@ from pathlib import Path
 
 from tensornet_attn.runtime.triton.target import interpreting, mend_interpreter
 
-NOT_INTERPRETED = {
-    "test_compiles.py",
-    "test_region_compiles.py",
-    "test_configure.py",
-    "test_kept.py",
-    "test_target.py",
-}
+NOT_INTERPRETED = {"test_compiles.py", "test_region_compiles.py", "test_configure.py", "test_kept.py", "test_target.py"}
 _FILES = {path.name for path in Path(__file__).parent.glob("test_*.py")}
 collect_ignore = sorted(_FILES & NOT_INTERPRETED if interpreting() else _FILES - NOT_INTERPRETED)
 

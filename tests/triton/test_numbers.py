@@ -21,10 +21,7 @@ MANY = {
     "gfish": HEADS | {"g": 4, "k": 8},
     "gfish_release": HEADS | {"g": 4, "k": 8},
 }
-FEW = {
-    "talking_heads": {"f": 6, "g": 2, "h": 2, "d": 3, "e": 2},
-    "gfish": {"f": 6, "g": 2, "h": 2, "k": 3, "d": 3},
-}
+FEW = {"talking_heads": {"f": 6, "g": 2, "h": 2, "d": 3, "e": 2}, "gfish": {"f": 6, "g": 2, "h": 2, "k": 3, "d": 3}}
 
 
 def check(name: str, legs: dict[str, int]) -> str:

@@ -253,3 +253,10 @@ def test_what_is_read_under_other_heads_and_under_its_own() -> None:
     ours, oracle = pair(source)
     assert "y.p1" in on_triton(ours)
     same(ours, oracle, [draw(2, 19, 6)])
+
+
+def test_attentions_that_differ_in_names_share_kernels() -> None:
+    own = {"A2": {"softmax": "m", "of": "Q2[n h d] K2[m h d] -> h n m"}}
+    changed = {"tensornet": 1, "name": "changed", "about": "No scale.", "extends": "differential", "diagram": own}
+    for source, count in (("differential", 1), (changed, 2)):
+        assert ta.emit_source(ta.load(source), backend="triton").count(" = region(") == count

@@ -206,9 +206,8 @@ def store_gradient(
     def store(outer: str, value: str) -> list[str]:
         if by_strides(region, leaf):
             looped = text.looped if outer == "lead" else None
-            line = region.placed(scope, name, heads_of(region, leaf), index, leaf.axes, value, looped or "")
-        else:
-            line = region.stored(name, tile_at(scope, index, outer), leaf.axes, value)
+            return [region.placed(scope, name, heads_of(region, leaf), index, leaf.axes, value, looped or "")]
+        line = region.stored(name, tile_at(scope, index, outer), leaf.axes, value)
         return [f"if {name} is not None:", "    " + line]
 
     def value() -> str:

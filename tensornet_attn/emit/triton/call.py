@@ -10,25 +10,28 @@ from tensornet_attn.emit.wrap import WIDTH, filled
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.model import Step
 from tensornet_attn.tiles.build import tile_program
-from tensornet_attn.tiles.model import Operand, Program
+from tensornet_attn.tiles.model import Operand, Program, structure
 
 _INDENT = "    "
 
 
 def emit_tiles(writer: Writer, step: Step) -> None:
-    """Emits the call; the kernels are added beside the class."""
+    """Emits the call; the kernels are added beside the class, unless an earlier call has the same."""
     assert step.kernel is not None
     graph, program = writer.graph, tile_program(writer.graph, step)
-    local = writer.local[step.name]
-    name = writer.names.fresh(f"{local}_tiles")
-    made = Region(graph, program, name, ", ".join(step.kernel.steps), function_names())
-    writer.functions |= {"region", "tiled", _source(made, kernels(made))}
+    own = structure(program)
+    made = next((made for known, made in writer.regions if known == own), None)
+    if made is None:
+        name = writer.names.fresh(f"{writer.local[step.name]}_tiles")
+        made = Region(graph, program, name, ", ".join(step.kernel.steps), function_names())
+        writer.regions.append((own, made))
+        writer.functions |= {"region", "tiled", _source(made, kernels(made))}
     writer.about(f"{', '.join(step.kernel.steps)}: Triton kernels, recomputed in the backward")
-    writer.named(step.name, writer.call("tiled", *_arguments(writer, made)), program.legs)
+    writer.named(step.name, writer.call("tiled", *_arguments(writer, made, program)), program.legs)
 
 
-def _arguments(writer: Writer, made: Region) -> list[str]:
-    graph, program = writer.graph, made.program
+def _arguments(writer: Writer, made: Region, program: Program) -> list[str]:
+    graph = writer.graph
     operands = ", ".join(_operand(writer, program, operand) for operand in program.operands)
     lengths = [writer.length(graph.query), writer.length(graph.key)]
     found = [made.name, f"[{operands}]", *lengths, f"({writer.batch_shape},)"]
@@ -73,31 +76,34 @@ def _source(made: Region, sources: dict[str, str]) -> str:
     legs = {name: " ".join(operand_legs(program, o)) for name, o in zip(made.operands, program.operands, strict=True)}
     sizes = {leg: made.graph.leg[leg].size for leg in program.heads}
     left, right = made.reach()
+    found = {
+        "sides": (program.query, program.key),
+        "operands": legs,
+        "heads": program.heads,
+        "widths": {axis: " ".join(own) for axis, own in program.widths.items()},
+        "result": " ".join(program.legs),
+        "others": " ".join(program.others),
+        "sizes": sizes,
+        "reads": made.reads,
+        "live": made.live,
+        "whole": tuple(leg for leg in program.heads if leg in program.whole),
+        "relative": "".join(program.relative),
+        "tables": _tables(made),
+        "normalized": _normalized(made),
+        "log": program.exit.log,
+        "random": made.random,
+        "noise": tuple(made.operands[i] for i in made.noise),
+        "loops": made.loops,
+        "sums": {kind: count for kind, count in made.sums.items() if count},
+        **{
+            name: {kind: " ".join(own) for kind, own in getattr(made, name).items() if own}
+            for name in ("accumulators", "resident", "streamed", "temporaries")
+        },
+        "band": left + right + 1 if left is not None and right is not None else 0,
+    }
     arguments = [
         f'f"{{__name__}}.{made.name}"',
-        f"sides={(program.query, program.key)!r}",
-        f"operands={legs!r}",
-        f"heads={program.heads!r}",
-        f"whole={tuple(leg for leg in program.heads if leg in program.whole)!r}",
-        f"widths={ {axis: ' '.join(own) for axis, own in program.widths.items()}!r}",
-        f'result="{" ".join(program.legs)}"',
-        f'others="{" ".join(program.others)}"',
-        f"sizes={sizes!r}",
-        f"reads={made.reads!r}",
-        *([f"normalized={normalized!r}"] if (normalized := _normalized(made)) else []),
-        *(["log=True"] if program.exit.log else []),
-        *([f"band={left + right}"] if left is not None and right is not None else []),
-        f"loops={made.loops!r}",
-        f"live={made.live!r}",
-        f"sums={made.sums!r}",
-        f"accumulators={made.accumulators!r}",
-        f"resident={made.resident!r}",
-        f"streamed={made.streamed!r}",
-        f"temporaries={made.temporaries!r}",
-        *(f"relative={leg!r}" for leg in program.relative),
-        *([f"tables={tables!r}"] if (tables := _tables(made)) else []),
-        f"random={made.random!r}",
-        f"noise={tuple(made.operands[i] for i in made.noise)!r}",
+        *(f"{name}={value!r}" for name, value in found.items() if value),
         f"kernels={{{', '.join(f'{kind!r}: {made.name}_{kind}' for kind in sources)}}}",
     ]
     lines = [_INDENT + line for line in filled((f"{argument}," for argument in arguments), WIDTH - len(_INDENT))]

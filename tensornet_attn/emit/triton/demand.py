@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice, permutations
 
 from tensornet_attn.emit.triton.kernel import INSIDE, KernelText
-from tensornet_attn.emit.triton.nodes import WORDS, inlined
+from tensornet_attn.emit.triton.nodes import WORDS, arguments, inlined
 from tensornet_attn.emit.triton.online import highest, online_map
 from tensornet_attn.tiles.loops import Key, Loop, Loops, Statement, placed
 from tensornet_attn.tiles.model import ROWS, Node, along_width, below
@@ -36,6 +36,7 @@ def arrange(text: KernelText) -> None:
         one.reads = tuple(text.scope.instead.get(node, node) for node in one.reads)
     needed = below(reads, (), text.scope.instead)
     text.scope.inline = inlined(text.scope, reads, needed)
+    nest_results(text, needed)
     lay_out(text)
     variable = without_unrolling(text, needed)
     if variable and (text.lean or text.live > MOST_TILES):
@@ -49,6 +50,21 @@ def arrange(text: KernelText) -> None:
                 text.scope.fours = variable
             lay_out(text)
     text.name_all()
+
+
+def nest_results(text: KernelText, needed: list[Node]) -> None:
+    """Nests results in the statement that adds them to an accumulator, or stores them, if nothing else reads them."""
+    readers = Counter(text.scope.instead.get(arg, arg) for node in needed for arg in arguments(node))
+    readers.update(node for _, one in text.ends for node in one.reads)
+    for section, one in text.ends:
+        ops = ("dot", "sum") if section == INSIDE else ("mul",)
+        nested = {
+            node
+            for node in one.reads
+            if node.op in ops and node.axes != text.program.pair and readers[node] == 1 and node.heads == one.heads
+        }
+        text.scope.inline |= nested
+        one.reads = tuple(read for node in one.reads for read in (text.read(node) if node in nested else [node]))
 
 
 def lay_out(text: KernelText) -> None:

@@ -129,7 +129,7 @@ def source(
     text.scope.before = before = list[str]()
     sections = {section: rendered(text, section) for section in (FIRST, BEFORE, INSIDE, AFTER, LAST)}
     inside = sections[INSIDE]
-    if text.crowded and any("tl.load(" in line for line in inside):
+    if text.crowded and any("scalar(" in line for line in inside):
         inside.insert(0, f"{_BARRIER}  # reload scalars per block instead of keeping them")
     inside = [*block_lines(text), *pair_lines(text, inside), *inside]
     inside = [bounds.inside, *inside] if bounds.inside else inside
@@ -164,13 +164,12 @@ def around(text: KernelText, lines: list[str]) -> list[str]:
 def opening(text: KernelText, last: bool) -> list[str]:
     """The lines that compute a program's block, batch element and tiles of heads."""
     f, rest = text.fixed, "lead" if text.looped else "pair"
-    block = f"{'blocks - 1 - ' if last else ''}tl.program_id(0) % blocks"
-    lines = [f"block, {rest} = {block}, (tl.program_id(0) // blocks).to(tl.int64)"]
     if f in text.program.relative:
         n, m = text.program.query, text.program.key
+        lines = [f"block, {rest} = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)"]
         lines += [f"first = (block - (tl.cdiv({m}_end, {m}_block) - 1)) * {n}_block", *place_lines(text, "first")]
     else:
-        lines += [f"first = block * {f}_block", f"{f} = first + tl.arange(0, {f}_block)"]
+        lines = [f"block, {rest}, first, {f} = block_of(blocks, {f}_block, {last})"]
     start = rest
     for leg in reversed([leg for leg in text.program.heads if leg not in text.program.whole]):
         own, count = (f"{leg}_part", f"{leg}_parts") if leg == text.looped else (f"{leg}_at", f"{leg}_programs")

@@ -14,7 +14,6 @@ from tensornet_attn.tiles.model import At, Axes, Node, Program, scale_of
 
 ENDS = ("next", "own", "sum", "total")
 WORDS = 4  # random words that the generator makes at once
-_SHORT = 50  # maximum characters of an address nested in a call
 
 
 @dataclass
@@ -32,7 +31,7 @@ class Scope:
     carried: dict[str, Carried] = field(default_factory=dict)  # row sums and row maxima of the online softmax
     totals: dict[int, Callable[[Node], str]] = field(default_factory=dict)  # accumulators by index
     before: list[str] = field(default_factory=list)  # lines before the loop
-    bases: dict[str, str] = field(default_factory=dict)  # named addresses
+    constants: dict[str, str] = field(default_factory=dict)  # names of expressions that are constant in the loop
     fours: str = ""  # the variable whose loop is unrolled in parts of WORDS rounds
 
     @property
@@ -80,49 +79,33 @@ class Scope:
             return f"{variable}_four", f"{variable}_word"
         return f"{variable} // {WORDS}", f"{variable} % {WORDS}"
 
-    def base(self, name: str, heads: Iterable[str], index: At) -> str:
-        """The address of a tile's first element: batch, heads and sides by the strides of the operand."""
-        fixed, more = self.places(name, heads, index)
-        text = " + ".join(fixed)
-        if len(" + ".join([*fixed, *more])) > _SHORT:
-            text = self.named(text, f"{name}_base")
-        return " + ".join([text, *more])
-
-    def places(self, name: str, heads: Iterable[str], index: At) -> tuple[list[str], list[str]]:
-        """The terms of this address that are constant in a program, and those that depend on index variables."""
-        fixed, more = [name, f"batch * {name}_step[0]"], list[str]()
-        for number, (leg, variable) in enumerate(zip(heads, index, strict=True), 1):
-            if at := self.coordinate(leg, variable):
-                (more if variable else fixed).append(f"{at} * {name}_step[{number}]")
-        return fixed, more
+    def within(self, name: str, heads: Iterable[str], index: At, more: Iterable[str] = ()) -> str:
+        """The arguments that locate a tile in a tensor of the call: its strides, and batch, heads and `more`."""
+        places = (self.coordinate(leg, variable) or "0" for leg, variable in zip(heads, index, strict=True))
+        at = ["batch", *(place.removeprefix("(").removesuffix(")") for place in places), *more]
+        return f"{name}, {name}_step, ({', '.join(at)}{',' * (len(at) == 1)})"
 
     def named(self, text: str, wish: str) -> str:
         """A name for an expression that is constant in the loop."""
-        if text not in self.bases:
-            self.bases[text] = self.names.fresh(wish)
-            self.before.append(f"{self.bases[text]} = {text}")
-        return self.bases[text]
+        if text not in self.constants:
+            self.constants[text] = self.names.fresh(wish)
+            self.before.append(f"{self.constants[text]} = {text}")
+        return self.constants[text]
 
-    def mask_of(self, index: At) -> str:
-        """The arguments that locate a tile in the mask of the call."""
-        others = self.program.others
-        steps = {axis: f"mask_step[{i}]" for i, axis in enumerate(self.program.pair, 1 + len(others))}
-        sides = ", ".join(f"{axis}, {steps[axis]}, {axis}_end" for axis in self.pair)
-        base = self.base("mask", others, index)
-        return f"{base if base.isidentifier() or any(index) else self.named(base, 'mask_base')}, {sides}"
+    def pair_at(self, name: str, heads: Iterable[str], index: At) -> str:
+        """The arguments that locate a tile of queries x keys in a tensor of the call."""
+        sides = ", ".join(f"{self.along(axis)}, {axis}_end" for axis in self.program.pair)
+        return f"{self.within(name, heads, index)}, {sides}"
 
     def load(self, node: Node) -> str:
         number, places = node.data[:2]
-        operand, name = self.program.operands[number], self.operands[number]
-        base, first = self.base(name, operand.heads, places), 1 + len(operand.heads)
-        return self.loaded(base, node.axes, [f"{name}_step[{first + i}]" for i in range(len(node.axes))])
+        return self.loaded(self.operands[number], self.program.operands[number].heads, places, node.axes)
 
-    def loaded(self, base: str, axes: Axes, steps: list[str]) -> str:
-        if not axes:
-            return f"tl.load({base}).to(SUMS)"
-        step = dict(zip(axes, steps, strict=True))
-        sides = ", ".join(f"{axis}, {step[axis]}, {self.end(axis)}" for axis in self.sides(axes))
-        text = f"load_{len(axes)}d({base}, {sides})"
+    def loaded(self, name: str, heads: Iterable[str], index: At, axes: Axes) -> str:
+        if axes == self.program.pair:
+            return f"pair_2d({self.pair_at(name, heads, index)}).to(SUMS)"
+        sides = "".join(f", {axis}, {self.end(axis)}" for axis in axes)
+        text = f"{f'tile_{len(axes)}d' if axes else 'scalar'}({self.within(name, heads, index)}{sides})"
         return text if self.raw_axes(axes) else f"{text}.to(SUMS)"
 
     def raw_axes(self, axes: Axes) -> bool:
@@ -231,9 +214,10 @@ def _distance(scope: Scope, node: Node) -> str:
 def _entry(scope: Scope, node: Node) -> str:
     number, places, reach = node.data
     operand, name = scope.program.operands[number], scope.operands[number]
-    base, first = scope.base(name, operand.heads, places), 1 + len(operand.heads)
+    first = 1 + len(operand.heads)
     rows = f"{name}_step[{first}]" if len(operand.axes) == 2 else "0"
     step = f"{name}_step[{first + len(operand.axes) - 1}]"
+    base = f"place({scope.within(name, operand.heads, places)})"
     return f"entries({base}, {scope.along(node.axes[0])}, {rows}, distance, {step}, {reach}, in_bounds).to(SUMS)"
 
 
@@ -291,9 +275,8 @@ def tile_at(scope: Scope, index: At, outer: str = "pair", count: int = 0, first:
 
 
 def _gradient(scope: Scope, node: Node) -> str:
-    (index,), axes = node.data, node.axes
-    base, first = scope.base("gradient", scope.program.legs[: len(index)], index), 1 + len(index)
-    return scope.loaded(base, axes, [f"gradient_step[{first + i}]" for i in range(len(axes))])
+    (index,) = node.data
+    return scope.loaded("gradient", scope.program.legs[: len(index)], index, node.axes)
 
 
 def row_at(scope: Scope, name: str, number: int, index: At) -> str:
@@ -340,13 +323,9 @@ def most_tiles(scope: Scope, heads: tuple[str, ...]) -> str:
 def _noise(scope: Scope, node: Node) -> str:
     number, places, stream, std, always = node.data
     operand, name = scope.program.operands[number], scope.operands[number]
-    base, first = scope.base(name, operand.heads, places), 1 + len(operand.heads)
-    steps = {axis: f"{name}_step[{first + i}]" for i, axis in enumerate(node.axes)}
-    sides = ", ".join(f"{axis}, {steps[axis]}, {axis}_end" for axis in scope.sides(node.axes))
-    sides += f", {', '.join(map(scope.along, node.axes))}"
-    deviation = scope.numbers(Node("number", data=(std,)))
+    at, deviation = scope.pair_at(name, operand.heads, places), scope.numbers(Node("number", data=(std,)))
     drawn = f"{_lead(scope, operand.heads, places)}, {stream}, {_key(scope)}, {deviation}"
-    return f"noise_2d({base}, {sides}, {drawn}, {'True' if always else 'TRAIN'}, {name}_GIVEN, DOT, SUMS)"
+    return f"noise_2d({at}, {drawn}, {'True' if always else 'TRAIN'}, {name}_GIVEN, DOT, SUMS)"
 
 
 def _drop(scope: Scope, node: Node) -> str:
@@ -379,7 +358,7 @@ def _visible(scope: Scope, node: Node) -> str:
 
 
 def _bias(scope: Scope, node: Node) -> str:
-    return f"mask_2d({scope.mask_of(node.data[0])}, MASK)"
+    return f"mask_2d({scope.pair_at('mask', scope.program.others, node.data[0])}, MASK)"
 
 
 def _both(scope: Scope, node: Node) -> str:

@@ -116,19 +116,14 @@ class Region:
     def placed(
         self, scope: Scope, name: str, heads: tuple[str, ...], index: At, axes: Axes, value: str, looped: str = ""
     ) -> str:
-        """Stores a tile by strides: of batch, heads, sides, and of the programs of each head that the tensor lacks.
+        """Stores a tile by strides: of batch, heads, the programs of each head that the tensor lacks, and sides.
 
         `looped`: the head whose tiles the program has added.
         """
-        (fixed, more), first = scope.places(name, heads, index), 1 + len(heads)
         lacking = [leg for leg in self.program.heads if leg not in heads and leg not in self.program.whole]
-        parts = [
-            f"{leg}_{'part' if leg == looped else 'at'} * {name}_step[{i}]"
-            for i, leg in enumerate(lacking, first + len(axes))
-        ]
-        base = " + ".join([*fixed, *parts, *more])
-        sides = (f"{axis}, {name}_step[{i}], {scope.end(axis)}" for i, axis in enumerate(axes, first))
-        return f"store_{len(axes)}d({base}, {', '.join(sides)}, {value})"
+        parts = [f"{leg}_{'part' if leg == looped else 'at'}" for leg in lacking]
+        sides = "".join(f", {axis}, {scope.end(axis)}" for axis in axes)
+        return f"store_tile_{len(axes)}d({scope.within(name, heads, index, parts)}{sides}, {value})"
 
     def stored(self, name: str, place: str, axes: tuple[str, ...], value: str) -> str:
         """Stores a contiguous [places, sides] tile."""

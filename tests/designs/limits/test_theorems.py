@@ -28,9 +28,7 @@ from .carry import variant
 HEADS, WIDTH = 2, 3
 R = HEADS * WIDTH
 CROSS = variant(
-    "thsa",
-    {"K": "memory[m f] Wk[f s] -> m s", "V": "memory[m f] Wv[f r] -> m r"},
-    inputs={"memory": "m f"},
+    "thsa", {"K": "memory[m f] Wk[f s] -> m s", "V": "memory[m f] Wv[f r] -> m r"}, inputs={"memory": "m f"}
 )
 
 

@@ -17,10 +17,7 @@ from tensornet_attn.runtime.experts import expert_sums, gated_expert_sums, top_c
 from tensornet_attn.runtime.operations import asks_gradients, is_plain, plain_gradients
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.triton.configure import padded
-from tensornet_attn.runtime.triton.kernels.experts import (
-    call_triton_routed,
-    in_product_dtype,
-)
+from tensornet_attn.runtime.triton.kernels.experts import call_triton_routed, in_product_dtype
 from tensornet_attn.runtime.triton.kernels.gated_experts_kernels import gated_rows, gated_sums
 from tensornet_attn.runtime.triton.kernels.kept import KeptLaunch, kept_launch
 from tensornet_attn.runtime.triton.kernels.tile_maps import TILE_MAPS

@@ -5,6 +5,18 @@ import triton.language as tl
 
 
 @triton.jit
+def block_of(blocks, SIZE: tl.constexpr, LAST: tl.constexpr):
+    """(number of a program's block, its batch and heads, the first index of the block, all its indices).
+
+    LAST: the last blocks start first, because their loops are the longest.
+    """
+    block = tl.program_id(0) % blocks
+    if LAST:
+        block = blocks - 1 - block
+    return block, (tl.program_id(0) // blocks).to(tl.int64), block * SIZE, block * SIZE + tl.arange(0, SIZE)
+
+
+@triton.jit
 def load_1d(base, i, step, end):
     """Loads elements i of a row, zeros after its end."""
     return tl.load(base + i * step, i < end, 0)
@@ -14,12 +26,6 @@ def load_1d(base, i, step, end):
 def load_2d(base, i, i_step, i_end, j, j_step, j_end):
     """Loads elements (i, j), zeros after the ends."""
     return tl.load(base + i[:, None] * i_step + j[None, :] * j_step, (i < i_end)[:, None] & (j < j_end)[None, :], 0)
-
-
-@triton.jit
-def load_pair(base, i, i_step, i_end, j, j_step, j_end):
-    """`load_2d` of a tensor of queries x keys, which may have more than 2^31 elements."""
-    return load_2d(base, i.to(tl.int64), i_step, i_end, j.to(tl.int64), j_step, j_end)
 
 
 @triton.jit
@@ -33,6 +39,56 @@ def store_2d(base, i, i_step, i_end, j, j_step, j_end, x):
     """Stores elements (i, j), nothing after the ends."""
     rows, columns = i.to(tl.int64)[:, None] * i_step, j.to(tl.int64)[None, :] * j_step
     tl.store(base + rows + columns, x, (i < i_end)[:, None] & (j < j_end)[None, :])
+
+
+@triton.jit
+def place(base, steps, at):
+    """The address of the part of a tensor with these first indices."""
+    for i in tl.static_range(len(at)):
+        base += at[i] * steps[i]
+    return base
+
+
+@triton.jit
+def scalar(x, steps, at):
+    """The element of a tensor with these indices."""
+    return tl.load(place(x, steps, at))
+
+
+@triton.jit
+def tile_1d(x, steps, at, i, i_end):
+    """The elements x[at, i], zeros after the end."""
+    return load_1d(place(x, steps, at), i, steps[len(at)], i_end)
+
+
+@triton.jit
+def tile_2d(x, steps, at, i, i_end, j, j_end):
+    """The elements x[at, i, j], zeros after the ends."""
+    return load_2d(place(x, steps, at), i, steps[len(at)], i_end, j, steps[len(at) + 1], j_end)
+
+
+@triton.jit
+def pair_2d(x, steps, at, n, n_end, m, m_end):
+    """The elements x[at, n, m] of a tensor of queries x keys, which may have more than 2^31, zeros after the ends.
+
+    One index is a column, the other a row, so that keys can be the rows of a tile.
+    """
+    rows, columns = n.to(tl.int64) * steps[len(at)], m.to(tl.int64) * steps[len(at) + 1]
+    return tl.load(place(x, steps, at) + rows + columns, (n < n_end) & (m < m_end), 0)
+
+
+@triton.jit
+def store_tile_1d(x, steps, at, i, i_end, value):
+    """Stores x[at, i], if x is asked for; nothing after the end."""
+    if x is not None:
+        store_1d(place(x, steps, at), i, steps[len(at)], i_end, value)
+
+
+@triton.jit
+def store_tile_2d(x, steps, at, i, i_end, j, j_end, value):
+    """Stores x[at, i, j], if x is asked for; nothing after the ends."""
+    if x is not None:
+        store_2d(place(x, steps, at), i, steps[len(at)], i_end, j, steps[len(at) + 1], j_end, value)
 
 
 @triton.jit
@@ -235,12 +291,12 @@ def log_add(a, b):
 
 
 @triton.jit
-def mask_2d(base, i, i_step, i_end, j, j_step, j_end, MASK: tl.constexpr):
+def mask_2d(mask, steps, at, n, n_end, m, m_end, MASK: tl.constexpr):
     """A tile of the mask of the call. MASK 0: none; 1: boolean; 2: float, minus infinity hides."""
     if MASK == 0:
         found = 0
     else:
-        found = load_pair(base, i, i_step, i_end, j, j_step, j_end)
+        found = pair_2d(mask, steps, at, n, n_end, m, m_end)
     return found
 
 
@@ -397,13 +453,13 @@ def instruction(ASM: tl.constexpr, x):
 
 @triton.jit
 def noise_2d(
-    base, i, i_step, i_end, j, j_step, j_end, n, m, lead, word, stream, key, std, DRAW: tl.constexpr,
-    GIVEN: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
+    x, steps, at, n, n_end, m, m_end, lead, word, stream, key, std, DRAW: tl.constexpr, GIVEN: tl.constexpr,
+    DOT: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """The noise given at (i, j), else fresh Gaussian noise times std, else zeros."""
-    found = tl.zeros((i.shape[0], j.shape[0]), SUMS)
+    """The noise given, else fresh Gaussian noise times std, else zeros."""
+    found = tl.zeros((n + m).shape, SUMS)
     if GIVEN:
-        found = load_pair(base, i, i_step, i_end, j, j_step, j_end).to(SUMS)
+        found = pair_2d(x, steps, at, n, n_end, m, m_end).to(SUMS)
     elif DRAW:
         found = std * gaussian_2d(n, m, lead, word, stream, key, DOT).to(SUMS)
     return found

@@ -30,12 +30,7 @@ BLOCKS = (  # (rows of the fixed side, of the other side, warps, stages)
     (32, 32, 4, 2),
 )
 LARGEST = 128  # maximum rows of a block
-TRIED = (
-    (128, 64, 8, 3),
-    (64, 64, 4, 3),
-    (128, 128, 8, 2),
-    (64, 128, 4, 2),
-)  # only used by tuning
+TRIED = ((128, 64, 8, 3), (64, 64, 4, 3), (128, 128, 8, 2), (64, 128, 4, 2))  # only used by tuning
 SPLIT = ((16, 64, 8, 1), (16, 32, 8, 1), (16, 32, 4, 1))  # for many adjacent tiles: warps split columns
 SMALL = ((32, 32, 8, 1), (16, 16, 8, 1), (16, 16, 4, 1))
 HOPPER = (  # the same, the most values per thread, and the share of shared memory that a program may take
@@ -76,38 +71,38 @@ class Region:
     operands that are drawn unless given. `relative`: the leg of relative positions, if any. `tables`: operands indexed
     by the distance of query and key, their last leg. `reads`: for each map the tiles of the result that depend on it
     only; `normalized`: maps whose rows are divided by plain sums; `log`: the result is the log-sum-exp of the rows.
-    `band`: how many keys a query sees at most, less one, if masks limit it. `sizes`: sizes of heads that no operand
+    `band`: how many keys a query sees at most, if masks limit it. `sizes`: sizes of heads that no operand
     shows.
 
     By kernel: `loops`: the head that programs loop over; `live`: live tiles of queries x keys; `sums`: scalar
-    accumulators; widths of the other `accumulators`, of `resident` operands, of operands `streamed` per block, and of
-    `temporaries`.
+    accumulators; widths, such as "d d", of the other `accumulators`, of `resident` operands, of operands `streamed` per
+    block, and of `temporaries`.
     """
 
     sides: tuple[str, str]
     operands: dict[str, str]
     heads: dict[str, int]
-    whole: tuple[str, ...]
     widths: dict[str, str]
     result: str
     others: str
     sizes: dict[str, int]
     reads: list[list[int]]
-    loops: dict[str, str]
     live: dict[str, int]
-    sums: dict[str, int]
-    accumulators: dict[str, list[str]]
-    resident: dict[str, list[str]]
-    streamed: dict[str, list[str]]
-    temporaries: dict[str, list[str]]
+    whole: tuple[str, ...]
+    relative: str
+    tables: tuple[str, ...]
+    normalized: tuple[int, ...]
+    log: bool
     random: bool
     noise: tuple[str, ...]
+    loops: dict[str, str]
+    sums: dict[str, int]
+    accumulators: dict[str, str]
+    resident: dict[str, str]
+    streamed: dict[str, str]
+    temporaries: dict[str, str]
+    band: int
     kernels: dict
-    relative: str = ""
-    tables: tuple[str, ...] = ()
-    normalized: tuple[int, ...] = ()
-    log: bool = False
-    band: int | None = None
 
     def legs_of_gradient(self, name: str) -> list[str]:
         """The legs of an operand's gradient as written by programs: a table has rows for each query."""
@@ -116,9 +111,10 @@ class Region:
 
 
 def region(name: str, **arguments) -> str:
-    """Registers a region for `tiled` and returns its unique name."""
+    """Registers a region for `tiled` and returns its unique name. What is not given is empty."""
     name = own_name(name, REGIONS)
-    REGIONS[name] = Region(**arguments)
+    empty = {field: kind() for field, kind in Region.__annotations__.items()}
+    REGIONS[name] = Region(**(empty | arguments))
     return name
 
 
@@ -291,19 +287,19 @@ class Launch:
         fixed, other = (m, n) if kind == "keys" else (n, m)
         limits: dict = {}
         found = blocks_for(self.cores, 80 if region.relative else target_of())
-        if found[0] == HOPPER[0] and kind == "keys" and region.band is None:
+        if found[0] == HOPPER[0] and kind == "keys" and not region.band:
             found = (HOPPER_KEYS, *found)
         for own, more, warps, stages, *limit in found:
             one = {f"{fixed}_block": min(own, room[fixed]), f"{other}_block": min(more, room[other])}
             one |= {"num_warps": warps, "num_stages": stages} | (self.band(one) if region.relative else {})
             limits.setdefault(tuple(one.items()), limit)
         widths = {
-            name: sum(padded(self.width[axis]) for axis in getattr(region, name)[kind])
+            name: sum(padded(self.width[axis]) for axis in getattr(region, name).get(kind, "").split())
             for name in ("accumulators", "resident", "streamed", "temporaries")
         }
         tiles = region.live[kind] * spread(region.relative, self.cores)
         wide = 2 * sum(padded(size) for size in self.width.values())
-        footprint = Footprint(tiles, region.sums[kind], **widths, wide=wide)
+        footprint = Footprint(tiles, region.sums.get(kind, 0), **widths, wide=wide)
 
         def need(num_warps, num_stages, **block):
             own, more, rows = (block[f"{side}_block"] for side in (fixed, other, self.rows(kind)))
@@ -326,8 +322,8 @@ class Launch:
         if (kind, "parts") not in self.known:
             query, key = self.region.sides
             config, seen = self.config(kind), self.lengths[key]
-            if self.region.band is not None:
-                seen = min(seen, self.region.band + config[f"{query}_block"])
+            if self.region.band:
+                seen = min(seen, self.region.band - 1 + config[f"{query}_block"])
             programs = self.blocks(kind, query) * self.count * math.prod(self.programs_of(kind).values())
             self.known[kind, "parts"] = parts_for(
                 programs, -(-seen // config[f"{key}_block"]), processors_of(self.like)

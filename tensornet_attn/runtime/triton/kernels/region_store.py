@@ -11,7 +11,7 @@ from torch import Tensor
 class Stored:
     """A tensor [parts..., batch..., legs] that programs store. The first dimensions, `parts`, are added.
 
-    `step`: the strides of batch, heads, sides and parts.
+    `step`: the strides of batch, heads, parts and sides.
     """
 
     parts: tuple[int, ...]
@@ -91,7 +91,9 @@ def stored(run, kind: str, legs: list[str], shape, strides, dtype: torch.dtype) 
     parts = tuple(counts[leg] for leg in heads)
     steps = dense(parts, size=math.prod(shape))
     single = math.prod(parts) == 1
-    step = (*steps_of(run, legs, shape, strides), *((0,) * len(parts) if single else steps))
+    own, sides = steps_of(run, legs, shape, strides), {*run.region.sides, run.region.relative}
+    first = 1 + next(i for i, leg in enumerate(legs) if leg in sides)
+    step = (*own[:first], *((0,) * len(parts) if single else steps), *own[first:])
     return Stored(() if single else parts, tuple(shape), tuple(strides), step, dtype)
 
 

@@ -7,12 +7,7 @@ from tensornet_attn.runtime.operations import asks_gradients, for_each_gradient,
 from tensornet_attn.runtime.products import autocast_dtype
 from tensornet_attn.runtime.softmax import laid_out
 from tensornet_attn.runtime.triton.kernels.linear_chunks import row_products_of
-from tensornet_attn.runtime.triton.kernels.region_launch import (
-    REGIONS,
-    Launch,
-    Region,
-    launch_of,
-)
+from tensornet_attn.runtime.triton.kernels.region_launch import REGIONS, Launch, Region, launch_of
 from tensornet_attn.runtime.triton.kernels.region_parts import join, join_rows
 from tensornet_attn.runtime.triton.kernels.region_store import (
     Stored,
