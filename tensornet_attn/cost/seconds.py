@@ -7,6 +7,7 @@
     band                         the attention of blocks of queries with the keys of their span; copies
     grouped experts              products of the rows of each expert; attention of the chosen heads; some calls for each
     elementwise, other boxes     passes: bytes read and written; exponentials
+    products of elements         passes, if they are added up where nothing is left for a product of matrices
     mask                         two passes over weights that hide keys, with a backward one more
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
     C++ kernels                  the same, but the calls of one kernel, products apart from what lies between them
