@@ -109,9 +109,10 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         found |= _experts(scene, step, step.form, table, learned)
     elif step.contraction is not None and scene.view(step):
         pass
-    elif _is_product(step) and _sums_products(scene.graph, step):  # they are written and read
-        passed = sum(scene.elements(use) for use in step.op.uses) + 2 * _largest(scene, step) + scene.elements(step)
-        found[ELEMENTWISE] = times * WIDTH * passed / table.pass_rate(WIDTH * _largest(scene, step))
+    elif _is_product(step) and _sums_products(scene.graph, step):  # they are written, then read
+        operands, own = [scene.elements(use) for use in step.op.uses], scene.elements(step)
+        passes = (sum(operands) + max(operands), max(operands)), (max(operands) + own, own)
+        found[ELEMENTWISE] = times * sum(WIDTH * count / table.pass_rate(WIDTH * result) for count, result in passes)
     elif _is_product(step):
         found["product"] = _product(scene, step, table, learned)
     else:
@@ -211,10 +212,6 @@ def _sums_products(graph: Graph, step: Step) -> bool:
     matrices."""
     legs, pair = [{*use.legs} for use in step.op.uses], {graph.query, graph.key}
     return any(one <= other and pair <= other and graph.key in one & {*step.legs} for one, other in permutations(legs))
-
-
-def _largest(scene: Scene, step: Step) -> int:
-    return max(scene.elements(use) for use in step.op.uses)
 
 
 def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
