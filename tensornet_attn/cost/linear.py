@@ -102,6 +102,14 @@ def _batches(parts: Recurrence, term: ScoreTerm) -> tuple[Legs, Legs]:
     return tuple(leg for leg in parts.heads if leg in stored), tuple(leg for leg in parts.heads if leg in read)
 
 
+def decays(scene: Scene, step: Step) -> list[int]:
+    """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""
+    parts, chunk = recurrence_of(step), linear_chunk(scene, step)
+    batch = scene.batch if step.name in scene.batched else 1
+    rows = batch * scene.sizes[str(scene.graph.query)] * chunk
+    return [rows * scene.size((*_batches(parts, term)[1], *term.decayed)) * bool(term.decays) for term in parts.terms]
+
+
 def _normalized(parts: Recurrence) -> bool:
     return not isinstance(parts.weighting, Masked)
 
@@ -111,7 +119,7 @@ def linear_kept(scene: Scene, step: Step) -> dict[str, int]:
     parts, found = recurrence_of(step), dict[str, int]()
     batch = scene.batch if step.name in scene.batched else 1
     rows, chunk = scene.sizes[str(scene.graph.query)], linear_chunk(scene, step)
-    for i, term in enumerate(parts.terms):
+    for i, (term, factors) in enumerate(zip(parts.terms, decays(scene, step), strict=True)):
         stored, read = _batches(parts, term)
         state = scene.size((*stored, *term.features, *parts.result))
         found[f"{step.name}: states {i}"] = batch * state * (-(-rows // chunk) if chunk else 1)
@@ -120,8 +128,8 @@ def linear_kept(scene: Scene, step: Step) -> dict[str, int]:
                 term.core
             )
             found[f"{step.name}: scores {i}"] = batch * rows * chunk * own
-        if chunk and term.decays:  # the scores before decay, and the decay factors
-            found[f"{step.name}: decay {i}"] = 2 * batch * rows * chunk * scene.size((*read, *term.decayed))
+        if factors:  # and the scores before decay
+            found[f"{step.name}: decay {i}"] = 2 * factors
     if _normalized(parts):
         found[f"{step.name}: row sums"] = batch * rows * scene.size((*parts.heads, *parts.mixed))
     return found

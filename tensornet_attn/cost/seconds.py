@@ -7,6 +7,7 @@
     band                         the attention of blocks of queries with the keys of their span; copies
     grouped experts              products of the rows of each expert; attention of the chosen heads; some calls for each
     elementwise, other boxes     passes: bytes read and written; exponentials
+    products of elements         passes, if they are added up where nothing is left for a product of matrices
     mask                         two passes over weights that hide keys, with a backward one more
     blocks of queries            the steps inside for each block; with a backward, again, and their gradients
     C++ kernels                  the same, but the calls of one kernel, products apart from what lies between them
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, permutations
 
 from tensornet_attn.cost.band import Band, Block, in_spans, keys_met, reach_in
 from tensornet_attn.cost.experts import Experts, held
@@ -108,6 +109,10 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         found |= _experts(scene, step, step.form, table, learned)
     elif step.contraction is not None and scene.view(step):
         pass
+    elif _is_product(step) and _sums_products(scene.graph, step):  # they are written, then read
+        operands, own = [scene.elements(use) for use in step.op.uses], scene.elements(step)
+        passes = (sum(operands) + max(operands), max(operands)), (max(operands) + own, own)
+        found[ELEMENTWISE] = times * sum(WIDTH * count / table.pass_rate(WIDTH * result) for count, result in passes)
     elif _is_product(step):
         found["product"] = _product(scene, step, table, learned)
     else:
@@ -189,7 +194,8 @@ def _seen(scene: Scene, step: Step, block: Scene) -> Scene:
     """A block with the keys that the blocks of a kernel read on average: if it is causal, none after the last query."""
     query, key = str(scene.graph.query), str(scene.graph.key)
     n, m = scene.sizes[query], scene.sizes[key]
-    if n != m or reach_in(body_graph(scene.graph, step))[1] != 0:
+    after = reach_in(body_graph(scene.graph, step))[1]
+    if n != m or after is None or after > 0:
         return block
     met = keys_met(scene, step) or m
     share = min(1.0, (m - met + (met + block.sizes[query]) / 2) / m)
@@ -199,6 +205,13 @@ def _seen(scene: Scene, step: Step, block: Scene) -> Scene:
 def _is_product(step: Step) -> bool:
     op = step.contraction
     return op is not None and len(op.uses) == 2 and len(op.terms) == 1 and bool(summed(step))
+
+
+def _sums_products(graph: Graph, step: Step) -> bool:
+    """Whether a block multiplies the elements of two tensors and adds up the products: no leg is left for a product of
+    matrices."""
+    legs, pair = [{*use.legs} for use in step.op.uses], {graph.query, graph.key}
+    return any(one <= other and pair <= other and graph.key in one & {*step.legs} for one, other in permutations(legs))
 
 
 def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:

@@ -173,6 +173,25 @@ def test_blocks_of_a_causal_kernel_have_the_keys_that_they_read_on_average() -> 
     assert parts("cope", slow, n=1024) == parts("cope", table(), n=1024)
 
 
+def test_blocks_of_a_strictly_causal_kernel_have_half_of_the_keys_too() -> None:
+    found = parts("stick_breaking", table(), n=1024)["y.p1"]
+    every, pairs = parts("sigmoid_attention", table(), n=1024)["y.p1"], 1024 * 1024
+    assert found["blockwise"] == pytest.approx((pairs / 2 + 1024 * 64) / pairs * every["blockwise"], rel=1e-2)
+
+
+def test_decays_inside_chunks_take_an_exponential_each() -> None:
+    count = 256 * 16 * 4 * 32  # of 256 rows with the 16 keys of a chunk, for each of 32 features of 4 heads
+    slow, fast = (parts("gla", replace(table(), exponentials=rate), f=256) for rate in (1e6, 1e12))
+    assert slow["A.o"]["linear in chunks"] - fast["A.o"]["linear in chunks"] == pytest.approx(count / 1e6, rel=1e-5)
+
+
+def test_a_sum_of_products_of_elements_writes_and_reads_them() -> None:
+    """Which is all that is left of a product of queries x keys with a factor of the keys."""
+    pairs = 8 * 32 * 256 * 256  # of 32 numbers in each head
+    found = parts("deberta_v2", table(), n=256, f=256)["y.p1"]["elementwise"]
+    assert found == pytest.approx(4 * (1 + 3) * pairs / BYTES, rel=0.2)  # a gather writes them before
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_hidden_keys_are_replaced_before_and_after_the_softmax(backward: bool) -> None:
     """With a backward, in the gradient too."""
