@@ -112,8 +112,8 @@ def y_2_rows(
     content = Q @ K.mT + content_2[..., None, :]  # ... h n m
     place_of_1 = torch.einsum("...hnd,hpd->...hnp", Q, Kr)  # ... h n p
     place_of = place_of_1 + place_of_2[:, None, :]  # ... h n p
-    place = relative_rows(place_of, rows)  # ... h n m
-    A_scores = d ** -0.5 * (content + place)  # ... h n m
+    place_ = relative_rows(place_of, rows)  # ... h n m
+    A_scores = d ** -0.5 * (content + place_)  # ... h n m
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     return A @ V  # ... h n d
@@ -127,9 +127,9 @@ def y_2_rows_backward(rows, gradient, wanted, Q, K, content_2, Kr, place_of_2, V
     place_of_1 = torch.einsum("...hnd,hpd->...hnp", Q, Kr)  # ... h n p
     place_of = place_of_1 + place_of_2[:, None, :]  # ... h n p
     del place_of_1
-    place = relative_rows(place_of, rows)  # ... h n m
-    A_scores = d ** -0.5 * (content + place)  # ... h n m
-    del content, place
+    place_ = relative_rows(place_of, rows)  # ... h n m
+    A_scores = d ** -0.5 * (content + place_)  # ... h n m
+    del content, place_
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... h n m
     del A_scores

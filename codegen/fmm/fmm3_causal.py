@@ -31,6 +31,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.products import projected
 
 
 class Fmm3Causal(nn.Module):
@@ -58,10 +59,10 @@ class Fmm3Causal(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = projected(x, self.Wq.flatten(1), exact=True).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
-        K = (memory_hidden @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory_hidden @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        K = projected(memory_hidden, self.Wk.flatten(1), exact=True).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1), exact=True).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         phiQ1 = elu1(Q)  # ... n h d
         phiK1 = elu1(K)  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
@@ -110,4 +111,4 @@ class Fmm3Causal(nn.Module):
             + blend2[:, None] * o_3.transpose(-3, -2)
             + blend2[:, None] * o_4.transpose(-3, -2)
         )  # ... n h d
-        return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(A_V.flatten(-2), self.Wo.flatten(0, 1), exact=True)  # ... n f

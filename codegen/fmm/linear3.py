@@ -27,6 +27,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.linear import linear_attentions
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.products import projected
 
 
 class Linear3(nn.Module):
@@ -50,10 +51,10 @@ class Linear3(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = projected(x, self.Wq.flatten(1), exact=True).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
-        K = (memory_hidden @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory_hidden @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        K = projected(memory_hidden, self.Wk.flatten(1), exact=True).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1), exact=True).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # the sum of far1, far2, far3 times V: sums over m first; no n by m tensor is formed
         q = Q.transpose(-3, -2)  # ... h n d
@@ -64,4 +65,4 @@ class Linear3(nn.Module):
             key_mask, max(x.ndim, memory.ndim) - 2, 1,
         )  # ... h n d
 
-        return A_V.transpose(-3, -2).flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(A_V.transpose(-3, -2).flatten(-2), self.Wo.flatten(0, 1), exact=True)  # ... n f

@@ -87,8 +87,8 @@ def y_1_rows(
     gate = torch.sigmoid(S)  # ... h n m
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     count = masked_reverse_cumsum(gate, keep)  # ... h n m
-    place = count.clamp(0, p - 1)  # ... h n m
-    off = torch.abs(place[..., None, :, :] + (-i)[:, None, None])  # ... h p n m
+    place_ = count.clamp(0, p - 1)  # ... h n m
+    off = torch.abs(place_[..., None, :, :] + (-i)[:, None, None])  # ... h p n m
     near = F.relu(1 - off)  # ... h p n m
     A_scores_1 = torch.einsum("...hpnm,...hnp->...hnm", near, z)  # ... h n m
     A_scores = d ** -0.5 * S + A_scores_1  # ... h n m
@@ -104,9 +104,9 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, i, z, V, mask, key_mask):
     gate = torch.sigmoid(S)  # ... h n m
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     count = masked_reverse_cumsum(gate, keep)  # ... h n m
-    place = count.clamp(0, p - 1)  # ... h n m
-    off_of = place[..., None, :, :] + (-i)[:, None, None]  # ... h p n m
-    del place
+    place_ = count.clamp(0, p - 1)  # ... h n m
+    off_of = place_[..., None, :, :] + (-i)[:, None, None]  # ... h p n m
+    del place_
     off = torch.abs(off_of)  # ... h p n m
     near = F.relu(1 - off)  # ... h p n m
     del off
@@ -127,10 +127,10 @@ def y_1_rows_backward(rows, gradient, wanted, Q, K, i, z, V, mask, key_mask):
     d_off_of = gradient_of(lambda x: torch.abs(x), d_off, off_of, (4, 4))  # ... h p n m
     del off_of, d_off
     d_i = -d_off_of.sum((-4, -2, -1)) if "i" in wanted else None  # ... p
-    d_place = d_off_of.sum(-3)  # ... h n m
+    d_place_ = d_off_of.sum(-3)  # ... h n m
     del d_off_of
-    d_count = gradient_of(lambda x: x.clamp(0, p - 1), d_place, count, (3, 3))  # ... h n m
-    del count, d_place
+    d_count = gradient_of(lambda x: x.clamp(0, p - 1), d_place_, count, (3, 3))  # ... h n m
+    del count, d_place_
     d_gate = gradient_of(lambda x: masked_reverse_cumsum(x, keep), d_count, gate, (3, 3))  # ... h n m
     del d_count
     d_S = d_gate * gate * (1 - gate) + d ** -0.5 * d_A_scores  # ... h n m

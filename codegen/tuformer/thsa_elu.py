@@ -20,6 +20,7 @@ from tensornet_attn.runtime.draw import set_, xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.maps import elu1
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.products import projected
 
 
 class THSAELU(nn.Module):
@@ -51,10 +52,10 @@ class THSAELU(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = x @ self.Wq  # ... n s
+        Q = projected(x, self.Wq, exact=True)  # ... n s
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
-        K = memory_hidden @ self.Wk  # ... m s
-        V = memory_hidden @ self.Wv  # ... m r
+        K = projected(memory_hidden, self.Wk, exact=True)  # ... m s
+        V = projected(memory_hidden, self.Wv, exact=True)  # ... m r
         phiQ = elu1(Q)  # ... n s
         del Q
         phiK = elu1(K)  # ... m s
@@ -64,4 +65,4 @@ class THSAELU(nn.Module):
         core = self.C.transpose(-2, -1)  # s r
         o = linear_attention([(phiQ, phiK, core)], V, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0)  # ... n r
 
-        return o @ self.Wo  # ... n f
+        return projected(o, self.Wo, exact=True)  # ... n f

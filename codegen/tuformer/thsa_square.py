@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import set_, xavier_
 from tensornet_attn.runtime.linear import linear_attention
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.products import projected
 
 
 class THSASquare(nn.Module):
@@ -50,10 +51,10 @@ class THSASquare(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = x @ self.Wq  # ... n s
+        Q = projected(x, self.Wq, exact=True)  # ... n s
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
-        K = memory_hidden @ self.Wk  # ... m s
-        V = memory_hidden @ self.Wv  # ... m r
+        K = projected(memory_hidden, self.Wk, exact=True)  # ... m s
+        V = projected(memory_hidden, self.Wv, exact=True)  # ... m r
         phiQ = torch.square(Q)  # ... n s
         del Q
         K_hidden = hide(K, key_mask[..., None] if key_mask is not None else None, 1)  # ... m s
@@ -65,4 +66,4 @@ class THSASquare(nn.Module):
         core = self.C.transpose(-2, -1)  # s r
         o = linear_attention([(phiQ, phiK, core)], V, mask, key_mask, max(x.ndim, memory.ndim) - 2, 0)  # ... n r
 
-        return o @ self.Wo  # ... n f
+        return projected(o, self.Wo, exact=True)  # ... n f

@@ -101,8 +101,8 @@ def y_1_rows(
     content_2 = torch.einsum("...rns,...ms->...rnm", content_1, K)  # ... r n m
     content = content_2 + content_4[..., None, :]  # ... r n m
     place_of = projected(content_1, Kr.transpose(-2, -1)) + place_of_4[:, None, :]  # ... r n p
-    place = relative_rows(place_of, rows)  # ... r n m
-    A_scores = r ** -0.5 * (content + place)  # ... r n m
+    place_ = relative_rows(place_of, rows)  # ... r n m
+    A_scores = r ** -0.5 * (content + place_)  # ... r n m
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... r n m
     return torch.einsum("...rnm,...rm->...rn", A, V)  # ... r n
@@ -117,9 +117,9 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     content = content_2 + content_4[..., None, :]  # ... r n m
     del content_2
     place_of = projected(content_1, Kr.transpose(-2, -1)) + place_of_4[:, None, :]  # ... r n p
-    place = relative_rows(place_of, rows)  # ... r n m
-    A_scores = r ** -0.5 * (content + place)  # ... r n m
-    del content, place
+    place_ = relative_rows(place_of, rows)  # ... r n m
+    A_scores = r ** -0.5 * (content + place_)  # ... r n m
+    del content, place_
     keep, bias = visible(causal_rows(rows), mask, key_mask, len(rows.batch), 1)
     A = masked_softmax(A_scores, keep, bias)  # ... r n m
     del A_scores

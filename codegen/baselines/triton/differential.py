@@ -29,8 +29,8 @@ from tensornet_attn.runtime.maps import rms_norm
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of, softened, store_1d,
-    store_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -92,7 +92,7 @@ class Differential(nn.Module):
         del Q1, K1
         # A2.of, A2, O.of.p2: Triton kernels, recomputed in the backward
         O_of_2 = tiled(
-            O_of_2_tiles, [Q2.transpose(-3, -2), K2.transpose(-3, -2), V.transpose(-3, -2)], n, m,
+            O_of_1_tiles, [Q2.transpose(-3, -2), K2.transpose(-3, -2), V.transpose(-3, -2)], n, m,
             (*joint_shape(x.shape[:-2], memory.shape[:-2]),), mask, key_mask, [self.Wq1.shape[2] ** -0.5],
         )  # ... h n e
         del Q2, K2, V
@@ -112,40 +112,31 @@ def O_of_1_tiles_forward(
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A1.of, A1, O.of.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
-    Q1_tile = load_2d(Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size)  # n d
+    Q1_tile = tile_2d(Q1, Q1_step, (batch, h_at), n, n_end, d, d_size)  # n d
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K1_tile = load_2d(
-            K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
-        )  # m d
+        K1_tile = tile_2d(K1, K1_step, (batch, h_at), m, m_end, d, d_size)  # m d
         A1_scores = dot_of(Q1_tile, tl.trans(K1_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A1, alpha, m_i_0, l_i_0 = online(A1_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
-        read = dot_of(A1, V_tile, DOT, SUMS)  # n e
-        acc = acc * alpha[:, None] + read
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, e, e_size)  # m e
+        acc = acc * alpha[:, None] + dot_of(A1, V_tile, DOT, SUMS)
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, e, out_step[3], e_size,
-        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
+    store_tile_2d(out, out_step, (batch, h_at), n, n_end, e, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
 
 
 @triton.jit
@@ -157,44 +148,32 @@ def O_of_1_tiles_rows(
     SUMS: tl.constexpr,
 ):
     """A1.of, A1, O.of.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q1_2 = tl.zeros((n_block, d_wide), SUMS)
-    Q1_tile = load_2d(Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size)  # n d
+    Q1_tile = tile_2d(Q1, Q1_step, (batch, h_at), n, n_end, d, d_size)  # n d
     A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
+    d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, e, e_size)  # n e
     A1_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K1_tile = load_2d(
-            K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
-        )  # m d
+        K1_tile = tile_2d(K1, K1_step, (batch, h_at), m, m_end, d, d_size)  # m d
         A1_scores = dot_of(Q1_tile, tl.trans(K1_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[:, None])  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, e, e_size)  # m e
         d_A1 = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A1_scores = A1 * (d_A1 - A1_sums[:, None])  # n m
-        d_Q1_3 = dot_of(d_A1_scores, K1_tile, DOT, SUMS)  # n d
-        d_Q1_2 += d_Q1_3
+        d_Q1_2 += dot_of(d_A1_scores, K1_tile, DOT, SUMS)
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A1_scores)
-    d_Q1_4 = number_0 * d_Q1_2  # n d
-    if Q1_grad is not None:
-        store_2d(
-            Q1_grad + batch * Q1_grad_step[0] + h_at * Q1_grad_step[1], n, Q1_grad_step[2], n_end, d, Q1_grad_step[3],
-            d_size, d_Q1_4,
-        )
+    store_tile_2d(Q1_grad, Q1_grad_step, (batch, h_at), n, n_end, d, d_size, number_0 * d_Q1_2)
 
 
 @triton.jit
@@ -206,219 +185,39 @@ def O_of_1_tiles_keys(
     SUMS: tl.constexpr,
 ):
     """A1.of, A1, O.of.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, e_wide), SUMS)
     d_K1_2 = tl.zeros((m_block, d_wide), SUMS)
-    K1_tile = load_2d(K1 + batch * K1_step[0] + h_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size)  # m d
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
+    K1_tile = tile_2d(K1, K1_step, (batch, h_at), m, m_end, d, d_size)  # m d
+    V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, e, e_size)  # m e
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        Q1_tile = load_2d(
-            Q1 + batch * Q1_step[0] + h_at * Q1_step[1], n, Q1_step[2], n_end, d, Q1_step[3], d_size
-        )  # n d
+        Q1_tile = tile_2d(Q1, Q1_step, (batch, h_at), n, n_end, d, d_size)  # n d
         A1_scores = dot_of(K1_tile, tl.trans(Q1_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[None, :])  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
-        d_V_3 = dot_of(A1, d_2, DOT, SUMS)  # m e
-        d_V_2 += d_V_3
+        d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, e, e_size)  # n e
+        d_V_2 += dot_of(A1, d_2, DOT, SUMS)
         d_A1 = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A1_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_A1_scores = A1 * (d_A1 - A1_sums[None, :])  # n m
-        d_K1_3 = dot_of(d_A1_scores, Q1_tile, DOT, SUMS)  # m d
-        d_K1_2 += d_K1_3
-    if V_grad is not None:
-        store_2d(
-            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, e, V_grad_step[3],
-            e_size, d_V_2,
-        )
-    d_K1_4 = number_0 * d_K1_2  # m d
-    if K1_grad is not None:
-        store_2d(
-            K1_grad + batch * K1_grad_step[0] + h_at * K1_grad_step[1], m, K1_grad_step[2], m_end, d, K1_grad_step[3],
-            d_size, d_K1_4,
-        )
+        d_K1_2 += dot_of(d_A1_scores, Q1_tile, DOT, SUMS)
+    store_tile_2d(V_grad, V_grad_step, (batch, h_at), m, m_end, e, e_size, d_V_2)
+    store_tile_2d(K1_grad, K1_grad_step, (batch, h_at), m, m_end, d, d_size, number_0 * d_K1_2)
 
 
 O_of_1_tiles = region(
     f"{__name__}.O_of_1_tiles", sides=("n", "m"), operands={"Q1": "h n d", "K1": "h m d", "V": "h m e"}, heads={"h": 1},
-    whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]], loops={},
-    live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
-    resident={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    streamed={"forward": ["d", "e"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]],
+    live={"forward": 3, "rows": 4, "keys": 4}, accumulators={"forward": "e", "rows": "d", "keys": "e d"},
+    resident={"forward": "d", "rows": "d e", "keys": "d e"}, streamed={"forward": "d e", "rows": "d e", "keys": "d e"},
     kernels={"forward": O_of_1_tiles_forward, "rows": O_of_1_tiles_rows, "keys": O_of_1_tiles_keys},
-)
-
-
-@triton.jit
-def O_of_2_tiles_forward(
-    Q2, K2, V, mask, key_mask, out, lse, Q2_step, K2_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end,
-    blocks, h_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr,
-    e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """A2.of, A2, O.of.p2."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    h_at, batch = pair % h_programs, pair // h_programs
-    d = tl.arange(0, d_wide)
-    e = tl.arange(0, e_wide)
-    out = result_of_part(out, out_part, SPLIT)
-    lse = result_of_part(lse, lse_part, SPLIT)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    acc = tl.zeros((n_block, e_wide), SUMS)
-    Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
-    begin, end = share_of(0, m_end, m_block, SPLIT)
-    for start in range(begin, end, m_block):
-        m = start + tl.arange(0, m_block)
-        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K2_tile = load_2d(
-            K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
-        )  # m d
-        A2_scores = dot_of(Q2_tile, tl.trans(K2_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
-        A2_scores_2 = with_bias(A2_scores, number_0, mask_tile, MASK, SUMS)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        A2, alpha, m_i_0, l_i_0 = online(A2_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
-        read = dot_of(A2, V_tile, DOT, SUMS)  # n e
-        acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, e, out_step[3], e_size,
-        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
-
-
-@triton.jit
-def O_of_2_tiles_rows(
-    Q2, K2, V, mask, key_mask, lse, gradient, sums, mask_grad, Q2_grad, Q2_step, K2_step, V_step, mask_step,
-    key_mask_step, gradient_step, Q2_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
-):
-    """A2.of, A2, O.of.p2: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    h_at, batch = pair % h_programs, pair // h_programs
-    d = tl.arange(0, d_wide)
-    e = tl.arange(0, e_wide)
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    d_Q2_2 = tl.zeros((n_block, d_wide), SUMS)
-    Q2_tile = load_2d(Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size)  # n d
-    A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
-    A2_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-    for start in range(0, m_end, m_block):
-        m = start + tl.arange(0, m_block)
-        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K2_tile = load_2d(
-            K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
-        )  # m d
-        A2_scores = dot_of(Q2_tile, tl.trans(K2_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
-        A2_scores_2 = with_bias(A2_scores, number_0, mask_tile, MASK, SUMS)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[:, None])  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
-        d_A2 = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
-        d_A2_scores = A2 * (d_A2 - A2_sums[:, None])  # n m
-        d_Q2_3 = dot_of(d_A2_scores, K2_tile, DOT, SUMS)  # n d
-        d_Q2_2 += d_Q2_3
-        if mask_grad is not None:
-            store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A2_scores)
-    d_Q2_4 = number_0 * d_Q2_2  # n d
-    if Q2_grad is not None:
-        store_2d(
-            Q2_grad + batch * Q2_grad_step[0] + h_at * Q2_grad_step[1], n, Q2_grad_step[2], n_end, d, Q2_grad_step[3],
-            d_size, d_Q2_4,
-        )
-
-
-@triton.jit
-def O_of_2_tiles_keys(
-    Q2, K2, V, mask, key_mask, lse, gradient, sums, V_grad, K2_grad, Q2_step, K2_step, V_step, mask_step, key_mask_step,
-    gradient_step, V_grad_step, K2_grad_step, n_end, m_end, blocks, h_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
-):
-    """A2.of, A2, O.of.p2: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
-    h_at, batch = pair % h_programs, pair // h_programs
-    d = tl.arange(0, d_wide)
-    e = tl.arange(0, e_wide)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    d_V_2 = tl.zeros((m_block, e_wide), SUMS)
-    d_K2_2 = tl.zeros((m_block, d_wide), SUMS)
-    K2_tile = load_2d(K2 + batch * K2_step[0] + h_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size)  # m d
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
-    for start in range(0, n_end, n_block):
-        n = start + tl.arange(0, n_block)
-        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
-        edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        Q2_tile = load_2d(
-            Q2 + batch * Q2_step[0] + h_at * Q2_step[1], n, Q2_step[2], n_end, d, Q2_step[3], d_size
-        )  # n d
-        A2_scores = dot_of(K2_tile, tl.trans(Q2_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
-        A2_scores_2 = with_bias(A2_scores, number_0, mask_tile, MASK, SUMS)  # n m
-        seen_2 = allowed(visible, mask_tile, MASK)  # n m
-        A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[None, :])  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
-        d_V_3 = dot_of(A2, d_2, DOT, SUMS)  # m e
-        d_V_2 += d_V_3
-        d_A2 = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
-        A2_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        d_A2_scores = A2 * (d_A2 - A2_sums[None, :])  # n m
-        d_K2_3 = dot_of(d_A2_scores, Q2_tile, DOT, SUMS)  # m d
-        d_K2_2 += d_K2_3
-    if V_grad is not None:
-        store_2d(
-            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, e, V_grad_step[3],
-            e_size, d_V_2,
-        )
-    d_K2_4 = number_0 * d_K2_2  # m d
-    if K2_grad is not None:
-        store_2d(
-            K2_grad + batch * K2_grad_step[0] + h_at * K2_grad_step[1], m, K2_grad_step[2], m_end, d, K2_grad_step[3],
-            d_size, d_K2_4,
-        )
-
-
-O_of_2_tiles = region(
-    f"{__name__}.O_of_2_tiles", sides=("n", "m"), operands={"Q2": "h n d", "K2": "h m d", "V": "h m e"}, heads={"h": 1},
-    whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]], loops={},
-    live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
-    resident={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    streamed={"forward": ["d", "e"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
-    kernels={"forward": O_of_2_tiles_forward, "rows": O_of_2_tiles_rows, "keys": O_of_2_tiles_keys},
 )

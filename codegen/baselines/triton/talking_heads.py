@@ -21,8 +21,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, mask_2d, online, parts_of, result_of_part, share_of,
-    softened, store_1d, store_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, load_1d, log_sum, mask_2d, online, parts_of, result_of_part, scalar,
+    share_of, softened, store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -79,18 +79,15 @@ def y_1_tiles_statistics(
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1: row statistics."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
     lse = result_of_part(lse, lse_part, SPLIT)
-    Pl_base = Pl + batch * Pl_step[0]
     m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 8
     l_i_0 = (tl.zeros((n_block,), SUMS),) * 8
     Q_tile = ()
     for g in tl.static_range(8):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+        Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -99,18 +96,16 @@ def y_1_tiles_statistics(
         tl.debug_barrier()  # reload scalars per block instead of keeping them
         A_scores_1 = ()
         for g in tl.static_range(8):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
             A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
         for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
-                Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
+                Pl_value = scalar(Pl, Pl_step, (batch, g, h)).to(SUMS)  # a number
                 A_scores += Pl_value * A_scores_1[g]  # n m
-            mask_tile = mask_2d(
-                mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
@@ -130,18 +125,14 @@ def y_1_tiles_forward(
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
-    Pl_base = Pl + batch * Pl_step[0]
-    Pw_base = Pw + batch * Pw_step[0]
     acc = (tl.zeros((n_block, d_wide), SUMS),) * 8
     Q_tile = ()
     for g in tl.static_range(8):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+        Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
     A_rows = ()
     for h in tl.static_range(8):
         A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
@@ -153,17 +144,15 @@ def y_1_tiles_forward(
         tl.debug_barrier()  # reload scalars per block instead of keeping them
         A_scores_1 = ()
         for g in tl.static_range(8):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
             A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         A = ()
         for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
-                Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
+                Pl_value = scalar(Pl, Pl_step, (batch, g, h)).to(SUMS)  # a number
                 A_scores += Pl_value * A_scores_1[g]  # n m
-            mask_tile = mask_2d(
-                mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A += (softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None]),)  # n m
@@ -171,19 +160,13 @@ def y_1_tiles_forward(
         for e in tl.static_range(8):
             U = tl.zeros((n_block, m_block), SUMS)
             for h in tl.static_range(8):
-                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 8 + e) * Pw_step[2]).to(SUMS)  # a number
+                Pw_value = scalar(Pw, Pw_step, (batch, h, e_at * 8 + e)).to(SUMS)  # a number
                 U += A[h] * Pw_value  # n m
-            V_tile = load_2d(
-                V + batch * V_step[0] + (e_at * 8 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            read = dot_of(U, V_tile, DOT, SUMS)  # n d
-            acc_next += (acc[e] + read,)
+            V_tile = tile_2d(V, V_step, (batch, e_at * 8 + e), m, m_end, d, d_size)  # m d
+            acc_next += (acc[e] + dot_of(U, V_tile, DOT, SUMS),)
         acc = acc_next
     for e in tl.static_range(8):
-        store_2d(
-            out + batch * out_step[0] + (e_at * 8 + e) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
-            acc[e],
-        )
+        store_tile_2d(out, out_step, (batch, e_at * 8 + e), n, n_end, d, d_size, acc[e])
 
 
 @triton.jit
@@ -194,30 +177,20 @@ def y_1_tiles_sums(
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1: the rows of A dA of each map."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0]
-    Pl_base = Pl + batch * Pl_step[0]
-    Pw_base = Pw + batch * Pw_step[0]
     sums_0 = (tl.zeros((n_block,), SUMS),) * 8
     d_Pw_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 64
     Q_tile = ()
     for g in tl.static_range(8):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+        Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
     A_rows = ()
     for h in tl.static_range(8):
         A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     d_2 = ()
     for e in tl.static_range(8):
-        d_2 += (
-            load_2d(
-                gradient_base + (e_at * 8 + e) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            ),
-        )  # n d
+        d_2 += (tile_2d(gradient, gradient_step, (batch, e_at * 8 + e), n, n_end, d, d_size),)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
@@ -225,36 +198,31 @@ def y_1_tiles_sums(
         tl.debug_barrier()  # reload scalars per block instead of keeping them
         A_scores_1 = ()
         for g in tl.static_range(8):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
             A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         d_U = ()
         for e in tl.static_range(8):
-            V_tile = load_2d(
-                V + batch * V_step[0] + (e_at * 8 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
+            V_tile = tile_2d(V, V_step, (batch, e_at * 8 + e), m, m_end, d, d_size)  # m d
             d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
         d_Pw_2_next = ()
         sums_0_next = ()
         for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
-                Pl_value = tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS)  # a number
+                Pl_value = scalar(Pl, Pl_step, (batch, g, h)).to(SUMS)  # a number
                 A_scores += Pl_value * A_scores_1[g]  # n m
-            mask_tile = mask_2d(
-                mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             d_A = tl.zeros((n_block, m_block), SUMS)
             for e in tl.static_range(8):
-                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 8 + e) * Pw_step[2]).to(SUMS)  # a number
+                Pw_value = scalar(Pw, Pw_step, (batch, h, e_at * 8 + e)).to(SUMS)  # a number
                 d_A += d_U[e] * Pw_value  # n m
                 d_Pw_3 = d_U[e] * A  # n m
                 d_Pw_2_next += (d_Pw_2[h * 8 + e] + in_parts(d_Pw_3, PARTS),)
             A_dA = A * d_A  # n m
-            sum = tl.sum(A_dA, 1)  # n
-            sums_0_next += (sums_0[h] + sum,)
+            sums_0_next += (sums_0[h] + tl.sum(A_dA, 1),)
         d_Pw_2 = d_Pw_2_next
         sums_0 = sums_0_next
     for h in tl.static_range(8):
@@ -273,19 +241,14 @@ def y_1_tiles_rows(
     SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0]
-    Pl_base = Pl + batch * Pl_step[0]
-    Pw_base = Pw + batch * Pw_step[0]
     d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 8
     d_Pl_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 64
     Q_tile = ()
     for g in tl.static_range(8):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+        Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
     A_rows = ()
     A_sums = ()
     for h in tl.static_range(8):
@@ -293,12 +256,7 @@ def y_1_tiles_rows(
         A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     d_2 = ()
     for e in tl.static_range(8):
-        d_2 += (
-            load_2d(
-                gradient_base + (e_at * 8 + e) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            ),
-        )  # n d
+        d_2 += (tile_2d(gradient, gradient_step, (batch, e_at * 8 + e), n, n_end, d, d_size),)  # n d
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
@@ -306,15 +264,11 @@ def y_1_tiles_rows(
         K_tile = ()
         A_scores_1 = ()
         for g in tl.static_range(8):
-            K_tile += (
-                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
-            )  # m d
+            K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
             A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
         d_U = ()
         for e in tl.static_range(8):
-            V_tile = load_2d(
-                V + batch * V_step[0] + (e_at * 8 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
+            V_tile = tile_2d(V, V_step, (batch, e_at * 8 + e), m, m_end, d, d_size)  # m d
             d_U += (dot_of(d_2[e], tl.trans(V_tile), DOT, SUMS),)  # n m
         d_A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
         d_Pl_2_next = ()
@@ -324,17 +278,15 @@ def y_1_tiles_rows(
             Pl_value = ()
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
-                Pl_value += (tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS),)  # a number
+                Pl_value += (scalar(Pl, Pl_step, (batch, g, h)).to(SUMS),)  # a number
                 A_scores += Pl_value[g] * A_scores_1[g]  # n m
-            mask_tile = mask_2d(
-                mask + batch * mask_step[0] + h * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
-            )  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
             d_A = tl.zeros((n_block, m_block), SUMS)
             for e in tl.static_range(8):
-                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 8 + e) * Pw_step[2]).to(SUMS)  # a number
+                Pw_value = scalar(Pw, Pw_step, (batch, h, e_at * 8 + e)).to(SUMS)  # a number
                 d_A += d_U[e] * Pw_value  # n m
             d_A_scores = A * (d_A - A_sums[h][:, None])  # n m
             for g in tl.static_range(8):
@@ -347,21 +299,14 @@ def y_1_tiles_rows(
         d_Pl_2 = d_Pl_2_next
         d_Q_2_next = ()
         for g in tl.static_range(8):
-            d_Q_3 = dot_of(d_A_scores_1[g], K_tile[g], DOT, SUMS)  # n d
-            d_Q_2_next += (d_Q_2[g] + d_Q_3,)
+            d_Q_2_next += (d_Q_2[g] + dot_of(d_A_scores_1[g], K_tile[g], DOT, SUMS),)
         d_Q_2 = d_Q_2_next
     for g in tl.static_range(8):
-        d_Q_4 = number_0 * d_Q_2[g]  # n d
-        if Q_grad is not None:
-            store_2d(
-                Q_grad + batch * Q_grad_step[0] + e_at * Q_grad_step[4] + g * Q_grad_step[1], n, Q_grad_step[2], n_end,
-                d, Q_grad_step[3], d_size, d_Q_4,
-            )
+        store_tile_2d(Q_grad, Q_grad_step, (batch, g, e_at), n, n_end, d, d_size, number_0 * d_Q_2[g])
     for h in tl.static_range(8):
         for g in tl.static_range(8):
-            d_Pl_4 = number_0 * tl.sum(d_Pl_2[h * 8 + g])  # a number
             if Pl_grad is not None:
-                tl.store(Pl_grad + ((pair * blocks + block) * 64 + g * 8 + h), d_Pl_4)
+                tl.store(Pl_grad + ((pair * blocks + block) * 64 + g * 8 + h), number_0 * tl.sum(d_Pl_2[h * 8 + g]))
 
 
 @triton.jit
@@ -373,24 +318,17 @@ def y_1_tiles_keys(
     SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, U, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     e_at, batch = pair % e_programs, pair // e_programs
     d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0]
-    Pl_base = Pl + batch * Pl_step[0]
-    Pw_base = Pw + batch * Pw_step[0]
     d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
     K_tile = ()
     for g in tl.static_range(8):
-        K_tile += (load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),)  # m d
+        K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
     V_tile = ()
     for e in tl.static_range(8):
-        V_tile += (
-            load_2d(V + batch * V_step[0] + (e_at * 8 + e) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
-        )  # m d
+        V_tile += (tile_2d(V, V_step, (batch, e_at * 8 + e), m, m_end, d, d_size),)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
@@ -398,19 +336,12 @@ def y_1_tiles_keys(
         Q_tile = ()
         A_scores_1 = ()
         for g in tl.static_range(8):
-            Q_tile += (
-                load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
-            )  # n d
+            Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
             A_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
         d_2 = ()
         d_U = ()
         for e in tl.static_range(8):
-            d_2 += (
-                load_2d(
-                    gradient_base + (e_at * 8 + e) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                    d_size,
-                ),
-            )  # n d
+            d_2 += (tile_2d(gradient, gradient_step, (batch, e_at * 8 + e), n, n_end, d, d_size),)  # n d
             d_U += (dot_of(V_tile[e], tl.trans(d_2[e]), DOT, SUMS),)  # n m
         U = (tl.zeros((m_block, n_block), SUMS),) * 8
         d_A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
@@ -420,18 +351,16 @@ def y_1_tiles_keys(
             Pl_value = ()
             A_scores = tl.zeros((m_block, n_block), SUMS)
             for g in tl.static_range(8):
-                Pl_value += (tl.load(Pl_base + g * Pl_step[1] + h * Pl_step[2]).to(SUMS),)  # a number
+                Pl_value += (scalar(Pl, Pl_step, (batch, g, h)).to(SUMS),)  # a number
                 A_scores += Pl_value[g] * A_scores_1[g]  # n m
-            mask_tile = mask_2d(
-                mask + batch * mask_step[0] + h * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
-            )  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, h), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
             d_A = tl.zeros((m_block, n_block), SUMS)
             for e in tl.static_range(8):
-                Pw_value = tl.load(Pw_base + h * Pw_step[1] + (e_at * 8 + e) * Pw_step[2]).to(SUMS)  # a number
+                Pw_value = scalar(Pw, Pw_step, (batch, h, e_at * 8 + e)).to(SUMS)  # a number
                 U_next += (U[e] + A * Pw_value,)  # n m
                 d_A += d_U[e] * Pw_value  # n m
             A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
@@ -442,39 +371,26 @@ def y_1_tiles_keys(
             d_A_scores_1 = d_A_scores_1_next
         d_V_2_next = ()
         for e in tl.static_range(8):
-            d_V_3 = dot_of(U[e], d_2[e], DOT, SUMS)  # m d
-            d_V_2_next += (d_V_2[e] + d_V_3,)
+            d_V_2_next += (d_V_2[e] + dot_of(U[e], d_2[e], DOT, SUMS),)
         d_V_2 = d_V_2_next
         d_K_2_next = ()
         for g in tl.static_range(8):
-            d_K_3 = dot_of(d_A_scores_1[g], Q_tile[g], DOT, SUMS)  # m d
-            d_K_2_next += (d_K_2[g] + d_K_3,)
+            d_K_2_next += (d_K_2[g] + dot_of(d_A_scores_1[g], Q_tile[g], DOT, SUMS),)
         d_K_2 = d_K_2_next
     for e in tl.static_range(8):
-        if V_grad is not None:
-            store_2d(
-                V_grad + batch * V_grad_step[0] + (e_at * 8 + e) * V_grad_step[1], m, V_grad_step[2], m_end, d,
-                V_grad_step[3], d_size, d_V_2[e],
-            )
+        store_tile_2d(V_grad, V_grad_step, (batch, e_at * 8 + e), m, m_end, d, d_size, d_V_2[e])
     for g in tl.static_range(8):
-        d_K_4 = number_0 * d_K_2[g]  # m d
-        if K_grad is not None:
-            store_2d(
-                K_grad + batch * K_grad_step[0] + e_at * K_grad_step[4] + g * K_grad_step[1], m, K_grad_step[2], m_end,
-                d, K_grad_step[3], d_size, d_K_4,
-            )
+        store_tile_2d(K_grad, K_grad_step, (batch, g, e_at), m, m_end, d, d_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "Pl": "g h", "Pw": "h e", "V": "e m d"}, heads={"g": 8, "h": 8, "e": 8},
-    whole=("g", "h"), widths={"d": "d"}, result="e n d", others="h", sizes={"g": 8, "h": 8, "e": 8},
-    reads=[[], [], [], [], [], [], [], []], loops={},
-    live={"statistics": 11, "forward": 17, "sums": 20, "rows": 28, "keys": 36},
-    sums={"statistics": 0, "forward": 0, "sums": 64, "rows": 64, "keys": 0},
-    accumulators={"statistics": [], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": [], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    resident={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    streamed={"statistics": ["d", "d", "d", "d", "d", "d", "d", "d"], "forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "sums": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    temporaries={"statistics": [], "forward": [], "sums": [], "rows": [], "keys": []}, random=False, noise=(),
+    widths={"d": "d"}, result="e n d", others="h", sizes={"g": 8, "h": 8, "e": 8},
+    reads=[[], [], [], [], [], [], [], []], live={"statistics": 11, "forward": 17, "sums": 20, "rows": 28, "keys": 36},
+    whole=("g", "h"), sums={"sums": 64, "rows": 64},
+    accumulators={"forward": "d d d d d d d d", "rows": "d d d d d d d d", "keys": "d d d d d d d d d d d d d d d d"},
+    resident={"statistics": "d d d d d d d d", "forward": "d d d d d d d d", "sums": "d d d d d d d d d d d d d d d d", "rows": "d d d d d d d d d d d d d d d d", "keys": "d d d d d d d d d d d d d d d d"},
+    streamed={"statistics": "d d d d d d d d", "forward": "d d d d d d d d d d d d d d d d", "sums": "d d d d d d d d d d d d d d d d", "rows": "d d d d d d d d d d d d d d d d", "keys": "d d d d d d d d d d d d d d d d"},
     kernels={"statistics": y_1_tiles_statistics, "forward": y_1_tiles_forward, "sums": y_1_tiles_sums, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -21,8 +21,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, key_of, load_1d, load_2d, log_sum, mask_2d, noise_2d, online, parts_of,
-    result_of_part, share_of, softened, store_1d, store_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, key_of, load_1d, log_sum, mask_2d, noise_2d, online, parts_of,
+    result_of_part, scalar, share_of, softened, store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import given_noise, tiled
@@ -93,25 +93,18 @@ def y_1_tiles_forward(
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
     seed_key = key_of(seed, TRAIN)
-    P_base = P + batch * P_step[0]
-    L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0]
-    W2_base = W2 + batch * W2_step[0]
-    b2_base = b2 + batch * b2_step[0]
-    mask_base = mask + batch * mask_step[0]
     m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 8
     l_i_0 = (tl.zeros((n_block,), SUMS),) * 8
     acc = (tl.zeros((n_block, d_wide), SUMS),) * 8
     Q_tile = ()
     for g in tl.static_range(4):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+        Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -120,7 +113,7 @@ def y_1_tiles_forward(
         tl.debug_barrier()  # reload scalars per block instead of keeping them
         L_scores_scores_1 = ()
         for g in tl.static_range(4):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
             L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
         for k_four in range(2):
@@ -128,46 +121,41 @@ def y_1_tiles_forward(
                 k = k_four * 4 + k_word
                 A_scores_1_next = ()
                 eps_2 = noise_2d(
-                    eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
-                    n[:, None], m[None, :], batch * 2 + k_four, k_word, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
+                    eps, eps_step, (batch, k), n[:, None], n_end, m[None, :], m_end, batch * 2 + k_four, k_word, 0,
+                    seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
                 )  # n m
                 L = tl.zeros((n_block, m_block), SUMS)
                 for g in tl.static_range(4):
-                    P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
-                    L_of_of_p3_value = tl.load(
-                        L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
-                    ).to(SUMS)  # a number
+                    P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
+                    L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                     L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2  # n m
                     L += tl.maximum(L_scores_scores, 0.0)  # n m
                 for h in tl.static_range(8):
-                    W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
+                    W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                     A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
                 A_scores_1 = A_scores_1_next
         m_i_0_next = ()
         l_i_0_next = ()
         acc_next = ()
         for h in tl.static_range(8):
-            b2_value = tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS)  # a number
+            b2_value = scalar(b2, b2_step, (batch, h_at * 8 + h)).to(SUMS)  # a number
             mask_tile = mask_2d(
-                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             A_scores = with_bias(A_scores_1[h] + b2_value, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            read = dot_of(A, V_tile, DOT, SUMS)  # n d
-            acc_next += (acc[h] * alpha[:, None] + read,)
+            V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
+            acc_next += (acc[h] * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS),)
         m_i_0 = m_i_0_next
         l_i_0 = l_i_0_next
         acc = acc_next
     for h in tl.static_range(8):
         store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
-        store_2d(
-            out + batch * out_step[0] + (h_at * 8 + h) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        store_tile_2d(
+            out, out_step, (batch, h_at * 8 + h), n, n_end, d, d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
         )
 
@@ -182,33 +170,20 @@ def y_1_tiles_numbers(
     SUMS: tl.constexpr,
 ):
     """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0]
     seed_key = key_of(seed, TRAIN)
-    P_base = P + batch * P_step[0]
-    L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0]
-    W2_base = W2 + batch * W2_step[0]
-    b2_base = b2 + batch * b2_step[0]
-    mask_base = mask + batch * mask_step[0]
     d_W2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 64
     Q_tile = ()
     for g in tl.static_range(4):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+        Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
     A_rows = ()
     d_2 = ()
     A_sums = ()
     for h in tl.static_range(8):
         A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
-        d_2 += (
-            load_2d(
-                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            ),
-        )  # n d
+        d_2 += (tile_2d(gradient, gradient_step, (batch, h_at * 8 + h), n, n_end, d, d_size),)  # n d
         A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -217,7 +192,7 @@ def y_1_tiles_numbers(
         tl.debug_barrier()  # reload scalars per block instead of keeping them
         L_scores_scores_1 = ()
         for g in tl.static_range(4):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
             L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         eps_2 = ()
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
@@ -226,34 +201,30 @@ def y_1_tiles_numbers(
             A_scores_1_next = ()
             eps_2 += (
                 noise_2d(
-                    eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
-                    n[:, None], m[None, :], batch * 2 + k // 4, k % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
+                    eps, eps_step, (batch, k), n[:, None], n_end, m[None, :], m_end, batch * 2 + k // 4, k % 4, 0,
+                    seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
                 ),
             )  # n m
             L = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
-                P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
-                L_of_of_p3_value = tl.load(
-                    L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
-                ).to(SUMS)  # a number
+                P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
+                L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
+                W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
             A_scores_1 = A_scores_1_next
         d_A_scores = ()
         for h in tl.static_range(8):
-            b2_value = tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS)  # a number
+            b2_value = scalar(b2, b2_step, (batch, h_at * 8 + h)).to(SUMS)  # a number
             mask_tile = mask_2d(
-                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             A_scores = with_bias(A_scores_1[h] + b2_value, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
+            V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
         d_W2_2_next = ()
@@ -261,10 +232,8 @@ def y_1_tiles_numbers(
         for k in tl.static_range(8):
             L = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
-                P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
-                L_of_of_p3_value = tl.load(
-                    L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
-                ).to(SUMS)  # a number
+                P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
+                L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
@@ -273,9 +242,8 @@ def y_1_tiles_numbers(
         d_W2_2 = d_W2_2_next
     for k in tl.static_range(8):
         for h in tl.static_range(8):
-            d_W2_4 = number_0 * tl.sum(d_W2_2[k * 8 + h])  # a number
             if W2_grad is not None:
-                tl.store(W2_grad + ((pair * blocks + block) * 64 + k * 8 + h), d_W2_4)
+                tl.store(W2_grad + ((pair * blocks + block) * 64 + k * 8 + h), number_0 * tl.sum(d_W2_2[k * 8 + h]))
 
 
 @triton.jit
@@ -288,38 +256,25 @@ def y_1_tiles_rows(
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    b2_base = b2 + batch * b2_step[0]
-    gradient_base = gradient + batch * gradient_step[0]
     seed_key = key_of(seed, TRAIN)
-    P_base = P + batch * P_step[0]
-    L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0]
-    W2_base = W2 + batch * W2_step[0]
-    mask_base = mask + batch * mask_step[0]
     d_b2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 8
     d_L_scores_scores_3_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 32
     d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 4
     d_P_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 32
     Q_tile = ()
     for g in tl.static_range(4):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+        Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
     b2_value = ()
     A_rows = ()
     d_2 = ()
     A_sums = ()
     for h in tl.static_range(8):
-        b2_value += (tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS),)  # a number
+        b2_value += (scalar(b2, b2_step, (batch, h_at * 8 + h)).to(SUMS),)  # a number
         A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
-        d_2 += (
-            load_2d(
-                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            ),
-        )  # n d
+        d_2 += (tile_2d(gradient, gradient_step, (batch, h_at * 8 + h), n, n_end, d, d_size),)  # n d
         A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -328,9 +283,7 @@ def y_1_tiles_rows(
         K_tile = ()
         L_scores_scores_1 = ()
         for g in tl.static_range(4):
-            K_tile += (
-                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
-            )  # m d
+            K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
             L_scores_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
         eps_2 = ()
         A_scores_1 = (tl.zeros((n_block, m_block), SUMS),) * 8
@@ -339,34 +292,30 @@ def y_1_tiles_rows(
             A_scores_1_next = ()
             eps_2 += (
                 noise_2d(
-                    eps + batch * eps_step[0] + k * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end,
-                    n[:, None], m[None, :], batch * 2 + k // 4, k % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
+                    eps, eps_step, (batch, k), n[:, None], n_end, m[None, :], m_end, batch * 2 + k // 4, k % 4, 0,
+                    seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
                 ),
             )  # n m
             L = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
-                P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
-                L_of_of_p3_value = tl.load(
-                    L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
-                ).to(SUMS)  # a number
+                P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
+                L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
+                W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
             A_scores_1 = A_scores_1_next
         d_A_scores = ()
         d_b2_2_next = ()
         for h in tl.static_range(8):
             mask_tile = mask_2d(
-                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             A_scores = with_bias(A_scores_1[h] + b2_value[h], number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
+            V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
             d_b2_2_next += (d_b2_2[h] + in_parts(d_A_scores[h], PARTS),)
@@ -381,15 +330,13 @@ def y_1_tiles_rows(
             d_L_scores_scores_1_next = ()
             d_L = tl.zeros((n_block, m_block), SUMS)
             for h in tl.static_range(8):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
+                W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 d_L += d_A_scores[h] * W2_value  # n m
             d_L_2 = number_0 * d_L  # n m
             d_eps = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(4):
-                P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
-                L_of_of_p3_value = tl.load(
-                    L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
-                ).to(SUMS)  # a number
+                P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
+                L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 d_L_scores_scores = tl.where(L_scores_scores > 0, d_L_2, 0.0)  # n m
                 d_L_scores_scores_3_3 = d_L_scores_scores * eps_2[k]  # n m
@@ -407,13 +354,11 @@ def y_1_tiles_rows(
         d_P_2 = d_P_2_next
         d_Q_2_next = ()
         for g in tl.static_range(4):
-            d_Q_3 = dot_of(d_L_scores_scores_1[g], K_tile[g], DOT, SUMS)  # n d
-            d_Q_2_next += (d_Q_2[g] + d_Q_3,)
+            d_Q_2_next += (d_Q_2[g] + dot_of(d_L_scores_scores_1[g], K_tile[g], DOT, SUMS),)
         d_Q_2 = d_Q_2_next
     for h in tl.static_range(8):
-        d_b2_3 = number_0 * tl.sum(d_b2_2[h])  # a number
         if b2_grad is not None:
-            tl.store(b2_grad + ((pair * blocks + block) * 8 + h), d_b2_3)
+            tl.store(b2_grad + ((pair * blocks + block) * 8 + h), number_0 * tl.sum(d_b2_2[h]))
     for k in tl.static_range(8):
         for g in tl.static_range(4):
             if L_of_of_p3_grad is not None:
@@ -424,11 +369,7 @@ def y_1_tiles_rows(
             if P_grad is not None:
                 tl.store(P_grad + ((pair * blocks + block) * 32 + g * 8 + k), tl.sum(d_P_2[k * 4 + g]))
     for g in tl.static_range(4):
-        if Q_grad is not None:
-            store_2d(
-                Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[4] + g * Q_grad_step[1], n, Q_grad_step[2], n_end,
-                d, Q_grad_step[3], d_size, d_Q_2[g],
-            )
+        store_tile_2d(Q_grad, Q_grad_step, (batch, g, h_at), n, n_end, d, d_size, d_Q_2[g])
 
 
 @triton.jit
@@ -441,30 +382,20 @@ def y_1_tiles_keys(
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.of.of.p1, L.of.of.p2, L.of.of.p4, L.of.of, L.of, L, A.of.p1, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    b2_base = b2 + batch * b2_step[0]
     seed_key = key_of(seed, TRAIN)
-    P_base = P + batch * P_step[0]
-    L_of_of_p3_base = L_of_of_p3 + batch * L_of_of_p3_step[0]
-    W2_base = W2 + batch * W2_step[0]
-    mask_base = mask + batch * mask_step[0]
-    gradient_base = gradient + batch * gradient_step[0]
     d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
     K_tile = ()
     for g in tl.static_range(4):
-        K_tile += (load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),)  # m d
+        K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
     b2_value = ()
     V_tile = ()
     for h in tl.static_range(8):
-        b2_value += (tl.load(b2_base + (h_at * 8 + h) * b2_step[1]).to(SUMS),)  # a number
-        V_tile += (
-            load_2d(V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
-        )  # m d
+        b2_value += (scalar(b2, b2_step, (batch, h_at * 8 + h)).to(SUMS),)  # a number
+        V_tile += (tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size),)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
@@ -472,9 +403,7 @@ def y_1_tiles_keys(
         Q_tile = ()
         L_scores_scores_1 = ()
         for g in tl.static_range(4):
-            Q_tile += (
-                load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
-            )  # n d
+            Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
             L_scores_scores_1 += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
         eps_2 = ()
         A_scores_1 = (tl.zeros((m_block, n_block), SUMS),) * 8
@@ -483,38 +412,32 @@ def y_1_tiles_keys(
             A_scores_1_next = ()
             eps_2 += (
                 noise_2d(
-                    eps + batch * eps_step[0] + k * eps_step[1], m, eps_step[3], m_end, n, eps_step[2], n_end,
-                    n[None, :], m[:, None], batch * 2 + k // 4, k % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
+                    eps, eps_step, (batch, k), n[None, :], n_end, m[:, None], m_end, batch * 2 + k // 4, k % 4, 0,
+                    seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
                 ),
             )  # n m
             L = tl.zeros((m_block, n_block), SUMS)
             for g in tl.static_range(4):
-                P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
-                L_of_of_p3_value = tl.load(
-                    L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
-                ).to(SUMS)  # a number
+                P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
+                L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 L += tl.maximum(L_scores_scores, 0.0)  # n m
             for h in tl.static_range(8):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
+                W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores_1_next += (A_scores_1[h] + W2_value * L,)  # n m
             A_scores_1 = A_scores_1_next
         d_V_2_next = ()
         d_A_scores = ()
         for h in tl.static_range(8):
             mask_tile = mask_2d(
-                mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+                mask, mask_step, (batch, h_at * 8 + h), n[None, :], n_end, m[:, None], m_end, MASK
             )  # n m
             A_scores = with_bias(A_scores_1[h] + b2_value[h], number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-            d_2 = load_2d(
-                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            )  # n d
-            d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
-            d_V_2_next += (d_V_2[h] + d_V_3,)
+            d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 8 + h), n, n_end, d, d_size)  # n d
+            d_V_2_next += (d_V_2[h] + dot_of(A, d_2, DOT, SUMS),)
             d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
             A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
@@ -525,47 +448,34 @@ def y_1_tiles_keys(
             d_L_scores_scores_1_next = ()
             d_L = tl.zeros((m_block, n_block), SUMS)
             for h in tl.static_range(8):
-                W2_value = tl.load(W2_base + k * W2_step[1] + (h_at * 8 + h) * W2_step[2]).to(SUMS)  # a number
+                W2_value = scalar(W2, W2_step, (batch, k, h_at * 8 + h)).to(SUMS)  # a number
                 d_L += d_A_scores[h] * W2_value  # n m
             d_L_2 = number_0 * d_L  # n m
             for g in tl.static_range(4):
-                P_value = tl.load(P_base + g * P_step[1] + k * P_step[2]).to(SUMS)  # a number
-                L_of_of_p3_value = tl.load(
-                    L_of_of_p3_base + g * L_of_of_p3_step[1] + k * L_of_of_p3_step[2]
-                ).to(SUMS)  # a number
+                P_value = scalar(P, P_step, (batch, g, k)).to(SUMS)  # a number
+                L_of_of_p3_value = scalar(L_of_of_p3, L_of_of_p3_step, (batch, g, k)).to(SUMS)  # a number
                 L_scores_scores = P_value * L_scores_scores_1[g] + L_of_of_p3_value * eps_2[k]  # n m
                 d_L_scores_scores = tl.where(L_scores_scores > 0, d_L_2, 0.0)  # n m
                 d_L_scores_scores_1_next += (d_L_scores_scores_1[g] + d_L_scores_scores * P_value,)  # n m
             d_L_scores_scores_1 = d_L_scores_scores_1_next
         d_K_2_next = ()
         for g in tl.static_range(4):
-            d_K_3 = dot_of(d_L_scores_scores_1[g], Q_tile[g], DOT, SUMS)  # m d
-            d_K_2_next += (d_K_2[g] + d_K_3,)
+            d_K_2_next += (d_K_2[g] + dot_of(d_L_scores_scores_1[g], Q_tile[g], DOT, SUMS),)
         d_K_2 = d_K_2_next
     for h in tl.static_range(8):
-        if V_grad is not None:
-            store_2d(
-                V_grad + batch * V_grad_step[0] + (h_at * 8 + h) * V_grad_step[1], m, V_grad_step[2], m_end, d,
-                V_grad_step[3], d_size, d_V_2[h],
-            )
+        store_tile_2d(V_grad, V_grad_step, (batch, h_at * 8 + h), m, m_end, d, d_size, d_V_2[h])
     for g in tl.static_range(4):
-        if K_grad is not None:
-            store_2d(
-                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[4] + g * K_grad_step[1], m, K_grad_step[2], m_end,
-                d, K_grad_step[3], d_size, d_K_2[g],
-            )
+        store_tile_2d(K_grad, K_grad_step, (batch, g, h_at), m, m_end, d, d_size, d_K_2[g])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "P": "g k", "L_of_of_p3": "g k", "eps": "k n m", "W2": "k h", "b2": "h", "V": "h m d"},
-    heads={"g": 4, "k": 8, "h": 8}, whole=("g", "k"), widths={"d": "d"}, result="h n d", others="h",
-    sizes={"g": 4, "k": 8, "h": 8}, reads=[[0], [1], [2], [3], [4], [5], [6], [7]], loops={},
-    live={"forward": 24, "numbers": 39, "rows": 44, "keys": 42},
-    sums={"forward": 0, "numbers": 64, "rows": 72, "keys": 0},
-    accumulators={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "numbers": [], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    resident={"forward": ["d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    streamed={"forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "numbers": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    temporaries={"forward": [], "numbers": [], "rows": [], "keys": []}, random=True, noise=("eps",),
+    heads={"g": 4, "k": 8, "h": 8}, widths={"d": "d"}, result="h n d", others="h", sizes={"g": 4, "k": 8, "h": 8},
+    reads=[[0], [1], [2], [3], [4], [5], [6], [7]], live={"forward": 24, "numbers": 39, "rows": 44, "keys": 42},
+    whole=("g", "k"), random=True, noise=("eps",), sums={"numbers": 64, "rows": 72},
+    accumulators={"forward": "d d d d d d d d", "rows": "d d d d", "keys": "d d d d d d d d d d d d"},
+    resident={"forward": "d d d d", "numbers": "d d d d d d d d d d d d", "rows": "d d d d d d d d d d d d", "keys": "d d d d d d d d d d d d"},
+    streamed={"forward": "d d d d d d d d d d d d", "numbers": "d d d d d d d d d d d d", "rows": "d d d d d d d d d d d d", "keys": "d d d d d d d d d d d d"},
     kernels={"forward": y_1_tiles_forward, "numbers": y_1_tiles_numbers, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -22,8 +22,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, mask_2d, online, parts_of, result_of_part, share_of,
-    softened, store_1d, store_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, load_1d, log_sum, mask_2d, online, parts_of, result_of_part, scalar,
+    share_of, softened, store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -90,17 +90,11 @@ def y_1_tiles_forward(
     SUMS: tl.constexpr,
 ):
     """L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0]
-    A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0]
-    b2_base = b2 + batch * b2_step[0]
-    mask_base = mask + batch * mask_step[0]
     m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 2
     l_i_0 = (tl.zeros((n_block,), SUMS),) * 2
     acc = (tl.zeros((n_block, d_wide), SUMS),) * 2
@@ -109,16 +103,12 @@ def y_1_tiles_forward(
     b2_value = ()
     for h in tl.static_range(2):
         for g in tl.static_range(4):
-            A_of_p1_value += (
-                tl.load(A_of_p1_base + g * A_of_p1_step[1] + (h_at * 2 + h) * A_of_p1_step[2]).to(SUMS),
-            )  # a number
-            A_of_p3_value += (
-                tl.load(A_of_p3_base + g * A_of_p3_step[1] + (h_at * 2 + h) * A_of_p3_step[2]).to(SUMS),
-            )  # a number
-        b2_value += (tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS),)  # a number
+            A_of_p1_value += (scalar(A_of_p1, A_of_p1_step, (batch, g, h_at * 2 + h)).to(SUMS),)  # a number
+            A_of_p3_value += (scalar(A_of_p3, A_of_p3_step, (batch, g, h_at * 2 + h)).to(SUMS),)  # a number
+        b2_value += (scalar(b2, b2_step, (batch, h_at * 2 + h)).to(SUMS),)  # a number
     Q_tile = ()
     for g in tl.static_range(4):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+        Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -127,7 +117,7 @@ def y_1_tiles_forward(
         L_scores_up = ()
         L_scores_down = ()
         for g in tl.static_range(4):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
             L_scores_scores = dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
             L_scores_up += (tl.maximum(L_scores_scores, 0.0),)  # n m
             L_scores_minus = -1 * L_scores_scores  # n m
@@ -142,25 +132,22 @@ def y_1_tiles_forward(
                 A_scores_2 += A_of_p1_value[h * 4 + g] * L_scores_up[g]  # n m
                 A_scores_4 += A_of_p3_value[h * 4 + g] * L_scores_down[g]  # n m
             mask_tile = mask_2d(
-                mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             A_scores = with_bias(A_scores_2 + A_scores_4 + b2_value[h], number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            read = dot_of(A, V_tile, DOT, SUMS)  # n d
-            acc_next += (acc[h] * alpha[:, None] + read,)
+            V_tile = tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size)  # m d
+            acc_next += (acc[h] * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS),)
         m_i_0 = m_i_0_next
         l_i_0 = l_i_0_next
         acc = acc_next
     for h in tl.static_range(2):
         store_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
-        store_2d(
-            out + batch * out_step[0] + (h_at * 2 + h) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        store_tile_2d(
+            out, out_step, (batch, h_at * 2 + h), n, n_end, d, d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
         )
 
@@ -174,19 +161,12 @@ def y_1_tiles_rows(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1: gradients."""
-    block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, lead, first, n = block_of(blocks, n_block, False)
     h_part, batch = lead % h_parts, lead // h_parts
     d = tl.arange(0, d_wide)
     d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 4
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
-        A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0]
-        A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0]
-        b2_base = b2 + batch * b2_step[0]
-        gradient_base = gradient + batch * gradient_step[0]
-        mask_base = mask + batch * mask_step[0]
         d_b2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
         d_A_scores_3_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 8
         d_A_scores_1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 8
@@ -195,28 +175,17 @@ def y_1_tiles_rows(
         Q_tile = ()
         for g in tl.static_range(4):
             for h in tl.static_range(2):
-                A_of_p1_value += (
-                    tl.load(A_of_p1_base + g * A_of_p1_step[1] + (h_at * 2 + h) * A_of_p1_step[2]).to(SUMS),
-                )  # a number
-                A_of_p3_value += (
-                    tl.load(A_of_p3_base + g * A_of_p3_step[1] + (h_at * 2 + h) * A_of_p3_step[2]).to(SUMS),
-                )  # a number
-            Q_tile += (
-                load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
-            )  # n d
+                A_of_p1_value += (scalar(A_of_p1, A_of_p1_step, (batch, g, h_at * 2 + h)).to(SUMS),)  # a number
+                A_of_p3_value += (scalar(A_of_p3, A_of_p3_step, (batch, g, h_at * 2 + h)).to(SUMS),)  # a number
+            Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
         b2_value = ()
         A_rows = ()
         d_2 = ()
         A_sums = ()
         for h in tl.static_range(2):
-            b2_value += (tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS),)  # a number
+            b2_value += (scalar(b2, b2_step, (batch, h_at * 2 + h)).to(SUMS),)  # a number
             A_rows += (load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
-            d_2 += (
-                load_2d(
-                    gradient_base + (h_at * 2 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                    d_size,
-                ),
-            )  # n d
+            d_2 += (tile_2d(gradient, gradient_step, (batch, h_at * 2 + h), n, n_end, d, d_size),)  # n d
             A_sums += (load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end),)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
@@ -232,9 +201,7 @@ def y_1_tiles_rows(
             for g in tl.static_range(4):
                 A_scores_2_next = ()
                 A_scores_4_next = ()
-                K_tile += (
-                    load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
-                )  # m d
+                K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
                 L_scores_scores += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
                 L_scores_up += (tl.maximum(L_scores_scores[g], 0.0),)  # n m
                 L_scores_minus += (-1 * L_scores_scores[g],)  # n m
@@ -248,16 +215,14 @@ def y_1_tiles_rows(
             d_b2_2_next = ()
             for h in tl.static_range(2):
                 mask_tile = mask_2d(
-                    mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                    mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
                 )  # n m
                 A_scores = with_bias(
                     A_scores_2[h] + A_scores_4[h] + b2_value[h], number_0, mask_tile, MASK, SUMS
                 )  # n m
                 seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
-                V_tile = load_2d(
-                    V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-                )  # m d
+                V_tile = tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size)  # m d
                 d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
                 d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
                 d_b2_2_next += (d_b2_2[h] + in_parts(d_A_scores[h], PARTS),)
@@ -283,29 +248,27 @@ def y_1_tiles_rows(
                 d_L_scores_up_2 = number_0 * d_L_scores_up  # n m
                 d_L_scores_scores_2 = tl.where(L_scores_scores[g] > 0, d_L_scores_up_2, 0.0)  # n m
                 d_L_scores_scores_3 = d_L_scores_scores + d_L_scores_scores_2  # n m
-                d_Q_3 = dot_of(d_L_scores_scores_3, K_tile[g], DOT, SUMS)  # n d
-                d_Q_2_next += (d_Q_2[g] + d_Q_3,)
+                d_Q_2_next += (d_Q_2[g] + dot_of(d_L_scores_scores_3, K_tile[g], DOT, SUMS),)
             d_A_scores_3_2 = d_A_scores_3_2_next
             d_A_scores_1_2 = d_A_scores_1_2_next
             d_Q_2 = d_Q_2_next
         for h in tl.static_range(2):
-            d_b2_3 = number_0 * tl.sum(d_b2_2[h])  # a number
             if b2_grad is not None:
-                tl.store(b2_grad + ((pair * blocks + block) * 2 + h), d_b2_3)
+                tl.store(b2_grad + ((pair * blocks + block) * 2 + h), number_0 * tl.sum(d_b2_2[h]))
         for g in tl.static_range(4):
             for h in tl.static_range(2):
-                d_A_scores_3_4 = number_0 * tl.sum(d_A_scores_3_2[g * 2 + h])  # a number
                 if A_of_p3_grad is not None:
-                    tl.store(A_of_p3_grad + ((pair * blocks + block) * 8 + g * 2 + h), d_A_scores_3_4)
-                d_A_scores_1_4 = number_0 * tl.sum(d_A_scores_1_2[g * 2 + h])  # a number
+                    tl.store(
+                        A_of_p3_grad + ((pair * blocks + block) * 8 + g * 2 + h),
+                        number_0 * tl.sum(d_A_scores_3_2[g * 2 + h]),
+                    )
                 if A_of_p1_grad is not None:
-                    tl.store(A_of_p1_grad + ((pair * blocks + block) * 8 + g * 2 + h), d_A_scores_1_4)
+                    tl.store(
+                        A_of_p1_grad + ((pair * blocks + block) * 8 + g * 2 + h),
+                        number_0 * tl.sum(d_A_scores_1_2[g * 2 + h]),
+                    )
     for g in tl.static_range(4):
-        if Q_grad is not None:
-            store_2d(
-                Q_grad + batch * Q_grad_step[0] + h_part * Q_grad_step[4] + g * Q_grad_step[1], n, Q_grad_step[2],
-                n_end, d, Q_grad_step[3], d_size, d_Q_2[g],
-            )
+        store_tile_2d(Q_grad, Q_grad_step, (batch, g, h_part), n, n_end, d, d_size, d_Q_2[g])
 
 
 @triton.jit
@@ -317,41 +280,26 @@ def y_1_tiles_keys(
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """L.of.of, L.of.up, L.of.minus, L.of.down, A.of.p2, A.of.p4, A.of, A, y.p1: gradients."""
-    block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, lead, first, m = block_of(blocks, m_block, False)
     h_part, batch = lead % h_parts, lead // h_parts
     d = tl.arange(0, d_wide)
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
     for h_at in range(h_part * h_share, tl.minimum(h_part * h_share + h_share, h_programs)):
         pair = batch * h_programs + h_at
-        A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0]
-        A_of_p3_base = A_of_p3 + batch * A_of_p3_step[0]
-        b2_base = b2 + batch * b2_step[0]
-        mask_base = mask + batch * mask_step[0]
-        gradient_base = gradient + batch * gradient_step[0]
         d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
         A_of_p1_value = ()
         A_of_p3_value = ()
         K_tile = ()
         for g in tl.static_range(4):
             for h in tl.static_range(2):
-                A_of_p1_value += (
-                    tl.load(A_of_p1_base + g * A_of_p1_step[1] + (h_at * 2 + h) * A_of_p1_step[2]).to(SUMS),
-                )  # a number
-                A_of_p3_value += (
-                    tl.load(A_of_p3_base + g * A_of_p3_step[1] + (h_at * 2 + h) * A_of_p3_step[2]).to(SUMS),
-                )  # a number
-            K_tile += (
-                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
-            )  # m d
+                A_of_p1_value += (scalar(A_of_p1, A_of_p1_step, (batch, g, h_at * 2 + h)).to(SUMS),)  # a number
+                A_of_p3_value += (scalar(A_of_p3, A_of_p3_step, (batch, g, h_at * 2 + h)).to(SUMS),)  # a number
+            K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
         b2_value = ()
         V_tile = ()
         for h in tl.static_range(2):
-            b2_value += (tl.load(b2_base + (h_at * 2 + h) * b2_step[1]).to(SUMS),)  # a number
-            V_tile += (
-                load_2d(V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
-            )  # m d
+            b2_value += (scalar(b2, b2_step, (batch, h_at * 2 + h)).to(SUMS),)  # a number
+            V_tile += (tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size),)  # m d
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
@@ -364,9 +312,7 @@ def y_1_tiles_keys(
             for g in tl.static_range(4):
                 A_scores_2_next = ()
                 A_scores_4_next = ()
-                Q_tile += (
-                    load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
-                )  # n d
+                Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
                 L_scores_scores += (dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS),)  # n m
                 L_scores_up = tl.maximum(L_scores_scores[g], 0.0)  # n m
                 L_scores_minus += (-1 * L_scores_scores[g],)  # n m
@@ -380,7 +326,7 @@ def y_1_tiles_keys(
             d_A_scores = ()
             for h in tl.static_range(2):
                 mask_tile = mask_2d(
-                    mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+                    mask, mask_step, (batch, h_at * 2 + h), n[None, :], n_end, m[:, None], m_end, MASK
                 )  # n m
                 A_scores = with_bias(
                     A_scores_2[h] + A_scores_4[h] + b2_value[h], number_0, mask_tile, MASK, SUMS
@@ -388,12 +334,8 @@ def y_1_tiles_keys(
                 seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A_rows = load_1d(lse + (pair * 2 + h) * n_end, n, 1, n_end)  # n
                 A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-                d_2 = load_2d(
-                    gradient_base + (h_at * 2 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                    d_size,
-                )  # n d
-                d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
-                d_V_2_next += (d_V_2[h] + d_V_3,)
+                d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 2 + h), n, n_end, d, d_size)  # n d
+                d_V_2_next += (d_V_2[h] + dot_of(A, d_2, DOT, SUMS),)
                 d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
                 A_sums = load_1d(sums + (pair * 2 + h) * n_end, n, 1, n_end)  # n
                 d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
@@ -411,32 +353,21 @@ def y_1_tiles_keys(
                 d_L_scores_up_2 = number_0 * d_L_scores_up  # n m
                 d_L_scores_scores_2 = tl.where(L_scores_scores[g] > 0, d_L_scores_up_2, 0.0)  # n m
                 d_L_scores_scores_3 = d_L_scores_scores + d_L_scores_scores_2  # n m
-                d_K_3 = dot_of(d_L_scores_scores_3, Q_tile[g], DOT, SUMS)  # m d
-                d_K_2_next += (d_K_2[g] + d_K_3,)
+                d_K_2_next += (d_K_2[g] + dot_of(d_L_scores_scores_3, Q_tile[g], DOT, SUMS),)
             d_K_2 = d_K_2_next
         for h in tl.static_range(2):
-            if V_grad is not None:
-                store_2d(
-                    V_grad + batch * V_grad_step[0] + (h_at * 2 + h) * V_grad_step[1], m, V_grad_step[2], m_end, d,
-                    V_grad_step[3], d_size, d_V_2[h],
-                )
+            store_tile_2d(V_grad, V_grad_step, (batch, h_at * 2 + h), m, m_end, d, d_size, d_V_2[h])
     for g in tl.static_range(4):
-        if K_grad is not None:
-            store_2d(
-                K_grad + batch * K_grad_step[0] + h_part * K_grad_step[4] + g * K_grad_step[1], m, K_grad_step[2],
-                m_end, d, K_grad_step[3], d_size, d_K_2[g],
-            )
+        store_tile_2d(K_grad, K_grad_step, (batch, g, h_part), m, m_end, d, d_size, d_K_2[g])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "g n d", "K": "g m d", "A_of_p1": "g h", "A_of_p3": "g h", "b2": "h", "V": "h m d"},
-    heads={"g": 4, "h": 2}, whole=("g",), widths={"d": "d"}, result="h n d", others="h", sizes={"g": 4, "h": 8},
-    reads=[[0], [1]], loops={"rows": "h", "keys": "h"}, live={"forward": 12, "rows": 22, "keys": 15},
-    sums={"forward": 0, "rows": 18, "keys": 0},
-    accumulators={"forward": ["d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    resident={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    streamed={"forward": ["d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    heads={"g": 4, "h": 2}, widths={"d": "d"}, result="h n d", others="h", sizes={"g": 4, "h": 8}, reads=[[0], [1]],
+    live={"forward": 12, "rows": 22, "keys": 15}, whole=("g",), loops={"rows": "h", "keys": "h"}, sums={"rows": 18},
+    accumulators={"forward": "d d", "rows": "d d d d", "keys": "d d d d d d"},
+    resident={"forward": "d d d d", "rows": "d d d d d d", "keys": "d d d d d d"},
+    streamed={"forward": "d d d d d d", "rows": "d d d d d d", "keys": "d d d d d d"},
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

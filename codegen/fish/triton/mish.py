@@ -20,8 +20,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, key_of, load_1d, load_2d, log_sum, mask_2d, noise_2d, online, result_of_part, share_of,
-    softened, store_1d, store_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, key_of, load_1d, log_sum, mask_2d, noise_2d, online, result_of_part, scalar,
+    share_of, softened, store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import given_noise, tiled
@@ -89,26 +89,19 @@ def y_1_tiles_forward(
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of.p4, A.of, A, y.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0]
-    eps_base = eps + batch * eps_step[0]
     seed_key = key_of(seed, TRAIN)
-    mask_base = mask + batch * mask_step[0]
     m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 4
     l_i_0 = (tl.zeros((n_block,), SUMS),) * 4
     acc = (tl.zeros((n_block, d_wide), SUMS),) * 4
     A_of_p1_tile = ()
     for g in tl.static_range(4):
-        A_of_p1_tile += (
-            load_2d(A_of_p1_base + g * A_of_p1_step[1], n, A_of_p1_step[2], n_end, d, A_of_p1_step[3], d_size),
-        )  # n d
-    A_of_p3_value = tl.load(A_of_p3 + batch * A_of_p3_step[0]).to(SUMS)  # a number
+        A_of_p1_tile += (tile_2d(A_of_p1, A_of_p1_step, (batch, g), n, n_end, d, d_size),)  # n d
+    A_of_p3_value = scalar(A_of_p3, A_of_p3_step, (batch,)).to(SUMS)  # a number
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -116,7 +109,7 @@ def y_1_tiles_forward(
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         A_scores_2_2 = tl.zeros((n_block, m_block), SUMS)
         for g in tl.static_range(4):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
             A_scores_2 = dot_of(A_of_p1_tile[g], tl.trans(K_tile), DOT, SUMS)  # n m
             A_scores_2_2 += A_scores_2  # n m
         m_i_0_next = ()
@@ -124,30 +117,26 @@ def y_1_tiles_forward(
         acc_next = ()
         for h in tl.static_range(4):
             eps_2 = noise_2d(
-                eps_base + (h_at * 4 + h) * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT,
-                SUMS,
+                eps, eps_step, (batch, h_at * 4 + h), n[:, None], n_end, m[None, :], m_end,
+                batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
             )  # n m
             mask_tile = mask_2d(
-                mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                mask, mask_step, (batch, h_at * 4 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             A_scores = with_bias(A_scores_2_2 + A_of_p3_value * eps_2, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            read = dot_of(A, V_tile, DOT, SUMS)  # n d
-            acc_next += (acc[h] * alpha[:, None] + read,)
+            V_tile = tile_2d(V, V_step, (batch, h_at * 4 + h), m, m_end, d, d_size)  # m d
+            acc_next += (acc[h] * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS),)
         m_i_0 = m_i_0_next
         l_i_0 = l_i_0_next
         acc = acc_next
     for h in tl.static_range(4):
         store_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
-        store_2d(
-            out + batch * out_step[0] + (h_at * 4 + h) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        store_tile_2d(
+            out, out_step, (batch, h_at * 4 + h), n, n_end, d, d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
         )
 
@@ -161,35 +150,22 @@ def y_1_tiles_rows(
     eps_GIVEN: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of.p4, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0]
-    gradient_base = gradient + batch * gradient_step[0]
-    eps_base = eps + batch * eps_step[0]
     seed_key = key_of(seed, TRAIN)
-    mask_base = mask + batch * mask_step[0]
     d_A_scores_3_2 = tl.zeros((), SUMS)
     d_A_scores_1_2 = (tl.zeros((n_block, d_wide), SUMS),) * 4
     A_of_p1_tile = ()
     for g in tl.static_range(4):
-        A_of_p1_tile += (
-            load_2d(A_of_p1_base + g * A_of_p1_step[1], n, A_of_p1_step[2], n_end, d, A_of_p1_step[3], d_size),
-        )  # n d
-    A_of_p3_value = tl.load(A_of_p3 + batch * A_of_p3_step[0]).to(SUMS)  # a number
+        A_of_p1_tile += (tile_2d(A_of_p1, A_of_p1_step, (batch, g), n, n_end, d, d_size),)  # n d
+    A_of_p3_value = scalar(A_of_p3, A_of_p3_step, (batch,)).to(SUMS)  # a number
     A_rows = ()
     d_2 = ()
     A_sums = ()
     for h in tl.static_range(4):
         A_rows += (load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
-        d_2 += (
-            load_2d(
-                gradient_base + (h_at * 4 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            ),
-        )  # n d
+        d_2 += (tile_2d(gradient, gradient_step, (batch, h_at * 4 + h), n, n_end, d, d_size),)  # n d
         A_sums += (load_1d(sums + (pair * 4 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -198,28 +174,23 @@ def y_1_tiles_rows(
         K_tile = ()
         A_scores_2_2 = tl.zeros((n_block, m_block), SUMS)
         for g in tl.static_range(4):
-            K_tile += (
-                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
-            )  # m d
+            K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
             A_scores_2 = dot_of(A_of_p1_tile[g], tl.trans(K_tile[g]), DOT, SUMS)  # n m
             A_scores_2_2 += A_scores_2  # n m
         d_A_scores_3_6 = tl.zeros((), SUMS)
         d_A_scores_2 = tl.zeros((n_block, m_block), SUMS)
         for h in tl.static_range(4):
             eps_2 = noise_2d(
-                eps_base + (h_at * 4 + h) * eps_step[1], n, eps_step[2], n_end, m, eps_step[3], m_end, n[:, None],
-                m[None, :], batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT,
-                SUMS,
+                eps, eps_step, (batch, h_at * 4 + h), n[:, None], n_end, m[None, :], m_end,
+                batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
             )  # n m
             mask_tile = mask_2d(
-                mask_base + (h_at * 4 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                mask, mask_step, (batch, h_at * 4 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             A_scores = with_bias(A_scores_2_2 + A_of_p3_value * eps_2, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
+            V_tile = tile_2d(V, V_step, (batch, h_at * 4 + h), m, m_end, d, d_size)  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores = A * (d_A - A_sums[h][:, None])  # n m
             d_A_scores_3_3 = d_A_scores * eps_2  # n m
@@ -236,19 +207,14 @@ def y_1_tiles_rows(
         d_A_scores_3_2 += d_A_scores_3_6
         d_A_scores_1_2_next = ()
         for g in tl.static_range(4):
-            d_A_scores_1_3 = dot_of(d_A_scores_2, K_tile[g], DOT, SUMS)  # n d
-            d_A_scores_1_2_next += (d_A_scores_1_2[g] + d_A_scores_1_3,)
+            d_A_scores_1_2_next += (d_A_scores_1_2[g] + dot_of(d_A_scores_2, K_tile[g], DOT, SUMS),)
         d_A_scores_1_2 = d_A_scores_1_2_next
-    d_A_scores_3_7 = number_0 * d_A_scores_3_2  # a number
     if A_of_p3_grad is not None:
-        tl.store(A_of_p3_grad + (pair * blocks + block), d_A_scores_3_7)
+        tl.store(A_of_p3_grad + (pair * blocks + block), number_0 * d_A_scores_3_2)
     for g in tl.static_range(4):
-        d_A_scores_1_4 = number_0 * d_A_scores_1_2[g]  # n d
-        if A_of_p1_grad is not None:
-            store_2d(
-                A_of_p1_grad + batch * A_of_p1_grad_step[0] + h_at * A_of_p1_grad_step[4] + g * A_of_p1_grad_step[1], n,
-                A_of_p1_grad_step[2], n_end, d, A_of_p1_grad_step[3], d_size, d_A_scores_1_4,
-            )
+        store_tile_2d(
+            A_of_p1_grad, A_of_p1_grad_step, (batch, g, h_at), n, n_end, d, d_size, number_0 * d_A_scores_1_2[g]
+        )
 
 
 @triton.jit
@@ -260,27 +226,19 @@ def y_1_tiles_keys(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of.p4, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0]
-    eps_base = eps + batch * eps_step[0]
     seed_key = key_of(seed, TRAIN)
-    mask_base = mask + batch * mask_step[0]
-    gradient_base = gradient + batch * gradient_step[0]
     d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 4
     K_tile = ()
     for g in tl.static_range(4):
-        K_tile += (load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),)  # m d
-    A_of_p3_value = tl.load(A_of_p3 + batch * A_of_p3_step[0]).to(SUMS)  # a number
+        K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
+    A_of_p3_value = scalar(A_of_p3, A_of_p3_step, (batch,)).to(SUMS)  # a number
     V_tile = ()
     for h in tl.static_range(4):
-        V_tile += (
-            load_2d(V + batch * V_step[0] + (h_at * 4 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
-        )  # m d
+        V_tile += (tile_2d(V, V_step, (batch, h_at * 4 + h), m, m_end, d, d_size),)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
@@ -288,64 +246,46 @@ def y_1_tiles_keys(
         A_of_p1_tile = ()
         A_scores_2_2 = tl.zeros((m_block, n_block), SUMS)
         for g in tl.static_range(4):
-            A_of_p1_tile += (
-                load_2d(A_of_p1_base + g * A_of_p1_step[1], n, A_of_p1_step[2], n_end, d, A_of_p1_step[3], d_size),
-            )  # n d
+            A_of_p1_tile += (tile_2d(A_of_p1, A_of_p1_step, (batch, g), n, n_end, d, d_size),)  # n d
             A_scores_2 = dot_of(K_tile[g], tl.trans(A_of_p1_tile[g]), DOT, SUMS)  # n m
             A_scores_2_2 += A_scores_2  # n m
         d_V_2_next = ()
         d_A_scores_2 = tl.zeros((m_block, n_block), SUMS)
         for h in tl.static_range(4):
             eps_2 = noise_2d(
-                eps_base + (h_at * 4 + h) * eps_step[1], m, eps_step[3], m_end, n, eps_step[2], n_end, n[None, :],
-                m[:, None], batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT,
-                SUMS,
+                eps, eps_step, (batch, h_at * 4 + h), n[None, :], n_end, m[:, None], m_end,
+                batch * h_programs * 1 + (h_at * 1 + h // 4), h % 4, 0, seed_key, 1, TRAIN, eps_GIVEN, DOT, SUMS,
             )  # n m
             mask_tile = mask_2d(
-                mask_base + (h_at * 4 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+                mask, mask_step, (batch, h_at * 4 + h), n[None, :], n_end, m[:, None], m_end, MASK
             )  # n m
             A_scores = with_bias(A_scores_2_2 + A_of_p3_value * eps_2, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_rows = load_1d(lse + (pair * 4 + h) * n_end, n, 1, n_end)  # n
             A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-            d_2 = load_2d(
-                gradient_base + (h_at * 4 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            )  # n d
-            d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
-            d_V_2_next += (d_V_2[h] + d_V_3,)
+            d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 4 + h), n, n_end, d, d_size)  # n d
+            d_V_2_next += (d_V_2[h] + dot_of(A, d_2, DOT, SUMS),)
             d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
             A_sums = load_1d(sums + (pair * 4 + h) * n_end, n, 1, n_end)  # n
             d_A_scores_2 += A * (d_A - A_sums[None, :])  # n m
         d_V_2 = d_V_2_next
         d_K_2_next = ()
         for g in tl.static_range(4):
-            d_K_3 = dot_of(d_A_scores_2, A_of_p1_tile[g], DOT, SUMS)  # m d
-            d_K_2_next += (d_K_2[g] + d_K_3,)
+            d_K_2_next += (d_K_2[g] + dot_of(d_A_scores_2, A_of_p1_tile[g], DOT, SUMS),)
         d_K_2 = d_K_2_next
     for h in tl.static_range(4):
-        if V_grad is not None:
-            store_2d(
-                V_grad + batch * V_grad_step[0] + (h_at * 4 + h) * V_grad_step[1], m, V_grad_step[2], m_end, d,
-                V_grad_step[3], d_size, d_V_2[h],
-            )
+        store_tile_2d(V_grad, V_grad_step, (batch, h_at * 4 + h), m, m_end, d, d_size, d_V_2[h])
     for g in tl.static_range(4):
-        d_K_4 = number_0 * d_K_2[g]  # m d
-        if K_grad is not None:
-            store_2d(
-                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[4] + g * K_grad_step[1], m, K_grad_step[2], m_end,
-                d, K_grad_step[3], d_size, d_K_4,
-            )
+        store_tile_2d(K_grad, K_grad_step, (batch, g, h_at), m, m_end, d, d_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"A_of_p1": "g n d", "K": "g m d", "A_of_p3": "", "eps": "h n m", "V": "h m d"}, heads={"h": 4, "g": 4},
-    whole=("g",), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "g": 4}, reads=[[0], [1], [2], [3]],
-    loops={}, live={"forward": 16, "rows": 19, "keys": 17}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
-    resident={"forward": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
-    streamed={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=True, noise=("eps",),
+    widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8, "g": 4}, reads=[[0], [1], [2], [3]],
+    live={"forward": 16, "rows": 19, "keys": 17}, whole=("g",), random=True, noise=("eps",),
+    accumulators={"forward": "d d d d", "rows": "d d d d", "keys": "d d d d d d d d"},
+    resident={"forward": "d d d d", "rows": "d d d d d d d d", "keys": "d d d d d d d d"},
+    streamed={"forward": "d d d d d d d d", "rows": "d d d d d d d d", "keys": "d d d d d d d d"},
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -31,11 +31,11 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
-from tensornet_attn.runtime.products import joint_shape
+from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of, softened,
-    store_1d, store_2d, with_bias,
+    allowed, block_of, dot_of, exp_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -72,10 +72,10 @@ class Fmm3(nn.Module):
         n = x.shape[-2]
         m = memory.shape[-2]
 
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = projected(x, self.Wq.flatten(1), exact=True).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
-        K = (memory_hidden @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory_hidden @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        K = projected(memory_hidden, self.Wk.flatten(1), exact=True).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1), exact=True).unflatten(-1, self.Wv.shape[1:])  # ... m h d
         blend1 = torch.sigmoid(self.w1)  # h
         blend2 = torch.sigmoid(self.w2)  # h
 
@@ -117,7 +117,7 @@ class Fmm3(nn.Module):
             [A_V_1.transpose(-3, -2), o.transpose(-3, -2), o_2.transpose(-3, -2), o_3.transpose(-3, -2)],
             [blend1[:, None], blend2[:, None], blend2[:, None], blend2[:, None]],
         )  # ... n h d
-        return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(A_V.flatten(-2), self.Wo.flatten(0, 1), exact=True)  # ... n f
 
 
 @triton.jit
@@ -128,18 +128,15 @@ def A_V_1_tiles_forward(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of, near, A.V.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
     begin, end = share_of(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block,
         SPLIT,
@@ -150,20 +147,16 @@ def A_V_1_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 3) | (first + m_end - n_end - start - m_block < -3)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         near_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         near_scores_2 = with_bias(near_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance <= 2) & (distance >= -2), mask_tile, MASK)  # n m
         near, alpha, m_i_0, l_i_0 = online(near_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read = dot_of(near, V_tile, DOT, SUMS)  # n d
-        acc = acc * alpha[:, None] + read
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
+        acc = acc * alpha[:, None] + dot_of(near, V_tile, DOT, SUMS)
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
-        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
+    store_tile_2d(out, out_step, (batch, h_at), n, n_end, d, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
 
 
 @triton.jit
@@ -174,17 +167,13 @@ def A_V_1_tiles_rows(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of, near, A.V.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
     near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
+    d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
     near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(
         tl.maximum(first + (m_end - n_end) - 2, 0), tl.minimum(first + (m_end - n_end) + n_block + 2, m_end), m_block
@@ -194,25 +183,19 @@ def A_V_1_tiles_rows(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start + n_block > 3) | (first + m_end - n_end - start - m_block < -3)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         near_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         near_scores_2 = with_bias(near_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance <= 2) & (distance >= -2), mask_tile, MASK)  # n m
         near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[:, None])  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         d_near = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_near_scores = near * (d_near - near_sums[:, None])  # n m
-        d_Q_3 = dot_of(d_near_scores, K_tile, DOT, SUMS)  # n d
-        d_Q_2 += d_Q_3
+        d_Q_2 += dot_of(d_near_scores, K_tile, DOT, SUMS)
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_near_scores)
-    d_Q_4 = number_0 * d_Q_2  # n d
-    if Q_grad is not None:
-        store_2d(
-            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
-            d_size, d_Q_4,
-        )
+    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, d, d_size, number_0 * d_Q_2)
 
 
 @triton.jit
@@ -223,17 +206,13 @@ def A_V_1_tiles_keys(
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """near.of, near, A.V.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+    K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
+    V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
     for start in range(
         tl.maximum(first - (m_end - n_end) - 2, 0), tl.minimum(first - (m_end - n_end) + m_block + 2, n_end), n_block
     ):
@@ -242,43 +221,29 @@ def A_V_1_tiles_keys(
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first + n_block > 3) | (start + m_end - n_end - first - m_block < -3)
-        Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+        Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
         near_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         near_scores_2 = with_bias(near_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance <= 2) & (distance >= -2), mask_tile, MASK)  # n m
         near_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         near = softened(near_scores_2, number_0, MASK, seen_2, edge, near_rows[None, :])  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
-        d_V_3 = dot_of(near, d_2, DOT, SUMS)  # m d
-        d_V_2 += d_V_3
+        d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
+        d_V_2 += dot_of(near, d_2, DOT, SUMS)
         d_near = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         near_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_near_scores = near * (d_near - near_sums[None, :])  # n m
-        d_K_3 = dot_of(d_near_scores, Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K_3
-    if V_grad is not None:
-        store_2d(
-            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d, V_grad_step[3],
-            d_size, d_V_2,
-        )
-    d_K_4 = number_0 * d_K_2  # m d
-    if K_grad is not None:
-        store_2d(
-            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
-            d_size, d_K_4,
-        )
+        d_K_2 += dot_of(d_near_scores, Q_tile, DOT, SUMS)
+    store_tile_2d(V_grad, V_grad_step, (batch, h_at), m, m_end, d, d_size, d_V_2)
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at), m, m_end, d, d_size, number_0 * d_K_2)
 
 
 A_V_1_tiles = region(
     f"{__name__}.A_V_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m d"}, heads={"h": 1},
-    whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], band=4, loops={},
-    live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
-    kernels={"forward": A_V_1_tiles_forward, "rows": A_V_1_tiles_rows, "keys": A_V_1_tiles_keys},
+    widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]],
+    live={"forward": 3, "rows": 4, "keys": 4}, accumulators={"forward": "d", "rows": "d", "keys": "d d"},
+    resident={"forward": "d", "rows": "d d", "keys": "d d"}, streamed={"forward": "d d", "rows": "d d", "keys": "d d"},
+    band=5, kernels={"forward": A_V_1_tiles_forward, "rows": A_V_1_tiles_rows, "keys": A_V_1_tiles_keys},
 )
 
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.maps import elu1, elu1_neg
 from tensornet_attn.runtime.masks import hide
+from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.linear import triton_linear_attention
 from tensornet_attn.runtime.triton.kernels.region_inside import exp_of
 from tensornet_attn.runtime.triton.kernels.tile_maps import tile_map
@@ -54,10 +55,10 @@ class Linear3(nn.Module):
     ) -> Tensor:
         """x is [... n f]; memory is [... m f]; mask [n m] or [... n m]; key_mask [... m], True = visible."""
         memory = x if memory is None else memory
-        Q = (x @ self.Wq.flatten(1)).unflatten(-1, self.Wq.shape[1:])  # ... n h d
+        Q = projected(x, self.Wq.flatten(1), exact=True).unflatten(-1, self.Wq.shape[1:])  # ... n h d
         memory_hidden = hide(memory, key_mask[..., None] if key_mask is not None else None, 0)  # ... m f
-        K = (memory_hidden @ self.Wk.flatten(1)).unflatten(-1, self.Wk.shape[1:])  # ... m h d
-        V = (memory_hidden @ self.Wv.flatten(1)).unflatten(-1, self.Wv.shape[1:])  # ... m h d
+        K = projected(memory_hidden, self.Wk.flatten(1), exact=True).unflatten(-1, self.Wk.shape[1:])  # ... m h d
+        V = projected(memory_hidden, self.Wv.flatten(1), exact=True).unflatten(-1, self.Wv.shape[1:])  # ... m h d
 
         # far1 and far1 V: sums over m first; no n by m tensor is formed
         q = Q.transpose(-3, -2)  # ... h n d
@@ -87,7 +88,7 @@ class Linear3(nn.Module):
         del Q, K, V, q_3, k_3, v_3
 
         A_V = o.transpose(-3, -2) + o_2.transpose(-3, -2) + o_3.transpose(-3, -2)  # ... n h d
-        return A_V.flatten(-2) @ self.Wo.flatten(0, 1)  # ... n f
+        return projected(A_V.flatten(-2), self.Wo.flatten(0, 1), exact=True)  # ... n f
 
 
 @triton.jit

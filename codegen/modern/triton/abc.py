@@ -25,8 +25,8 @@ from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, inverse_of, load_1d, load_2d, mask_2d, result_of_part, share_of, store_1d, store_2d,
-    sums_of_part, where_visible,
+    allowed, block_of, dot_of, in_sight, inverse_of, load_1d, mask_2d, result_of_part, share_of, store_1d,
+    store_tile_1d, store_tile_2d, sums_of_part, tile_1d, tile_2d, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -75,7 +75,7 @@ class ABC(nn.Module):
 
         # P.of, P, values: Triton kernels, recomputed in the backward
         values = tiled(
-            values_tiles, [s.movedim(-3, -1), one, V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
+            slots_tiles, [s.movedim(-3, -1), one, V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
         )  # ... h r n d
         del V, s
 
@@ -96,19 +96,15 @@ def slots_tiles_forward(
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """P.of, P, slots."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
-    one_tile = load_1d(one + batch * one_step[0], n, one_step[1], n_end).to(SUMS)  # n
+    one_tile = tile_1d(one, one_step, (batch,), n, n_end).to(SUMS)  # n
     begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -116,20 +112,16 @@ def slots_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
+        s_tile = tile_1d(s, s_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
         P_scores = s_tile[None, :] * one_tile[:, None]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at, r_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
         l_i_0 += tl.sum(P, 1)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        read = dot_of(P, K_tile, DOT, SUMS)  # n d
-        acc += read
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
+        acc += dot_of(P, K_tile, DOT, SUMS)
     store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1] + r_at * out_step[2], n, out_step[3], n_end, d, out_step[4],
-        d_size, acc * inverse_of(l_i_0, 0, SPLIT)[:, None],
-    )
+    store_tile_2d(out, out_step, (batch, h_at, r_at), n, n_end, d, d_size, acc * inverse_of(l_i_0, 0, SPLIT)[:, None])
 
 
 @triton.jit
@@ -140,17 +132,12 @@ def slots_tiles_rows(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """P.of, P, slots: gradients."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
     d_one_2 = tl.zeros((n_block,), SUMS)
-    d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
+    d_2 = tile_2d(gradient, gradient_step, (batch, h_at, r_at), n, n_end, d, d_size)  # n d
     P_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     P_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
@@ -159,21 +146,16 @@ def slots_tiles_rows(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         d_P = dot_of(d_2, tl.trans(K_tile), DOT, SUMS)  # n m
         mul = (d_P - P_sums[:, None]) * P_rows[:, None]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at, r_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         d_P_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
-        s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
+        s_tile = tile_1d(s, s_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
         d_one_3 = d_P_scores * s_tile[None, :]  # n m
-        d_one_4 = tl.sum(d_one_3, 1)  # n
-        d_one_2 += d_one_4
-    if one_grad is not None:
-        store_1d(
-            one_grad + batch * one_grad_step[0] + h_at * one_grad_step[2] + r_at * one_grad_step[3], n,
-            one_grad_step[1], n_end, d_one_2,
-        )
+        d_one_2 += tl.sum(d_one_3, 1)
+    store_tile_1d(one_grad, one_grad_step, (batch, h_at, r_at), n, n_end, d_one_2)
 
 
 @triton.jit
@@ -184,215 +166,43 @@ def slots_tiles_keys(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """P.of, P, slots: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
-    s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     d_s_2 = tl.zeros((m_block,), SUMS)
-    s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+    s_tile = tile_1d(s, s_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
+    K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
-        one_tile = load_1d(one + batch * one_step[0], n, one_step[1], n_end).to(SUMS)  # n
+        one_tile = tile_1d(one, one_step, (batch,), n, n_end).to(SUMS)  # n
         P_scores = s_tile[:, None] * one_tile[None, :]  # n m
         P_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         P = P_scores * P_rows[None, :]  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at, r_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         P_2 = where_visible(P, seen_2, edge, 0.0)  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
-        d_K_3 = dot_of(P_2, d_2, DOT, SUMS)  # m d
-        d_K_2 += d_K_3
+        d_2 = tile_2d(gradient, gradient_step, (batch, h_at, r_at), n, n_end, d, d_size)  # n d
+        d_K_2 += dot_of(P_2, d_2, DOT, SUMS)
         d_P = dot_of(K_tile, tl.trans(d_2), DOT, SUMS)  # n m
         P_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         mul = (d_P - P_sums[None, :]) * P_rows[None, :]  # n m
         d_P_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
         d_s_3 = d_P_scores * one_tile[None, :]  # n m
-        d_s_4 = tl.sum(d_s_3, 1)  # m
-        d_s_2 += d_s_4
-    if K_grad is not None:
-        store_2d(
-            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + r_at * K_grad_step[4], m, K_grad_step[2], m_end,
-            d, K_grad_step[3], d_size, d_K_2,
-        )
-    if s_grad is not None:
-        store_1d(
-            s_grad + batch * s_grad_step[0] + h_at * s_grad_step[1] + r_at * s_grad_step[2], m, s_grad_step[3], m_end,
-            d_s_2,
-        )
+        d_s_2 += tl.sum(d_s_3, 1)
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at, r_at), m, m_end, d, d_size, d_K_2)
+    store_tile_1d(s_grad, s_grad_step, (batch, h_at, r_at), m, m_end, d_s_2)
 
 
 slots_tiles = region(
     f"{__name__}.slots_tiles", sides=("n", "m"), operands={"s": "h r m", "one": "n", "K": "h m d"},
-    heads={"h": 1, "r": 1}, whole=(), widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64},
-    reads=[[0]], normalized=(0,), loops={}, live={"forward": 3, "rows": 3, "keys": 3},
-    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": ["d"], "rows": [], "keys": ["d"]},
-    resident={"forward": [], "rows": ["d"], "keys": ["d"]}, streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    heads={"h": 1, "r": 1}, widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64}, reads=[[0]],
+    live={"forward": 3, "rows": 3, "keys": 3}, normalized=(0,), accumulators={"forward": "d", "keys": "d"},
+    resident={"rows": "d", "keys": "d"}, streamed={"forward": "d", "rows": "d", "keys": "d"},
     kernels={"forward": slots_tiles_forward, "rows": slots_tiles_rows, "keys": slots_tiles_keys},
-)
-
-
-@triton.jit
-def values_tiles_forward(
-    s, one, V, mask, key_mask, out, lse, s_step, one_step, V_step, mask_step, key_mask_step, out_step, n_end, m_end,
-    blocks, h_programs, r_programs, out_part, lse_part, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr,
-    DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """P.of, P, values."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    r_at, batch = pair % r_programs, pair // r_programs
-    h_at, batch = batch % h_programs, batch // h_programs
-    d = tl.arange(0, d_wide)
-    out = result_of_part(out, out_part, SPLIT)
-    lse = result_of_part(lse, lse_part, SPLIT)
-    s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    acc = tl.zeros((n_block, d_wide), SUMS)
-    one_tile = load_1d(one + batch * one_step[0], n, one_step[1], n_end).to(SUMS)  # n
-    begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
-    for start in range(begin, end, m_block):
-        m = start + tl.arange(0, m_block)
-        distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        edge |= (first + m_end - n_end - start - m_block < -1)
-        s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
-        P_scores = s_tile[None, :] * one_tile[:, None]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
-        l_i_0 += tl.sum(P, 1)
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read = dot_of(P, V_tile, DOT, SUMS)  # n d
-        acc += read
-    store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1] + r_at * out_step[2], n, out_step[3], n_end, d, out_step[4],
-        d_size, acc * inverse_of(l_i_0, 0, SPLIT)[:, None],
-    )
-
-
-@triton.jit
-def values_tiles_rows(
-    s, one, V, mask, key_mask, lse, gradient, sums, one_grad, s_step, one_step, V_step, mask_step, key_mask_step,
-    gradient_step, one_grad_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """P.of, P, values: gradients."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    r_at, batch = pair % r_programs, pair // r_programs
-    h_at, batch = batch % h_programs, batch // h_programs
-    d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
-    d_one_2 = tl.zeros((n_block,), SUMS)
-    d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
-    P_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-    P_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
-        m = start + tl.arange(0, m_block)
-        distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        edge |= (first + m_end - n_end - start - m_block < -1)
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        d_P = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
-        mul = (d_P - P_sums[:, None]) * P_rows[:, None]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        d_P_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
-        s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
-        d_one_3 = d_P_scores * s_tile[None, :]  # n m
-        d_one_4 = tl.sum(d_one_3, 1)  # n
-        d_one_2 += d_one_4
-    if one_grad is not None:
-        store_1d(
-            one_grad + batch * one_grad_step[0] + h_at * one_grad_step[2] + r_at * one_grad_step[3], n,
-            one_grad_step[1], n_end, d_one_2,
-        )
-
-
-@triton.jit
-def values_tiles_keys(
-    s, one, V, mask, key_mask, lse, gradient, sums, V_grad, s_grad, s_step, one_step, V_step, mask_step, key_mask_step,
-    gradient_step, V_grad_step, s_grad_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """P.of, P, values: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
-    r_at, batch = pair % r_programs, pair // r_programs
-    h_at, batch = batch % h_programs, batch // h_programs
-    d = tl.arange(0, d_wide)
-    s_base = s + batch * s_step[0] + h_at * s_step[1] + r_at * s_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
-    d_V_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_s_2 = tl.zeros((m_block,), SUMS)
-    s_tile = load_1d(s_base, m, s_step[3], m_end).to(SUMS)  # m
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-    for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
-        n = start + tl.arange(0, n_block)
-        distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
-        edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        edge |= (start + m_end - n_end - first - m_block < -1)
-        one_tile = load_1d(one + batch * one_step[0], n, one_step[1], n_end).to(SUMS)  # n
-        P_scores = s_tile[:, None] * one_tile[None, :]  # n m
-        P_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        P = P_scores * P_rows[None, :]  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        P_2 = where_visible(P, seen_2, edge, 0.0)  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
-        d_V_3 = dot_of(P_2, d_2, DOT, SUMS)  # m d
-        d_V_2 += d_V_3
-        d_P = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
-        P_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        mul = (d_P - P_sums[None, :]) * P_rows[None, :]  # n m
-        d_P_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
-        d_s_3 = d_P_scores * one_tile[None, :]  # n m
-        d_s_4 = tl.sum(d_s_3, 1)  # m
-        d_s_2 += d_s_4
-    if V_grad is not None:
-        store_2d(
-            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1] + r_at * V_grad_step[4], m, V_grad_step[2], m_end,
-            d, V_grad_step[3], d_size, d_V_2,
-        )
-    if s_grad is not None:
-        store_1d(
-            s_grad + batch * s_grad_step[0] + h_at * s_grad_step[1] + r_at * s_grad_step[2], m, s_grad_step[3], m_end,
-            d_s_2,
-        )
-
-
-values_tiles = region(
-    f"{__name__}.values_tiles", sides=("n", "m"), operands={"s": "h r m", "one": "n", "V": "h m d"},
-    heads={"h": 1, "r": 1}, whole=(), widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64},
-    reads=[[0]], normalized=(0,), loops={}, live={"forward": 3, "rows": 3, "keys": 3},
-    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": ["d"], "rows": [], "keys": ["d"]},
-    resident={"forward": [], "rows": ["d"], "keys": ["d"]}, streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
-    kernels={"forward": values_tiles_forward, "rows": values_tiles_rows, "keys": values_tiles_keys},
 )

@@ -21,8 +21,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, inverse_of, load_1d, load_2d, mask_2d, result_of_part, share_of, store_1d, store_2d,
-    sums_of_part, where_visible,
+    allowed, block_of, dot_of, in_sight, inverse_of, load_1d, mask_2d, result_of_part, share_of, store_1d,
+    store_tile_2d, sums_of_part, tile_2d, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -75,18 +75,15 @@ def y_1_tiles_forward(
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """s, A.of.p1, A.of, A, y.p1."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
     begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -94,24 +91,20 @@ def y_1_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         s = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         A_scores_1 = s * s  # n m
         A_scores_1_2 = number_0 * A_scores_1  # n m
         A_scores_1_3 = number_0 * A_scores_1_2  # n m
         A_scores = 1 + number_0 * s + 0.5 * A_scores_1_3  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
         l_i_0 += tl.sum(A, 1)
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
-        read = dot_of(A, V_tile, DOT, SUMS)  # n e
-        acc += read
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, e, e_size)  # m e
+        acc += dot_of(A, V_tile, DOT, SUMS)
     store_1d(lse + pair * n_end, n, 1, n_end, sums_of_part(l_i_0, 1e-06, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, e, out_step[3], e_size,
-        acc * inverse_of(l_i_0, 1e-06, SPLIT)[:, None],
-    )
+    store_tile_2d(out, out_step, (batch, h_at), n, n_end, e, e_size, acc * inverse_of(l_i_0, 1e-06, SPLIT)[:, None])
 
 
 @triton.jit
@@ -122,45 +115,36 @@ def y_1_tiles_rows(
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """s, A.of.p1, A.of, A, y.p1: gradients."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
-    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
+    d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, e, e_size)  # n e
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, e, e_size)  # m e
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         mul = (d_A - A_sums[:, None]) * A_rows[:, None]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         d_A_scores = where_visible(mul, seen_2, edge, 0.0)  # n m
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         s = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         d_s = d_A_scores * s  # n m
         d_s_2 = number_0 * d_s  # n m
         d_s_3 = number_0 * d_s_2  # n m
         d_s_4 = 0.5 * d_s_3  # n m
         d_s_5 = d_s_4 + d_s_4 + number_0 * d_A_scores  # n m
-        d_Q_3 = dot_of(d_s_5, K_tile, DOT, SUMS)  # n d
-        d_Q_2 += d_Q_3
-    if Q_grad is not None:
-        store_2d(
-            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
-            d_size, d_Q_2,
-        )
+        d_Q_2 += dot_of(d_s_5, K_tile, DOT, SUMS)
+    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, d, d_size, d_Q_2)
 
 
 @triton.jit
@@ -172,37 +156,32 @@ def y_1_tiles_keys(
     SUMS: tl.constexpr,
 ):
     """s, A.of.p1, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, e_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
+    K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
+    V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, e, e_size)  # m e
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
-        Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+        Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
         s = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         A_scores_1 = s * s  # n m
         A_scores_1_2 = number_0 * A_scores_1  # n m
         A_scores_1_3 = number_0 * A_scores_1_2  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = (1 + number_0 * s + 0.5 * A_scores_1_3) * A_rows[None, :]  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A_2 = where_visible(A, seen_2, edge, 0.0)  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, e, gradient_step[3], e_size)  # n e
-        d_V_3 = dot_of(A_2, d_2, DOT, SUMS)  # m e
-        d_V_2 += d_V_3
+        d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, e, e_size)  # n e
+        d_V_2 += dot_of(A_2, d_2, DOT, SUMS)
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         mul = (d_A - A_sums[None, :]) * A_rows[None, :]  # n m
@@ -212,27 +191,16 @@ def y_1_tiles_keys(
         d_s_3 = number_0 * d_s_2  # n m
         d_s_4 = 0.5 * d_s_3  # n m
         d_s_5 = d_s_4 + d_s_4 + number_0 * d_A_scores  # n m
-        d_K_3 = dot_of(d_s_5, Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K_3
-    if V_grad is not None:
-        store_2d(
-            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, e, V_grad_step[3],
-            e_size, d_V_2,
-        )
-    if K_grad is not None:
-        store_2d(
-            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
-            d_size, d_K_2,
-        )
+        d_K_2 += dot_of(d_s_5, Q_tile, DOT, SUMS)
+    store_tile_2d(V_grad, V_grad_step, (batch, h_at), m, m_end, e, e_size, d_V_2)
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at), m, m_end, d, d_size, d_K_2)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m e"}, heads={"h": 1},
-    whole=(), widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]], normalized=(0,),
-    loops={}, live={"forward": 4, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
-    resident={"forward": ["d"], "rows": ["e", "d"], "keys": ["d", "e"]},
-    streamed={"forward": ["d", "e"], "rows": ["e", "d"], "keys": ["d", "e"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    widths={"d": "d", "e": "e"}, result="h n e", others="h", sizes={"h": 8}, reads=[[0]],
+    live={"forward": 4, "rows": 4, "keys": 4}, normalized=(0,),
+    accumulators={"forward": "e", "rows": "d", "keys": "e d"}, resident={"forward": "d", "rows": "e d", "keys": "d e"},
+    streamed={"forward": "d e", "rows": "e d", "keys": "d e"},
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -31,8 +31,8 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import query_positions, rotate
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of, softened, store_1d,
-    store_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -105,7 +105,7 @@ class Diffllama(nn.Module):
 
         # A2.of, A2, O.of.p3: Triton kernels, recomputed in the backward
         O_of_3 = tiled(
-            O_of_3_tiles, [Q2.movedim(-4, -2), K2.transpose(-3, -2), O_of_2.transpose(-3, -2)], n, m, (*x.shape[:-2],),
+            O_of_1_tiles, [Q2.movedim(-4, -2), K2.transpose(-3, -2), O_of_2.transpose(-3, -2)], n, m, (*x.shape[:-2],),
             mask, key_mask, [self.Wq1.shape[3] ** -0.5],
         )  # ... g j n e
         del Q2, K2, O_of_2
@@ -123,21 +123,17 @@ def O_of_1_tiles_forward(
     SUMS: tl.constexpr,
 ):
     """A1.of, A1, O.of.p1."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     j_at, batch = pair % j_programs, pair // j_programs
     g_at, batch = batch % g_programs, batch // g_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    Q1_base = Q1 + batch * Q1_step[0] + g_at * Q1_step[1] + j_at * Q1_step[2]
-    mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, e_wide), SUMS)
-    Q1_tile = load_2d(Q1_base, n, Q1_step[3], n_end, d, Q1_step[4], d_size)  # n d
+    Q1_tile = tile_2d(Q1, Q1_step, (batch, g_at, j_at), n, n_end, d, d_size)  # n d
     begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -145,21 +141,17 @@ def O_of_1_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        K1_tile = load_2d(
-            K1 + batch * K1_step[0] + g_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
-        )  # m d
+        K1_tile = tile_2d(K1, K1_step, (batch, g_at), m, m_end, d, d_size)  # m d
         A1_scores = dot_of(Q1_tile, tl.trans(K1_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, g_at, j_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A1, alpha, m_i_0, l_i_0 = online(A1_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        V_tile = load_2d(V + batch * V_step[0] + g_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
-        read = dot_of(A1, V_tile, DOT, SUMS)  # n e
-        acc = acc * alpha[:, None] + read
+        V_tile = tile_2d(V, V_step, (batch, g_at), m, m_end, e, e_size)  # m e
+        acc = acc * alpha[:, None] + dot_of(A1, V_tile, DOT, SUMS)
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + g_at * out_step[1] + j_at * out_step[2], n, out_step[3], n_end, e, out_step[4],
-        e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
+    store_tile_2d(
+        out, out_step, (batch, g_at, j_at), n, n_end, e, e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None]
     )
 
 
@@ -172,20 +164,15 @@ def O_of_1_tiles_rows(
     SUMS: tl.constexpr,
 ):
     """A1.of, A1, O.of.p1: gradients."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     j_at, batch = pair % j_programs, pair // j_programs
     g_at, batch = batch % g_programs, batch // g_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    Q1_base = Q1 + batch * Q1_step[0] + g_at * Q1_step[1] + j_at * Q1_step[2]
-    gradient_base = gradient + batch * gradient_step[0] + g_at * gradient_step[1] + j_at * gradient_step[2]
-    mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
     d_Q1_2 = tl.zeros((n_block, d_wide), SUMS)
-    Q1_tile = load_2d(Q1_base, n, Q1_step[3], n_end, d, Q1_step[4], d_size)  # n d
+    Q1_tile = tile_2d(Q1, Q1_step, (batch, g_at, j_at), n, n_end, d, d_size)  # n d
     A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, e, gradient_step[4], e_size)  # n e
+    d_2 = tile_2d(gradient, gradient_step, (batch, g_at, j_at), n, n_end, e, e_size)  # n e
     A1_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
@@ -193,27 +180,19 @@ def O_of_1_tiles_rows(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        K1_tile = load_2d(
-            K1 + batch * K1_step[0] + g_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size
-        )  # m d
+        K1_tile = tile_2d(K1, K1_step, (batch, g_at), m, m_end, d, d_size)  # m d
         A1_scores = dot_of(Q1_tile, tl.trans(K1_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, g_at, j_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[:, None])  # n m
-        V_tile = load_2d(V + batch * V_step[0] + g_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
+        V_tile = tile_2d(V, V_step, (batch, g_at), m, m_end, e, e_size)  # m e
         d_A1 = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A1_scores = A1 * (d_A1 - A1_sums[:, None])  # n m
-        d_Q1_3 = dot_of(d_A1_scores, K1_tile, DOT, SUMS)  # n d
-        d_Q1_2 += d_Q1_3
+        d_Q1_2 += dot_of(d_A1_scores, K1_tile, DOT, SUMS)
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A1_scores)
-    d_Q1_4 = number_0 * d_Q1_2  # n d
-    if Q1_grad is not None:
-        store_2d(
-            Q1_grad + batch * Q1_grad_step[0] + g_at * Q1_grad_step[1] + j_at * Q1_grad_step[2], n, Q1_grad_step[3],
-            n_end, d, Q1_grad_step[4], d_size, d_Q1_4,
-        )
+    store_tile_2d(Q1_grad, Q1_grad_step, (batch, g_at, j_at), n, n_end, d, d_size, number_0 * d_Q1_2)
 
 
 @triton.jit
@@ -225,235 +204,42 @@ def O_of_1_tiles_keys(
     SUMS: tl.constexpr,
 ):
     """A1.of, A1, O.of.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     j_at, batch = pair % j_programs, pair // j_programs
     g_at, batch = batch % g_programs, batch // g_programs
     d = tl.arange(0, d_wide)
     e = tl.arange(0, e_wide)
-    Q1_base = Q1 + batch * Q1_step[0] + g_at * Q1_step[1] + j_at * Q1_step[2]
-    mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
-    gradient_base = gradient + batch * gradient_step[0] + g_at * gradient_step[1] + j_at * gradient_step[2]
     d_V_2 = tl.zeros((m_block, e_wide), SUMS)
     d_K1_2 = tl.zeros((m_block, d_wide), SUMS)
-    K1_tile = load_2d(K1 + batch * K1_step[0] + g_at * K1_step[1], m, K1_step[2], m_end, d, K1_step[3], d_size)  # m d
-    V_tile = load_2d(V + batch * V_step[0] + g_at * V_step[1], m, V_step[2], m_end, e, V_step[3], e_size)  # m e
+    K1_tile = tile_2d(K1, K1_step, (batch, g_at), m, m_end, d, d_size)  # m d
+    V_tile = tile_2d(V, V_step, (batch, g_at), m, m_end, e, e_size)  # m e
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
-        Q1_tile = load_2d(Q1_base, n, Q1_step[3], n_end, d, Q1_step[4], d_size)  # n d
+        Q1_tile = tile_2d(Q1, Q1_step, (batch, g_at, j_at), n, n_end, d, d_size)  # n d
         A1_scores = dot_of(K1_tile, tl.trans(Q1_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, g_at, j_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A1_scores_2 = with_bias(A1_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A1_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A1 = softened(A1_scores_2, number_0, MASK, seen_2, edge, A1_rows[None, :])  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, e, gradient_step[4], e_size)  # n e
-        d_V_3 = dot_of(A1, d_2, DOT, SUMS)  # m e
-        d_V_2 += d_V_3
+        d_2 = tile_2d(gradient, gradient_step, (batch, g_at, j_at), n, n_end, e, e_size)  # n e
+        d_V_2 += dot_of(A1, d_2, DOT, SUMS)
         d_A1 = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A1_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_A1_scores = A1 * (d_A1 - A1_sums[None, :])  # n m
-        d_K1_3 = dot_of(d_A1_scores, Q1_tile, DOT, SUMS)  # m d
-        d_K1_2 += d_K1_3
-    if V_grad is not None:
-        store_2d(
-            V_grad + batch * V_grad_step[0] + g_at * V_grad_step[1] + j_at * V_grad_step[4], m, V_grad_step[2], m_end,
-            e, V_grad_step[3], e_size, d_V_2,
-        )
-    d_K1_4 = number_0 * d_K1_2  # m d
-    if K1_grad is not None:
-        store_2d(
-            K1_grad + batch * K1_grad_step[0] + g_at * K1_grad_step[1] + j_at * K1_grad_step[4], m, K1_grad_step[2],
-            m_end, d, K1_grad_step[3], d_size, d_K1_4,
-        )
+        d_K1_2 += dot_of(d_A1_scores, Q1_tile, DOT, SUMS)
+    store_tile_2d(V_grad, V_grad_step, (batch, g_at, j_at), m, m_end, e, e_size, d_V_2)
+    store_tile_2d(K1_grad, K1_grad_step, (batch, g_at, j_at), m, m_end, d, d_size, number_0 * d_K1_2)
 
 
 O_of_1_tiles = region(
     f"{__name__}.O_of_1_tiles", sides=("n", "m"), operands={"Q1": "g j n d", "K1": "g m d", "V": "g m e"},
-    heads={"g": 1, "j": 1}, whole=(), widths={"d": "d", "e": "e"}, result="g j n e", others="g j",
-    sizes={"g": 2, "j": 2}, reads=[[0]], loops={}, live={"forward": 3, "rows": 4, "keys": 4},
-    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
-    resident={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    streamed={"forward": ["d", "e"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    heads={"g": 1, "j": 1}, widths={"d": "d", "e": "e"}, result="g j n e", others="g j", sizes={"g": 2, "j": 2},
+    reads=[[0]], live={"forward": 3, "rows": 4, "keys": 4}, accumulators={"forward": "e", "rows": "d", "keys": "e d"},
+    resident={"forward": "d", "rows": "d e", "keys": "d e"}, streamed={"forward": "d e", "rows": "d e", "keys": "d e"},
     kernels={"forward": O_of_1_tiles_forward, "rows": O_of_1_tiles_rows, "keys": O_of_1_tiles_keys},
-)
-
-
-@triton.jit
-def O_of_3_tiles_forward(
-    Q2, K2, O_of_p2, mask, key_mask, out, lse, Q2_step, K2_step, O_of_p2_step, mask_step, key_mask_step, out_step,
-    n_end, m_end, blocks, g_programs, j_programs, out_part, lse_part, number_0: tl.constexpr, d_size: tl.constexpr,
-    d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr,
-    PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
-):
-    """A2.of, A2, O.of.p3."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    j_at, batch = pair % j_programs, pair // j_programs
-    g_at, batch = batch % g_programs, batch // g_programs
-    d = tl.arange(0, d_wide)
-    e = tl.arange(0, e_wide)
-    out = result_of_part(out, out_part, SPLIT)
-    lse = result_of_part(lse, lse_part, SPLIT)
-    Q2_base = Q2 + batch * Q2_step[0] + g_at * Q2_step[1] + j_at * Q2_step[2]
-    mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
-    O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + g_at * O_of_p2_step[1]
-    m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
-    l_i_0 = tl.zeros((n_block,), SUMS)
-    acc = tl.zeros((n_block, e_wide), SUMS)
-    Q2_tile = load_2d(Q2_base, n, Q2_step[3], n_end, d, Q2_step[4], d_size)  # n d
-    begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
-    for start in range(begin, end, m_block):
-        m = start + tl.arange(0, m_block)
-        distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        edge |= (first + m_end - n_end - start - m_block < -1)
-        K2_tile = load_2d(
-            K2 + batch * K2_step[0] + g_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
-        )  # m d
-        A2_scores = dot_of(Q2_tile, tl.trans(K2_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
-        A2_scores_2 = with_bias(A2_scores, number_0, mask_tile, MASK, SUMS)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A2, alpha, m_i_0, l_i_0 = online(A2_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
-        read = dot_of(A2, O_of_p2_tile, DOT, SUMS)  # n e
-        acc = acc * alpha[:, None] + read
-    store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + g_at * out_step[1] + j_at * out_step[2], n, out_step[3], n_end, e, out_step[4],
-        e_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
-
-
-@triton.jit
-def O_of_3_tiles_rows(
-    Q2, K2, O_of_p2, mask, key_mask, lse, gradient, sums, mask_grad, Q2_grad, Q2_step, K2_step, O_of_p2_step, mask_step,
-    key_mask_step, gradient_step, Q2_grad_step, n_end, m_end, blocks, g_programs, j_programs, number_0: tl.constexpr,
-    d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr, e_wide: tl.constexpr, MASK: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr,
-    SUMS: tl.constexpr,
-):
-    """A2.of, A2, O.of.p3: gradients."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    j_at, batch = pair % j_programs, pair // j_programs
-    g_at, batch = batch % g_programs, batch // g_programs
-    d = tl.arange(0, d_wide)
-    e = tl.arange(0, e_wide)
-    Q2_base = Q2 + batch * Q2_step[0] + g_at * Q2_step[1] + j_at * Q2_step[2]
-    gradient_base = gradient + batch * gradient_step[0] + g_at * gradient_step[1] + j_at * gradient_step[2]
-    mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
-    O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + g_at * O_of_p2_step[1]
-    d_Q2_2 = tl.zeros((n_block, d_wide), SUMS)
-    Q2_tile = load_2d(Q2_base, n, Q2_step[3], n_end, d, Q2_step[4], d_size)  # n d
-    A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, e, gradient_step[4], e_size)  # n e
-    A2_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
-        m = start + tl.arange(0, m_block)
-        distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        edge |= (first + m_end - n_end - start - m_block < -1)
-        K2_tile = load_2d(
-            K2 + batch * K2_step[0] + g_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size
-        )  # m d
-        A2_scores = dot_of(Q2_tile, tl.trans(K2_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
-        A2_scores_2 = with_bias(A2_scores, number_0, mask_tile, MASK, SUMS)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[:, None])  # n m
-        O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
-        d_A2 = dot_of(d_2, tl.trans(O_of_p2_tile), DOT, SUMS)  # n m
-        d_A2_scores = A2 * (d_A2 - A2_sums[:, None])  # n m
-        d_Q2_3 = dot_of(d_A2_scores, K2_tile, DOT, SUMS)  # n d
-        d_Q2_2 += d_Q2_3
-        if mask_grad is not None:
-            store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A2_scores)
-    d_Q2_4 = number_0 * d_Q2_2  # n d
-    if Q2_grad is not None:
-        store_2d(
-            Q2_grad + batch * Q2_grad_step[0] + g_at * Q2_grad_step[1] + j_at * Q2_grad_step[2], n, Q2_grad_step[3],
-            n_end, d, Q2_grad_step[4], d_size, d_Q2_4,
-        )
-
-
-@triton.jit
-def O_of_3_tiles_keys(
-    Q2, K2, O_of_p2, mask, key_mask, lse, gradient, sums, O_of_p2_grad, K2_grad, Q2_step, K2_step, O_of_p2_step,
-    mask_step, key_mask_step, gradient_step, O_of_p2_grad_step, K2_grad_step, n_end, m_end, blocks, g_programs,
-    j_programs, number_0: tl.constexpr, d_size: tl.constexpr, d_wide: tl.constexpr, e_size: tl.constexpr,
-    e_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """A2.of, A2, O.of.p3: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
-    j_at, batch = pair % j_programs, pair // j_programs
-    g_at, batch = batch % g_programs, batch // g_programs
-    d = tl.arange(0, d_wide)
-    e = tl.arange(0, e_wide)
-    O_of_p2_base = O_of_p2 + batch * O_of_p2_step[0] + g_at * O_of_p2_step[1]
-    Q2_base = Q2 + batch * Q2_step[0] + g_at * Q2_step[1] + j_at * Q2_step[2]
-    mask_base = mask + batch * mask_step[0] + g_at * mask_step[1] + j_at * mask_step[2]
-    gradient_base = gradient + batch * gradient_step[0] + g_at * gradient_step[1] + j_at * gradient_step[2]
-    d_O_scores_2_2 = tl.zeros((m_block, e_wide), SUMS)
-    d_K2_2 = tl.zeros((m_block, d_wide), SUMS)
-    K2_tile = load_2d(K2 + batch * K2_step[0] + g_at * K2_step[1], m, K2_step[2], m_end, d, K2_step[3], d_size)  # m d
-    O_of_p2_tile = load_2d(O_of_p2_base, m, O_of_p2_step[2], m_end, e, O_of_p2_step[3], e_size)  # m e
-    for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
-        n = start + tl.arange(0, n_block)
-        distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
-        edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        edge |= (start + m_end - n_end - first - m_block < -1)
-        Q2_tile = load_2d(Q2_base, n, Q2_step[3], n_end, d, Q2_step[4], d_size)  # n d
-        A2_scores = dot_of(K2_tile, tl.trans(Q2_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)  # n m
-        A2_scores_2 = with_bias(A2_scores, number_0, mask_tile, MASK, SUMS)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        A2_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        A2 = softened(A2_scores_2, number_0, MASK, seen_2, edge, A2_rows[None, :])  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, e, gradient_step[4], e_size)  # n e
-        d_O_scores_2_3 = dot_of(A2, d_2, DOT, SUMS)  # m e
-        d_O_scores_2_2 += d_O_scores_2_3
-        d_A2 = dot_of(O_of_p2_tile, tl.trans(d_2), DOT, SUMS)  # n m
-        A2_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
-        d_A2_scores = A2 * (d_A2 - A2_sums[None, :])  # n m
-        d_K2_3 = dot_of(d_A2_scores, Q2_tile, DOT, SUMS)  # m d
-        d_K2_2 += d_K2_3
-    if O_of_p2_grad is not None:
-        store_2d(
-            O_of_p2_grad + batch * O_of_p2_grad_step[0] + g_at * O_of_p2_grad_step[1] + j_at * O_of_p2_grad_step[4], m,
-            O_of_p2_grad_step[2], m_end, e, O_of_p2_grad_step[3], e_size, d_O_scores_2_2,
-        )
-    d_K2_4 = number_0 * d_K2_2  # m d
-    if K2_grad is not None:
-        store_2d(
-            K2_grad + batch * K2_grad_step[0] + g_at * K2_grad_step[1] + j_at * K2_grad_step[4], m, K2_grad_step[2],
-            m_end, d, K2_grad_step[3], d_size, d_K2_4,
-        )
-
-
-O_of_3_tiles = region(
-    f"{__name__}.O_of_3_tiles", sides=("n", "m"), operands={"Q2": "g j n d", "K2": "g m d", "O_of_p2": "g m e"},
-    heads={"g": 1, "j": 1}, whole=(), widths={"d": "d", "e": "e"}, result="g j n e", others="g j",
-    sizes={"g": 2, "j": 2}, reads=[[0]], loops={}, live={"forward": 3, "rows": 4, "keys": 4},
-    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": ["e"], "rows": ["d"], "keys": ["e", "d"]},
-    resident={"forward": ["d"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    streamed={"forward": ["d", "e"], "rows": ["d", "e"], "keys": ["d", "e"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
-    kernels={"forward": O_of_3_tiles_forward, "rows": O_of_3_tiles_rows, "keys": O_of_3_tiles_keys},
 )

@@ -26,7 +26,7 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, load_2d, mask_2d, result_of_part, share_of, store_2d, where_visible,
+    allowed, block_of, dot_of, in_sight, mask_2d, result_of_part, share_of, store_tile_2d, tile_2d, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -85,34 +85,30 @@ def O_tiles_forward(
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """R.of, R, A.of, A, O."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     batch = pair
     s = tl.arange(0, s_wide)
     e = tl.arange(0, e_wide)
     out = result_of_part(out, out_part, SPLIT)
-    mask_base = mask + batch * mask_step[0]
     acc = tl.zeros((n_block, e_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
+    Q_tile = tile_2d(Q, Q_step, (batch,), n, n_end, s, s_size)  # n s
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
+        K_tile = tile_2d(K, K_step, (batch,), m, m_end, s, s_size)  # m s
         R_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
         R = tl.maximum(R_scores_2, 0.0)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[1], n_end, m, mask_step[2], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch,), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
-        V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, e, V_step[2], e_size)  # m e
-        read = dot_of(A, V_tile, DOT, SUMS)  # n e
-        acc += read
-    store_2d(out + batch * out_step[0], n, out_step[1], n_end, e, out_step[2], e_size, acc)
+        V_tile = tile_2d(V, V_step, (batch,), m, m_end, e, e_size)  # m e
+        acc += dot_of(A, V_tile, DOT, SUMS)
+    store_tile_2d(out, out_step, (batch,), n, n_end, e, e_size, acc)
 
 
 @triton.jit
@@ -123,38 +119,32 @@ def O_tiles_rows(
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """R.of, R, A.of, A, O: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     batch = pair
     s = tl.arange(0, s_wide)
     e = tl.arange(0, e_wide)
-    mask_base = mask + batch * mask_step[0]
     d_Q_2 = tl.zeros((n_block, s_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
-    d = load_2d(gradient + batch * gradient_step[0], n, gradient_step[1], n_end, e, gradient_step[2], e_size)  # n e
+    Q_tile = tile_2d(Q, Q_step, (batch,), n, n_end, s, s_size)  # n s
+    d = tile_2d(gradient, gradient_step, (batch,), n, n_end, e, e_size)  # n e
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
+        K_tile = tile_2d(K, K_step, (batch,), m, m_end, s, s_size)  # m s
         R_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
         R = tl.maximum(R_scores_2, 0.0)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[1], n_end, m, mask_step[2], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch,), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
-        V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, e, V_step[2], e_size)  # m e
+        V_tile = tile_2d(V, V_step, (batch,), m, m_end, e, e_size)  # m e
         d_A = dot_of(d, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A_scores = where_visible(d_A, seen_2, edge, 0.0)  # n m
         d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # n m
         d_R = where_visible(d_A_scores_hidden, seen_2, edge, 0.0)  # n m
         d_R_scores = tl.where(R_scores_2 > 0, d_R, 0.0)  # n m
-        d_Q_3 = dot_of(d_R_scores, K_tile, DOT, SUMS)  # n s
-        d_Q_2 += d_Q_3
-    d_Q_4 = number_0 * d_Q_2  # n s
-    if Q_grad is not None:
-        store_2d(Q_grad + batch * Q_grad_step[0], n, Q_grad_step[1], n_end, s, Q_grad_step[2], s_size, d_Q_4)
+        d_Q_2 += dot_of(d_R_scores, K_tile, DOT, SUMS)
+    store_tile_2d(Q_grad, Q_grad_step, (batch,), n, n_end, s, s_size, number_0 * d_Q_2)
 
 
 @triton.jit
@@ -165,54 +155,42 @@ def O_tiles_keys(
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """R.of, R, A.of, A, O: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     batch = pair
     s = tl.arange(0, s_wide)
     e = tl.arange(0, e_wide)
-    mask_base = mask + batch * mask_step[0]
     d_V_2 = tl.zeros((m_block, e_wide), SUMS)
     d_K_2 = tl.zeros((m_block, s_wide), SUMS)
-    K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
-    V_tile = load_2d(V + batch * V_step[0], m, V_step[1], m_end, e, V_step[2], e_size)  # m e
+    K_tile = tile_2d(K, K_step, (batch,), m, m_end, s, s_size)  # m s
+    V_tile = tile_2d(V, V_step, (batch,), m, m_end, e, e_size)  # m e
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
+        Q_tile = tile_2d(Q, Q_step, (batch,), n, n_end, s, s_size)  # n s
         R_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         R_scores_2 = number_0 * R_scores  # n m
         R = tl.maximum(R_scores_2, 0.0)  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[2], m_end, n, mask_step[1], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch,), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_scores_hidden = where_visible(R, seen_2, edge, 1.0)  # n m
         A_scores = A_scores_hidden * A_scores_hidden  # n m
         A = where_visible(A_scores, seen_2, edge, 0.0)  # n m
-        d = load_2d(gradient + batch * gradient_step[0], n, gradient_step[1], n_end, e, gradient_step[2], e_size)  # n e
-        d_V_3 = dot_of(A, d, DOT, SUMS)  # m e
-        d_V_2 += d_V_3
+        d = tile_2d(gradient, gradient_step, (batch,), n, n_end, e, e_size)  # n e
+        d_V_2 += dot_of(A, d, DOT, SUMS)
         d_A = dot_of(V_tile, tl.trans(d), DOT, SUMS)  # n m
         d_A_scores = where_visible(d_A, seen_2, edge, 0.0)  # n m
         d_A_scores_hidden = 2 * A_scores_hidden * d_A_scores  # n m
         d_R = where_visible(d_A_scores_hidden, seen_2, edge, 0.0)  # n m
         d_R_scores = tl.where(R_scores_2 > 0, d_R, 0.0)  # n m
-        d_K_3 = dot_of(d_R_scores, Q_tile, DOT, SUMS)  # m s
-        d_K_2 += d_K_3
-    if V_grad is not None:
-        store_2d(V_grad + batch * V_grad_step[0], m, V_grad_step[1], m_end, e, V_grad_step[2], e_size, d_V_2)
-    d_K_4 = number_0 * d_K_2  # m s
-    if K_grad is not None:
-        store_2d(K_grad + batch * K_grad_step[0], m, K_grad_step[1], m_end, s, K_grad_step[2], s_size, d_K_4)
+        d_K_2 += dot_of(d_R_scores, Q_tile, DOT, SUMS)
+    store_tile_2d(V_grad, V_grad_step, (batch,), m, m_end, e, e_size, d_V_2)
+    store_tile_2d(K_grad, K_grad_step, (batch,), m, m_end, s, s_size, number_0 * d_K_2)
 
 
 O_tiles = region(
-    f"{__name__}.O_tiles", sides=("n", "m"), operands={"Q": "n s", "K": "m s", "V": "m e"}, heads={}, whole=(),
-    widths={"s": "s", "e": "e"}, result="n e", others="", sizes={}, reads=[], loops={},
-    live={"forward": 3, "rows": 6, "keys": 6}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["e"], "rows": ["s"], "keys": ["e", "s"]},
-    resident={"forward": ["s"], "rows": ["s", "e"], "keys": ["s", "e"]},
-    streamed={"forward": ["s", "e"], "rows": ["s", "e"], "keys": ["s", "e"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    f"{__name__}.O_tiles", sides=("n", "m"), operands={"Q": "n s", "K": "m s", "V": "m e"}, widths={"s": "s", "e": "e"},
+    result="n e", live={"forward": 3, "rows": 6, "keys": 6}, accumulators={"forward": "e", "rows": "s", "keys": "e s"},
+    resident={"forward": "s", "rows": "s e", "keys": "s e"}, streamed={"forward": "s e", "rows": "s e", "keys": "s e"},
     kernels={"forward": O_tiles_forward, "rows": O_tiles_rows, "keys": O_tiles_keys},
 )

@@ -33,8 +33,8 @@ from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, mask_2d, result_of_part, share_of, store_1d, store_2d,
-    where_visible,
+    allowed, block_of, dot_of, exp_of, in_sight, mask_2d, result_of_part, share_of, store_tile_1d, store_tile_2d,
+    tile_1d, tile_2d, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -96,7 +96,7 @@ class GSA(nn.Module):
 
         # D.of, D, P.of, P, values: Triton kernels, recomputed in the backward
         values = tiled(
-            values_tiles, [c, c, new.movedim(-3, -1), V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
+            slots_tiles, [c, c, new.movedim(-3, -1), V.transpose(-3, -2)], n, m, (*x.shape[:-2],), mask, key_mask
         )  # ... h r n d
         del V, c, new
 
@@ -117,19 +117,13 @@ def slots_tiles_forward(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, slots."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
-    c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
-    c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
     acc = tl.zeros((n_block, d_wide), SUMS)
-    c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
+    c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at, r_at), n, n_end).to(SUMS)  # n
     begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -137,22 +131,18 @@ def slots_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
+        c_tile = tile_1d(c, c_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
         D_scores = c_tile[None, :] - c_2_tile[:, None]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at, r_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
         D = exp_of(D_hidden)  # n m
-        new_tile = load_1d(new_base, m, new_step[3], m_end).to(SUMS)  # m
+        new_tile = tile_1d(new, new_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
         P_scores = D * new_tile[None, :]  # n m
         P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-        read = dot_of(P, K_tile, DOT, SUMS)  # n d
-        acc += read
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1] + r_at * out_step[2], n, out_step[3], n_end, d, out_step[4],
-        d_size, acc,
-    )
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
+        acc += dot_of(P, K_tile, DOT, SUMS)
+    store_tile_2d(out, out_step, (batch, h_at, r_at), n, n_end, d, d_size, acc)
 
 
 @triton.jit
@@ -163,47 +153,34 @@ def slots_tiles_rows(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, slots: gradients."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
-    c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
-    c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
     d_D_scores_2 = tl.zeros((n_block,), SUMS)
-    c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
+    c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at, r_at), n, n_end).to(SUMS)  # n
+    d_2 = tile_2d(gradient, gradient_step, (batch, h_at, r_at), n, n_end, d, d_size)  # n d
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
+        c_tile = tile_1d(c, c_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
         D_scores = c_tile[None, :] - c_2_tile[:, None]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at, r_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
         D = exp_of(D_hidden)  # n m
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         d_P = dot_of(d_2, tl.trans(K_tile), DOT, SUMS)  # n m
         d_P_scores = where_visible(d_P, seen_2, edge, 0.0)  # n m
-        new_tile = load_1d(new_base, m, new_step[3], m_end).to(SUMS)  # m
+        new_tile = tile_1d(new, new_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
         d_D = d_P_scores * new_tile[None, :]  # n m
         d_D_hidden = d_D * D  # n m
         d_D_scores_3 = where_visible(d_D_hidden, seen_2, edge, 0.0)  # n m
-        sum = tl.sum(d_D_scores_3, 1)  # n
-        d_D_scores_2 += sum
-    d_c = -1 * d_D_scores_2  # n
-    if c_2_grad is not None:
-        store_1d(
-            c_2_grad + batch * c_2_grad_step[0] + h_at * c_2_grad_step[1] + r_at * c_2_grad_step[2], n,
-            c_2_grad_step[3], n_end, d_c,
-        )
+        d_D_scores_2 += tl.sum(d_D_scores_3, 1)
+    store_tile_1d(c_2_grad, c_2_grad_step, (batch, h_at, r_at), n, n_end, -1 * d_D_scores_2)
 
 
 @triton.jit
@@ -214,250 +191,49 @@ def slots_tiles_keys(
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """D.of, D, P.of, P, slots: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     r_at, batch = pair % r_programs, pair // r_programs
     h_at, batch = batch % h_programs, batch // h_programs
     d = tl.arange(0, d_wide)
-    c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
-    new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
-    c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
     d_new_2 = tl.zeros((m_block,), SUMS)
     d_c_2 = tl.zeros((m_block,), SUMS)
-    c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
-    new_tile = load_1d(new_base, m, new_step[3], m_end).to(SUMS)  # m
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+    c_tile = tile_1d(c, c_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
+    new_tile = tile_1d(new, new_step, (batch, h_at, r_at), m, m_end).to(SUMS)  # m
+    K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
-        c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
+        c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at, r_at), n, n_end).to(SUMS)  # n
         D_scores = c_tile[:, None] - c_2_tile[None, :]  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at, r_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
         D = exp_of(D_hidden)  # n m
         P_scores = D * new_tile[:, None]  # n m
         P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
-        d_K_3 = dot_of(P, d_2, DOT, SUMS)  # m d
-        d_K_2 += d_K_3
+        d_2 = tile_2d(gradient, gradient_step, (batch, h_at, r_at), n, n_end, d, d_size)  # n d
+        d_K_2 += dot_of(P, d_2, DOT, SUMS)
         d_P = dot_of(K_tile, tl.trans(d_2), DOT, SUMS)  # n m
         d_P_scores = where_visible(d_P, seen_2, edge, 0.0)  # n m
         d_new_3 = d_P_scores * D  # n m
-        d_new_4 = tl.sum(d_new_3, 1)  # m
-        d_new_2 += d_new_4
+        d_new_2 += tl.sum(d_new_3, 1)
         d_D = d_P_scores * new_tile[:, None]  # n m
         d_D_hidden = d_D * D  # n m
         d_D_scores = where_visible(d_D_hidden, seen_2, edge, 0.0)  # n m
-        sum = tl.sum(d_D_scores, 1)  # m
-        d_c_2 += sum
-    if K_grad is not None:
-        store_2d(
-            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + r_at * K_grad_step[4], m, K_grad_step[2], m_end,
-            d, K_grad_step[3], d_size, d_K_2,
-        )
-    if new_grad is not None:
-        store_1d(
-            new_grad + batch * new_grad_step[0] + h_at * new_grad_step[1] + r_at * new_grad_step[2], m,
-            new_grad_step[3], m_end, d_new_2,
-        )
-    if c_grad is not None:
-        store_1d(
-            c_grad + batch * c_grad_step[0] + h_at * c_grad_step[1] + r_at * c_grad_step[2], m, c_grad_step[3], m_end,
-            d_c_2,
-        )
+        d_c_2 += tl.sum(d_D_scores, 1)
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at, r_at), m, m_end, d, d_size, d_K_2)
+    store_tile_1d(new_grad, new_grad_step, (batch, h_at, r_at), m, m_end, d_new_2)
+    store_tile_1d(c_grad, c_grad_step, (batch, h_at, r_at), m, m_end, d_c_2)
 
 
 slots_tiles = region(
     f"{__name__}.slots_tiles", sides=("n", "m"), operands={"c": "h r m", "c_2": "h r n", "new": "h r m", "K": "h m d"},
-    heads={"h": 1, "r": 1}, whole=(), widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64},
-    reads=[], loops={}, live={"forward": 3, "rows": 5, "keys": 5}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d"], "rows": [], "keys": ["d"]}, resident={"forward": [], "rows": ["d"], "keys": ["d"]},
-    streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]}, temporaries={"forward": [], "rows": [], "keys": []},
-    random=False, noise=(),
+    heads={"h": 1, "r": 1}, widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64},
+    live={"forward": 3, "rows": 5, "keys": 5}, accumulators={"forward": "d", "keys": "d"},
+    resident={"rows": "d", "keys": "d"}, streamed={"forward": "d", "rows": "d", "keys": "d"},
     kernels={"forward": slots_tiles_forward, "rows": slots_tiles_rows, "keys": slots_tiles_keys},
-)
-
-
-@triton.jit
-def values_tiles_forward(
-    c, c_2, new, V, mask, key_mask, out, lse, c_step, c_2_step, new_step, V_step, mask_step, key_mask_step, out_step,
-    n_end, m_end, blocks, h_programs, r_programs, out_part, d_size: tl.constexpr, d_wide: tl.constexpr,
-    MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, SPLIT: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """D.of, D, P.of, P, values."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    r_at, batch = pair % r_programs, pair // r_programs
-    h_at, batch = batch % h_programs, batch // h_programs
-    d = tl.arange(0, d_wide)
-    out = result_of_part(out, out_part, SPLIT)
-    c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
-    c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
-    acc = tl.zeros((n_block, d_wide), SUMS)
-    c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
-    begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
-    for start in range(begin, end, m_block):
-        m = start + tl.arange(0, m_block)
-        distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        edge |= (first + m_end - n_end - start - m_block < -1)
-        c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
-        D_scores = c_tile[None, :] - c_2_tile[:, None]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
-        D = exp_of(D_hidden)  # n m
-        new_tile = load_1d(new_base, m, new_step[3], m_end).to(SUMS)  # m
-        P_scores = D * new_tile[None, :]  # n m
-        P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read = dot_of(P, V_tile, DOT, SUMS)  # n d
-        acc += read
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1] + r_at * out_step[2], n, out_step[3], n_end, d, out_step[4],
-        d_size, acc,
-    )
-
-
-@triton.jit
-def values_tiles_rows(
-    c, c_2, new, V, mask, key_mask, lse, gradient, sums, c_2_grad, c_step, c_2_step, new_step, V_step, mask_step,
-    key_mask_step, gradient_step, c_2_grad_step, n_end, m_end, blocks, h_programs, r_programs, d_size: tl.constexpr,
-    d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr, n_block: tl.constexpr,
-    m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """D.of, D, P.of, P, values: gradients."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
-    r_at, batch = pair % r_programs, pair // r_programs
-    h_at, batch = batch % h_programs, batch // h_programs
-    d = tl.arange(0, d_wide)
-    c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
-    c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
-    d_D_scores_2 = tl.zeros((n_block,), SUMS)
-    c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
-    for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
-        m = start + tl.arange(0, m_block)
-        distance = (n + (m_end - n_end))[:, None] - m[None, :]
-        visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
-        edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        edge |= (first + m_end - n_end - start - m_block < -1)
-        c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
-        D_scores = c_tile[None, :] - c_2_tile[:, None]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[3], n_end, m, mask_step[4], m_end, MASK)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
-        D = exp_of(D_hidden)  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        d_P = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
-        d_P_scores = where_visible(d_P, seen_2, edge, 0.0)  # n m
-        new_tile = load_1d(new_base, m, new_step[3], m_end).to(SUMS)  # m
-        d_D = d_P_scores * new_tile[None, :]  # n m
-        d_D_hidden = d_D * D  # n m
-        d_D_scores_3 = where_visible(d_D_hidden, seen_2, edge, 0.0)  # n m
-        sum = tl.sum(d_D_scores_3, 1)  # n
-        d_D_scores_2 += sum
-    d_c = -1 * d_D_scores_2  # n
-    if c_2_grad is not None:
-        store_1d(
-            c_2_grad + batch * c_2_grad_step[0] + h_at * c_2_grad_step[1] + r_at * c_2_grad_step[2], n,
-            c_2_grad_step[3], n_end, d_c,
-        )
-
-
-@triton.jit
-def values_tiles_keys(
-    c, c_2, new, V, mask, key_mask, lse, gradient, sums, V_grad, new_grad, c_grad, c_step, c_2_step, new_step, V_step,
-    mask_step, key_mask_step, gradient_step, V_grad_step, new_grad_step, c_grad_step, n_end, m_end, blocks, h_programs,
-    r_programs, d_size: tl.constexpr, d_wide: tl.constexpr, MASK: tl.constexpr, KEYS: tl.constexpr, PARTS: tl.constexpr,
-    n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
-):
-    """D.of, D, P.of, P, values: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
-    r_at, batch = pair % r_programs, pair // r_programs
-    h_at, batch = batch % h_programs, batch // h_programs
-    d = tl.arange(0, d_wide)
-    c_base = c + batch * c_step[0] + h_at * c_step[1] + r_at * c_step[2]
-    new_base = new + batch * new_step[0] + h_at * new_step[1] + r_at * new_step[2]
-    c_2_base = c_2 + batch * c_2_step[0] + h_at * c_2_step[1] + r_at * c_2_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1] + r_at * mask_step[2]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1] + r_at * gradient_step[2]
-    d_V_2 = tl.zeros((m_block, d_wide), SUMS)
-    d_new_2 = tl.zeros((m_block,), SUMS)
-    d_c_2 = tl.zeros((m_block,), SUMS)
-    c_tile = load_1d(c_base, m, c_step[3], m_end).to(SUMS)  # m
-    new_tile = load_1d(new_base, m, new_step[3], m_end).to(SUMS)  # m
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-    for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
-        n = start + tl.arange(0, n_block)
-        distance = (n + (m_end - n_end))[None, :] - m[:, None]
-        visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
-        edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        edge |= (start + m_end - n_end - first - m_block < -1)
-        c_2_tile = load_1d(c_2_base, n, c_2_step[3], n_end).to(SUMS)  # n
-        D_scores = c_tile[:, None] - c_2_tile[None, :]  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[4], m_end, n, mask_step[3], n_end, MASK)  # n m
-        seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
-        D_hidden = where_visible(D_scores, seen_2, edge, float("-inf"))  # n m
-        D = exp_of(D_hidden)  # n m
-        P_scores = D * new_tile[:, None]  # n m
-        P = where_visible(P_scores, seen_2, edge, 0.0)  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[3], n_end, d, gradient_step[4], d_size)  # n d
-        d_V_3 = dot_of(P, d_2, DOT, SUMS)  # m d
-        d_V_2 += d_V_3
-        d_P = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
-        d_P_scores = where_visible(d_P, seen_2, edge, 0.0)  # n m
-        d_new_3 = d_P_scores * D  # n m
-        d_new_4 = tl.sum(d_new_3, 1)  # m
-        d_new_2 += d_new_4
-        d_D = d_P_scores * new_tile[:, None]  # n m
-        d_D_hidden = d_D * D  # n m
-        d_D_scores = where_visible(d_D_hidden, seen_2, edge, 0.0)  # n m
-        sum = tl.sum(d_D_scores, 1)  # m
-        d_c_2 += sum
-    if V_grad is not None:
-        store_2d(
-            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1] + r_at * V_grad_step[4], m, V_grad_step[2], m_end,
-            d, V_grad_step[3], d_size, d_V_2,
-        )
-    if new_grad is not None:
-        store_1d(
-            new_grad + batch * new_grad_step[0] + h_at * new_grad_step[1] + r_at * new_grad_step[2], m,
-            new_grad_step[3], m_end, d_new_2,
-        )
-    if c_grad is not None:
-        store_1d(
-            c_grad + batch * c_grad_step[0] + h_at * c_grad_step[1] + r_at * c_grad_step[2], m, c_grad_step[3], m_end,
-            d_c_2,
-        )
-
-
-values_tiles = region(
-    f"{__name__}.values_tiles", sides=("n", "m"), operands={"c": "h r m", "c_2": "h r n", "new": "h r m", "V": "h m d"},
-    heads={"h": 1, "r": 1}, whole=(), widths={"d": "d"}, result="h r n d", others="h r", sizes={"h": 8, "r": 64},
-    reads=[], loops={}, live={"forward": 3, "rows": 5, "keys": 5}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d"], "rows": [], "keys": ["d"]}, resident={"forward": [], "rows": ["d"], "keys": ["d"]},
-    streamed={"forward": ["d"], "rows": ["d"], "keys": ["d"]}, temporaries={"forward": [], "rows": [], "keys": []},
-    random=False, noise=(),
-    kernels={"forward": values_tiles_forward, "rows": values_tiles_rows, "keys": values_tiles_keys},
 )

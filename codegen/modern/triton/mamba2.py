@@ -35,8 +35,8 @@ from tensornet_attn.runtime.maps import softplus
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, exp_of, in_sight, load_1d, load_2d, mask_2d, result_of_part, share_of, store_1d, store_2d,
-    where_visible,
+    allowed, block_of, dot_of, exp_of, in_sight, mask_2d, result_of_part, share_of, store_tile_1d, store_tile_2d,
+    tile_1d, tile_2d, where_visible,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -136,20 +136,16 @@ def Y_1_tiles_forward(
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """fade.of, fade, M.of.p1, M.of.p2, M.of, M, Y.p1."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     h_at, batch = pair % h_programs, pair // h_programs
     s = tl.arange(0, s_wide)
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
-    c_2_base = c_2 + batch * c_2_step[0]
-    mask_base = mask + batch * mask_step[0]
     acc = (tl.zeros((n_block, d_wide), SUMS),) * 2
-    C_tile = load_2d(C + batch * C_step[0], n, C_step[1], n_end, s, C_step[2], s_size)  # n s
+    C_tile = tile_2d(C, C_step, (batch,), n, n_end, s, s_size)  # n s
     c_tile = ()
     for h in tl.static_range(2):
-        c_tile += (load_1d(c + batch * c_step[0] + (h_at * 2 + h) * c_step[1], n, c_step[2], n_end).to(SUMS),)  # n
+        c_tile += (tile_1d(c, c_step, (batch, h_at * 2 + h), n, n_end).to(SUMS),)  # n
     begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -157,33 +153,27 @@ def Y_1_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        B_tile = load_2d(B + batch * B_step[0], m, B_step[1], m_end, s, B_step[2], s_size)  # m s
+        B_tile = tile_2d(B, B_step, (batch,), m, m_end, s, s_size)  # m s
         M_scores_1 = dot_of(C_tile, tl.trans(B_tile), DOT, SUMS)  # n m
         acc_next = ()
         for h in tl.static_range(2):
-            t_tile = load_1d(t + batch * t_step[0] + (h_at * 2 + h) * t_step[1], m, t_step[2], m_end).to(SUMS)  # m
+            t_tile = tile_1d(t, t_step, (batch, h_at * 2 + h), m, m_end).to(SUMS)  # m
             M_scores_2 = M_scores_1 * t_tile[None, :]  # n m
-            c_2_tile = load_1d(c_2_base + (h_at * 2 + h) * c_2_step[1], m, c_2_step[2], m_end).to(SUMS)  # m
+            c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at * 2 + h), m, m_end).to(SUMS)  # m
             fade_scores = c_tile[h][:, None] - c_2_tile[None, :]  # n m
             mask_tile = mask_2d(
-                mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
             fade_hidden = where_visible(fade_scores, seen_2, edge, float("-inf"))  # n m
             fade = exp_of(fade_hidden)  # n m
             M_scores = M_scores_2 * fade  # n m
             M = where_visible(M_scores, seen_2, edge, 0.0)  # n m
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            read = dot_of(M, V_tile, DOT, SUMS)  # n d
-            acc_next += (acc[h] + read,)
+            V_tile = tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size)  # m d
+            acc_next += (acc[h] + dot_of(M, V_tile, DOT, SUMS),)
         acc = acc_next
     for h in tl.static_range(2):
-        store_2d(
-            out + batch * out_step[0] + (h_at * 2 + h) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
-            acc[h],
-        )
+        store_tile_2d(out, out_step, (batch, h_at * 2 + h), n, n_end, d, d_size, acc[h])
 
 
 @triton.jit
@@ -195,74 +185,53 @@ def Y_1_tiles_rows(
     SUMS: tl.constexpr,
 ):
     """fade.of, fade, M.of.p1, M.of.p2, M.of, M, Y.p1: gradients."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     h_at, batch = pair % h_programs, pair // h_programs
     s = tl.arange(0, s_wide)
     d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0]
-    c_2_base = c_2 + batch * c_2_step[0]
-    mask_base = mask + batch * mask_step[0]
     d_c_2 = (tl.zeros((n_block,), SUMS),) * 2
     d_C_2 = tl.zeros((n_block, s_wide), SUMS)
     c_tile = ()
     d_2 = ()
     for h in tl.static_range(2):
-        c_tile += (load_1d(c + batch * c_step[0] + (h_at * 2 + h) * c_step[1], n, c_step[2], n_end).to(SUMS),)  # n
-        d_2 += (
-            load_2d(
-                gradient_base + (h_at * 2 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            ),
-        )  # n d
-    C_tile = load_2d(C + batch * C_step[0], n, C_step[1], n_end, s, C_step[2], s_size)  # n s
+        c_tile += (tile_1d(c, c_step, (batch, h_at * 2 + h), n, n_end).to(SUMS),)  # n
+        d_2 += (tile_2d(gradient, gradient_step, (batch, h_at * 2 + h), n, n_end, d, d_size),)  # n d
+    C_tile = tile_2d(C, C_step, (batch,), n, n_end, s, s_size)  # n s
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
         distance = (n + (m_end - n_end))[:, None] - m[None, :]
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        B_tile = load_2d(B + batch * B_step[0], m, B_step[1], m_end, s, B_step[2], s_size)  # m s
+        B_tile = tile_2d(B, B_step, (batch,), m, m_end, s, s_size)  # m s
         M_scores_1 = dot_of(C_tile, tl.trans(B_tile), DOT, SUMS)  # n m
         d_c_2_next = ()
         d_M_scores_1 = tl.zeros((n_block, m_block), SUMS)
         for h in tl.static_range(2):
-            c_2_tile = load_1d(c_2_base + (h_at * 2 + h) * c_2_step[1], m, c_2_step[2], m_end).to(SUMS)  # m
+            c_2_tile = tile_1d(c_2, c_2_step, (batch, h_at * 2 + h), m, m_end).to(SUMS)  # m
             fade_scores = c_tile[h][:, None] - c_2_tile[None, :]  # n m
             mask_tile = mask_2d(
-                mask_base + (h_at * 2 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                mask, mask_step, (batch, h_at * 2 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
             fade_hidden = where_visible(fade_scores, seen_2, edge, float("-inf"))  # n m
             fade = exp_of(fade_hidden)  # n m
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
+            V_tile = tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size)  # m d
             d_M = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_M_scores = where_visible(d_M, seen_2, edge, 0.0)  # n m
-            t_tile = load_1d(t + batch * t_step[0] + (h_at * 2 + h) * t_step[1], m, t_step[2], m_end).to(SUMS)  # m
+            t_tile = tile_1d(t, t_step, (batch, h_at * 2 + h), m, m_end).to(SUMS)  # m
             M_scores_2 = M_scores_1 * t_tile[None, :]  # n m
             d_fade = d_M_scores * M_scores_2  # n m
             d_fade_hidden = d_fade * fade  # n m
             d_fade_scores = where_visible(d_fade_hidden, seen_2, edge, 0.0)  # n m
-            sum = tl.sum(d_fade_scores, 1)  # n
-            d_c_2_next += (d_c_2[h] + sum,)
+            d_c_2_next += (d_c_2[h] + tl.sum(d_fade_scores, 1),)
             d_M_scores_2 = d_M_scores * fade  # n m
             d_M_scores_1 += d_M_scores_2 * t_tile[None, :]  # n m
         d_c_2 = d_c_2_next
-        d_C_3 = dot_of(d_M_scores_1, B_tile, DOT, SUMS)  # n s
-        d_C_2 += d_C_3
+        d_C_2 += dot_of(d_M_scores_1, B_tile, DOT, SUMS)
     for h in tl.static_range(2):
-        if c_grad is not None:
-            store_1d(
-                c_grad + batch * c_grad_step[0] + (h_at * 2 + h) * c_grad_step[1], n, c_grad_step[2], n_end, d_c_2[h]
-            )
-    if C_grad is not None:
-        store_2d(
-            C_grad + batch * C_grad_step[0] + h_at * C_grad_step[3], n, C_grad_step[1], n_end, s, C_grad_step[2],
-            s_size, d_C_2,
-        )
+        store_tile_1d(c_grad, c_grad_step, (batch, h_at * 2 + h), n, n_end, d_c_2[h])
+    store_tile_2d(C_grad, C_grad_step, (batch, h_at), n, n_end, s, s_size, d_C_2)
 
 
 @triton.jit
@@ -274,36 +243,29 @@ def Y_1_tiles_keys(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """fade.of, fade, M.of.p1, M.of.p2, M.of, M, Y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     s = tl.arange(0, s_wide)
     d = tl.arange(0, d_wide)
-    c_2_base = c_2 + batch * c_2_step[0]
-    mask_base = mask + batch * mask_step[0]
-    gradient_base = gradient + batch * gradient_step[0]
     d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 2
     d_fade_scores_2 = (tl.zeros((m_block,), SUMS),) * 2
     d_t_2 = (tl.zeros((m_block,), SUMS),) * 2
     d_B_2 = tl.zeros((m_block, s_wide), SUMS)
-    B_tile = load_2d(B + batch * B_step[0], m, B_step[1], m_end, s, B_step[2], s_size)  # m s
+    B_tile = tile_2d(B, B_step, (batch,), m, m_end, s, s_size)  # m s
     t_tile = ()
     c_2_tile = ()
     V_tile = ()
     for h in tl.static_range(2):
-        t_tile += (load_1d(t + batch * t_step[0] + (h_at * 2 + h) * t_step[1], m, t_step[2], m_end).to(SUMS),)  # m
-        c_2_tile += (load_1d(c_2_base + (h_at * 2 + h) * c_2_step[1], m, c_2_step[2], m_end).to(SUMS),)  # m
-        V_tile += (
-            load_2d(V + batch * V_step[0] + (h_at * 2 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
-        )  # m d
+        t_tile += (tile_1d(t, t_step, (batch, h_at * 2 + h), m, m_end).to(SUMS),)  # m
+        c_2_tile += (tile_1d(c_2, c_2_step, (batch, h_at * 2 + h), m, m_end).to(SUMS),)  # m
+        V_tile += (tile_2d(V, V_step, (batch, h_at * 2 + h), m, m_end, d, d_size),)  # m d
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
-        C_tile = load_2d(C + batch * C_step[0], n, C_step[1], n_end, s, C_step[2], s_size)  # n s
+        C_tile = tile_2d(C, C_step, (batch,), n, n_end, s, s_size)  # n s
         M_scores_1 = dot_of(B_tile, tl.trans(C_tile), DOT, SUMS)  # n m
         d_V_2_next = ()
         d_fade_scores_2_next = ()
@@ -311,69 +273,45 @@ def Y_1_tiles_keys(
         d_M_scores_1 = tl.zeros((m_block, n_block), SUMS)
         for h in tl.static_range(2):
             M_scores_2 = M_scores_1 * t_tile[h][:, None]  # n m
-            c_tile = load_1d(c + batch * c_step[0] + (h_at * 2 + h) * c_step[1], n, c_step[2], n_end).to(SUMS)  # n
+            c_tile = tile_1d(c, c_step, (batch, h_at * 2 + h), n, n_end).to(SUMS)  # n
             fade_scores = c_tile[None, :] - c_2_tile[h][:, None]  # n m
             mask_tile = mask_2d(
-                mask_base + (h_at * 2 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+                mask, mask_step, (batch, h_at * 2 + h), n[None, :], n_end, m[:, None], m_end, MASK
             )  # n m
             seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
             fade_hidden = where_visible(fade_scores, seen_2, edge, float("-inf"))  # n m
             fade = exp_of(fade_hidden)  # n m
             M_scores = M_scores_2 * fade  # n m
             M = where_visible(M_scores, seen_2, edge, 0.0)  # n m
-            d_2 = load_2d(
-                gradient_base + (h_at * 2 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            )  # n d
-            d_V_3 = dot_of(M, d_2, DOT, SUMS)  # m d
-            d_V_2_next += (d_V_2[h] + d_V_3,)
+            d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 2 + h), n, n_end, d, d_size)  # n d
+            d_V_2_next += (d_V_2[h] + dot_of(M, d_2, DOT, SUMS),)
             d_M = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
             d_M_scores = where_visible(d_M, seen_2, edge, 0.0)  # n m
             d_fade = d_M_scores * M_scores_2  # n m
             d_fade_hidden = d_fade * fade  # n m
             d_fade_scores_3 = where_visible(d_fade_hidden, seen_2, edge, 0.0)  # n m
-            sum = tl.sum(d_fade_scores_3, 1)  # m
-            d_fade_scores_2_next += (d_fade_scores_2[h] + sum,)
+            d_fade_scores_2_next += (d_fade_scores_2[h] + tl.sum(d_fade_scores_3, 1),)
             d_M_scores_2 = d_M_scores * fade  # n m
             d_t_3 = d_M_scores_2 * M_scores_1  # n m
-            d_t_4 = tl.sum(d_t_3, 1)  # m
-            d_t_2_next += (d_t_2[h] + d_t_4,)
+            d_t_2_next += (d_t_2[h] + tl.sum(d_t_3, 1),)
             d_M_scores_1 += d_M_scores_2 * t_tile[h][:, None]  # n m
         d_V_2 = d_V_2_next
         d_fade_scores_2 = d_fade_scores_2_next
         d_t_2 = d_t_2_next
-        d_B_3 = dot_of(d_M_scores_1, C_tile, DOT, SUMS)  # m s
-        d_B_2 += d_B_3
+        d_B_2 += dot_of(d_M_scores_1, C_tile, DOT, SUMS)
     for h in tl.static_range(2):
-        if V_grad is not None:
-            store_2d(
-                V_grad + batch * V_grad_step[0] + (h_at * 2 + h) * V_grad_step[1], m, V_grad_step[2], m_end, d,
-                V_grad_step[3], d_size, d_V_2[h],
-            )
-        d_c = -1 * d_fade_scores_2[h]  # m
-        if c_2_grad is not None:
-            store_1d(
-                c_2_grad + batch * c_2_grad_step[0] + (h_at * 2 + h) * c_2_grad_step[1], m, c_2_grad_step[2], m_end, d_c
-            )
-        if t_grad is not None:
-            store_1d(
-                t_grad + batch * t_grad_step[0] + (h_at * 2 + h) * t_grad_step[1], m, t_grad_step[2], m_end, d_t_2[h]
-            )
-    if B_grad is not None:
-        store_2d(
-            B_grad + batch * B_grad_step[0] + h_at * B_grad_step[3], m, B_grad_step[1], m_end, s, B_grad_step[2],
-            s_size, d_B_2,
-        )
+        store_tile_2d(V_grad, V_grad_step, (batch, h_at * 2 + h), m, m_end, d, d_size, d_V_2[h])
+        store_tile_1d(c_2_grad, c_2_grad_step, (batch, h_at * 2 + h), m, m_end, -1 * d_fade_scores_2[h])
+        store_tile_1d(t_grad, t_grad_step, (batch, h_at * 2 + h), m, m_end, d_t_2[h])
+    store_tile_2d(B_grad, B_grad_step, (batch, h_at), m, m_end, s, s_size, d_B_2)
 
 
 Y_1_tiles = region(
     f"{__name__}.Y_1_tiles", sides=("n", "m"),
-    operands={"c": "h n", "c_2": "h m", "C": "n s", "B": "m s", "t": "h m", "V": "h m d"}, heads={"h": 2}, whole=(),
-    widths={"s": "s", "d": "d"}, result="h n d", others="h", sizes={"h": 16}, reads=[], loops={},
-    live={"forward": 5, "rows": 7, "keys": 8}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d", "d"], "rows": ["s"], "keys": ["d", "d", "s"]},
-    resident={"forward": ["s"], "rows": ["d", "d", "s"], "keys": ["s", "d", "d"]},
-    streamed={"forward": ["s", "d", "d"], "rows": ["d", "d", "s"], "keys": ["s", "d", "d"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    operands={"c": "h n", "c_2": "h m", "C": "n s", "B": "m s", "t": "h m", "V": "h m d"}, heads={"h": 2},
+    widths={"s": "s", "d": "d"}, result="h n d", others="h", sizes={"h": 16}, live={"forward": 5, "rows": 7, "keys": 8},
+    accumulators={"forward": "d d", "rows": "s", "keys": "d d s"},
+    resident={"forward": "s", "rows": "d d s", "keys": "s d d"},
+    streamed={"forward": "s d d", "rows": "d d s", "keys": "s d d"},
     kernels={"forward": Y_1_tiles_forward, "rows": Y_1_tiles_rows, "keys": Y_1_tiles_keys},
 )

@@ -30,8 +30,8 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.choices import triton_top_entries
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of, softened, store_1d,
-    store_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -137,41 +137,30 @@ def y_2_tiles_forward(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """B.of, B, y.p2."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     s_at, batch = pair % s_programs, pair // s_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    mask_base = mask + batch * mask_step[0] + s_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
-    sq_tile = load_2d(sq + batch * sq_step[0] + s_at * sq_step[1], n, sq_step[2], n_end, d, sq_step[3], d_size)  # n d
+    sq_tile = tile_2d(sq, sq_step, (batch, s_at), n, n_end, d, d_size)  # n d
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        sk_tile = load_2d(
-            sk + batch * sk_step[0] + s_at * sk_step[1], m, sk_step[2], m_end, d, sk_step[3], d_size
-        )  # m d
+        sk_tile = tile_2d(sk, sk_step, (batch, s_at), m, m_end, d, d_size)  # m d
         B_scores = dot_of(sq_tile, tl.trans(sk_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, s_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         B_scores_2 = with_bias(B_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         B, alpha, m_i_0, l_i_0 = online(B_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        sv_tile = load_2d(
-            sv + batch * sv_step[0] + s_at * sv_step[1], m, sv_step[2], m_end, d, sv_step[3], d_size
-        )  # m d
-        read = dot_of(B, sv_tile, DOT, SUMS)  # n d
-        acc = acc * alpha[:, None] + read
+        sv_tile = tile_2d(sv, sv_step, (batch, s_at), m, m_end, d, d_size)  # m d
+        acc = acc * alpha[:, None] + dot_of(B, sv_tile, DOT, SUMS)
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + s_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
-        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
+    store_tile_2d(out, out_step, (batch, s_at), n, n_end, d, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
 
 
 @triton.jit
@@ -182,45 +171,31 @@ def y_2_tiles_rows(
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """B.of, B, y.p2: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     s_at, batch = pair % s_programs, pair // s_programs
     d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0] + s_at * gradient_step[1]
-    mask_base = mask + batch * mask_step[0] + s_at * mask_step[1]
     d_sq_2 = tl.zeros((n_block, d_wide), SUMS)
-    sq_tile = load_2d(sq + batch * sq_step[0] + s_at * sq_step[1], n, sq_step[2], n_end, d, sq_step[3], d_size)  # n d
+    sq_tile = tile_2d(sq, sq_step, (batch, s_at), n, n_end, d, d_size)  # n d
     B_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
+    d_2 = tile_2d(gradient, gradient_step, (batch, s_at), n, n_end, d, d_size)  # n d
     B_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        sk_tile = load_2d(
-            sk + batch * sk_step[0] + s_at * sk_step[1], m, sk_step[2], m_end, d, sk_step[3], d_size
-        )  # m d
+        sk_tile = tile_2d(sk, sk_step, (batch, s_at), m, m_end, d, d_size)  # m d
         B_scores = dot_of(sq_tile, tl.trans(sk_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, s_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         B_scores_2 = with_bias(B_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         B = softened(B_scores_2, number_0, MASK, seen_2, edge, B_rows[:, None])  # n m
-        sv_tile = load_2d(
-            sv + batch * sv_step[0] + s_at * sv_step[1], m, sv_step[2], m_end, d, sv_step[3], d_size
-        )  # m d
+        sv_tile = tile_2d(sv, sv_step, (batch, s_at), m, m_end, d, d_size)  # m d
         d_B = dot_of(d_2, tl.trans(sv_tile), DOT, SUMS)  # n m
         d_B_scores = B * (d_B - B_sums[:, None])  # n m
-        d_sq_3 = dot_of(d_B_scores, sk_tile, DOT, SUMS)  # n d
-        d_sq_2 += d_sq_3
+        d_sq_2 += dot_of(d_B_scores, sk_tile, DOT, SUMS)
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_B_scores)
-    d_sq_4 = number_0 * d_sq_2  # n d
-    if sq_grad is not None:
-        store_2d(
-            sq_grad + batch * sq_grad_step[0] + s_at * sq_grad_step[1], n, sq_grad_step[2], n_end, d, sq_grad_step[3],
-            d_size, d_sq_4,
-        )
+    store_tile_2d(sq_grad, sq_grad_step, (batch, s_at), n, n_end, d, d_size, number_0 * d_sq_2)
 
 
 @triton.jit
@@ -231,59 +206,39 @@ def y_2_tiles_keys(
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """B.of, B, y.p2: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     s_at, batch = pair % s_programs, pair // s_programs
     d = tl.arange(0, d_wide)
-    mask_base = mask + batch * mask_step[0] + s_at * mask_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + s_at * gradient_step[1]
     d_sv_2 = tl.zeros((m_block, d_wide), SUMS)
     d_sk_2 = tl.zeros((m_block, d_wide), SUMS)
-    sk_tile = load_2d(sk + batch * sk_step[0] + s_at * sk_step[1], m, sk_step[2], m_end, d, sk_step[3], d_size)  # m d
-    sv_tile = load_2d(sv + batch * sv_step[0] + s_at * sv_step[1], m, sv_step[2], m_end, d, sv_step[3], d_size)  # m d
+    sk_tile = tile_2d(sk, sk_step, (batch, s_at), m, m_end, d, d_size)  # m d
+    sv_tile = tile_2d(sv, sv_step, (batch, s_at), m, m_end, d, d_size)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        sq_tile = load_2d(
-            sq + batch * sq_step[0] + s_at * sq_step[1], n, sq_step[2], n_end, d, sq_step[3], d_size
-        )  # n d
+        sq_tile = tile_2d(sq, sq_step, (batch, s_at), n, n_end, d, d_size)  # n d
         B_scores = dot_of(sk_tile, tl.trans(sq_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, s_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         B_scores_2 = with_bias(B_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         B_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         B = softened(B_scores_2, number_0, MASK, seen_2, edge, B_rows[None, :])  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
-        d_sv_3 = dot_of(B, d_2, DOT, SUMS)  # m d
-        d_sv_2 += d_sv_3
+        d_2 = tile_2d(gradient, gradient_step, (batch, s_at), n, n_end, d, d_size)  # n d
+        d_sv_2 += dot_of(B, d_2, DOT, SUMS)
         d_B = dot_of(sv_tile, tl.trans(d_2), DOT, SUMS)  # n m
         B_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_B_scores = B * (d_B - B_sums[None, :])  # n m
-        d_sk_3 = dot_of(d_B_scores, sq_tile, DOT, SUMS)  # m d
-        d_sk_2 += d_sk_3
-    if sv_grad is not None:
-        store_2d(
-            sv_grad + batch * sv_grad_step[0] + s_at * sv_grad_step[1], m, sv_grad_step[2], m_end, d, sv_grad_step[3],
-            d_size, d_sv_2,
-        )
-    d_sk_4 = number_0 * d_sk_2  # m d
-    if sk_grad is not None:
-        store_2d(
-            sk_grad + batch * sk_grad_step[0] + s_at * sk_grad_step[1], m, sk_grad_step[2], m_end, d, sk_grad_step[3],
-            d_size, d_sk_4,
-        )
+        d_sk_2 += dot_of(d_B_scores, sq_tile, DOT, SUMS)
+    store_tile_2d(sv_grad, sv_grad_step, (batch, s_at), m, m_end, d, d_size, d_sv_2)
+    store_tile_2d(sk_grad, sk_grad_step, (batch, s_at), m, m_end, d, d_size, number_0 * d_sk_2)
 
 
 y_2_tiles = region(
     f"{__name__}.y_2_tiles", sides=("n", "m"), operands={"sq": "s n d", "sk": "s m d", "sv": "s m d"}, heads={"s": 1},
-    whole=(), widths={"d": "d"}, result="s n d", others="s", sizes={"s": 2}, reads=[[0]], loops={},
-    live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    widths={"d": "d"}, result="s n d", others="s", sizes={"s": 2}, reads=[[0]],
+    live={"forward": 3, "rows": 4, "keys": 4}, accumulators={"forward": "d", "rows": "d", "keys": "d d"},
+    resident={"forward": "d", "rows": "d d", "keys": "d d"}, streamed={"forward": "d d", "rows": "d d", "keys": "d d"},
     kernels={"forward": y_2_tiles_forward, "rows": y_2_tiles_rows, "keys": y_2_tiles_keys},
 )
 
@@ -296,37 +251,30 @@ def y_6_tiles_forward(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p6."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read = dot_of(A, V_tile, DOT, SUMS)  # n d
-        acc = acc * alpha[:, None] + read
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
+        acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
-        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
+    store_tile_2d(out, out_step, (batch, h_at), n, n_end, d, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
 
 
 @triton.jit
@@ -337,41 +285,31 @@ def y_6_tiles_rows(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p6: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
+    d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         A_scores = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A_scores = A * (d_A - A_sums[:, None])  # n m
-        d_Q_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
-        d_Q_2 += d_Q_3
+        d_Q_2 += dot_of(d_A_scores, K_tile, DOT, SUMS)
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-    d_Q_4 = number_0 * d_Q_2  # n d
-    if Q_grad is not None:
-        store_2d(
-            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
-            d_size, d_Q_4,
-        )
+    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, d, d_size, number_0 * d_Q_2)
 
 
 @triton.jit
@@ -382,56 +320,38 @@ def y_6_tiles_keys(
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p6: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+    K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
+    V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+        Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
         A_scores = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
-        d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
-        d_V_2 += d_V_3
+        d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
+        d_V_2 += dot_of(A, d_2, DOT, SUMS)
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_A_scores = A * (d_A - A_sums[None, :])  # n m
-        d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K_3
-    if V_grad is not None:
-        store_2d(
-            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d, V_grad_step[3],
-            d_size, d_V_2,
-        )
-    d_K_4 = number_0 * d_K_2  # m d
-    if K_grad is not None:
-        store_2d(
-            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
-            d_size, d_K_4,
-        )
+        d_K_2 += dot_of(d_A_scores, Q_tile, DOT, SUMS)
+    store_tile_2d(V_grad, V_grad_step, (batch, h_at), m, m_end, d, d_size, d_V_2)
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at), m, m_end, d, d_size, number_0 * d_K_2)
 
 
 y_6_tiles = region(
     f"{__name__}.y_6_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "V": "h m d"}, heads={"h": 1},
-    whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 6}, reads=[[0]], loops={},
-    live={"forward": 3, "rows": 4, "keys": 4}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    widths={"d": "d"}, result="h n d", others="h", sizes={"h": 6}, reads=[[0]],
+    live={"forward": 3, "rows": 4, "keys": 4}, accumulators={"forward": "d", "rows": "d", "keys": "d d"},
+    resident={"forward": "d", "rows": "d d", "keys": "d d"}, streamed={"forward": "d d", "rows": "d d", "keys": "d d"},
     kernels={"forward": y_6_tiles_forward, "rows": y_6_tiles_rows, "keys": y_6_tiles_keys},
 )

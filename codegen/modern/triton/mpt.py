@@ -21,8 +21,8 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import alibi_slopes
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, mask_2d, online, parts_of, result_of_part, share_of,
-    softened, store_1d, store_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, load_1d, log_sum, mask_2d, online, parts_of, result_of_part, scalar,
+    share_of, softened, store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -86,20 +86,16 @@ def y_1_tiles_forward(
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of.p2, A.of, A, y.p1."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    slopes_base = slopes + batch * slopes_step[0] + h_at * slopes_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    slopes_value = tl.load(slopes_base).to(SUMS)  # a number
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
+    slopes_value = scalar(slopes, slopes_step, (batch, h_at)).to(SUMS)  # a number
     begin, end = share_of(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -107,23 +103,19 @@ def y_1_tiles_forward(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         A_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         offset = distance.to(SUMS)  # n m
         A_scores_2 = slopes_value * offset  # n m
         A_scores = number_0 * A_scores_1 - A_scores_2  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_3 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores_3, 1.0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read = dot_of(A, V_tile, DOT, SUMS)  # n d
-        acc = acc * alpha[:, None] + read
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
+        acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
-        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
+    store_tile_2d(out, out_step, (batch, h_at), n, n_end, d, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
 
 
 @triton.jit
@@ -134,20 +126,15 @@ def y_1_tiles_rows(
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of.p2, A.of, A, y.p1: gradients."""
-    block, pair = blocks - 1 - tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, True)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    slopes_base = slopes + batch * slopes_step[0] + h_at * slopes_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_slopes_2 = tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS)
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-    slopes_value = tl.load(slopes_base).to(SUMS)  # a number
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
+    slopes_value = scalar(slopes, slopes_step, (batch, h_at)).to(SUMS)  # a number
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
+    d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, tl.minimum(first + (m_end - n_end) + n_block + 0, m_end), m_block):
         m = start + tl.arange(0, m_block)
@@ -155,33 +142,26 @@ def y_1_tiles_rows(
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
         edge |= (first + m_end - n_end - start - m_block < -1)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         A_scores_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         offset = distance.to(SUMS)  # n m
         A_scores_2 = slopes_value * offset  # n m
         A_scores = number_0 * A_scores_1 - A_scores_2  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_3 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A = softened(A_scores_3, 1.0, MASK, seen_2, edge, A_rows[:, None])  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A_scores = A * (d_A - A_sums[:, None])  # n m
         d_slopes_3 = d_A_scores * offset  # n m
         d_slopes_2 += in_parts(d_slopes_3, PARTS)
-        d_Q_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n d
-        d_Q_2 += d_Q_3
+        d_Q_2 += dot_of(d_A_scores, K_tile, DOT, SUMS)
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-    d_slopes_4 = -1 * tl.sum(d_slopes_2)  # a number
     if slopes_grad is not None:
-        tl.store(slopes_grad + (pair * blocks + block), d_slopes_4)
-    d_Q_4 = number_0 * d_Q_2  # n d
-    if Q_grad is not None:
-        store_2d(
-            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
-            d_size, d_Q_4,
-        )
+        tl.store(slopes_grad + (pair * blocks + block), -1 * tl.sum(d_slopes_2))
+    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, d, d_size, number_0 * d_Q_2)
 
 
 @triton.jit
@@ -192,63 +172,45 @@ def y_1_tiles_keys(
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of.p2, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    slopes_base = slopes + batch * slopes_step[0] + h_at * slopes_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    slopes_value = tl.load(slopes_base).to(SUMS)  # a number
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+    K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
+    slopes_value = scalar(slopes, slopes_step, (batch, h_at)).to(SUMS)  # a number
+    V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
     for start in range(tl.maximum(first - (m_end - n_end) - 0, 0), n_end, n_block):
         n = start + tl.arange(0, n_block)
         distance = (n + (m_end - n_end))[None, :] - m[:, None]
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
         edge |= (start + m_end - n_end - first - m_block < -1)
-        Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+        Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
         A_scores_1 = dot_of(K_tile, tl.trans(Q_tile), DOT, SUMS)  # n m
         offset = distance.to(SUMS)  # n m
         A_scores_2 = slopes_value * offset  # n m
         A_scores = number_0 * A_scores_1 - A_scores_2  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A_scores_3 = with_bias(A_scores, 1.0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible & (distance >= 0), mask_tile, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores_3, 1.0, MASK, seen_2, edge, A_rows[None, :])  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
-        d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
-        d_V_2 += d_V_3
+        d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
+        d_V_2 += dot_of(A, d_2, DOT, SUMS)
         d_A = dot_of(V_tile, tl.trans(d_2), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_A_scores = A * (d_A - A_sums[None, :])  # n m
-        d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K_3
-    if V_grad is not None:
-        store_2d(
-            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d, V_grad_step[3],
-            d_size, d_V_2,
-        )
-    d_K_4 = number_0 * d_K_2  # m d
-    if K_grad is not None:
-        store_2d(
-            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
-            d_size, d_K_4,
-        )
+        d_K_2 += dot_of(d_A_scores, Q_tile, DOT, SUMS)
+    store_tile_2d(V_grad, V_grad_step, (batch, h_at), m, m_end, d, d_size, d_V_2)
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at), m, m_end, d, d_size, number_0 * d_K_2)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n d", "K": "h m d", "slopes": "h", "V": "h m d"},
-    heads={"h": 1}, whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], loops={},
-    live={"forward": 4, "rows": 5, "keys": 4}, sums={"forward": 0, "rows": 1, "keys": 0},
-    accumulators={"forward": ["d"], "rows": ["d"], "keys": ["d", "d"]},
-    resident={"forward": ["d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    streamed={"forward": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    heads={"h": 1}, widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]],
+    live={"forward": 4, "rows": 5, "keys": 4}, sums={"rows": 1},
+    accumulators={"forward": "d", "rows": "d", "keys": "d d"}, resident={"forward": "d", "rows": "d d", "keys": "d d"},
+    streamed={"forward": "d d", "rows": "d d", "keys": "d d"},
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

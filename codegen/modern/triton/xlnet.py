@@ -24,8 +24,8 @@ from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.positions import sinusoid
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, at_keys, at_places, dot_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of,
-    softened, store_1d, store_2d, with_bias,
+    allowed, at_keys, at_places, block_of, dot_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part,
+    share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, tile_1d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -93,20 +93,15 @@ def y_1_tiles_forward(
     p_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """content.p1, content, place.of.p1, place.of, place, A.of, A, y.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
-    place_of_p2_base = place_of_p2 + batch * place_of_p2_step[0] + h_at * place_of_p2_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block, d_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -114,29 +109,23 @@ def y_1_tiles_forward(
         p = tl.where(p < 0, p_end, p)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        content_p2_tile = load_1d(content_p2_base, m, content_p2_step[2], m_end).to(SUMS)  # m
+        content_p2_tile = tile_1d(content_p2, content_p2_step, (batch, h_at), m, m_end).to(SUMS)  # m
         content = content_1 + content_p2_tile[None, :]  # n m
-        Kr_tile = load_2d(
-            Kr + batch * Kr_step[0] + h_at * Kr_step[1], p, Kr_step[2], p_end, d, Kr_step[3], d_size
-        )  # p d
+        Kr_tile = tile_2d(Kr, Kr_step, (batch, h_at), p, p_end, d, d_size)  # p d
         place_scores_1 = dot_of(Q_tile, tl.trans(Kr_tile), DOT, SUMS)  # n p
-        place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
+        place_of_p2_tile = tile_1d(place_of_p2, place_of_p2_step, (batch, h_at), p, p_end).to(SUMS)  # p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
-        place = at_keys(place_scores, n_block, m_block)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
-        A_scores = with_bias(content + place, number_0, mask_tile, MASK, SUMS)  # n m
+        place_2 = at_keys(place_scores, n_block, m_block)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+        A_scores = with_bias(content + place_2, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
-        read = dot_of(A, V_tile, DOT, SUMS)  # n d
-        acc = acc * alpha[:, None] + read
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
+        acc = acc * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS)
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_2d(
-        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
-        acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None],
-    )
+    store_tile_2d(out, out_step, (batch, h_at), n, n_end, d, d_size, acc / (tl.where(l_i_0 > 0, l_i_0, 1.0))[:, None])
 
 
 @triton.jit
@@ -154,14 +143,10 @@ def y_1_tiles_places(
     p = tl.where(p < 0, p_end, p)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    place_of_p2_base = place_of_p2 + batch * place_of_p2_step[0] + h_at * place_of_p2_step[1]
-    content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_place_scores_2_2 = tl.zeros((p_block,), SUMS)
     d_Kr_2 = tl.zeros((p_block, d_wide), SUMS)
-    Kr_tile = load_2d(Kr + batch * Kr_step[0] + h_at * Kr_step[1], p, Kr_step[2], p_end, d, Kr_step[3], d_size)  # p d
-    place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
+    Kr_tile = tile_2d(Kr, Kr_step, (batch, h_at), p, p_end, d, d_size)  # p d
+    place_of_p2_tile = tile_1d(place_of_p2, place_of_p2_step, (batch, h_at), p, p_end).to(SUMS)  # p
     for start in range(tl.maximum(first, 0), tl.minimum(n_end, m_end + first), n_block):
         n = start + tl.arange(0, n_block)
         m = start - first + tl.arange(0, m_block)
@@ -169,30 +154,28 @@ def y_1_tiles_places(
         edge = KEYS | (MASK > 0) | ((start - first) < 0) | (start + n_block > n_end) | (
             (start - first) + m_block > m_end
         )
-        Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        content_p2_tile = load_1d(content_p2_base, m, content_p2_step[2], m_end).to(SUMS)  # m
+        content_p2_tile = tile_1d(content_p2, content_p2_step, (batch, h_at), m, m_end).to(SUMS)  # m
         content = content_1 + content_p2_tile[None, :]  # n m
         place_scores_1 = dot_of(Q_tile, tl.trans(Kr_tile), DOT, SUMS)  # n p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
-        place = at_keys(place_scores, n_block, m_block)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
-        A_scores = with_bias(content + place, number_0, mask_tile, MASK, SUMS)  # n m
+        place_2 = at_keys(place_scores, n_block, m_block)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+        A_scores = with_bias(content + place_2, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+        d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_A_scores = A * (d_A - A_sums[:, None])  # n m
         d_A_scores_2 = number_0 * d_A_scores  # n m
         d_place_scores = at_places(d_A_scores_2, n_block, m_block, p_block)  # n p
-        sum = tl.sum(d_place_scores, 0)  # p
-        d_place_scores_2_2 += sum
-        d_Kr_3 = dot_of(tl.trans(d_place_scores), Q_tile, DOT, SUMS)  # p d
-        d_Kr_2 += d_Kr_3
+        d_place_scores_2_2 += tl.sum(d_place_scores, 0)
+        d_Kr_2 += dot_of(tl.trans(d_place_scores), Q_tile, DOT, SUMS)
     if place_of_p2_grad is not None:
         store_1d(
             place_of_p2_grad + (pair * blocks + block) * p_block, tl.arange(0, p_block), 1, p_block, d_place_scores_2_2
@@ -213,19 +196,13 @@ def y_1_tiles_rows(
     p_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """content.p1, content, place.of.p1, place.of, place, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
-    place_of_p2_base = place_of_p2 + batch * place_of_p2_step[0] + h_at * place_of_p2_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block, d_wide), SUMS)
-    Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+    Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
+    d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -233,22 +210,20 @@ def y_1_tiles_rows(
         p = tl.where(p < 0, p_end, p)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
-        content_p2_tile = load_1d(content_p2_base, m, content_p2_step[2], m_end).to(SUMS)  # m
+        content_p2_tile = tile_1d(content_p2, content_p2_step, (batch, h_at), m, m_end).to(SUMS)  # m
         content = content_1 + content_p2_tile[None, :]  # n m
-        Kr_tile = load_2d(
-            Kr + batch * Kr_step[0] + h_at * Kr_step[1], p, Kr_step[2], p_end, d, Kr_step[3], d_size
-        )  # p d
+        Kr_tile = tile_2d(Kr, Kr_step, (batch, h_at), p, p_end, d, d_size)  # p d
         place_scores_1 = dot_of(Q_tile, tl.trans(Kr_tile), DOT, SUMS)  # n p
-        place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
+        place_of_p2_tile = tile_1d(place_of_p2, place_of_p2_step, (batch, h_at), p, p_end).to(SUMS)  # p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
-        place = at_keys(place_scores, n_block, m_block)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
-        A_scores = with_bias(content + place, number_0, mask_tile, MASK, SUMS)  # n m
+        place_2 = at_keys(place_scores, n_block, m_block)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+        A_scores = with_bias(content + place_2, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
-        V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+        V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         d_A_scores = A * (d_A - A_sums[:, None])  # n m
         d_A_scores_2 = number_0 * d_A_scores  # n m
@@ -259,11 +234,7 @@ def y_1_tiles_rows(
         d_Q_2 += add
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-    if Q_grad is not None:
-        store_2d(
-            Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d, Q_grad_step[3],
-            d_size, d_Q_2,
-        )
+    store_tile_2d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, d, d_size, d_Q_2)
 
 
 @triton.jit
@@ -275,79 +246,53 @@ def y_1_tiles_keys(
     n_block: tl.constexpr, m_block: tl.constexpr, p_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """content.p1, content, place.of.p1, place.of, place, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    content_p2_base = content_p2 + batch * content_p2_step[0] + h_at * content_p2_step[1]
-    place_of_p2_base = place_of_p2 + batch * place_of_p2_step[0] + h_at * place_of_p2_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block, d_wide), SUMS)
     d_content_2_2 = tl.zeros((m_block,), SUMS)
     d_K_2 = tl.zeros((m_block, d_wide), SUMS)
-    K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
-    content_p2_tile = load_1d(content_p2_base, m, content_p2_step[2], m_end).to(SUMS)  # m
-    V_tile = load_2d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size)  # m d
+    K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, d, d_size)  # m d
+    content_p2_tile = tile_1d(content_p2, content_p2_step, (batch, h_at), m, m_end).to(SUMS)  # m
+    V_tile = tile_2d(V, V_step, (batch, h_at), m, m_end, d, d_size)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         p = start - first + m_end - m_block + tl.arange(0, p_block)
         p = tl.where(p < 0, p_end, p)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        Q_tile = load_2d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size)  # n d
+        Q_tile = tile_2d(Q, Q_step, (batch, h_at), n, n_end, d, d_size)  # n d
         content_1 = dot_of(Q_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         content = content_1 + content_p2_tile[None, :]  # n m
-        Kr_tile = load_2d(
-            Kr + batch * Kr_step[0] + h_at * Kr_step[1], p, Kr_step[2], p_end, d, Kr_step[3], d_size
-        )  # p d
+        Kr_tile = tile_2d(Kr, Kr_step, (batch, h_at), p, p_end, d, d_size)  # p d
         place_scores_1 = dot_of(Q_tile, tl.trans(Kr_tile), DOT, SUMS)  # n p
-        place_of_p2_tile = load_1d(place_of_p2_base, p, place_of_p2_step[2], p_end).to(SUMS)  # p
+        place_of_p2_tile = tile_1d(place_of_p2, place_of_p2_step, (batch, h_at), p, p_end).to(SUMS)  # p
         place_scores = place_scores_1 + place_of_p2_tile[None, :]  # n p
-        place = at_keys(place_scores, n_block, m_block)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
-        A_scores = with_bias(content + place, number_0, mask_tile, MASK, SUMS)  # n m
+        place_2 = at_keys(place_scores, n_block, m_block)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
+        A_scores = with_bias(content + place_2, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
-        d_2 = load_2d(gradient_base, n, gradient_step[2], n_end, d, gradient_step[3], d_size)  # n d
-        d_V_3 = dot_of(tl.trans(A), d_2, DOT, SUMS)  # m d
-        d_V_2 += d_V_3
+        d_2 = tile_2d(gradient, gradient_step, (batch, h_at), n, n_end, d, d_size)  # n d
+        d_V_2 += dot_of(tl.trans(A), d_2, DOT, SUMS)
         d_A = dot_of(d_2, tl.trans(V_tile), DOT, SUMS)  # n m
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_A_scores = A * (d_A - A_sums[:, None])  # n m
-        sum = tl.sum(d_A_scores, 0)  # m
-        d_content_2_2 += sum
-        d_K_3 = dot_of(tl.trans(d_A_scores), Q_tile, DOT, SUMS)  # m d
-        d_K_2 += d_K_3
-    if V_grad is not None:
-        store_2d(
-            V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d, V_grad_step[3],
-            d_size, d_V_2,
-        )
-    d_content_2_3 = number_0 * d_content_2_2  # m
-    if content_p2_grad is not None:
-        store_1d(
-            content_p2_grad + batch * content_p2_grad_step[0] + h_at * content_p2_grad_step[1], m,
-            content_p2_grad_step[2], m_end, d_content_2_3,
-        )
-    d_K_4 = number_0 * d_K_2  # m d
-    if K_grad is not None:
-        store_2d(
-            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d, K_grad_step[3],
-            d_size, d_K_4,
-        )
+        d_content_2_2 += tl.sum(d_A_scores, 0)
+        d_K_2 += dot_of(tl.trans(d_A_scores), Q_tile, DOT, SUMS)
+    store_tile_2d(V_grad, V_grad_step, (batch, h_at), m, m_end, d, d_size, d_V_2)
+    store_tile_1d(content_p2_grad, content_p2_grad_step, (batch, h_at), m, m_end, number_0 * d_content_2_2)
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at), m, m_end, d, d_size, number_0 * d_K_2)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"),
     operands={"Q": "h n d", "K": "h m d", "content_p2": "h m", "Kr": "h p d", "place_of_p2": "h p", "V": "h m d"},
-    heads={"h": 1}, whole=(), widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]], loops={},
-    live={"forward": 8, "places": 8, "rows": 8, "keys": 8}, sums={"forward": 0, "places": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": ["d"], "places": ["d", "d"], "rows": ["d"], "keys": ["d", "d"]},
-    resident={"forward": ["d"], "places": ["d", "d"], "rows": ["d", "d"], "keys": ["d", "d"]},
-    streamed={"forward": ["d", "d", "d", "d"], "places": ["d", "d", "d", "d"], "rows": ["d", "d", "d", "d"], "keys": ["d", "d", "d", "d"]},
-    temporaries={"forward": [], "places": [], "rows": [], "keys": []}, relative="p", random=False, noise=(),
+    heads={"h": 1}, widths={"d": "d"}, result="h n d", others="h", sizes={"h": 8}, reads=[[0]],
+    live={"forward": 8, "places": 8, "rows": 8, "keys": 8}, relative="p",
+    accumulators={"forward": "d", "places": "d d", "rows": "d", "keys": "d d"},
+    resident={"forward": "d", "places": "d d", "rows": "d d", "keys": "d d"},
+    streamed={"forward": "d d d d", "places": "d d d d", "rows": "d d d d", "keys": "d d d d"},
     kernels={"forward": y_1_tiles_forward, "places": y_1_tiles_places, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

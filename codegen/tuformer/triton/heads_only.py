@@ -20,8 +20,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened, store_1d, store_2d,
-    with_bias,
+    allowed, block_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened, store_1d,
+    store_2d, store_tile_1d, tile_1d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -73,36 +73,30 @@ def y_1_tiles_forward(
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block,), SUMS)
-    Q_tile = load_1d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end).to(SUMS)  # n
+    Q_tile = tile_1d(Q, Q_step, (batch, h_at), n, n_end).to(SUMS)  # n
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile = load_1d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end).to(SUMS)  # m
+        K_tile = tile_1d(K, K_step, (batch, h_at), m, m_end).to(SUMS)  # m
         A_scores = Q_tile[:, None] * K_tile[None, :]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        V_tile = load_1d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
+        V_tile = tile_1d(V, V_step, (batch, h_at), m, m_end).to(SUMS)  # m
         read = A * V_tile[None, :]  # n m
-        read_2 = tl.sum(read, 1)  # n
-        acc = acc * alpha + read_2
+        acc = acc * alpha + tl.sum(read, 1)
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_1d(
-        out + batch * out_step[0] + h_at * out_step[1], n, out_step[2], n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0)
-    )
+    store_tile_1d(out, out_step, (batch, h_at), n, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 
 @triton.jit
@@ -113,37 +107,30 @@ def y_1_tiles_rows(
     SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
     d_Q_2 = tl.zeros((n_block,), SUMS)
-    Q_tile = load_1d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end).to(SUMS)  # n
+    Q_tile = tile_1d(Q, Q_step, (batch, h_at), n, n_end).to(SUMS)  # n
     A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-    d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
+    d = tile_1d(gradient, gradient_step, (batch, h_at), n, n_end).to(SUMS)  # n
     A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile = load_1d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end).to(SUMS)  # m
+        K_tile = tile_1d(K, K_step, (batch, h_at), m, m_end).to(SUMS)  # m
         A_scores = Q_tile[:, None] * K_tile[None, :]  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
-        V_tile = load_1d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
+        V_tile = tile_1d(V, V_step, (batch, h_at), m, m_end).to(SUMS)  # m
         d_A_scores = A * (d[:, None] * V_tile[None, :] - A_sums[:, None])  # n m
         d_Q_3 = d_A_scores * K_tile[None, :]  # n m
-        d_Q_4 = tl.sum(d_Q_3, 1)  # n
-        d_Q_2 += d_Q_4
+        d_Q_2 += tl.sum(d_Q_3, 1)
         if mask_grad is not None:
             store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
-    d_Q_5 = number_0 * d_Q_2  # n
-    if Q_grad is not None:
-        store_1d(Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[1], n, Q_grad_step[2], n_end, d_Q_5)
+    store_tile_1d(Q_grad, Q_grad_step, (batch, h_at), n, n_end, number_0 * d_Q_2)
 
 
 @triton.jit
@@ -154,48 +141,36 @@ def y_1_tiles_keys(
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
     d_V_2 = tl.zeros((m_block,), SUMS)
     d_K_2 = tl.zeros((m_block,), SUMS)
-    K_tile = load_1d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end).to(SUMS)  # m
-    V_tile = load_1d(V + batch * V_step[0] + h_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
+    K_tile = tile_1d(K, K_step, (batch, h_at), m, m_end).to(SUMS)  # m
+    V_tile = tile_1d(V, V_step, (batch, h_at), m, m_end).to(SUMS)  # m
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
         edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-        Q_tile = load_1d(Q + batch * Q_step[0] + h_at * Q_step[1], n, Q_step[2], n_end).to(SUMS)  # n
+        Q_tile = tile_1d(Q, Q_step, (batch, h_at), n, n_end).to(SUMS)  # n
         A_scores = Q_tile[None, :] * K_tile[:, None]  # n m
-        mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, h_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
         A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-        d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
+        d = tile_1d(gradient, gradient_step, (batch, h_at), n, n_end).to(SUMS)  # n
         d_V_3 = A * d[None, :]  # n m
-        d_V_4 = tl.sum(d_V_3, 1)  # m
-        d_V_2 += d_V_4
+        d_V_2 += tl.sum(d_V_3, 1)
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         d_A_scores = A * (d[None, :] * V_tile[:, None] - A_sums[None, :])  # n m
         d_K_3 = d_A_scores * Q_tile[None, :]  # n m
-        d_K_4 = tl.sum(d_K_3, 1)  # m
-        d_K_2 += d_K_4
-    if V_grad is not None:
-        store_1d(V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1], m, V_grad_step[2], m_end, d_V_2)
-    d_K_5 = number_0 * d_K_2  # m
-    if K_grad is not None:
-        store_1d(K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1], m, K_grad_step[2], m_end, d_K_5)
+        d_K_2 += tl.sum(d_K_3, 1)
+    store_tile_1d(V_grad, V_grad_step, (batch, h_at), m, m_end, d_V_2)
+    store_tile_1d(K_grad, K_grad_step, (batch, h_at), m, m_end, number_0 * d_K_2)
 
 
 y_1_tiles = region(
-    f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n", "K": "h m", "V": "h m"}, heads={"h": 1}, whole=(),
-    widths={}, result="h n", others="h", sizes={"h": 8}, reads=[[0]], loops={},
-    live={"forward": 3, "rows": 3, "keys": 3}, sums={"forward": 0, "rows": 0, "keys": 0},
-    accumulators={"forward": [], "rows": [], "keys": []}, resident={"forward": [], "rows": [], "keys": []},
-    streamed={"forward": [], "rows": [], "keys": []}, temporaries={"forward": [], "rows": [], "keys": []}, random=False,
-    noise=(), kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
+    f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "h n", "K": "h m", "V": "h m"}, heads={"h": 1},
+    result="h n", others="h", sizes={"h": 8}, reads=[[0]], live={"forward": 3, "rows": 3, "keys": 3},
+    kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -20,8 +20,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, mask_2d, online, parts_of, result_of_part, share_of,
-    softened, store_1d, store_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, load_1d, log_sum, mask_2d, online, parts_of, result_of_part, scalar,
+    share_of, softened, store_1d, store_2d, store_tile_1d, store_tile_2d, tile_1d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -81,31 +81,25 @@ def y_1_tiles_forward(
     SPLIT: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of, A, y.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     d_at, batch = pair % d_programs, pair // d_programs
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    C2_base = C2 + batch * C2_step[0]
-    A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
-    mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-    V_base = V + batch * V_step[0] + h_at * V_step[1]
     m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 2
     l_i_0 = (tl.zeros((n_block,), SUMS),) * 2
     acc = (tl.zeros((n_block,), SUMS),) * 2
     C2_value = ()
     for d in tl.static_range(2):
-        C2_value += (tl.load(C2_base + (d_at * 2 + d) * C2_step[2]).to(SUMS),)  # a number
-    A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
+        C2_value += (scalar(C2, C2_step, (batch, 0, d_at * 2 + d)).to(SUMS),)  # a number
+    A_of_p1_tile = tile_2d(A_of_p1, A_of_p1_step, (batch, 0, h_at), n, n_end, e, e_size)  # n e
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, e, e_size)  # m e
         A_scores_2 = dot_of(A_of_p1_tile, tl.trans(K_tile), DOT, SUMS)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
@@ -113,25 +107,23 @@ def y_1_tiles_forward(
         for d in tl.static_range(2):
             A_scores = C2_value[d] * A_scores_2  # n m
             mask_tile = mask_2d(
-                mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
+                mask, mask_step, (batch, h_at, d_at * 2 + d), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores_3, number_0, MASK, seen_2, edge, m_i_0[d], l_i_0[d])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
-            V_tile = load_1d(V_base + (d_at * 2 + d) * V_step[2], m, V_step[3], m_end).to(SUMS)  # m
+            V_tile = tile_1d(V, V_step, (batch, h_at, d_at * 2 + d), m, m_end).to(SUMS)  # m
             read = A * V_tile[None, :]  # n m
-            read_2 = tl.sum(read, 1)  # n
-            acc_next += (acc[d] * alpha + read_2,)
+            acc_next += (acc[d] * alpha + tl.sum(read, 1),)
         m_i_0 = m_i_0_next
         l_i_0 = l_i_0_next
         acc = acc_next
     for d in tl.static_range(2):
         store_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end, log_sum(m_i_0[d], l_i_0[d], SPLIT))
-        store_1d(
-            out + batch * out_step[0] + h_at * out_step[1] + (d_at * 2 + d) * out_step[2], n, out_step[3], n_end,
-            acc[d] / tl.where(l_i_0[d] > 0, l_i_0[d], 1.0),
+        store_tile_1d(
+            out, out_step, (batch, h_at, d_at * 2 + d), n, n_end, acc[d] / tl.where(l_i_0[d] > 0, l_i_0[d], 1.0)
         )
 
 
@@ -144,50 +136,41 @@ def y_1_tiles_rows(
     DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of, A, y.p1: gradients."""
-    block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, lead, first, n = block_of(blocks, n_block, False)
     d_part, batch = lead % d_parts, lead // d_parts
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
     d_A_scores_1_2 = tl.zeros((n_block, e_wide), SUMS)
     for d_at in range(d_part * d_share, tl.minimum(d_part * d_share + d_share, d_programs)):
         pair = (batch * h_programs + h_at) * d_programs + d_at
-        C2_base = C2 + batch * C2_step[0]
-        gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
-        A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
-        mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-        V_base = V + batch * V_step[0] + h_at * V_step[1]
         d_C2_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 2
         C2_value = ()
         A_rows = ()
         d_2 = ()
         A_sums = ()
         for d in tl.static_range(2):
-            C2_value += (tl.load(C2_base + (d_at * 2 + d) * C2_step[2]).to(SUMS),)  # a number
+            C2_value += (scalar(C2, C2_step, (batch, 0, d_at * 2 + d)).to(SUMS),)  # a number
             A_rows += (load_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end),)  # n
-            d_2 += (
-                load_1d(gradient_base + (d_at * 2 + d) * gradient_step[2], n, gradient_step[3], n_end).to(SUMS),
-            )  # n
+            d_2 += (tile_1d(gradient, gradient_step, (batch, h_at, d_at * 2 + d), n, n_end).to(SUMS),)  # n
             A_sums += (load_1d(sums + (pair * 2 + d) * n_end, n, 1, n_end),)  # n
-        A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
+        A_of_p1_tile = tile_2d(A_of_p1, A_of_p1_step, (batch, 0, h_at), n, n_end, e, e_size)  # n e
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
+            K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, e, e_size)  # m e
             A_scores_2 = dot_of(A_of_p1_tile, tl.trans(K_tile), DOT, SUMS)  # n m
             d_A_scores_2 = tl.zeros((n_block, m_block), SUMS)
             d_C2_2_next = ()
             for d in tl.static_range(2):
                 A_scores = C2_value[d] * A_scores_2  # n m
                 mask_tile = mask_2d(
-                    mask_base + (d_at * 2 + d) * mask_step[2], n, mask_step[3], n_end, m, mask_step[4], m_end, MASK
+                    mask, mask_step, (batch, h_at, d_at * 2 + d), n[:, None], n_end, m[None, :], m_end, MASK
                 )  # n m
                 A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
                 seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_rows[d][:, None])  # n m
-                V_tile = load_1d(V_base + (d_at * 2 + d) * V_step[2], m, V_step[3], m_end).to(SUMS)  # m
+                V_tile = tile_1d(V, V_step, (batch, h_at, d_at * 2 + d), m, m_end).to(SUMS)  # m
                 d_A_scores = A * (d_2[d][:, None] * V_tile[None, :] - A_sums[d][:, None])  # n m
                 d_A_scores_2 += d_A_scores * C2_value[d]  # n m
                 d_C2_3 = d_A_scores * A_scores_2  # n m
@@ -195,17 +178,13 @@ def y_1_tiles_rows(
                 if mask_grad is not None:
                     store_2d(mask_grad + (pair * 2 + d) * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
             d_C2_2 = d_C2_2_next
-            d_A_scores_1_3 = dot_of(d_A_scores_2, K_tile, DOT, SUMS)  # n e
-            d_A_scores_1_2 += d_A_scores_1_3
+            d_A_scores_1_2 += dot_of(d_A_scores_2, K_tile, DOT, SUMS)
         for d in tl.static_range(2):
-            d_C2_4 = number_0 * tl.sum(d_C2_2[d])  # a number
             if C2_grad is not None:
-                tl.store(C2_grad + ((pair * blocks + block) * 2 + d), d_C2_4)
-    if A_of_p1_grad is not None:
-        store_2d(
-            A_of_p1_grad + batch * A_of_p1_grad_step[0] + h_at * A_of_p1_grad_step[2] + d_part * A_of_p1_grad_step[5],
-            n, A_of_p1_grad_step[3], n_end, e, A_of_p1_grad_step[4], e_size, number_0 * d_A_scores_1_2,
-        )
+                tl.store(C2_grad + ((pair * blocks + block) * 2 + d), number_0 * tl.sum(d_C2_2[d]))
+    store_tile_2d(
+        A_of_p1_grad, A_of_p1_grad_step, (batch, 0, h_at, d_part), n, n_end, e, e_size, number_0 * d_A_scores_1_2
+    )
 
 
 @triton.jit
@@ -217,76 +196,55 @@ def y_1_tiles_keys(
     SUMS: tl.constexpr,
 ):
     """A.of.p2, A.of, A, y.p1: gradients."""
-    block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, lead, first, m = block_of(blocks, m_block, False)
     d_part, batch = lead % d_parts, lead // d_parts
     h_at, batch = batch % h_programs, batch // h_programs
     e = tl.arange(0, e_wide)
     d_K_2 = tl.zeros((m_block, e_wide), SUMS)
     for d_at in range(d_part * d_share, tl.minimum(d_part * d_share + d_share, d_programs)):
         pair = (batch * h_programs + h_at) * d_programs + d_at
-        C2_base = C2 + batch * C2_step[0]
-        V_base = V + batch * V_step[0] + h_at * V_step[1]
-        A_of_p1_base = A_of_p1 + batch * A_of_p1_step[0] + h_at * A_of_p1_step[2]
-        mask_base = mask + batch * mask_step[0] + h_at * mask_step[1]
-        gradient_base = gradient + batch * gradient_step[0] + h_at * gradient_step[1]
         d_V_2 = (tl.zeros((m_block,), SUMS),) * 2
         C2_value = ()
         V_tile = ()
         for d in tl.static_range(2):
-            C2_value += (tl.load(C2_base + (d_at * 2 + d) * C2_step[2]).to(SUMS),)  # a number
-            V_tile += (load_1d(V_base + (d_at * 2 + d) * V_step[2], m, V_step[3], m_end).to(SUMS),)  # m
-        K_tile = load_2d(K + batch * K_step[0] + h_at * K_step[1], m, K_step[2], m_end, e, K_step[3], e_size)  # m e
+            C2_value += (scalar(C2, C2_step, (batch, 0, d_at * 2 + d)).to(SUMS),)  # a number
+            V_tile += (tile_1d(V, V_step, (batch, h_at, d_at * 2 + d), m, m_end).to(SUMS),)  # m
+        K_tile = tile_2d(K, K_step, (batch, h_at), m, m_end, e, e_size)  # m e
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            A_of_p1_tile = load_2d(A_of_p1_base, n, A_of_p1_step[3], n_end, e, A_of_p1_step[4], e_size)  # n e
+            A_of_p1_tile = tile_2d(A_of_p1, A_of_p1_step, (batch, 0, h_at), n, n_end, e, e_size)  # n e
             A_scores_2 = dot_of(K_tile, tl.trans(A_of_p1_tile), DOT, SUMS)  # n m
             d_V_2_next = ()
             d_A_scores_2 = tl.zeros((m_block, n_block), SUMS)
             for d in tl.static_range(2):
                 A_scores = C2_value[d] * A_scores_2  # n m
                 mask_tile = mask_2d(
-                    mask_base + (d_at * 2 + d) * mask_step[2], m, mask_step[4], m_end, n, mask_step[3], n_end, MASK
+                    mask, mask_step, (batch, h_at, d_at * 2 + d), n[None, :], n_end, m[:, None], m_end, MASK
                 )  # n m
                 A_scores_3 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
                 seen_2 = allowed(visible, mask_tile, MASK)  # n m
                 A_rows = load_1d(lse + (pair * 2 + d) * n_end, n, 1, n_end)  # n
                 A = softened(A_scores_3, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-                d_2 = load_1d(
-                    gradient_base + (d_at * 2 + d) * gradient_step[2], n, gradient_step[3], n_end
-                ).to(SUMS)  # n
+                d_2 = tile_1d(gradient, gradient_step, (batch, h_at, d_at * 2 + d), n, n_end).to(SUMS)  # n
                 d_V_3 = A * d_2[None, :]  # n m
-                d_V_4 = tl.sum(d_V_3, 1)  # m
-                d_V_2_next += (d_V_2[d] + d_V_4,)
+                d_V_2_next += (d_V_2[d] + tl.sum(d_V_3, 1),)
                 A_sums = load_1d(sums + (pair * 2 + d) * n_end, n, 1, n_end)  # n
                 d_A_scores = A * (d_2[None, :] * V_tile[d][:, None] - A_sums[None, :])  # n m
                 d_A_scores_2 += d_A_scores * C2_value[d]  # n m
             d_V_2 = d_V_2_next
-            d_K_3 = dot_of(d_A_scores_2, A_of_p1_tile, DOT, SUMS)  # m e
-            d_K_2 += d_K_3
+            d_K_2 += dot_of(d_A_scores_2, A_of_p1_tile, DOT, SUMS)
         for d in tl.static_range(2):
-            if V_grad is not None:
-                store_1d(
-                    V_grad + batch * V_grad_step[0] + h_at * V_grad_step[1] + (d_at * 2 + d) * V_grad_step[2], m,
-                    V_grad_step[3], m_end, d_V_2[d],
-                )
-    if K_grad is not None:
-        store_2d(
-            K_grad + batch * K_grad_step[0] + h_at * K_grad_step[1] + d_part * K_grad_step[4], m, K_grad_step[2], m_end,
-            e, K_grad_step[3], e_size, number_0 * d_K_2,
-        )
+            store_tile_1d(V_grad, V_grad_step, (batch, h_at, d_at * 2 + d), m, m_end, d_V_2[d])
+    store_tile_2d(K_grad, K_grad_step, (batch, h_at, d_part), m, m_end, e, e_size, number_0 * d_K_2)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"A_of_p1": "c h n e", "K": "h m e", "C2": "c d", "V": "h d m"},
-    heads={"c": 1, "h": 1, "d": 2}, whole=("c",), widths={"e": "e"}, result="h d n", others="h d",
-    sizes={"c": 1, "h": 8, "d": 64}, reads=[[0], [1]], loops={"rows": "d", "keys": "d"},
-    live={"forward": 4, "rows": 5, "keys": 4}, sums={"forward": 0, "rows": 2, "keys": 0},
-    accumulators={"forward": [], "rows": ["e"], "keys": ["e"]},
-    resident={"forward": ["e"], "rows": ["e"], "keys": ["e"]},
-    streamed={"forward": ["e"], "rows": ["e"], "keys": ["e"]}, temporaries={"forward": [], "rows": [], "keys": []},
-    random=False, noise=(), kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
+    heads={"c": 1, "h": 1, "d": 2}, widths={"e": "e"}, result="h d n", others="h d", sizes={"c": 1, "h": 8, "d": 64},
+    reads=[[0], [1]], live={"forward": 4, "rows": 5, "keys": 4}, whole=("c",), loops={"rows": "d", "keys": "d"},
+    sums={"rows": 2}, accumulators={"rows": "e", "keys": "e"}, resident={"forward": "e", "rows": "e", "keys": "e"},
+    streamed={"forward": "e", "rows": "e", "keys": "e"},
+    kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -20,8 +20,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_parts, in_sight, load_1d, load_2d, log_sum, mask_2d, online, parts_of, result_of_part, share_of,
-    softened, store_1d, store_2d, with_bias,
+    allowed, block_of, dot_of, in_parts, in_sight, load_1d, log_sum, mask_2d, online, parts_of, result_of_part, scalar,
+    share_of, softened, store_1d, store_2d, store_tile_2d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -77,21 +77,17 @@ def y_1_tiles_forward(
     n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    C1_base = C1 + batch * C1_step[0]
-    mask_base = mask + batch * mask_step[0]
     m_i_0 = (tl.full((n_block,), float("-inf"), SUMS),) * 8
     l_i_0 = (tl.zeros((n_block,), SUMS),) * 8
     acc = (tl.zeros((n_block, d_wide), SUMS),) * 8
     Q_tile = ()
     for g in tl.static_range(8):
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+        Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
@@ -100,7 +96,7 @@ def y_1_tiles_forward(
         tl.debug_barrier()  # reload scalars per block instead of keeping them
         A_scores_1 = ()
         for g in tl.static_range(8):
-            K_tile = load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size)  # m d
+            K_tile = tile_2d(K, K_step, (batch, g), m, m_end, d, d_size)  # m d
             A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile), DOT, SUMS),)  # n m
         m_i_0_next = ()
         l_i_0_next = ()
@@ -108,28 +104,25 @@ def y_1_tiles_forward(
         for h in tl.static_range(8):
             A_scores = tl.zeros((n_block, m_block), SUMS)
             for g in tl.static_range(8):
-                C1_value = tl.load(C1_base + g * C1_step[1] + (h_at * 8 + h) * C1_step[2]).to(SUMS)  # a number
+                C1_value = scalar(C1, C1_step, (batch, g, h_at * 8 + h)).to(SUMS)  # a number
                 A_scores += C1_value * A_scores_1[g]  # n m
             mask_tile = mask_2d(
-                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A, alpha, m_i_0_own, l_i_0_own = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0[h], l_i_0[h])  # n m
             m_i_0_next += (m_i_0_own,)
             l_i_0_next += (l_i_0_own,)
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
-            read = dot_of(A, V_tile, DOT, SUMS)  # n d
-            acc_next += (acc[h] * alpha[:, None] + read,)
+            V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
+            acc_next += (acc[h] * alpha[:, None] + dot_of(A, V_tile, DOT, SUMS),)
         m_i_0 = m_i_0_next
         l_i_0 = l_i_0_next
         acc = acc_next
     for h in tl.static_range(8):
         store_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end, log_sum(m_i_0[h], l_i_0[h], SPLIT))
-        store_2d(
-            out + batch * out_step[0] + (h_at * 8 + h) * out_step[1], n, out_step[2], n_end, d, out_step[3], d_size,
+        store_tile_2d(
+            out, out_step, (batch, h_at * 8 + h), n, n_end, d, d_size,
             acc[h] / (tl.where(l_i_0[h] > 0, l_i_0[h], 1.0))[:, None],
         )
 
@@ -142,33 +135,23 @@ def y_1_tiles_rows(
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    C1_base = C1 + batch * C1_step[0]
-    gradient_base = gradient + batch * gradient_step[0]
-    mask_base = mask + batch * mask_step[0]
     d_Q_2 = (tl.zeros((n_block, d_wide), SUMS),) * 8
     d_C1_2 = (tl.zeros((parts_of(n_block, m_block, PARTS),), SUMS),) * 64
     C1_value = ()
     Q_tile = ()
     for g in tl.static_range(8):
         for h in tl.static_range(8):
-            C1_value += (tl.load(C1_base + g * C1_step[1] + (h_at * 8 + h) * C1_step[2]).to(SUMS),)  # a number
-        Q_tile += (load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),)  # n d
+            C1_value += (scalar(C1, C1_step, (batch, g, h_at * 8 + h)).to(SUMS),)  # a number
+        Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
     A_rows = ()
     d_2 = ()
     A_sums = ()
     for h in tl.static_range(8):
         A_rows += (load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
-        d_2 += (
-            load_2d(
-                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            ),
-        )  # n d
+        d_2 += (tile_2d(gradient, gradient_step, (batch, h_at * 8 + h), n, n_end, d, d_size),)  # n d
         A_sums += (load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end),)  # n
     for start in range(0, m_end, m_block):
         m = start + tl.arange(0, m_block)
@@ -179,9 +162,7 @@ def y_1_tiles_rows(
         A_scores = (tl.zeros((n_block, m_block), SUMS),) * 8
         for g in tl.static_range(8):
             A_scores_next = ()
-            K_tile += (
-                load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),
-            )  # m d
+            K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
             A_scores_1 += (dot_of(Q_tile[g], tl.trans(K_tile[g]), DOT, SUMS),)  # n m
             for h in tl.static_range(8):
                 A_scores_next += (A_scores[h] + C1_value[g * 8 + h] * A_scores_1[g],)  # n m
@@ -189,14 +170,12 @@ def y_1_tiles_rows(
         d_A_scores = ()
         for h in tl.static_range(8):
             mask_tile = mask_2d(
-                mask_base + (h_at * 8 + h) * mask_step[1], n, mask_step[2], n_end, m, mask_step[3], m_end, MASK
+                mask, mask_step, (batch, h_at * 8 + h), n[:, None], n_end, m[None, :], m_end, MASK
             )  # n m
             A_scores_2 = with_bias(A_scores[h], number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[h][:, None])  # n m
-            V_tile = load_2d(
-                V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size
-            )  # m d
+            V_tile = tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size)  # m d
             d_A = dot_of(d_2[h], tl.trans(V_tile), DOT, SUMS)  # n m
             d_A_scores += (A * (d_A - A_sums[h][:, None]),)  # n m
             if mask_grad is not None:
@@ -209,21 +188,14 @@ def y_1_tiles_rows(
                 d_A_scores_1 += d_A_scores[h] * C1_value[g * 8 + h]  # n m
                 d_C1_3 = d_A_scores[h] * A_scores_1[g]  # n m
                 d_C1_2_next += (d_C1_2[g * 8 + h] + in_parts(d_C1_3, PARTS),)
-            d_Q_3 = dot_of(d_A_scores_1, K_tile[g], DOT, SUMS)  # n d
-            d_Q_2_next += (d_Q_2[g] + d_Q_3,)
+            d_Q_2_next += (d_Q_2[g] + dot_of(d_A_scores_1, K_tile[g], DOT, SUMS),)
         d_C1_2 = d_C1_2_next
         d_Q_2 = d_Q_2_next
     for g in tl.static_range(8):
-        d_Q_4 = number_0 * d_Q_2[g]  # n d
-        if Q_grad is not None:
-            store_2d(
-                Q_grad + batch * Q_grad_step[0] + h_at * Q_grad_step[4] + g * Q_grad_step[1], n, Q_grad_step[2], n_end,
-                d, Q_grad_step[3], d_size, d_Q_4,
-            )
+        store_tile_2d(Q_grad, Q_grad_step, (batch, g, h_at), n, n_end, d, d_size, number_0 * d_Q_2[g])
         for h in tl.static_range(8):
-            d_C1_4 = number_0 * tl.sum(d_C1_2[g * 8 + h])  # a number
             if C1_grad is not None:
-                tl.store(C1_grad + ((pair * blocks + block) * 64 + g * 8 + h), d_C1_4)
+                tl.store(C1_grad + ((pair * blocks + block) * 64 + g * 8 + h), number_0 * tl.sum(d_C1_2[g * 8 + h]))
 
 
 @triton.jit
@@ -234,27 +206,20 @@ def y_1_tiles_keys(
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1: gradients."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, pair, first, m = block_of(blocks, m_block, False)
     h_at, batch = pair % h_programs, pair // h_programs
     d = tl.arange(0, d_wide)
-    C1_base = C1 + batch * C1_step[0]
-    mask_base = mask + batch * mask_step[0]
-    gradient_base = gradient + batch * gradient_step[0]
     d_V_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
     d_K_2 = (tl.zeros((m_block, d_wide), SUMS),) * 8
     C1_value = ()
     K_tile = ()
     for g in tl.static_range(8):
         for h in tl.static_range(8):
-            C1_value += (tl.load(C1_base + g * C1_step[1] + (h_at * 8 + h) * C1_step[2]).to(SUMS),)  # a number
-        K_tile += (load_2d(K + batch * K_step[0] + g * K_step[1], m, K_step[2], m_end, d, K_step[3], d_size),)  # m d
+            C1_value += (scalar(C1, C1_step, (batch, g, h_at * 8 + h)).to(SUMS),)  # a number
+        K_tile += (tile_2d(K, K_step, (batch, g), m, m_end, d, d_size),)  # m d
     V_tile = ()
     for h in tl.static_range(8):
-        V_tile += (
-            load_2d(V + batch * V_step[0] + (h_at * 8 + h) * V_step[1], m, V_step[2], m_end, d, V_step[3], d_size),
-        )  # m d
+        V_tile += (tile_2d(V, V_step, (batch, h_at * 8 + h), m, m_end, d, d_size),)  # m d
     for start in range(0, n_end, n_block):
         n = start + tl.arange(0, n_block)
         visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
@@ -263,9 +228,7 @@ def y_1_tiles_keys(
         A_scores = (tl.zeros((m_block, n_block), SUMS),) * 8
         for g in tl.static_range(8):
             A_scores_next = ()
-            Q_tile += (
-                load_2d(Q + batch * Q_step[0] + g * Q_step[1], n, Q_step[2], n_end, d, Q_step[3], d_size),
-            )  # n d
+            Q_tile += (tile_2d(Q, Q_step, (batch, g), n, n_end, d, d_size),)  # n d
             A_scores_1 = dot_of(K_tile[g], tl.trans(Q_tile[g]), DOT, SUMS)  # n m
             for h in tl.static_range(8):
                 A_scores_next += (A_scores[h] + C1_value[g * 8 + h] * A_scores_1,)  # n m
@@ -274,18 +237,14 @@ def y_1_tiles_keys(
         d_A_scores = ()
         for h in tl.static_range(8):
             mask_tile = mask_2d(
-                mask_base + (h_at * 8 + h) * mask_step[1], m, mask_step[3], m_end, n, mask_step[2], n_end, MASK
+                mask, mask_step, (batch, h_at * 8 + h), n[None, :], n_end, m[:, None], m_end, MASK
             )  # n m
             A_scores_2 = with_bias(A_scores[h], number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_rows = load_1d(lse + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-            d_2 = load_2d(
-                gradient_base + (h_at * 8 + h) * gradient_step[1], n, gradient_step[2], n_end, d, gradient_step[3],
-                d_size,
-            )  # n d
-            d_V_3 = dot_of(A, d_2, DOT, SUMS)  # m d
-            d_V_2_next += (d_V_2[h] + d_V_3,)
+            d_2 = tile_2d(gradient, gradient_step, (batch, h_at * 8 + h), n, n_end, d, d_size)  # n d
+            d_V_2_next += (d_V_2[h] + dot_of(A, d_2, DOT, SUMS),)
             d_A = dot_of(V_tile[h], tl.trans(d_2), DOT, SUMS)  # n m
             A_sums = load_1d(sums + (pair * 8 + h) * n_end, n, 1, n_end)  # n
             d_A_scores += (A * (d_A - A_sums[None, :]),)  # n m
@@ -295,32 +254,21 @@ def y_1_tiles_keys(
             d_A_scores_1 = tl.zeros((m_block, n_block), SUMS)
             for h in tl.static_range(8):
                 d_A_scores_1 += d_A_scores[h] * C1_value[g * 8 + h]  # n m
-            d_K_3 = dot_of(d_A_scores_1, Q_tile[g], DOT, SUMS)  # m d
-            d_K_2_next += (d_K_2[g] + d_K_3,)
+            d_K_2_next += (d_K_2[g] + dot_of(d_A_scores_1, Q_tile[g], DOT, SUMS),)
         d_K_2 = d_K_2_next
     for h in tl.static_range(8):
-        if V_grad is not None:
-            store_2d(
-                V_grad + batch * V_grad_step[0] + (h_at * 8 + h) * V_grad_step[1], m, V_grad_step[2], m_end, d,
-                V_grad_step[3], d_size, d_V_2[h],
-            )
+        store_tile_2d(V_grad, V_grad_step, (batch, h_at * 8 + h), m, m_end, d, d_size, d_V_2[h])
     for g in tl.static_range(8):
-        d_K_4 = number_0 * d_K_2[g]  # m d
-        if K_grad is not None:
-            store_2d(
-                K_grad + batch * K_grad_step[0] + h_at * K_grad_step[4] + g * K_grad_step[1], m, K_grad_step[2], m_end,
-                d, K_grad_step[3], d_size, d_K_4,
-            )
+        store_tile_2d(K_grad, K_grad_step, (batch, g, h_at), m, m_end, d, d_size, number_0 * d_K_2[g])
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"Q": "g n d", "K": "g m d", "C1": "g h", "V": "h m d"},
-    heads={"g": 8, "h": 8}, whole=("g",), widths={"d": "d"}, result="h n d", others="h", sizes={"g": 8, "h": 8},
-    reads=[[0], [1], [2], [3], [4], [5], [6], [7]], loops={}, live={"forward": 11, "rows": 19, "keys": 11},
-    sums={"forward": 0, "rows": 64, "keys": 0},
-    accumulators={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    resident={"forward": ["d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    streamed={"forward": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "rows": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"], "keys": ["d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d", "d"]},
-    temporaries={"forward": [], "rows": [], "keys": []}, random=False, noise=(),
+    heads={"g": 8, "h": 8}, widths={"d": "d"}, result="h n d", others="h", sizes={"g": 8, "h": 8},
+    reads=[[0], [1], [2], [3], [4], [5], [6], [7]], live={"forward": 11, "rows": 19, "keys": 11}, whole=("g",),
+    sums={"rows": 64},
+    accumulators={"forward": "d d d d d d d d", "rows": "d d d d d d d d", "keys": "d d d d d d d d d d d d d d d d"},
+    resident={"forward": "d d d d d d d d", "rows": "d d d d d d d d d d d d d d d d", "keys": "d d d d d d d d d d d d d d d d"},
+    streamed={"forward": "d d d d d d d d d d d d d d d d", "rows": "d d d d d d d d d d d d d d d d", "keys": "d d d d d d d d d d d d d d d d"},
     kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )

@@ -20,8 +20,8 @@ from tensornet_attn.runtime.draw import xavier_
 from tensornet_attn.runtime.masks import hide
 from tensornet_attn.runtime.products import joint_shape, projected
 from tensornet_attn.runtime.triton.kernels.region_inside import (
-    allowed, dot_of, in_sight, load_1d, load_2d, log_sum, mask_2d, online, result_of_part, share_of, softened, store_1d,
-    store_2d, with_bias,
+    allowed, block_of, dot_of, in_sight, load_1d, log_sum, mask_2d, online, result_of_part, share_of, softened,
+    store_1d, store_2d, store_tile_1d, store_tile_2d, tile_1d, tile_2d, with_bias,
 )
 from tensornet_attn.runtime.triton.kernels.region_launch import region
 from tensornet_attn.runtime.triton.kernels.regions import tiled
@@ -76,39 +76,33 @@ def y_1_tiles_forward(
     m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1."""
-    block, pair = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, pair, first, n = block_of(blocks, n_block, False)
     r_at, batch = pair % r_programs, pair // r_programs
     s = tl.arange(0, s_wide)
     out = result_of_part(out, out_part, SPLIT)
     lse = result_of_part(lse, lse_part, SPLIT)
-    mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
     m_i_0 = tl.full((n_block,), float("-inf"), SUMS)
     l_i_0 = tl.zeros((n_block,), SUMS)
     acc = tl.zeros((n_block,), SUMS)
-    C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
-    Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
+    C_tile = tile_1d(C, C_step, (batch, r_at), s, s_size).to(SUMS)  # s
+    Q_tile = tile_2d(Q, Q_step, (batch,), n, n_end, s, s_size)  # n s
     A_scores_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
     begin, end = share_of(0, m_end, m_block, SPLIT)
     for start in range(begin, end, m_block):
         m = start + tl.arange(0, m_block)
         visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
         edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-        K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
+        K_tile = tile_2d(K, K_step, (batch,), m, m_end, s, s_size)  # m s
         A_scores = dot_of(A_scores_1, tl.trans(K_tile), DOT, SUMS)  # n m
-        mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+        mask_tile = mask_2d(mask, mask_step, (batch, r_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
         A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
         seen_2 = allowed(visible, mask_tile, MASK)  # n m
         A, alpha, m_i_0, l_i_0 = online(A_scores_2, number_0, MASK, seen_2, edge, m_i_0, l_i_0)  # n m
-        V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
+        V_tile = tile_1d(V, V_step, (batch, r_at), m, m_end).to(SUMS)  # m
         read = A * V_tile[None, :]  # n m
-        read_2 = tl.sum(read, 1)  # n
-        acc = acc * alpha + read_2
+        acc = acc * alpha + tl.sum(read, 1)
     store_1d(lse + pair * n_end, n, 1, n_end, log_sum(m_i_0, l_i_0, SPLIT))
-    store_1d(
-        out + batch * out_step[0] + r_at * out_step[1], n, out_step[2], n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0)
-    )
+    store_tile_1d(out, out_step, (batch, r_at), n, n_end, acc / tl.where(l_i_0 > 0, l_i_0, 1.0))
 
 
 @triton.jit
@@ -119,52 +113,41 @@ def y_1_tiles_rows(
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1: gradients."""
-    block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * n_block
-    n = first + tl.arange(0, n_block)
+    block, lead, first, n = block_of(blocks, n_block, False)
     r_part, batch = lead % r_parts, lead // r_parts
     s = tl.arange(0, s_wide)
     Q_grad_total = tl.zeros((n_block, s_wide), SUMS)
     for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
         pair = batch * r_programs + r_at
-        gradient_base = gradient + batch * gradient_step[0] + r_at * gradient_step[1]
-        mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
         d_A_scores_1_2 = tl.zeros((n_block, s_wide), SUMS)
-        C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
-        Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
+        C_tile = tile_1d(C, C_step, (batch, r_at), s, s_size).to(SUMS)  # s
+        Q_tile = tile_2d(Q, Q_step, (batch,), n, n_end, s, s_size)  # n s
         A_scores_1 = C_tile[None, :] * Q_tile.to(SUMS)  # n s
         A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
-        d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
+        d = tile_1d(gradient, gradient_step, (batch, r_at), n, n_end).to(SUMS)  # n
         A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
         for start in range(0, m_end, m_block):
             m = start + tl.arange(0, m_block)
             visible = in_sight(n, n_end, m, m_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 1)
             edge = KEYS | (MASK > 0) | (first + n_block > n_end) | (start + m_block > m_end)
-            K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
+            K_tile = tile_2d(K, K_step, (batch,), m, m_end, s, s_size)  # m s
             A_scores = dot_of(A_scores_1, tl.trans(K_tile), DOT, SUMS)  # n m
-            mask_tile = mask_2d(mask_base, n, mask_step[2], n_end, m, mask_step[3], m_end, MASK)  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, r_at), n[:, None], n_end, m[None, :], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[:, None])  # n m
-            V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
+            V_tile = tile_1d(V, V_step, (batch, r_at), m, m_end).to(SUMS)  # m
             d_A_scores = A * (d[:, None] * V_tile[None, :] - A_sums[:, None])  # n m
-            d_A_scores_1_3 = dot_of(d_A_scores, K_tile, DOT, SUMS)  # n s
-            d_A_scores_1_2 += d_A_scores_1_3
+            d_A_scores_1_2 += dot_of(d_A_scores, K_tile, DOT, SUMS)
             if mask_grad is not None:
                 store_2d(mask_grad + pair * n_end * m_end, n, m_end, n_end, m, 1, m_end, d_A_scores)
         d_Q = d_A_scores_1_2 * C_tile[None, :]  # n s
-        d_Q_2 = number_0 * d_Q  # n s
-        Q_grad_total += d_Q_2
+        Q_grad_total += number_0 * d_Q
         d_C = d_A_scores_1_2 * Q_tile.to(SUMS)  # n s
         d_C_2 = tl.sum(d_C, 0)  # s
-        d_C_3 = number_0 * d_C_2  # s
         if C_grad is not None:
-            store_1d(C_grad + (pair * blocks + block) * s_size, s, 1, s_size, d_C_3)
-    if Q_grad is not None:
-        store_2d(
-            Q_grad + batch * Q_grad_step[0] + r_part * Q_grad_step[3], n, Q_grad_step[1], n_end, s, Q_grad_step[2],
-            s_size, Q_grad_total,
-        )
+            store_1d(C_grad + (pair * blocks + block) * s_size, s, 1, s_size, number_0 * d_C_2)
+    store_tile_2d(Q_grad, Q_grad_step, (batch, r_part), n, n_end, s, s_size, Q_grad_total)
 
 
 @triton.jit
@@ -175,59 +158,46 @@ def y_1_tiles_keys(
     PARTS: tl.constexpr, n_block: tl.constexpr, m_block: tl.constexpr, DOT: tl.constexpr, SUMS: tl.constexpr,
 ):
     """A.of.p1, A.of, A, y.p1: gradients."""
-    block, lead = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
-    first = block * m_block
-    m = first + tl.arange(0, m_block)
+    block, lead, first, m = block_of(blocks, m_block, False)
     r_part, batch = lead % r_parts, lead // r_parts
     s = tl.arange(0, s_wide)
     K_grad_total = tl.zeros((m_block, s_wide), SUMS)
     for r_at in range(r_part * r_share, tl.minimum(r_part * r_share + r_share, r_programs)):
         pair = batch * r_programs + r_at
-        mask_base = mask + batch * mask_step[0] + r_at * mask_step[1]
-        gradient_base = gradient + batch * gradient_step[0] + r_at * gradient_step[1]
         d_V_2 = tl.zeros((m_block,), SUMS)
         d_K_2 = tl.zeros((m_block, s_wide), SUMS)
-        C_tile = load_1d(C + batch * C_step[0] + r_at * C_step[1], s, C_step[2], s_size).to(SUMS)  # s
-        K_tile = load_2d(K + batch * K_step[0], m, K_step[1], m_end, s, K_step[2], s_size)  # m s
+        C_tile = tile_1d(C, C_step, (batch, r_at), s, s_size).to(SUMS)  # s
+        K_tile = tile_2d(K, K_step, (batch,), m, m_end, s, s_size)  # m s
         A_scores_1 = C_tile[None, :] * K_tile.to(SUMS)  # m s
-        V_tile = load_1d(V + batch * V_step[0] + r_at * V_step[1], m, V_step[2], m_end).to(SUMS)  # m
+        V_tile = tile_1d(V, V_step, (batch, r_at), m, m_end).to(SUMS)  # m
         for start in range(0, n_end, n_block):
             n = start + tl.arange(0, n_block)
             visible = in_sight(m, m_end, n, n_end, key_mask + batch * key_mask_step[0], key_mask_step[1], KEYS, 0)
             edge = KEYS | (MASK > 0) | (start + n_block > n_end) | (first + m_block > m_end)
-            Q_tile = load_2d(Q + batch * Q_step[0], n, Q_step[1], n_end, s, Q_step[2], s_size)  # n s
+            Q_tile = tile_2d(Q, Q_step, (batch,), n, n_end, s, s_size)  # n s
             A_scores = dot_of(A_scores_1, tl.trans(Q_tile), DOT, SUMS)  # n m
-            mask_tile = mask_2d(mask_base, m, mask_step[3], m_end, n, mask_step[2], n_end, MASK)  # n m
+            mask_tile = mask_2d(mask, mask_step, (batch, r_at), n[None, :], n_end, m[:, None], m_end, MASK)  # n m
             A_scores_2 = with_bias(A_scores, number_0, mask_tile, MASK, SUMS)  # n m
             seen_2 = allowed(visible, mask_tile, MASK)  # n m
             A_rows = load_1d(lse + pair * n_end, n, 1, n_end)  # n
             A = softened(A_scores_2, number_0, MASK, seen_2, edge, A_rows[None, :])  # n m
-            d = load_1d(gradient_base, n, gradient_step[2], n_end).to(SUMS)  # n
+            d = tile_1d(gradient, gradient_step, (batch, r_at), n, n_end).to(SUMS)  # n
             d_V_3 = A * d[None, :]  # n m
-            d_V_4 = tl.sum(d_V_3, 1)  # m
-            d_V_2 += d_V_4
+            d_V_2 += tl.sum(d_V_3, 1)
             A_sums = load_1d(sums + pair * n_end, n, 1, n_end)  # n
             d_A_scores = A * (d[None, :] * V_tile[:, None] - A_sums[None, :])  # n m
-            d_K_3 = dot_of(d_A_scores, Q_tile, DOT, SUMS)  # m s
-            d_K_2 += d_K_3
-        if V_grad is not None:
-            store_1d(V_grad + batch * V_grad_step[0] + r_at * V_grad_step[1], m, V_grad_step[2], m_end, d_V_2)
-        d_K_4 = C_tile[None, :] * d_K_2  # m s
-        d_K_5 = number_0 * d_K_4  # m s
-        K_grad_total += d_K_5
-    if K_grad is not None:
-        store_2d(
-            K_grad + batch * K_grad_step[0] + r_part * K_grad_step[3], m, K_grad_step[1], m_end, s, K_grad_step[2],
-            s_size, K_grad_total,
-        )
+            d_K_2 += dot_of(d_A_scores, Q_tile, DOT, SUMS)
+        store_tile_1d(V_grad, V_grad_step, (batch, r_at), m, m_end, d_V_2)
+        d_K_3 = C_tile[None, :] * d_K_2  # m s
+        K_grad_total += number_0 * d_K_3
+    store_tile_2d(K_grad, K_grad_step, (batch, r_part), m, m_end, s, s_size, K_grad_total)
 
 
 y_1_tiles = region(
     f"{__name__}.y_1_tiles", sides=("n", "m"), operands={"C": "r s", "Q": "n s", "K": "m s", "V": "r m"},
-    heads={"r": 1}, whole=(), widths={"s": "s"}, result="r n", others="r", sizes={"r": 512}, reads=[[0]],
-    loops={"rows": "r", "keys": "r"}, live={"forward": 3, "rows": 3, "keys": 3},
-    sums={"forward": 0, "rows": 0, "keys": 0}, accumulators={"forward": [], "rows": ["s"], "keys": ["s"]},
-    resident={"forward": ["s", "s"], "rows": ["s", "s"], "keys": ["s", "s"]},
-    streamed={"forward": ["s"], "rows": ["s"], "keys": ["s"]}, temporaries={"forward": [], "rows": [], "keys": []},
-    random=False, noise=(), kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
+    heads={"r": 1}, widths={"s": "s"}, result="r n", others="r", sizes={"r": 512}, reads=[[0]],
+    live={"forward": 3, "rows": 3, "keys": 3}, loops={"rows": "r", "keys": "r"},
+    accumulators={"rows": "s", "keys": "s"}, resident={"forward": "s s", "rows": "s s", "keys": "s s"},
+    streamed={"forward": "s", "rows": "s", "keys": "s"},
+    kernels={"forward": y_1_tiles_forward, "rows": y_1_tiles_rows, "keys": y_1_tiles_keys},
 )
