@@ -10,7 +10,15 @@ from dataclasses import replace
 
 from tensornet_attn.cost.band import band_kept, band_work
 from tensornet_attn.cost.experts import chosen_of, experts_kept, experts_of, experts_work
-from tensornet_attn.cost.linear import linear_chunk, linear_kept, linear_work, sums_elementwise, sums_kept, sums_work
+from tensornet_attn.cost.linear import (
+    decays,
+    linear_chunk,
+    linear_kept,
+    linear_work,
+    sums_elementwise,
+    sums_kept,
+    sums_work,
+)
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.states import states_chunked, states_elementwise, states_kept, states_work
 from tensornet_attn.graph.model import Graph, Step
@@ -42,6 +50,10 @@ CHUNKED: dict[str, Callable[[Scene, Step], int]] = {
     "linear": linear_chunk,
     "states": states_chunked,
 }  # keys in a chunk of a causal kernel, 0 if it has none
+
+DECAYS: dict[str, Callable[[Scene, Step], list[int]]] = {
+    "linear": decays,
+}  # decay factors inside the chunks of a causal kernel, by term
 
 
 def unfolded(graph: Graph) -> Graph:

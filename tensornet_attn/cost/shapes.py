@@ -17,8 +17,7 @@ from math import prod
 
 from tensornet_attn.cost.band import BUDGET, LEAST, Band, Block, in_spans, keys_met
 from tensornet_attn.cost.experts import Experts
-from tensornet_attn.cost.kernels import CHUNKED, SAVED_BY_KERNELS, WITHOUT_PAIRS, inside, inside_chosen
-from tensornet_attn.cost.linear import decays
+from tensornet_attn.cost.kernels import CHUNKED, DECAYS, SAVED_BY_KERNELS, WITHOUT_PAIRS, inside, inside_chosen
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
@@ -152,7 +151,8 @@ def exponentials(scene: Scene, step: Step) -> list[tuple[tuple[str, ...], int]]:
         sums = step.kernel.kind in WITHOUT_PAIRS
         own = (part for part in parts if not (sums and pair <= {*part.legs}))
         found = [one for part in own for one in exponentials(replace(inner, sizes=few), part)]
-        factors = sum(decays(scene, step)) if step.kernel.kind == "linear" else 0
+        counted = DECAYS.get(step.kernel.kind)
+        factors = sum(counted(scene, step)) if counted else 0
         return [*found, (step.legs, factors)] if factors else found
     if step.box is None:
         return []
