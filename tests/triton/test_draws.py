@@ -126,7 +126,7 @@ def test_tiles_of_a_leg_draw_different_numbers(name: str, size: int) -> None:
     leg = {"gfish": "k", "fish": "h"}[name]
     legs = {"f": 24, "d": 2} | ({"h": 2, "k": size} if leg == "k" else {"h": size})
     source = emit_source(ta.load(name, legs=legs), backend="triton")
-    texts = re.findall(r"n\[[^]]*\],\s+m\[[^]]*\],\s+([^,]*), ([^,]*), 0,\s+seed_key", source)
+    texts = re.findall(r"m\[[^]]*\],\s+m_end,\s+([^,]*), ([^,]*), 0,\s+seed_key", source)
     tiles = int(re.findall(rf'heads={{[^}}]*"{leg}": (\d+)', source)[0])
     names, found = dict(re.findall(r"(lead\w*) = (.*)", source)), list[tuple[tuple[int, ...], ...]]()
     for lead, word in dict.fromkeys(texts):
