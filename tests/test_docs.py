@@ -80,7 +80,8 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.rotated
 @by_kind("console")
-def test_commands_say_what_is_shown(block: Block, tmp_path: Path, agree) -> None:  # type: ignore[no-untyped-def]
+def test_commands_say_what_is_shown(block: Block, tmp_path: Path, monkeypatch, agree) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # C++ kernels of other tests would change plans
     docs.write_designs(block.page, tmp_path)
     (fresh,) = [b for b in docs.blocks(block.page) if b.text == block.text]
     agree(fresh, docs.run_console(fresh, tmp_path))
