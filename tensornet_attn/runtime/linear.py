@@ -171,7 +171,8 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
     """
     n, m = q.shape[-2], k.shape[-2]
     traced = torch.compiler.is_compiling()
-    stretch = m if traced else stretch_of(math.prod(v.shape[:-2]), chunk, core)
+    heads = math.prod(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]))
+    stretch = m if traced else stretch_of(heads, chunk, core)
     q = F.pad(q, (0, 0, m - n, 0))
     parts, before = [], None
     for part in [(q, k, v)] if m <= stretch else zip(*(t.split(stretch, -2) for t in (q, k, v)), strict=True):
