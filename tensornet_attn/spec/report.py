@@ -119,11 +119,12 @@ class Reporter:
                 problem = replace(problem, hint=f"use it, or remove it in {own}: '{section}: {{{name}: null}}'.")
             elif inherited:
                 related = [path for path in mine if path[1] in words(problem.source)]
-                changes = {
-                    f"{'removes' if self.document.value(path) is None else 'declares'} '{path[1]}'": 0
-                    for path in related
-                }
-                hint = f"{problem.hint} {own} {' and '.join(changes)}."
+                changes: dict[str, list[str]] = {}
+                for path in related:
+                    verb = "removes" if self.document.value(path) is None else "declares"
+                    changes.setdefault(verb, []).append(f"'{path[1]}'")
+                listed = (f"{verb} {', '.join(dict.fromkeys(names))}" for verb, names in changes.items())
+                hint = f"{problem.hint} {own} {' and '.join(listed)}."
                 problem = replace(problem, hint=hint) if changes else problem
             found.append(problem)
         return found
