@@ -17,11 +17,12 @@ import torch
 import torch.nn.functional as F
 
 from tensornet_attn import compiler
+from tensornet_attn.bench.machine import tidy
 from tensornet_attn.bench.measure import Call
 from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, product_rates, projected_rate
 from tensornet_attn.cost.rates import CALIBRATE, Efficiency, Pair, Table, completed, machine
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.seconds import MODULE, parts_of
+from tensornet_attn.cost.seconds import CAUSAL_ATTENTION, MASKED_ATTENTION, MODULE, parts_of
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.pairs import split_products
@@ -81,7 +82,9 @@ PROBES = (
 LEGS = {"f": 256}
 LEGS_OF_CPP = {"f": 64}  # their calls take most of the time of some probes
 PAIRED, HEADS = (256, 1024), 4
-RIDGE, RIDGE_OF_CALLS = 0.15, 0.3  # of the logarithms of efficiencies, beside relative errors of times
+# Of the logarithms of efficiencies, beside relative errors of times.
+RIDGE, RIDGE_OF_CALLS, RIDGE_OF_SHAPES = 0.15, 0.3, 2.0
+SHAPED = ("product", "attention", CAUSAL_ATTENTION, MASKED_ATTENTION)
 FACTORS = (0.05, 20.0)  # of efficiencies
 STEPS = 30  # of the fit
 MODULE_CALL = 1e-4  # seconds of a call of a module, before its efficiency
@@ -123,6 +126,7 @@ class Timing:
 def calibrate(seconds: float = SECONDS, clock: Clock | None = None, probes: Probed = PROBES) -> Table:
     """The table of this CPU in float32, with torch's number of threads."""
     timing, first = Timing(SHARE * seconds, clock), list[float]()
+    tidy("cpu")
 
     def begin(call: Call) -> float:
         first.append(timing.best(call))
@@ -202,12 +206,11 @@ def factors(rows: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, floa
 
     Least squares of the logarithms of predicted over measured times: a kind that takes ten times its predicted time
     weighs no more than one that takes a tenth. A ridge keeps factors near 1 if their kinds take little of all calls,
-    and those of calls of operations, which were measured before.
+    and those of what was measured before: calls of operations and, at several shapes, products and attention.
     """
     kinds = list(dict.fromkeys(kind for parts, _ in rows for kind in parts))
     shares = torch.tensor([[parts.get(kind, 0.0) / own for kind in kinds] for parts, own in rows], dtype=torch.float64)
-    calls = [kind in ("call", MODULE) or kind.endswith(" calls") for kind in kinds]
-    ridge = torch.tensor([RIDGE_OF_CALLS if own else RIDGE for own in calls], dtype=torch.float64)
+    ridge = torch.tensor([_ridge(kind) for kind in kinds], dtype=torch.float64)
     logs = torch.zeros_like(ridge)
     for _ in range(STEPS):
         own = shares * logs.exp()
@@ -215,6 +218,12 @@ def factors(rows: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, floa
         left, right = torch.cat([own / total[:, None], ridge.diag()]), -torch.cat([total.log(), ridge * logs])
         logs = logs + torch.linalg.lstsq(left, right[:, None]).solution[:, 0].clamp(-1, 1)
     return dict(zip(kinds, logs.exp().clamp(*FACTORS).tolist(), strict=True))
+
+
+def _ridge(kind: str) -> float:
+    if kind in SHAPED:
+        return RIDGE_OF_SHAPES
+    return RIDGE_OF_CALLS if kind in ("call", MODULE) or kind.endswith(" calls") else RIDGE
 
 
 def at_bounds(table: Table) -> list[str]:

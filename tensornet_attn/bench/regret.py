@@ -1,8 +1,9 @@
 """Compares predicted with measured times of plans, and each choice with the best of its candidates.
 
 The candidates of a design at a length are all plans that the planner can make: in each way to plan, and without or with
-each rewriting and implementation. They are measured interleaved in one process; a time is the shortest of its rounds,
-because other load only adds time. With one thread, only the time of this process counts.
+each rewriting and implementation. They are measured interleaved in one process, a new one for each design, length and
+pass: memory that earlier ones freed would change times. A time is the shortest of its rounds, because other load only
+adds time. With one thread, only the time of the process counts.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -98,7 +103,10 @@ def decision_of(row: Mapping[str, Any]) -> Decision:
 
 @dataclass
 class Regret:
-    """A comparison over cases. `path`: the file to which decisions are appended, and from which a run resumes."""
+    """A comparison over cases. `path`: the file to which decisions are appended, and from which a run resumes.
+
+    `clock`: to measure in this process by it.
+    """
 
     cases: Sequence[tuple[Case, str]]
     path: Path | None = None
@@ -117,43 +125,55 @@ class Regret:
         )
         start = time.perf_counter()
         for count, (case, kind) in enumerate(waiting, 1):
-            made = self.decided(case, kind)
+            made = decided(case, kind, self.memory, self.clock) if self.clock else self.apart(case, kind)
             left = (time.perf_counter() - start) / count * (len(waiting) - count)
-            words = f"{len(made.candidates)} candidates; {_long(left)} left"
-            self.say(f"{made.design}, n {made.n}, {made.kind}: {words}")
+            words = f"{len(made.candidates)} candidates" if made else "its process ended before it was measured"
+            self.say(f"{case.design.name}, n {case.n}, {kind}: {words}; {_long(left)} left")
+            if made is None:
+                continue
             if self.path is not None:
                 with self.path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(made.as_dict()) + "\n")
             yield made
 
-    def decided(self, case: Case, kind: str) -> Decision:
-        """Measures the candidates of a case that fit into memory and are not predicted to be far slower."""
-        plans = candidates_of(case, kind)
-        prices = {name: price_of(plan.schedule, plan.target.sizes(case.graph), plan.target) for name, plan in plans}
-        limit = FAR * prices[plans[0][0]].seconds
-        small = {name for name, price in prices.items() if price.bytes <= self.memory and price.seconds <= limit}
-        times = self.times(case, kind, [(name, plan) for name, plan in plans if name in small])
-        found = (Candidate(name, prices[name].seconds, times.get(name)) for name, _ in plans)
-        return replace(blank(case, kind), candidates=tuple(found))
+    def apart(self, case: Case, kind: str) -> Decision | None:
+        """The decision of a case in a process of its own. Returns None if the process died, perhaps out of memory."""
+        context = get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        threads = torch.get_num_threads()
+        with ProcessPoolExecutor(1, context, torch.set_num_threads, (threads,)) as pool, suppress(BrokenProcessPool):
+            return pool.submit(decided, case, kind, self.memory).result()
+        return None
 
-    def times(self, case: Case, kind: str, plans: Iterable[tuple[str, Plan]]) -> dict[str, float]:
-        """The shortest seconds of each plan, interleaved; plans much slower than the fastest one are called once."""
-        one = torch.get_num_threads() == 1
-        clock = self.clock or (time.process_time if one else time.perf_counter)
-        sample, best = by_clock(clock), dict[str, float]()
-        calls = {}
-        for name, plan in plans:
-            tidy(case.device)
-            module = case.loaded(compiler.module_of(case.design, plan))
-            calls[name] = runner(module, case, case.inputs(), kind)
-            sample(calls[name], 1)  # the first call allocates
-            best[name] = sample(calls[name], 1)
-        limit = SLOW * min(best.values(), default=0.0)
-        again = [name for name, seconds in best.items() if seconds <= limit]
-        for place in range(ROUNDS if len(again) > 1 else LEAST):
-            for name in turns(again, place):
-                best[name] = min(best[name], sample(calls[name], calls_for(best[name])))
-        return best
+
+def decided(case: Case, kind: str, memory: float, clock: Clock | None = None) -> Decision:
+    """Measures the candidates of a case that fit into memory and are not predicted to be far slower."""
+    plans = candidates_of(case, kind)
+    prices = {name: price_of(plan.schedule, plan.target.sizes(case.graph), plan.target) for name, plan in plans}
+    limit = FAR * prices[plans[0][0]].seconds
+    small = {name for name, price in prices.items() if price.bytes <= memory and price.seconds <= limit}
+    times = _times(case, kind, [(name, plan) for name, plan in plans if name in small], clock)
+    found = (Candidate(name, prices[name].seconds, times.get(name)) for name, _ in plans)
+    return replace(blank(case, kind), candidates=tuple(found))
+
+
+def _times(case: Case, kind: str, plans: Iterable[tuple[str, Plan]], clock: Clock | None) -> dict[str, float]:
+    """The shortest seconds of each plan, interleaved; plans much slower than the fastest one are called once."""
+    one = torch.get_num_threads() == 1
+    sample, best = by_clock(clock or (time.process_time if one else time.perf_counter)), dict[str, float]()
+    calls = {}
+    for name, plan in plans:
+        tidy(case.device)
+        module = case.loaded(compiler.module_of(case.design, plan))
+        calls[name] = runner(module, case, case.inputs(), kind)
+        sample(calls[name], 1)  # the first call allocates
+        best[name] = sample(calls[name], 1)
+    limit = SLOW * min(best.values(), default=0.0)
+    again = [name for name, seconds in best.items() if seconds <= limit]
+    for place in range(ROUNDS if len(again) > 1 else LEAST):
+        for name in turns(again, place):
+            best[name] = min(best[name], sample(calls[name], calls_for(best[name])))
+    return best
 
 
 def candidates_of(case: Case, kind: str) -> list[tuple[str, Plan]]:

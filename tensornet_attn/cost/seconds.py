@@ -2,7 +2,7 @@
 
     product                      multiply-adds at the rate of their shape, and the result written; with a backward, also
                                  the product of each gradient
-    large product with a weight  the same, at the rate of oneDNN, except for the gradient of the weight
+    large product with a weight  the same, at the rate of oneDNN, in parts too; the gradient of the weight if it is wide
     attention                    measured seconds of a query and a key of this width, times pairs of all heads
     band                         the attention of blocks of queries with the keys of their span; copies
     grouped experts              products of the rows of each expert; attention of the chosen heads; some calls for each
@@ -23,13 +23,22 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from itertools import chain, permutations
+from math import ceil
 
 from tensornet_attn.cost.band import Band, Block, in_spans, keys_met, reach_in
 from tensornet_attn.cost.experts import Experts, held
 from tensornet_attn.cost.kernels import inside_chosen
 from tensornet_attn.cost.linear import STRETCH
 from tensornet_attn.cost.memory import moved
-from tensornet_attn.cost.products import NARROW, ONEDNN_LONGEST, Shape, rate_at
+from tensornet_attn.cost.products import (
+    NARROW,
+    NARROW_PARTS,
+    ONEDNN_LONGEST,
+    ONEDNN_PART,
+    PROJECTED_ZEN5,
+    Shape,
+    rate_at,
+)
 from tensornet_attn.cost.rates import ELEMENTWISE, Table
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
@@ -217,18 +226,36 @@ def _sums_products(graph: Graph, step: Step) -> bool:
 def _product(scene: Scene, step: Step, table: Table, learned: bool) -> float:
     """A product of two tensors, and the products of their gradients."""
     ((shape, _, _),) = shapes(scene, step)
-    least, rate = table.projected
-    fast = rate if _projects(scene, step, shape, least) else None
     of_rows, of_columns = gradients(shape)
-    backward = sorted((_multiplied(of_rows, table, fast), _multiplied(of_columns, table)))
+    if not _projects(scene, step, shape, table):
+        seconds, *backward = (_multiplied(own, table) for own in (shape, of_rows, of_columns))
+    else:
+        exact = _cancelling(scene.graph)
+        wide = min(shape.columns, shape.summed) >= NARROW_PARTS * table.machine.threads and _in_parts(table)
+        seconds, backward = _by_onednn(shape, table, exact), [_by_onednn(of_rows, table, exact)]
+        backward.append(_by_onednn(of_columns, table, True) if wide else _multiplied(of_columns, table))
     wanted = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
-    return _multiplied(shape, table, fast) + sum(backward[:wanted])
+    return seconds + sum(sorted(backward)[:wanted])
 
 
-def _multiplied(shape: Shape, table: Table, rate: float | None = None) -> float:
-    """A product, by default at the rate of its shape, and its result written."""
-    written = _accessed(shape.batch * shape.rows * shape.columns, table)
-    return 2 * shape.macs / (rate or rate_at(shape, table.products)) + written
+def _multiplied(shape: Shape, table: Table) -> float:
+    """A product, and its result written."""
+    return 2 * shape.macs / rate_at(shape, table.products) + _accessed(shape.batch * shape.rows * shape.columns, table)
+
+
+def _by_onednn(shape: Shape, table: Table, exact: bool) -> float:
+    """The same by oneDNN; of an exact product or a long sum, parts are copied, and their products added."""
+    result = _accessed(shape.batch * shape.rows * shape.columns, table)
+    seconds = 2 * shape.macs / table.projected[1] + result
+    if exact or shape.summed > ONEDNN_LONGEST:
+        copied = shape.batch * max(shape.rows, shape.columns) * shape.summed
+        seconds += 3 * (ceil(shape.summed / ONEDNN_PART) - 1) * result + 2 * _accessed(copied, table)
+    return seconds
+
+
+def _in_parts(table: Table) -> bool:
+    """Whether oneDNN is faster than MKL even in parts."""
+    return table.projected[0] <= PROJECTED_ZEN5
 
 
 def _accessed(elements: int, table: Table) -> float:
@@ -236,16 +263,17 @@ def _accessed(elements: int, table: Table) -> float:
     return WIDTH * elements / table.pass_rate(WIDTH * elements)
 
 
-def _projects(scene: Scene, step: Step, shape: Shape, least: int) -> bool:
-    """Whether `runtime/products.py` takes oneDNN for a product with a weight: of many rows, in few additions.
+def _projects(scene: Scene, step: Step, shape: Shape, table: Table) -> bool:
+    """Whether `runtime/products.py` takes oneDNN for a product with a weight: of many rows, perhaps in parts.
 
-    Products of queries x keys, in blocks of queries, do not call it, nor do designs that divide by sums near zero.
+    Products of queries x keys, in blocks of queries, do not call it.
     """
     weights, pair = held(scene.graph), {scene.graph.query, scene.graph.key}
     rows = [use for use in step.op.uses if use.name not in weights]
-    large = len(rows) == 1 and scene.elements(rows[0]) >= least and not pair <= {*rows[0].legs}
-    wide = min(shape.columns, shape.summed) >= NARROW and shape.summed <= ONEDNN_LONGEST
-    return large and wide and not _cancelling(scene.graph)
+    large = len(rows) == 1 and scene.elements(rows[0]) >= table.projected[0] and not pair <= {*rows[0].legs}
+    if not large or min(shape.columns, shape.summed) < NARROW:
+        return False
+    return _in_parts(table) or (shape.summed <= ONEDNN_LONGEST and not _cancelling(scene.graph))
 
 
 @cached

@@ -56,7 +56,7 @@ def test_every_kind_of_part_gets_an_efficiency(monkeypatch: pytest.MonkeyPatch) 
 
 def test_factors_of_parts_are_found_again() -> None:
     """Also far from 1; a kind that takes little of all calls keeps its prediction."""
-    true = {"product": 1.3, "delta_rule": 9.0, "band": 0.2}
+    true = {"softmax": 1.3, "delta_rule": 9.0, "band": 0.2}
     shares = [(1.0, 0.01, 0.0), (0.3, 0.7, 0.0), (0.2, 0.0, 0.8), (0.9, 0.2, 0.1), (0.0, 1.0, 0.0), (0.1, 0.0, 3.0)]
     rows = []
     for own in shares:
@@ -64,6 +64,13 @@ def test_factors_of_parts_are_found_again() -> None:
         rows.append((parts | {"calls": 1e-6}, sum(true[kind] * part for kind, part in parts.items())))
     found = calibrate.factors(rows)
     assert found == pytest.approx(true | {"calls": 1.0}, rel=0.05)
+
+
+def test_products_and_attention_were_measured_and_leave_differences_to_others() -> None:
+    rows = [({"attention": 1.0, "softmax": 0.1}, 1.2), ({"attention": 0.5, "softmax": 1.0}, 2.5)]
+    found = calibrate.factors(rows)
+    assert found["attention"] == pytest.approx(1.0, abs=0.05)
+    assert found["softmax"] == pytest.approx(2.0, rel=0.05)
 
 
 def test_noise_of_a_tenth_moves_factors_little() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import count
 from pathlib import Path
 
@@ -73,6 +74,21 @@ def test_a_run_resumes_after_a_kill(tmp_path: Path) -> None:
     assert said[0].startswith("1 decisions are in the file, 1 to measure in about ")
     assert read(path) == both
     assert list(Regret(cases, path, said.append).decisions()) == both
+
+
+class Dying(Case):
+    """A case that ends the process which unpickles it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os._exit, (9,)
+
+
+def test_a_case_whose_process_dies_is_left_out(tmp_path: Path) -> None:
+    path, said, whole = tmp_path / "regret.jsonl", list[str](), case_of()
+    cases = [(Dying(whole.design, whole.n, 1), FORWARD), (whole, TRAINING)]
+    assert [one.kind for one in Regret(cases, path, said.append).decisions()] == [TRAINING]
+    assert said[1].startswith("mhsa, n 6, forward: its process ended before it was measured; ")
+    assert [one.kind for one in read(path)] == [TRAINING]
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:

@@ -68,8 +68,20 @@ def test_a_large_product_with_a_weight_has_its_own_rate_unless_rows_are_divided_
     assert doubtful["Q"]["product"] == pytest.approx(2 * 2048 * 256 * 256 / FLOPS, rel=1e-2)
 
 
+def test_where_onednn_saves_even_in_parts_exact_products_and_gradients_of_wide_weights_have_its_rate() -> None:
+    zen5 = replace(table(), projected=(2**16, 2 * FLOPS))
+    for name in ("mhsa", "linear3"):
+        both = parts(name, zen5, backward=True, n=2048, f=256, h=4)
+        assert both["Q"]["product"] == pytest.approx(3 * 2048 * 256 * 256 / FLOPS, rel=2e-2)
+    slow = replace(zen5, passes=((1, BYTES / 1e6),))
+    whole, exact = (parts(name, slow, n=2048, f=256, h=4)["Q"]["product"] for name in ("mhsa", "linear3"))
+    one_pass = 4 * 2048 * 256 / (BYTES / 1e6)
+    assert exact - whole == pytest.approx((3 + 2) * one_pass)  # a sum of two parts, which are copied before
+
+
 def test_prices_know_which_products_the_runtime_computes_by_onednn_and_how_much_at_a_time() -> None:
-    assert (products.ONEDNN_LONGEST, products.NARROW) == (runtime.ONEDNN_LONGEST, runtime.NARROW)
+    names = ("PROJECTED_ZEN5", "ONEDNN_LONGEST", "ONEDNN_PART", "NARROW", "NARROW_PARTS")
+    assert [getattr(products, name) for name in names] == [getattr(runtime, name) for name in names]
     assert stretch_of(heads=1, chunk=64) * 64 == STRETCH
 
 
