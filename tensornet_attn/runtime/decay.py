@@ -112,6 +112,7 @@ def decay_reads(
             found.append(key_reads(*faded(q, k, *decay), v))
         else:
             many = math.prod(torch.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v, *decay))))
+            many *= max(x.shape[-1] for x in decay)  # each score has a decay for every feature
             stretch = 0 if torch.compiler.is_compiling() else GROUP * stretch_of(many * GROUP, chunk)
             found.append(decayed_reads(q, k, wider, *decay, stretch, chunk).tensor_split((width,), -1))
     return found
