@@ -20,9 +20,9 @@ from tensornet_attn import compiler
 from tensornet_attn.bench.machine import tidy
 from tensornet_attn.bench.measure import Call
 from tensornet_attn.bench.rates import Best, copy_rate, exponential_rate, product_rates, projected_rate
-from tensornet_attn.cost.rates import CALIBRATE, Efficiency, Pair, Table, completed, machine
+from tensornet_attn.cost.rates import CALIBRATE, KEPT, Efficiency, Pair, Table, completed, machine
 from tensornet_attn.cost.scene import Scene
-from tensornet_attn.cost.seconds import CAUSAL_ATTENTION, MASKED_ATTENTION, MODULE, parts_of
+from tensornet_attn.cost.seconds import CAUSAL_ATTENTION, MASKED_ATTENTION, MODULE, PAGES, parts_of
 from tensornet_attn.cost.sizes import sizes_at
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.pairs import split_products
@@ -41,7 +41,7 @@ SAMPLE = 0.002  # minimum seconds of a sample
 CYCLE = 2**23  # bytes: more than the inner caches hold
 COPIED = 2**26  # bytes: more than the caches hold
 EXPONENTIALS = 2**17  # elements, which stay in a cache
-PASSES = (2**12, 2**16, 2**20, 2**22, 2**24, 2**25, 2**26)  # bytes of a result
+PASSES = (2**12, 2**16, 2**20, 2**22, KEPT, 2**25, 2**26)  # bytes of a result
 WIDTHS = (8, 16, 32, 64, 128, 256)  # of a head
 CHAIN = 64  # operations
 EXPERTS, LINEAR = "grouped experts forced", "linear attention forced"
@@ -81,10 +81,10 @@ PROBES = (
 )
 LEGS = {"f": 256}
 LEGS_OF_CPP = {"f": 64}  # their calls take most of the time of some probes
-PAIRED, HEADS = (256, 1024), 4
+PAIRED, PAIRS = (32, 256, 1024), 2**18  # queries; queries times keys, of four or more heads
 # Of the logarithms of efficiencies, beside relative errors of times.
 RIDGE, RIDGE_OF_CALLS, RIDGE_OF_SHAPES = 0.15, 0.3, 2.0
-SHAPED = ("product", "attention", CAUSAL_ATTENTION, MASKED_ATTENTION)
+SHAPED = ("product", PAGES, "attention", CAUSAL_ATTENTION, MASKED_ATTENTION)
 FACTORS = (0.05, 20.0)  # of efficiencies
 STEPS = 30  # of the fit
 MODULE_CALL = 1e-4  # seconds of a call of a module, before its efficiency
@@ -179,11 +179,12 @@ def _call(best: Best) -> tuple[float, float]:
 
 def _pair(best: Best, n: int, width: int) -> Pair:
     """Fused attention of heads of a width over n positions."""
-    q, k, v = (torch.randn(1, HEADS, n, width, requires_grad=True) for _ in range(3))
-    start = torch.randn(1, HEADS, n, width)
+    heads = max(4, PAIRS // n**2)
+    q, k, v = (torch.randn(1, heads, n, width, requires_grad=True) for _ in range(3))
+    start = torch.randn(1, heads, n, width)
     forward = best(torch.no_grad()(lambda: F.scaled_dot_product_attention(q, k, v)))
     training = best(lambda: torch.autograd.grad(F.scaled_dot_product_attention(q, k, v), (q, k, v), start))
-    pairs = HEADS * n * n
+    pairs = heads * n * n
     return Pair(n, width, forward / pairs, training / pairs)
 
 

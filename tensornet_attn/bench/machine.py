@@ -17,7 +17,7 @@ from tensornet_attn.bench.measure import Call, Sample, by_clock, is_gpu, sample_
 from tensornet_attn.bench.rates import copy_rate, exponential_rate, product_rates
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.products import Measured, Shape, rate_at
-from tensornet_attn.cost.rates import processor
+from tensornet_attn.cost.rates import KEPT, processor
 from tensornet_attn.cost.sizes import dtype_bytes
 from tensornet_attn.version import __version__
 
@@ -27,7 +27,6 @@ SIZES = {"cuda": (8192, 1 << 30), "cpu": (512, 1 << 24)}  # side of the matrices
 SECONDS = {"cuda": 0.5, "cpu": 0.1}  # measuring time of each rate
 BRIEF = 0.3  # share of this time for each of many rates
 EXPONENTIALS = 1 << 17  # elements, which stay in a cache
-KEPT = 2**25 - 2**12  # bytes; for larger tensors, glibc always asks the system
 
 
 def machine(device: str) -> dict[str, object]:

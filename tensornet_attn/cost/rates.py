@@ -26,6 +26,8 @@ from tensornet_attn.files import write_whole
 FORMAT = 3  # of files; another one if efficiencies mean something else
 ELEMENTWISE = "elementwise"
 CALIBRATE = "tensornet-attn doctor --calibrate"
+KEPT = 2**25 - 2**12  # bytes of a tensor whose memory the C library keeps for others; larger ones get new pages
+PASSED = 3  # tensors of a measured pass: two are read, one is written
 
 
 @dataclass(frozen=True)
@@ -89,18 +91,20 @@ class Table:
         return max(one.flops for one in self.products)
 
     def pass_rate(self, size: int) -> float:
-        """Bytes per second of an elementwise operation whose result has `size` bytes."""
-        return between(size, self.passes)
+        """Bytes per second of an elementwise operation whose result has `size` bytes, besides new pages."""
+        return between(min(size, KEPT), self.passes)
+
+    def of_pages(self, size: int) -> float:
+        """Seconds in which the system provides the pages of a new tensor of `size` bytes."""
+        return PASSED * size * max(0.0, 1 / between(size, self.passes) - 1 / self.pass_rate(size))
 
     def of_pair(self, queries: int, width: int, backward: bool) -> float:
-        """Seconds of fused attention for a query and a key of a head, from the most similar number of queries.
-
-        Beyond the widest measured head, they grow with the width.
-        """
-        nearest = min({one.queries for one in self.attention}, key=lambda own: (abs(log(own / max(1, queries))), own))
-        rows = [one for one in self.attention if one.queries == nearest]
-        wide = max(1.0, width / max(one.width for one in rows))
-        return wide * between(width, [(one.width, one.training if backward else one.forward) for one in rows])
+        """Seconds of fused attention for a query and a key of a head; beyond the widest measured one, by its width."""
+        by_queries: dict[int, list[tuple[int, float]]] = {}
+        for one in self.attention:
+            by_queries.setdefault(one.queries, []).append((one.width, one.training if backward else one.forward))
+        wide = max(1.0, width / max(one.width for one in self.attention))
+        return wide * between(queries, [(number, between(width, rows)) for number, rows in by_queries.items()])
 
     def efficiency_of(self, kind: str, backward: bool) -> float:
         """The factor of a kind of part; if it was not measured, that of elementwise operations."""

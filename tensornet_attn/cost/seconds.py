@@ -13,6 +13,7 @@
     C++ kernels                  the same, but the calls of one kernel, products apart from what lies between them
     other kernels                their products, exponentials, a pass over operands and result, and one over what they
                                  store for chunks; some calls
+    pages                        memory that the system provides for each large result, and for its gradients
     module                       a call of a module besides its operations
 
 Each part is multiplied by its measured efficiency, the number of times that it takes longer than at these rates.
@@ -21,6 +22,7 @@ Each part is multiplied by its measured efficiency, the number of times that it 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain, permutations
 from math import ceil
@@ -44,7 +46,7 @@ from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.shapes import between, block_of, exponentials, shapes
 from tensornet_attn.graph.alike import factors_apart, one_row, summed_by_reader
 from tensornet_attn.graph.attention import cached
-from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, body_graph
+from tensornet_attn.graph.model import Contraction, Function, FusedAttention, Graph, Step, Term, Use, body_graph
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers
@@ -58,7 +60,7 @@ GRADIENTS = 2  # passes of a backward, in those of its forward: gradients are re
 CALLS = 30  # operations of a kernel that computes more than one product, or of one attention in it
 CALLS_OF_EXPERT = 12
 CALLS_OF_CPP = 60  # of a C++ kernel: operands, pointers and steps
-MODULE = "module"
+MODULE, PAGES = "module", "pages"
 NATIVE = "native"  # the kind of C++ kernels
 CAUSAL, CAUSAL_ATTENTION, MASKED_ATTENTION = Function("causal"), "causal attention", "masked attention"
 SKIPPED = 512  # keys in a block of fused attention on a CPU
@@ -124,6 +126,7 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         found[ELEMENTWISE] = times * sum(WIDTH * count / table.pass_rate(WIDTH * result) for count, result in passes)
     elif _is_product(step):
         found["product"] = _product(scene, step, table, learned)
+        found[PAGES] = _pages((step, *step.op.uses) if learned else (step,), scene, table)
     else:
         products = sum(2 * macs / rate_at(shape, table.products) for shape, _, macs in shapes(scene, step))
         rate = table.bandwidth if scans(step) else table.pass_rate(WIDTH * scene.elements(step))
@@ -136,6 +139,7 @@ def parts_of(scene: Scene, step: Step, table: Table, backward: bool) -> Parts:
         exps = sum(count for _, count in exponentials(scene, step)) / table.exponentials
         kind = kind_of(step) + " in chunks" * bool(chunked)
         found[kind] = times * (products + passed) + exps
+        found[PAGES] = times * _pages((step,), scene, table)
         if step.box is not None and OPS[step.box.kind].runs_along and scene.graph.masks(step):
             found[MASK] = (MASKS + learned) * 2 * _accessed(scene.elements(step), table)
         if products:
@@ -281,6 +285,11 @@ def _cancelling(graph: Graph) -> bool:
     """Whether rows may be divided by sums near zero, also in linear attention."""
     parts = (step.kernel.body if step.kernel and isinstance(step.form, Recurrence) else (step,) for step in graph.steps)
     return bool(doubtful_normalizers(replace(graph, steps=tuple(dict.fromkeys(chain(*parts))))))
+
+
+def _pages(new: Iterable[Step | Use], scene: Scene, table: Table) -> float:
+    """The pages of new tensors, each as large as one of these."""
+    return sum(table.of_pages(WIDTH * scene.elements(one)) for one in new)
 
 
 def gradients(shape: Shape) -> tuple[Shape, Shape]:

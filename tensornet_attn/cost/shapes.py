@@ -21,6 +21,7 @@ from tensornet_attn.cost.kernels import CHUNKED, DECAYS, SAVED_BY_KERNELS, WITHO
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import Scene
 from tensornet_attn.cost.work import products
+from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.model import Step
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence
@@ -66,17 +67,21 @@ def _product(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], flo
     assert op is not None
     if len(op.uses) != 2 or len(op.terms) != 1 or not summed(step):
         return []
-    (left, right), kept = op.uses, {*step.legs}
-    both = {*left.legs} & {*right.legs}
-    sides = [_size(scene, ({*use.legs} - both) & kept) for use in (left, right)]
-    batch, inner = _size(scene, both & kept), _size(scene, {*left.legs, *right.legs} - kept)
-    batched = [use.name in scene.batched for use in (left, right)]
+    kept, alike = {*step.legs}, one_row(scene.graph)
+    broadcast = [step.name not in alike and use.name in alike for use in op.uses]  # one row for the other's queries
+    left, right = (
+        {*use.legs} - ({str(scene.graph.query)} if one else set()) for use, one in zip(op.uses, broadcast, strict=True)
+    )
+    both = left & right
+    sides = [_size(scene, (legs - both) & kept) for legs in (left, right)]
+    batch, inner = _size(scene, both & kept), _size(scene, (left | right) - kept)
+    batched = [use.name in scene.batched for use in op.uses]
     if all(batched):
         batch *= scene.batch
     elif any(batched):
         sides[batched.index(True)] *= scene.batch
     shape = Shape(batch, max(sides), min(sides), inner)
-    return [(shape, tuple({*left.legs, *right.legs}), float(shape.macs))]
+    return [(shape, tuple(left | right), float(shape.macs))]
 
 
 def _inside(scene: Scene, step: Step) -> list[tuple[Shape, tuple[str, ...], float]]:

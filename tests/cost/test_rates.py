@@ -37,6 +37,21 @@ def test_the_shipped_table_names_its_machine_and_its_command() -> None:
     assert device_named("cpu").rates is table
 
 
+def test_only_tensors_that_the_c_library_does_not_keep_get_new_pages() -> None:
+    table = replace(shipped(), passes=((2**20, 8e10), (rates.KEPT, 4e10), (2**25, 5e9)))
+    assert table.of_pages(rates.KEPT) == 0
+    assert table.pass_rate(2**26) == pytest.approx(4e10)
+    assert table.of_pages(2**26) == pytest.approx(3 * 2**26 * (1 / 5e9 - 1 / 4e10))
+
+
+def test_attention_of_a_number_of_queries_between_measured_ones() -> None:
+    pairs = (rates.Pair(32, 64, 4e-9, 1.2e-8), rates.Pair(512, 64, 1e-9, 3e-9))
+    table = replace(shipped(), attention=pairs)
+    found = [table.of_pair(queries, 64, False) for queries in (1, 32, 128, 512, 4096)]
+    assert found == pytest.approx([4e-9, 4e-9, 2e-9, 1e-9, 1e-9])
+    assert table.of_pair(512, 128, True) == pytest.approx(6e-9)
+
+
 def test_a_table_of_this_machine_is_remembered(cache: Path) -> None:
     assert remember(mine()) == calibration_file() == cache / "tensornet-attn" / "rates.json"
     assert of_this_machine() == mine()

@@ -34,6 +34,12 @@ def test_a_projection_and_a_fused_attention() -> None:
     assert exponentials(scene, attention) == [(("h", "n", "m"), 2 * 4 * 64 * 64)]
 
 
+def test_a_product_with_the_one_row_of_a_sum_over_keys_is_one_for_all_queries() -> None:
+    found = scene_of("glfish", n=64, f=64, h=4, d=16, e=16)
+    ((shape, _, _),) = shapes(found, found.graph.step["y.p2"])
+    assert shape == Shape(2 * 4, 64, 16, 16)
+
+
 def test_a_block_of_queries() -> None:
     scene = scene_of("talking_heads", n=2048, batch=1)
     (kernel,) = (step for step in scene.graph.steps if step.kernel is not None)
