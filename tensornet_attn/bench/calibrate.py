@@ -82,9 +82,9 @@ PROBES = (
 LEGS = {"f": 256}
 LEGS_OF_CPP = {"f": 64}  # their calls take most of the time of some probes
 PAIRED, PAIRS = (32, 256, 1024), 2**18  # queries; queries times keys, of four or more heads
-# Of the logarithms of efficiencies, beside relative errors of times.
-RIDGE, RIDGE_OF_CALLS, RIDGE_OF_SHAPES = 0.15, 0.3, 2.0
-SHAPED = ("product", PAGES, "attention", CAUSAL_ATTENTION, MASKED_ATTENTION)
+# Of the logarithms of efficiencies, beside relative errors of times; of what was measured at several sizes.
+RIDGE, RIDGE_OF_CALLS, RIDGE_OF_SIZES = 0.15, 0.3, 2.0
+SIZED = ("product", PAGES, "attention", CAUSAL_ATTENTION, MASKED_ATTENTION)
 FACTORS = (0.05, 20.0)  # of efficiencies
 STEPS = 30  # of the fit
 MODULE_CALL = 1e-4  # seconds of a call of a module, before its efficiency
@@ -207,7 +207,7 @@ def factors(rows: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, floa
 
     Least squares of the logarithms of predicted over measured times: a kind that takes ten times its predicted time
     weighs no more than one that takes a tenth. A ridge keeps factors near 1 if their kinds take little of all calls,
-    and those of what was measured before: calls of operations and, at several shapes, products and attention.
+    and those of what was measured before: calls of operations and, at several sizes, products, attention and pages.
     """
     kinds = list(dict.fromkeys(kind for parts, _ in rows for kind in parts))
     shares = torch.tensor([[parts.get(kind, 0.0) / own for kind in kinds] for parts, own in rows], dtype=torch.float64)
@@ -222,8 +222,8 @@ def factors(rows: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, floa
 
 
 def _ridge(kind: str) -> float:
-    if kind in SHAPED:
-        return RIDGE_OF_SHAPES
+    if kind in SIZED:
+        return RIDGE_OF_SIZES
     return RIDGE_OF_CALLS if kind in ("call", MODULE) or kind.endswith(" calls") else RIDGE
 
 

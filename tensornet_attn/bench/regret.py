@@ -24,7 +24,7 @@ import torch
 
 from tensornet_attn import compiler
 from tensornet_attn.bench.case import Case, runner
-from tensornet_attn.bench.machine import tidy
+from tensornet_attn.bench.machine import select, tidy
 from tensornet_attn.bench.measure import Clock, by_clock, calls_for, is_gpu, turns
 from tensornet_attn.errors import InputError
 from tensornet_attn.plan.auto import faster_on_cpu
@@ -148,6 +148,7 @@ class Regret:
 
 def decided(case: Case, kind: str, memory: float, clock: Clock | None = None) -> Decision:
     """Measures the candidates of a case that fit into memory and are not predicted to be far slower."""
+    select(case.device)
     plans = candidates_of(case, kind)
     prices = {name: price_of(plan.schedule, plan.target.sizes(case.graph), plan.target) for name, plan in plans}
     limit = FAR * prices[plans[0][0]].seconds
