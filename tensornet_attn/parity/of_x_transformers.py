@@ -50,7 +50,6 @@ def softmax(**options: Any) -> dict[str, Any]:
 def row(
     name: str,
     design: str,
-    options: Mapping[str, Any],
     weights: Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
     numbers: Any = heads,
@@ -58,13 +57,15 @@ def row(
     causal: bool = False,
     pairs: tuple[str, ...] = (),
     call: Callable[[Any, Tensor], Tensor] = alone,
+    options: Mapping[str, Any] | None = None,
 ) -> Layer:
-    """An attention of x-transformers with these options."""
+    """An attention of x-transformers. By default, its `options` are those in its name."""
+    given = dict.fromkeys(name.split(", "), True) if options is None else options
 
     def make() -> nn.Module:
         from x_transformers.x_transformers import Attention
 
-        return Attention(F, dim_head=D, heads=H, causal=causal, **options)  # type: ignore[no-any-return]
+        return Attention(F, dim_head=D, heads=H, causal=causal, **given)  # type: ignore[no-any-return]
 
     changed = {**(extra or {}), **({"causal": True} if causal else {})}
     reading = Reading(design, ("Attention",), numbers, weights or HEADS, pairs, extra=changed, call=call)
@@ -105,14 +106,13 @@ def alibi_call(module: Any, x: Tensor) -> Tensor:
 
 
 LAYERS = (
-    row("plain", "mhsa", {}),
-    row("causal", "mhsa", {}, causal=True),
-    row("kv_heads", "gqa", {"kv_heads": 2}, GROUPS, numbers=lambda m: {"f": F, "g": 2, "j": 2, "d": D}),
-    row("one_kv_head", "mqa", {"one_kv_head": True}, HEADS | {"Wk": "to_k.weight: d f", "Wv": "to_v.weight: d f"}),
+    row("plain", "mhsa", options={}),
+    row("causal", "mhsa", options={}, causal=True),
+    row("kv_heads", "gqa", GROUPS, numbers=lambda m: {"f": F, "g": 2, "j": 2, "d": D}, options={"kv_heads": 2}),
+    row("one_kv_head", "mqa", HEADS | {"Wk": "to_k.weight: d f", "Wv": "to_v.weight: d f"}),
     row(
         "pre_talking_heads, post_talking_heads",
         "talking_heads",
-        {"pre_talking_heads": True, "post_talking_heads": True},
         {
             "Wq": "to_q.weight: (g d) f",
             "Wk": "to_k.weight: (g d) f",
@@ -126,14 +126,12 @@ LAYERS = (
     row(
         "qk_norm",
         "qk_l2norm",
-        {"qk_norm": True},
         single="",
         weights=HEADS | {"temperature": lambda m, _: torch.tensor(float(m.qk_norm_scale))},
     ),
     row(
         "qk_rmsnorm",
         "mhsa",
-        {"qk_rmsnorm": True},
         HEADS | {"q_norm": "q_rmsnorm.gamma: h 0/1 d", "k_norm": "k_rmsnorm.gamma: h 0/1 d"},
         {
             "weights": {"q_norm": "h d", "k_norm": "h d"},
@@ -148,7 +146,6 @@ LAYERS = (
     row(
         "value_rmsnorm",
         "mhsa",
-        {"value_rmsnorm": True},
         HEADS | {"v_norm": "value_rmsnorm.gamma: h 0/1 d"},
         {
             "weights": {"v_norm": "h d"},
@@ -158,17 +155,15 @@ LAYERS = (
             },
         },
     ),
-    row("l2_distance", "l2_attention", {"l2_distance": True}),
+    row("l2_distance", "l2_attention"),
     row(
         "laser",
         "laser",
-        {"laser": True},
         extra={"diagram": {"V": {"map": "softcap(15)", "of": "memory[m f] Wv[f h d] -> m h d"}}},
     ),
     row(
         "sigmoid",
         "sigmoid_attention",
-        {"sigmoid": True},
         single="",
         extra={
             "diagram": {"A": {"keep": "m", "of": {"map": "sigmoid", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}}
@@ -177,31 +172,28 @@ LAYERS = (
     row(
         "softclamp_logits",
         "mhsa",
-        {"softclamp_logits": True, "logit_softclamp_value": 2.0},
         extra={
             "diagram": {
                 "A": {"softmax": "m", "of": {"map": "softcap(2)", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}
             }
         },
+        options={"softclamp_logits": True, "logit_softclamp_value": 2.0},
     ),
     row(
         "gate_values",
         "mhsa",
-        {"gate_values": True},
         HEADS | {"Wg": "to_v_gate.weight: (h d) f"},
         {"weights": {"Wg": "f h d"}, "diagram": gated("x[n f] Wg[f h d] -> n h d", "n h d")},
     ),
     row(
         "gate_value_heads",
         "mhsa",
-        {"gate_value_heads": True},
         HEADS | {"Wg": "to_v_head_gate.weight: h f", "bg": "to_v_head_gate.bias"},
         {"weights": {"Wg": "f h", "bg": "h"}, "diagram": gated("x[n f] Wg[f h] + bg[h] -> n h", "n h")},
     ),
     row(
         "output_gate",
         "mhsa",
-        {"output_gate": True},
         HEADS | {"Wg": lambda m, _: m.to_output_gate.weight.T.reshape(H, D, H, D)},
         {
             "legs": {"a": "head h", "b": "d"},
@@ -212,7 +204,6 @@ LAYERS = (
     row(
         "on_attn",
         "mhsa",
-        {"on_attn": True},
         HEADS | {"Wo": "to_out.0.weight: (0/2 f) (h d)", "Wg": "to_out.0.weight: (1/2 f) (h d)"},
         {
             "weights": {"Wg": "h d f"},
@@ -227,41 +218,38 @@ LAYERS = (
     row(
         "head_scale",
         "mhsa",
-        {"head_scale": True},
         HEADS | {"s": "head_scale_params: 0/1 h 0/1 0/1"},
         {"weights": {"s": "h"}, "diagram": {"y": "s[h] A[h n m] V[m h d] Wo[h d f] -> n f"}},
     ),
     row(
         "head_learned_sink",
         "mhsa",
-        {"head_learned_sink": True},
         HEADS | {"sink": "attend.head_attn_sink"},
         {"weights": {"sink": "h"}, **softmax(sink="sink[h]")},
     ),
     row(
         "sparse_topk",
         "mhsa",
-        {"sparse_topk": 4},
         extra={
             "diagram": {
                 "S": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m",
                 "A": {"softmax": "m", "of": {"topk": "m", "k": 4, "fill": "-inf", "of": "S"}},
             }
         },
+        options={"sparse_topk": 4},
     ),
     row(
         "use_cope",
         "cope",
-        {"use_cope": True, "cope_max_pos": 6},
         HEADS | {"E": lambda m, _: m.attend.cope.pos_emb.T},
         {"diagram": {"gate": {"map": "sigmoid", "of": "(d ** -0.5) * S[h n m] -> h n m"}}},
         numbers=lambda m: heads(m) | {"p": 6},
         causal=True,
+        options={"use_cope": True, "cope_max_pos": 6},
     ),
     row(
         "use_latent_kv",
         "mla",
-        {"use_latent_kv": True, "dim_latent_kv": 10},
         {
             "Wq": "to_q.weight: (h d) f",
             "Wc": "to_latent_kv.weight: c f",
@@ -270,12 +258,12 @@ LAYERS = (
             "Wo": "to_out.weight: f (h d)",
         },
         numbers=lambda m: heads(m) | {"c": m.to_latent_kv.out_features},
+        options={"use_latent_kv": True, "dim_latent_kv": 10},
     ),
-    row("max_attend_past", "mhsa", {"max_attend_past": 3}, extra=softmax(mask=["window(3, 0)"]), causal=True),
+    row("max_attend_past", "mhsa", extra=softmax(mask=["window(3, 0)"]), causal=True, options={"max_attend_past": 3}),
     row(
         "inverted_attention",
         "mhsa",
-        {"inverted_attention": True},
         extra={
             "diagram": {
                 "S": {"softmax": "n", "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"},
@@ -286,7 +274,6 @@ LAYERS = (
     row(
         "data_dependent_alibi",
         "fox",
-        {"data_dependent_alibi": True},
         HEADS
         | {
             "Wf": "data_dependent_alibi.to_forget_gates.0.weight: h f",
@@ -294,8 +281,8 @@ LAYERS = (
         },
         causal=True,
     ),
-    row("rotary_pos_emb", "mhsa_rope", {}, single="angles, softmax", pairs=("Wq", "Wk"), call=rotary_call),
-    row("alibi", "alibi", {}, causal=True, call=alibi_call),
+    row("rotary_pos_emb", "mhsa_rope", single="angles, softmax", pairs=("Wq", "Wk"), call=rotary_call, options={}),
+    row("alibi", "alibi", causal=True, call=alibi_call, options={}),
     feed_forward(
         "glu, swish",
         "swiglu",
