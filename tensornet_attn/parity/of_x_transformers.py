@@ -50,16 +50,19 @@ def softmax(**options: Any) -> dict[str, Any]:
 def row(
     name: str,
     design: str,
-    weights: Mapping[str, Any] | None = None,
-    extra: Mapping[str, Any] | None = None,
+    places: Mapping[str, Any] = HEADS,
     numbers: Any = heads,
     single: str = "softmax",
     causal: bool = False,
     pairs: tuple[str, ...] = (),
     call: Callable[[Any, Tensor], Tensor] = alone,
     options: Mapping[str, Any] | None = None,
+    **changed: Any,
 ) -> Layer:
-    """An attention of x-transformers. By default, its `options` are those in its name."""
+    """An attention of x-transformers. By default, its `options` are those in its name.
+
+    `places`: where its weights are, as in `Reading`. `changed`: overridden keys of the design.
+    """
     given = dict.fromkeys(name.split(", "), True) if options is None else options
 
     def make() -> nn.Module:
@@ -67,13 +70,13 @@ def row(
 
         return Attention(F, dim_head=D, heads=H, causal=causal, **given)  # type: ignore[no-any-return]
 
-    changed = {**(extra or {}), **({"causal": True} if causal else {})}
-    reading = Reading(design, ("Attention",), numbers, weights or HEADS, pairs, extra=changed, call=call)
+    changed |= {"causal": True} if causal else {}
+    reading = Reading(design, ("Attention",), numbers, places, pairs, extra=changed, call=call)
     return Layer("x-transformers", f"Attention, {name}", design, make, reading, single=single)
 
 
 def feed_forward(
-    name: str, design: str, options: Mapping[str, Any], weights: Mapping[str, Any], extra: Mapping[str, Any]
+    name: str, design: str, options: Mapping[str, Any], places: Mapping[str, Any], **changed: Any
 ) -> Layer:
     def make() -> nn.Module:
         from x_transformers.x_transformers import FeedForward
@@ -83,7 +86,7 @@ def feed_forward(
     def numbers(module: Any) -> Numbers:
         return {"f": module.ff[2].out_features, "l": module.ff[2].in_features}
 
-    reading = Reading(design, ("FeedForward",), numbers, weights, extra=extra)
+    reading = Reading(design, ("FeedForward",), numbers, places, extra=changed)
     return Layer("x-transformers", f"FeedForward, {name}", design, make, reading)
 
 
@@ -123,129 +126,108 @@ LAYERS = (
         },
         numbers=lambda m: {"f": F, "g": H, "h": H, "e": H, "d": D},
     ),
-    row(
-        "qk_norm",
-        "qk_l2norm",
-        single="",
-        weights=HEADS | {"temperature": lambda m, _: torch.tensor(float(m.qk_norm_scale))},
-    ),
+    row("qk_norm", "qk_l2norm", HEADS | {"temperature": lambda m, _: torch.tensor(float(m.qk_norm_scale))}, single=""),
     row(
         "qk_rmsnorm",
         "mhsa",
         HEADS | {"q_norm": "q_rmsnorm.gamma: h 0/1 d", "k_norm": "k_rmsnorm.gamma: h 0/1 d"},
-        {
-            "weights": {"q_norm": "h d", "k_norm": "h d"},
-            "diagram": {
-                "q": {"rmsnorm": "d", "eps": 1e-24, "of": "x[n f] Wq[f h d] -> n h d"},
-                "k": {"rmsnorm": "d", "eps": 1e-24, "of": "memory[m f] Wk[f h d] -> m h d"},
-                "Q": "q[n h d] q_norm[h d] + q[n h d] -> n h d",
-                "K": "k[m h d] k_norm[h d] + k[m h d] -> m h d",
-            },
+        weights={"q_norm": "h d", "k_norm": "h d"},
+        diagram={
+            "q": {"rmsnorm": "d", "eps": 1e-24, "of": "x[n f] Wq[f h d] -> n h d"},
+            "k": {"rmsnorm": "d", "eps": 1e-24, "of": "memory[m f] Wk[f h d] -> m h d"},
+            "Q": "q[n h d] q_norm[h d] + q[n h d] -> n h d",
+            "K": "k[m h d] k_norm[h d] + k[m h d] -> m h d",
         },
     ),
     row(
         "value_rmsnorm",
         "mhsa",
         HEADS | {"v_norm": "value_rmsnorm.gamma: h 0/1 d"},
-        {
-            "weights": {"v_norm": "h d"},
-            "diagram": {
-                "v": {"rmsnorm": "d", "eps": 1e-24, "of": "memory[m f] Wv[f h d] -> m h d"},
-                "V": "v[m h d] v_norm[h d] + v[m h d] -> m h d",
-            },
+        weights={"v_norm": "h d"},
+        diagram={
+            "v": {"rmsnorm": "d", "eps": 1e-24, "of": "memory[m f] Wv[f h d] -> m h d"},
+            "V": "v[m h d] v_norm[h d] + v[m h d] -> m h d",
         },
     ),
     row("l2_distance", "l2_attention"),
-    row(
-        "laser",
-        "laser",
-        extra={"diagram": {"V": {"map": "softcap(15)", "of": "memory[m f] Wv[f h d] -> m h d"}}},
-    ),
+    row("laser", "laser", diagram={"V": {"map": "softcap(15)", "of": "memory[m f] Wv[f h d] -> m h d"}}),
     row(
         "sigmoid",
         "sigmoid_attention",
         single="",
-        extra={
-            "diagram": {"A": {"keep": "m", "of": {"map": "sigmoid", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}}
-        },
+        diagram={"A": {"keep": "m", "of": {"map": "sigmoid", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}},
     ),
     row(
         "softclamp_logits",
         "mhsa",
-        extra={
-            "diagram": {
-                "A": {"softmax": "m", "of": {"map": "softcap(2)", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}
-            }
-        },
         options={"softclamp_logits": True, "logit_softclamp_value": 2.0},
+        diagram={"A": {"softmax": "m", "of": {"map": "softcap(2)", "of": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m"}}},
     ),
     row(
         "gate_values",
         "mhsa",
         HEADS | {"Wg": "to_v_gate.weight: (h d) f"},
-        {"weights": {"Wg": "f h d"}, "diagram": gated("x[n f] Wg[f h d] -> n h d", "n h d")},
+        weights={"Wg": "f h d"},
+        diagram=gated("x[n f] Wg[f h d] -> n h d", "n h d"),
     ),
     row(
         "gate_value_heads",
         "mhsa",
         HEADS | {"Wg": "to_v_head_gate.weight: h f", "bg": "to_v_head_gate.bias"},
-        {"weights": {"Wg": "f h", "bg": "h"}, "diagram": gated("x[n f] Wg[f h] + bg[h] -> n h", "n h")},
+        weights={"Wg": "f h", "bg": "h"},
+        diagram=gated("x[n f] Wg[f h] + bg[h] -> n h", "n h"),
     ),
     row(
         "output_gate",
         "mhsa",
         HEADS | {"Wg": lambda m, _: m.to_output_gate.weight.T.reshape(H, D, H, D)},
-        {
-            "legs": {"a": "head h", "b": "d"},
-            "weights": {"Wg": "a b h d"},
-            "diagram": gated("O[n a b] Wg[a b h d] -> n h d", "n h d"),
-        },
+        legs={"a": "head h", "b": "d"},
+        weights={"Wg": "a b h d"},
+        diagram=gated("O[n a b] Wg[a b h d] -> n h d", "n h d"),
     ),
     row(
         "on_attn",
         "mhsa",
         HEADS | {"Wo": "to_out.0.weight: (0/2 f) (h d)", "Wg": "to_out.0.weight: (1/2 f) (h d)"},
-        {
-            "weights": {"Wg": "h d f"},
-            "diagram": {
-                "O": MIXED,
-                "a": "O[n h d] Wo[h d f] -> n f",
-                "G": {"map": "sigmoid", "of": "O[n h d] Wg[h d f] -> n f"},
-                "y": "a[n f] G[n f] -> n f",
-            },
+        weights={"Wg": "h d f"},
+        diagram={
+            "O": MIXED,
+            "a": "O[n h d] Wo[h d f] -> n f",
+            "G": {"map": "sigmoid", "of": "O[n h d] Wg[h d f] -> n f"},
+            "y": "a[n f] G[n f] -> n f",
         },
     ),
     row(
         "head_scale",
         "mhsa",
         HEADS | {"s": "head_scale_params: 0/1 h 0/1 0/1"},
-        {"weights": {"s": "h"}, "diagram": {"y": "s[h] A[h n m] V[m h d] Wo[h d f] -> n f"}},
+        weights={"s": "h"},
+        diagram={"y": "s[h] A[h n m] V[m h d] Wo[h d f] -> n f"},
     ),
     row(
         "head_learned_sink",
         "mhsa",
         HEADS | {"sink": "attend.head_attn_sink"},
-        {"weights": {"sink": "h"}, **softmax(sink="sink[h]")},
+        weights={"sink": "h"},
+        **softmax(sink="sink[h]"),
     ),
     row(
         "sparse_topk",
         "mhsa",
-        extra={
-            "diagram": {
-                "S": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m",
-                "A": {"softmax": "m", "of": {"topk": "m", "k": 4, "fill": "-inf", "of": "S"}},
-            }
-        },
         options={"sparse_topk": 4},
+        diagram={
+            "S": "(d ** -0.5) * Q[n h d] K[m h d] -> h n m",
+            "A": {"softmax": "m", "of": {"topk": "m", "k": 4, "fill": "-inf", "of": "S"}},
+        },
     ),
     row(
         "use_cope",
         "cope",
         HEADS | {"E": lambda m, _: m.attend.cope.pos_emb.T},
-        {"diagram": {"gate": {"map": "sigmoid", "of": "(d ** -0.5) * S[h n m] -> h n m"}}},
         numbers=lambda m: heads(m) | {"p": 6},
         causal=True,
         options={"use_cope": True, "cope_max_pos": 6},
+        diagram={"gate": {"map": "sigmoid", "of": "(d ** -0.5) * S[h n m] -> h n m"}},
     ),
     row(
         "use_latent_kv",
@@ -260,15 +242,13 @@ LAYERS = (
         numbers=lambda m: heads(m) | {"c": m.to_latent_kv.out_features},
         options={"use_latent_kv": True, "dim_latent_kv": 10},
     ),
-    row("max_attend_past", "mhsa", extra=softmax(mask=["window(3, 0)"]), causal=True, options={"max_attend_past": 3}),
+    row("max_attend_past", "mhsa", causal=True, options={"max_attend_past": 3}, **softmax(mask=["window(3, 0)"])),
     row(
         "inverted_attention",
         "mhsa",
-        extra={
-            "diagram": {
-                "S": {"softmax": "n", "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"},
-                "A": {"normalize": "m", "of": "S[h n m] -> h n m"},
-            }
+        diagram={
+            "S": {"softmax": "n", "scale": "d ** -0.5", "of": "Q[n h d] K[m h d] -> h n m"},
+            "A": {"normalize": "m", "of": "S[h n m] -> h n m"},
         },
     ),
     row(
@@ -295,13 +275,11 @@ LAYERS = (
             "Wd": "ff.2.weight: f l",
             "bd": "ff.2.bias",
         },
-        {
-            "weights": {"bu": "l", "bg": "l", "bd": "f"},
-            "diagram": {
-                "G": {"map": "silu", "of": "x[n f] Wg[f l] + bg[l] -> n l"},
-                "U": "x[n f] Wu[f l] + bu[l] -> n l",
-                "y": "H[n l] Wd[l f] + bd[f] -> n f",
-            },
+        weights={"bu": "l", "bg": "l", "bd": "f"},
+        diagram={
+            "G": {"map": "silu", "of": "x[n f] Wg[f l] + bg[l] -> n l"},
+            "U": "x[n f] Wu[f l] + bu[l] -> n l",
+            "y": "H[n l] Wd[l f] + bd[f] -> n f",
         },
     ),
     feed_forward(
@@ -309,13 +287,12 @@ LAYERS = (
         "nemotron_mlp",
         {"relu_squared": True, "no_bias": True},
         {"W1": "ff.0.0.weight: l f", "W2": "ff.2.weight: f l"},
-        {},
     ),
     feed_forward(
         "gelu",
         "mlp",
         {},
         {"W1": "ff.0.0.weight: l f", "b1": "ff.0.0.bias", "W2": "ff.2.weight: f l", "b2": "ff.2.bias"},
-        {"diagram": {"H": {"map": "gelu", "of": "x[n f] W1[f l] + b1[l] -> n l"}}},
+        diagram={"H": {"map": "gelu", "of": "x[n f] W1[f l] + b1[l] -> n l"}},
     ),
 )
