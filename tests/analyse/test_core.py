@@ -11,6 +11,7 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.analyse.core import core_matrix
 from tensornet_attn.analyse.maps import attention_steps
+from tests.refusals import refusal
 
 F = {"f": 12, "h": 3}  # d is 4
 
@@ -170,9 +171,7 @@ def test_what_is_neither_a_matrix_nor_a_compiled_design() -> None:
         (module("mlp", {"f": 4}), "mlp: there is no attention box (softmax, normalize or keep over the key leg)."),
     ]
     for value, message in wrong:
-        with pytest.raises(ta.InputError) as error:
-            ta.effective_heads(value)
-        assert str(error.value) == message
+        assert refusal(ta.effective_heads, value) == message
 
 
 @pytest.mark.rotated

@@ -11,6 +11,7 @@ import torch
 
 import tensornet_attn as ta
 from tensornet_attn.analyse.maps import attention_steps
+from tests.refusals import refusal
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -19,12 +20,6 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def random_maps(*shape: int, seed: int = 0) -> ta.Maps:
     return ta.Maps("A", normal(*shape, seed=seed).softmax(-1), ("h", "n", "m"))
-
-
-def message(call, *arguments, **named) -> str:
-    with pytest.raises(ta.InputError) as error:
-        call(*arguments, **named)
-    return str(error.value)
 
 
 # Maps
@@ -63,7 +58,7 @@ def test_masks_of_the_call_and_inputs_by_name_count() -> None:
     assert maps.shape == (2, 2, 3, 4)
     assert not maps[..., 1].any()
     assert not maps[..., 2, 0].any()
-    assert message(ta.attention_maps, layer, x) == "cross: input 'memory' is missing; give x, memory."
+    assert refusal(ta.attention_maps, layer, x) == "cross: input 'memory' is missing; give x, memory."
 
 
 def test_maps_are_those_of_evaluation_and_the_module_stays_as_it_is() -> None:
@@ -77,17 +72,17 @@ def test_maps_are_those_of_evaluation_and_the_module_stays_as_it_is() -> None:
 
 def test_a_design_without_attention_has_no_maps() -> None:
     assert ta.attention_maps(ta.compile(ta.load("mlp", legs={"f": 4})), torch.randn(3, 4)) == {}
-    found = message(ta.attention_maps, torch.nn.Linear(2, 2), torch.randn(2, 2))
+    found = refusal(ta.attention_maps, torch.nn.Linear(2, 2), torch.randn(2, 2))
     assert found == "attention_maps takes a compiled design, as ta.compile returns it, not a Linear."
 
 
 def test_what_are_no_maps() -> None:
     maps = random_maps(2, 3, 4, 4)
-    assert message(ta.map_rank, {"A": maps}) == "give the maps of one step, not of 1: maps['A']."
+    assert refusal(ta.map_rank, {"A": maps}) == "give the maps of one step, not of 1: maps['A']."
     wanted = "give maps from ta.attention_maps, or a tensor [batch..., heads, query, key], not "
-    assert message(ta.map_rank, torch.ones(3)) == f"{wanted}one of shape [3]."
-    assert message(ta.mean_maps, 3) == f"{wanted}a int."
-    assert message(ta.Maps, "A", torch.ones(3, 3), ("h", "n", "m")) == (
+    assert refusal(ta.map_rank, torch.ones(3)) == f"{wanted}one of shape [3]."
+    assert refusal(ta.mean_maps, 3) == f"{wanted}a int."
+    assert refusal(ta.Maps, "A", torch.ones(3, 3), ("h", "n", "m")) == (
         "maps have shape [batch..., heads..., query, key]; [3, 3] is not of shape [batch..., h, n, m]."
     )
 
@@ -134,13 +129,13 @@ def test_the_maximum_over_heads_by_loops() -> None:
             for m in range(5):
                 assert found[b, n, m] == max(maps.values[b, g, j, n, m] for g in range(3) for j in range(2))
     assert torch.equal(ta.max_maps(torch.eye(3)), torch.eye(3))
-    assert message(ta.max_maps, torch.ones(2, 0, 3, 3)) == "'maps' has no heads, so there is no maximum."
+    assert refusal(ta.max_maps, torch.ones(2, 0, 3, 3)) == "'maps' has no heads, so there is no maximum."
 
 
 def test_mean_maps_by_hand() -> None:
     maps = random_maps(3, 2, 4, 5)
     torch.testing.assert_close(ta.mean_maps(maps), sum(maps.values[b] for b in range(3)) / 3)
-    assert message(ta.mean_maps, random_maps(0, 2, 4, 5)) == "the batch is empty, so there is no mean map."
+    assert refusal(ta.mean_maps, random_maps(0, 2, 4, 5)) == "the batch is empty, so there is no mean map."
 
 
 # Ranks
@@ -191,10 +186,10 @@ def test_ranks_of_nothing_and_of_what_is_wrong() -> None:
     assert ta.map_rank(random_maps(0, 2, 4, 4)).shape == (0, 2)
     for band in (-1, 1.5, True):
         assert (
-            message(ta.map_rank, torch.eye(2), band=band)
+            refusal(ta.map_rank, torch.eye(2), band=band)
             == f"band is {band!r}; give a number of diagonals, at least 0."
         )
-    assert message(ta.map_rank, torch.full((2, 2), torch.nan)) == "the maps of 'maps' have entries that are not finite."
+    assert refusal(ta.map_rank, torch.full((2, 2), torch.nan)) == "the maps of 'maps' have entries that are not finite."
 
 
 # Distances
@@ -227,11 +222,11 @@ def test_equal_heads_are_at_distance_zero() -> None:
 def test_one_head_has_no_distance() -> None:
     one = random_maps(2, 1, 4, 4)
     assert (
-        message(ta.head_distances, one)
+        refusal(ta.head_distances, one)
         == "'A' has one map per sequence, but distances between heads need at least two."
     )
     none = random_maps(0, 2, 4, 4)
-    assert message(ta.head_distances, none) == "the batch is empty, so there are no distances between heads."
+    assert refusal(ta.head_distances, none) == "the batch is empty, so there are no distances between heads."
 
 
 # Entropy and reach
@@ -274,9 +269,9 @@ def test_an_induction_head_of_ones_own_has_the_score_1() -> None:
 def test_induction_scores_of_what_is_wrong() -> None:
     for period in (1, 0, 2.0, True):
         wanted = f"period is {period!r}; give an integer of at least 2."
-        assert message(ta.induction_scores, torch.eye(6), period) == wanted
+        assert refusal(ta.induction_scores, torch.eye(6), period) == wanted
     wanted = "the maps of 'maps' have 6 keys, too few to repeat a sequence of 6 tokens."
-    assert message(ta.induction_scores, torch.eye(6), 6) == wanted
+    assert refusal(ta.induction_scores, torch.eye(6), 6) == wanted
 
 
 def test_repeated_tokens_are_drawn_once_each() -> None:
@@ -287,8 +282,8 @@ def test_repeated_tokens_are_drawn_once_each() -> None:
     assert len({tuple(row) for row in tokens.tolist()}) > 1
     assert torch.equal(tokens, ta.repeated_tokens([3, 5, 7, 9, 11], period=5, batch=4, seed=1))
     wanted = "period is 6; with 5 tokens, give an integer from 2 to 5."
-    assert message(ta.repeated_tokens, 5, 6) == wanted
-    assert message(ta.repeated_tokens, 5, 2, batch=0) == "batch is 0; give an integer of at least 1."
+    assert refusal(ta.repeated_tokens, 5, 6) == wanted
+    assert refusal(ta.repeated_tokens, 5, 2, batch=0) == "batch is 0; give an integer of at least 1."
 
 
 def test_rows_that_see_nothing_are_left_out() -> None:
@@ -297,7 +292,7 @@ def test_rows_that_see_nothing_are_left_out() -> None:
     assert ta.map_reach(maps)[0].item() == pytest.approx(0.5)
     assert ta.map_entropy(maps)[1].isnan()
     wanted = "the maps of 'maps' have negative or NaN entries, so rows are not distributions."
-    assert message(ta.map_entropy, -maps) == wanted
+    assert refusal(ta.map_entropy, -maps) == wanted
 
 
 @pytest.mark.rotated

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 from tensornet_attn.convert.model import convert_model
-from tensornet_attn.errors import InputError
 
 SIZES = {
     "vocab_size": 50,
@@ -240,10 +238,3 @@ GREEDY = {
 def generated(model: Any, padding: str, **options: Any) -> Any:
     given = {"attention_mask": torch.ones(3, 9, dtype=torch.long)} | inputs("llama", padding)
     return model.generate(**given, **GREEDY | {"use_cache": True} | options)
-
-
-def message(call: Callable[[], Any]) -> str:
-    """What a call that is refused says."""
-    with pytest.raises(InputError) as error:
-        call()
-    return str(error.value)

@@ -13,6 +13,7 @@ from tensornet_attn.convert.model import convert_model
 from tensornet_attn.convert.wrap import Swapped
 from tensornet_attn.errors import InputError
 from tests.convert import models
+from tests.refusals import refusal
 
 OWN = """
 tensornet: 1
@@ -99,9 +100,7 @@ WHERE = "encoder.layer.0.attention (BertAttention) cannot become "
     ],
 )
 def test_what_does_not_fit(design: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as error:
-        convert_model(models.made("bert"), design, init="fresh", **options)
-    assert str(error.value) == message
+    assert refusal(convert_model, models.made("bert"), design, init="fresh", **options) == message
 
 
 def test_another_start() -> None:

@@ -7,6 +7,7 @@ import torch
 
 import tensornet_attn as ta
 from tests.models import tiny
+from tests.refusals import refusal
 
 XL = ("transformer_xl", "epa_xl")
 
@@ -102,12 +103,6 @@ def test_cost_of_a_memory() -> None:
     mixers = [row.macs for row in cost.rows if row.place.endswith("mixer")]
     assert mixers == [ta.cost(design, 4, 10, 2).macs] * 2
     assert cost.m == 10
-
-
-def refusal(call, *arguments) -> str:
-    with pytest.raises(ta.InputError) as error:
-        call(*arguments)
-    return str(error.value)
 
 
 def test_memories_that_do_not_fit() -> None:

@@ -10,6 +10,7 @@ import torch
 
 import tensornet_attn as ta
 from tests.models import tiny
+from tests.refusals import refusal
 
 FILE = """\
 tensornet: 1
@@ -132,9 +133,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("changes", "message"), WRONG)
 def test_what_cannot_be_overridden(changes: dict[str, Any], message: str, file: Path) -> None:
-    with pytest.raises(ta.InputError) as error:
-        ta.models.load(file, **changes)
-    assert str(error.value) == message
+    assert refusal(ta.models.load, file, **changes) == message
 
 
 def test_the_depth_of_a_model_with_several_entries() -> None:

@@ -24,6 +24,7 @@ from tests.designs.cases import CASES, inputs_of
 from tests.models import tiny
 from tests.nn import two_processes as pair
 from tests.nn.two_processes import compiled
+from tests.refusals import refusal
 from tests.shipped import asked_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,9 +127,7 @@ def test_a_model_trains_alike(found: dict[str, Any]) -> None:
 def test_a_model_names_the_layer_that_cannot_be_split() -> None:
     layers = [{"mixer": {"design": "mhsa", "legs": {"h": 2}}}, {"mixer": {"design": "thsa"}}]
     model = ta.models.LanguageModel(vocabulary=9, length=8, width=8, layers=layers)
-    with pytest.raises(ta.InputError) as refused:
-        model.tp_plan()
-    assert str(refused.value).startswith("layers.1.mixer.design: thsa: no leg can be split over processes: ")
+    assert refusal(model.tp_plan).startswith("layers.1.mixer.design: thsa: no leg can be split over processes: ")
 
 
 @pytest.fixture

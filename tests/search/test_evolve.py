@@ -20,6 +20,7 @@ from tensornet_attn.search.rank import hypervolumes
 from tensornet_attn.search.space import Path, of_kind
 from tensornet_attn.search.study import Limit, Study
 from tensornet_attn.search.trial import DIVERGED, Trial, values_of
+from tests.refusals import refusal
 from tests.search.made import SPACE, study, trial
 
 SMALL: dict[str, Any] = {
@@ -226,9 +227,7 @@ def test_a_space_in_which_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_slots_of_proposals_have_proposals() -> None:
-    with pytest.raises(InputError) as error:
-        draft(study(trials=3), load(SPACE), 6, [])
-    assert str(error.value) == "the study has no slot 6; choose a slot from 0 to 5."
+    assert refusal(draft, study(trials=3), load(SPACE), 6, []) == "the study has no slot 6; choose a slot from 0 to 5."
 
 
 WIDE: dict[str, Any] = {

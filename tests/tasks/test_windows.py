@@ -12,6 +12,7 @@ import tensornet_attn as ta
 from tensornet_attn.tasks import task_named
 from tensornet_attn.tasks.reading import default_folder
 from tensornet_attn.tasks.recipes.texts import Lanes, Sliding
+from tests.refusals import refusal
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyzäöü€😀\n"
 
@@ -152,9 +153,7 @@ def test_wikitext_with_a_smaller_vocabulary_calls_the_rest_unknown(tmp_path: Pat
 
 
 def message(name: str, **options: object) -> str:
-    with pytest.raises(ta.InputError) as error:
-        task_named(name, **options)
-    return str(error.value)
+    return refusal(task_named, name, **options)
 
 
 def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
