@@ -51,6 +51,11 @@ def plain(number: float) -> float:
     return int(number) if float(number).is_integer() else number
 
 
+def multihead(module: Any) -> Numbers:
+    q, d = module.q_proj, module.head_dim
+    return {"f": q.in_features, "h": q.out_features // d, "d": d} | rope(module, "turned")
+
+
 def windowed(module: Any) -> Numbers:
     return grouped(module) | {"window": int(module.config.sliding_window or 2**30)}
 
@@ -284,9 +289,7 @@ READINGS: tuple[Reading, ...] = (
     Reading(
         "phi",
         ("PhiAttention",),
-        lambda m: (
-            {"f": m.q_proj.in_features, "h": m.q_proj.out_features // m.head_dim, "d": m.head_dim} | rope(m, "turned")
-        ),
+        multihead,
         {
             **{f"W{letter}": f"{letter}_proj.weight: (h d) f" for letter in "qkv"},
             **{f"b{letter}": f"{letter}_proj.bias: (h d)" for letter in "qkv"},
@@ -380,9 +383,7 @@ READINGS: tuple[Reading, ...] = (
     Reading(
         "moonshine",
         ("MoonshineAttention",),
-        lambda m: (
-            {"f": m.q_proj.in_features, "h": m.q_proj.out_features // m.head_dim, "d": m.head_dim} | rope(m, "turned")
-        ),
+        multihead,
         {**{f"W{letter}": f"{letter}_proj.weight: (h d) f" for letter in "qkv"}, "Wo": "o_proj.weight: f (h d)"},
     ),
     Reading(

@@ -112,7 +112,7 @@ WRONG = [
     (HEAD + "left\n", "'W_TRAIN.ts', line 9: give the values of each dimension and the class, separated by colons."),
     (HEAD + "1::left\n", "'W_TRAIN.ts', line 9: give the values of each dimension and the class, separated by colons."),
     (HEAD + "1:2:left\n1:left\n", "'W_TRAIN.ts', line 10: 1 dimensions; the first series has 2."),
-    (HEAD + DATA, "task 'uea': split 'validation' has no series; change 'validation', the share of each class."),
+    (HEAD + DATA, "task 'uea': split 'validation' has no samples; change 'validation', the share of each class."),
 ]
 
 
