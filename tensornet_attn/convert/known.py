@@ -70,6 +70,10 @@ def scalar(module: Any) -> Numbers:
     return {"scalar": module.config.query_pre_attn_scalar}
 
 
+def capped(module: Any) -> Numbers:
+    return grouped(module) | scalar(module) | {"cap": module.attn_logit_softcapping}
+
+
 def local(module: Any) -> Numbers:
     return {"window": module.sliding_window}
 
@@ -228,19 +232,8 @@ READINGS: tuple[Reading, ...] = (
         GROUPED | NORMS | {"Wq": "q_proj.weight: (g j 0/2 d) f", "Wg": "q_proj.weight: (g j 1/2 d) f"},
         in_models=True,
     ),
-    Reading(
-        "gemma2",
-        ("Gemma2Attention",),
-        lambda m: grouped(m) | scalar(m) | {"cap": m.attn_logit_softcapping},
-        GROUPED,
-        in_models=True,
-    ),
-    Reading(
-        "gemma2_local",
-        ("Gemma2Attention",),
-        lambda m: grouped(m) | scalar(m) | local(m) | {"cap": m.attn_logit_softcapping},
-        GROUPED,
-    ),
+    Reading("gemma2", ("Gemma2Attention",), capped, GROUPED, in_models=True),
+    Reading("gemma2_local", ("Gemma2Attention",), lambda m: capped(m) | local(m), GROUPED),
     Reading("gemma3", ("Gemma3Attention",), lambda m: normed(m) | scalar(m), GROUPED | NORMS, in_models=True),
     Reading("gemma3_local", ("Gemma3Attention",), lambda m: normed(m) | scalar(m) | local(m), GROUPED | NORMS),
     Reading(

@@ -22,6 +22,7 @@ from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
 from tensornet_attn.special import contains, embed, gain, route
 
+Asked = Mapping[str, Any] | None  # sizes or settings
 TOLERANCE = 1e-6  # relative, of the comparison in float64
 
 
@@ -61,13 +62,7 @@ def convert(
 
 
 def made_of(
-    module: nn.Module,
-    design: Source,
-    backend: str = "auto",
-    legs: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    memory: bool = False,
-    where: str = "",
+    module: nn.Module, design: Source, backend: str, legs: Asked, settings: Asked, memory: bool = False, where: str = ""
 ) -> CompiledDesign:
     """Converts a module to the shipped design that equals it, or to a design that contains its attention."""
     reading = reading_of(module, design)
@@ -93,13 +88,7 @@ def start_from(trained: Trained, design: Source, *options: Any) -> CompiledDesig
         raise InputError(f"{trained.where} cannot become {name_of(design)}: {error}") from None
 
 
-def fresh(
-    outside: Widths,
-    design: Source,
-    backend: str = "auto",
-    legs: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> CompiledDesign:
+def fresh(outside: Widths, design: Source, backend: str, legs: Asked, settings: Asked) -> CompiledDesign:
     """The design with newly initialised weights, in place of a module of these widths.
 
     The feature leg of its input gets the module's width, unless `legs` sets it. Raises InputError if the design cannot
@@ -129,8 +118,8 @@ def made_from(
     trained: Trained,
     design: Source,
     backend: str = "auto",
-    legs: Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    legs: Asked = None,
+    settings: Asked = None,
     memory: bool = False,
 ) -> CompiledDesign:
     """The design with the weights of a trained attention. Raises InputError if its outputs differ."""
@@ -152,8 +141,7 @@ def made_from(
             asked = f"the requested '{name}' is {have[name]}, but the trained weights need {must[name]}."
             raise InputError(asked)
     final, values, table = gained(wanted, above, trained, memory)
-    other, theirs, _ = gained(source, below, trained, False)
-    agree(final, values, other, theirs, trained.causal, trained.window)
+    agree(trained, (final, values), gained(source, below, trained, False)[:2])
     if table and trained.buckets is not None and trained.buckets.given:
         final = compiler.load(gain.with_weight_given(final.as_dict(), table))
         del values[table]
@@ -256,18 +244,11 @@ def gained(design: Design, weights: Weights, trained: Trained, memory: bool) -> 
     return compiler.load(data), values, table
 
 
-def agree(
-    one: Design,
-    mine: Mapping[str, Tensor],
-    other: Design,
-    theirs: Mapping[str, Tensor],
-    causal: bool,
-    window: tuple[int, int] | None = None,
-) -> None:
-    """Compares two designs on random input in float64. Raises InputError if they differ."""
-    outputs, n = [], 4 if window is None else min(window[0] + 3, 64)
-    for design, values in ((one, mine), (other, theirs)):
-        module = compiler.reference(design, causal, device="cpu", dtype=torch.float64).eval()
+def agree(trained: Trained, *designs: tuple[Design, Mapping[str, Tensor]]) -> None:
+    """Compares two designs with their weights on random input in float64. Raises InputError if they differ."""
+    outputs, n = [], 4 if trained.window is None else min(trained.window[0] + 3, 64)
+    for design, values in designs:
+        module = compiler.reference(design, trained.causal, device="cpu", dtype=torch.float64).eval()
         fill(module, values)
         given = [tensor for tensor in module.plan.graph.of_role("input") if tensor.default is None]
         width = design.legs[given[0].legs[-1]] or 1
