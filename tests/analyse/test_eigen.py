@@ -7,15 +7,8 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tests.analyse.test_maps import random_maps
 from tests.refusals import refusal
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def random_maps(*shape: int, seed: int = 0) -> ta.Maps:
-    return ta.Maps("A", normal(*shape, seed=seed).softmax(-1), ("h", "n", "m"))
 
 
 def covariance(maps: ta.Maps) -> np.ndarray:

@@ -26,19 +26,22 @@ def random_maps(*shape: int, seed: int = 0) -> ta.Maps:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_maps_of_mhsa_by_plain_loops(causal: bool) -> None:
+def test_the_maps_and_scores_of_mhsa_by_plain_loops(causal: bool) -> None:
+    """The scores are Q K^T without scale and mask."""
     layer = ta.compile(ta.load("mhsa", legs={"f": 12, "h": 3}), causal=causal, dtype=torch.float64)
     x = normal(2, 5, 12)
-    (maps,) = ta.attention_maps(layer, x).values()
+    (maps,), (scores,) = ta.attention_maps(layer, x).values(), ta.attention_scores(layer, x).values()
     Wq, Wk = (layer.state_dict()[name].numpy() for name in ("Wq", "Wk"))
-    assert (maps.step, maps.legs, maps.batch, maps.heads) == ("A", ("h", "n", "m"), (2,), (3,))
+    for found in (maps, scores):
+        assert (found.step, found.legs, found.batch, found.heads) == ("A", ("h", "n", "m"), (2,), (3,))
     for b in range(2):
         for h in range(3):
             for n in range(5):
-                seen = range(n + 1) if causal else range(5)
-                scores = [x[b, n].numpy() @ Wq[:, h] @ (x[b, m].numpy() @ Wk[:, h]) / 2 for m in seen]
-                row = np.exp(scores) / np.exp(scores).sum()
-                np.testing.assert_allclose(maps.values[b, h, n], [*row, *[0] * (5 - len(row))], atol=1e-12)
+                products = [x[b, n].numpy() @ Wq[:, h] @ (x[b, m].numpy() @ Wk[:, h]) for m in range(5)]
+                np.testing.assert_allclose(scores.values[b, h, n], products, atol=1e-12)
+                weights = np.exp(np.divide(products[: n + 1 if causal else 5], 2))
+                row = [*(weights / weights.sum()), *[0] * (5 - len(weights))]
+                np.testing.assert_allclose(maps.values[b, h, n], row, atol=1e-12)
 
 
 def test_head_legs_stand_before_query_and_key_in_written_order() -> None:
@@ -85,21 +88,6 @@ def test_what_are_no_maps() -> None:
     assert refusal(ta.Maps, "A", torch.ones(3, 3), ("h", "n", "m")) == (
         "maps have shape [batch..., heads..., query, key]; [3, 3] is not of shape [batch..., h, n, m]."
     )
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_the_scores_of_mhsa_by_plain_loops(causal: bool) -> None:
-    """Q K^T without scale and mask."""
-    layer = ta.compile(ta.load("mhsa", legs={"f": 12, "h": 3}), causal=causal, dtype=torch.float64)
-    x = normal(2, 5, 12)
-    (scores,) = ta.attention_scores(layer, x).values()
-    Wq, Wk = (layer.state_dict()[name].numpy() for name in ("Wq", "Wk"))
-    assert (scores.step, scores.legs, scores.batch, scores.heads) == ("A", ("h", "n", "m"), (2,), (3,))
-    for b in range(2):
-        for h in range(3):
-            for n in range(5):
-                row = [x[b, n].numpy() @ Wq[:, h] @ (x[b, m].numpy() @ Wk[:, h]) for m in range(5)]
-                np.testing.assert_allclose(scores.values[b, h, n], row, atol=1e-12)
 
 
 def test_scores_of_a_normalize_box_are_what_it_normalises() -> None:
