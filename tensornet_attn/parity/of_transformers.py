@@ -30,48 +30,23 @@ def rope(part: float = 1.0) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": part}}
 
 
-def made(folder: str, kind: str, layer: int | None = 0, config: str = "", **options: Any) -> nn.Module:
-    """A module of a transformers class, from a small config of its model and the index of its layer."""
+def made(folder: str, kind: str, *arguments: Any, config: str = "", **options: Any) -> nn.Module:
+    """A module of a transformers class, from a small config of its model and further arguments, e.g. its layer."""
     modeling = import_module(f"transformers.models.{folder}.modeling_{folder}")
     configs = import_module(f"transformers.models.{folder}.configuration_{folder}")
     names = [name for name in vars(configs) if name.endswith("Config") and name != "PreTrainedConfig"]
     stem = folder.replace("_", "")
     chosen = config or next(name for name in names if name.removesuffix("Config").lower() == stem)
-    settings = configured(getattr(configs, chosen), options)
-    module = getattr(modeling, kind)
-    return module(settings) if layer is None else module(settings, layer)  # type: ignore[no-any-return]
-
-
-def configured(kind: Any, options: dict[str, Any]) -> Any:
-    """A config with the fields of SMALL that its class has, and these options."""
-    fields = {name for one in kind.__mro__ for name in getattr(one, "__annotations__", {})}
-    settings = kind(**{key: value for key, value in SMALL.items() if key in fields} | options)
+    fields = {name for one in getattr(configs, chosen).__mro__ for name in getattr(one, "__annotations__", {})}
+    settings = getattr(configs, chosen)(**{key: value for key, value in SMALL.items() if key in fields} | options)
     settings._attn_implementation = settings._experts_implementation = "eager"
-    return settings
-
-
-def moonshine() -> nn.Module:
-    from transformers.models.moonshine import MoonshineConfig
-    from transformers.models.moonshine.modeling_moonshine import MoonshineAttention
-
-    sizes = {"encoder_num_attention_heads": 4, "encoder_num_key_value_heads": 4, "pad_head_dim_to_multiple_of": 3}
-    config = configured(MoonshineConfig, sizes | rope(0.5))
-    return MoonshineAttention(config, 0, False, 4, 4)  # type: ignore[no-any-return]
-
-
-def perceiver() -> nn.Module:
-    from transformers.models.perceiver import PerceiverConfig
-    from transformers.models.perceiver.modeling_perceiver import PerceiverAttention
-
-    config = PerceiverConfig(attention_probs_dropout_prob=0.0)
-    sizes = {"qk_channels": 12, "v_channels": 12, "num_heads": 3, "q_dim": 24, "kv_dim": 24}
-    return PerceiverAttention(config, is_cross_attention=True, use_query_residual=False, **sizes)  # type: ignore[no-any-return]
+    return getattr(modeling, kind)(settings, *arguments)  # type: ignore[no-any-return]
 
 
 def biased() -> nn.Module:
     """Experts with a bias in the router, which is a buffer."""
     sizes = {"num_local_experts": 6, "n_group": 3, "topk_group": 2, "num_experts_per_tok": 2, "n_shared_experts": 1}
-    module = made("deepseek_v3", "DeepseekV3MoE", None, moe_intermediate_size=10, **sizes)
+    module = made("deepseek_v3", "DeepseekV3MoE", moe_intermediate_size=10, **sizes)
     module.gate.e_score_correction_bias.copy_(torch.linspace(-0.3, 0.4, 6))  # type: ignore[union-attr,operator]
     return module
 
@@ -84,6 +59,9 @@ LATENT = {"q_lora_rank": 10, "kv_lora_rank": 12, "qk_rope_head_dim": 4, "qk_nope
 GPT2 = {"n_embd": 24, "n_head": 3}
 BLOOM = {"hidden_size": 24, "n_head": 3}
 BUCKETS = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
+PADDED = {"encoder_num_attention_heads": 4, "encoder_num_key_value_heads": 4, "pad_head_dim_to_multiple_of": 3}
+CROSS = (True, 12, 12, 3, 24, 24, False)  # of 3 heads, with 12 channels, without the residual connection
+PAIRS = {"num_attention_heads": 8, "num_key_value_heads": 4}
 MPT = {"d_model": 24, "n_heads": 3}
 LIGHTNING = {"head_dim": 8, "block_size": 4, "layer_types": ["linear_attention", "full_attention"]}
 SHARED = {"num_experts": 4, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20}
@@ -95,7 +73,7 @@ def row(
     name: str,
     design: str,
     folder: str | Callable[[], nn.Module],
-    layer: int | None = 0,
+    arguments: tuple[Any, ...] = (0,),
     call: Callable[[Any, Tensor], Tensor] | None = None,
     single: str = "",
     **options: Any,
@@ -105,18 +83,18 @@ def row(
     By default, `call` is that of the `Reading` in `convert`. `options`: as of `made`.
     """
     kind = name.split(",")[0]
-    make = partial(made, folder, kind, layer, **options) if isinstance(folder, str) else folder
+    make = partial(made, folder, kind, *arguments, **options) if isinstance(folder, str) else folder
     reading = next((one for one in known.READINGS if one.design == design and kind in one.classes), None)
     call = call or (None if reading is None else reading.call)
     return Layer("transformers", name, design, make, call=call, single=single)
 
 
 LAYERS = (
-    row("BertSelfAttention", "mhsa", "bert", None, call=eagerly),
-    row("ViTAttention", "mhsa", "vit", None, call=eagerly, single=SOFTMAX),
-    row("DistilBertSelfAttention", "mhsa", "distilbert", None, call=unmasked, dim=24, n_heads=3),
+    row("BertSelfAttention", "mhsa", "bert", (), call=eagerly),
+    row("ViTAttention", "mhsa", "vit", (), call=eagerly, single=SOFTMAX),
+    row("DistilBertSelfAttention", "mhsa", "distilbert", (), call=unmasked, dim=24, n_heads=3),
     row("ModernBertAttention", "mhsa", "modernbert", single=ANGLES),
-    row("ModernBertAttention, local", "mhsa", "modernbert", 1, single=ANGLES, local_attention=6),
+    row("ModernBertAttention, local", "mhsa", "modernbert", (1,), single=ANGLES, local_attention=6),
     row("GPT2Attention, from gpt2", "gpt2", "gpt2", call=known.gpt2_call, **GPT2),
     row("GPT2Attention, as thsa", "thsa", "gpt2", call=known.gpt2_call, **GPT2),
     row("LlamaAttention", "llama", "llama", single=ANGLES, **rope()),
@@ -127,9 +105,9 @@ LAYERS = (
     row("Qwen3Attention", "qwen3", "qwen3", single=NORMS, head_dim=8),
     row("Qwen3NextAttention", "qwen3_next", "qwen3_next", single=NORMS, head_dim=8, **rope(0.5)),
     row("GemmaAttention, as gqa", "gqa", "gemma", single=ANGLES, head_dim=8),
-    row("Gemma2Attention", "gemma2", "gemma2", 1, single=f"{ANGLES}, {SOFTMAX}", **CAPPED),
+    row("Gemma2Attention", "gemma2", "gemma2", (1,), single=f"{ANGLES}, {SOFTMAX}", **CAPPED),
     row("Gemma2Attention, local", "gemma2_local", "gemma2", single=f"{ANGLES}, {SOFTMAX}", **CAPPED),
-    row("Gemma3Attention", "gemma3", "gemma3", 1, single=NORMS, **GEMMA3, **GEMMA3_LAYERS),
+    row("Gemma3Attention", "gemma3", "gemma3", (1,), single=NORMS, **GEMMA3, **GEMMA3_LAYERS),
     row("Gemma3Attention, local", "gemma3_local", "gemma3", single=NORMS, **GEMMA3),
     row("CohereAttention", "cohere", "cohere", single=NORMS, use_qk_norm=True),
     row("CohereAttention, as gqa", "gqa", "cohere", single=ANGLES),
@@ -137,7 +115,7 @@ LAYERS = (
     row("GraniteAttention, as gqa", "gqa", "granite", single=ANGLES, attention_multiplier=0.4),
     row("Phi3Attention, as gqa", "gqa", "phi3", single=ANGLES, **rope(0.5)),
     row("PhiAttention", "phi", "phi", single=ANGLES, num_key_value_heads=4, **rope(0.5)),
-    row("GptOssAttention", "gpt_oss", "gpt_oss", 1, single=ANGLES, head_dim=8, **rope()),
+    row("GptOssAttention", "gpt_oss", "gpt_oss", (1,), single=ANGLES, head_dim=8, **rope()),
     row("GptOssAttention, local", "gpt_oss", "gpt_oss", single=ANGLES, head_dim=8, sliding_window=4, **rope()),
     row("NemotronAttention", "nemotron", "nemotron", single=ANGLES, head_dim=8, **rope(0.5)),
     row("GPTNeoXAttention", "gpt_neox", "gpt_neox", single=ANGLES, **rope(0.25)),
@@ -145,20 +123,20 @@ LAYERS = (
     row("BloomAttention, as mhsa", "mhsa", "bloom", call=known.bloom_call, single=SOFTMAX, **BLOOM),
     row("MptAttention", "mpt", "mpt", single=SOFTMAX, **MPT, attn_config={"clip_qkv": 0.7}),
     row("MptAttention, as mhsa", "mhsa", "mpt", call=known.mpt_call, single=SOFTMAX, **MPT),
-    row("T5Attention", "t5", "t5", True, single=SOFTMAX, d_model=24, d_kv=6, num_heads=4, **BUCKETS),
+    row("T5Attention", "t5", "t5", (True,), single=SOFTMAX, d_model=24, d_kv=6, num_heads=4, **BUCKETS),
     row("Lfm2ShortConv", "lfm2", "lfm2", layer_types=["conv", "full_attention"]),
-    row("XLNetRelativeAttention", "xlnet", "xlnet", None, d_model=24, n_head=3),
-    row("DiffLlamaAttention", "diffllama", "diffllama", 1, single=ANGLES, num_attention_heads=8, num_key_value_heads=4),
+    row("XLNetRelativeAttention", "xlnet", "xlnet", (), d_model=24, n_head=3),
+    row("DiffLlamaAttention", "diffllama", "diffllama", (1,), single=ANGLES, **PAIRS),
     row("DeepseekV3Attention", "deepseek_v3", "deepseek_v3", single=NORMS, num_key_value_heads=4, **LATENT),
-    row("MoonshineAttention", "moonshine", moonshine, single=ANGLES),
-    row("PerceiverAttention", "perceiver", perceiver),
+    row("MoonshineAttention", "moonshine", "moonshine", (0, False, 4, 4), single=ANGLES, **PADDED, **rope(0.5)),
+    row("PerceiverAttention", "perceiver", "perceiver", CROSS, attention_probs_dropout_prob=0.0),
     row("RwkvSelfAttention", "rwkv4", "rwkv", single="sums", attention_hidden_size=20),
     row("MiniMaxLightningAttention", "minimax", "minimax", single=NORMS, **LIGHTNING),
-    row("LlamaMLP", "swiglu", "llama", None),
-    row("ModernBertMLP", "geglu", "modernbert", None),
-    row("NemotronMLP", "nemotron_mlp", "nemotron", None),
-    row("MixtralSparseMoeBlock", "mixtral", "mixtral", None, single="router", num_local_experts=4),
-    row("Qwen2MoeSparseMoeBlock", "qwen2_moe", "qwen2_moe", None, single="router", **SHARED),
+    row("LlamaMLP", "swiglu", "llama", ()),
+    row("ModernBertMLP", "geglu", "modernbert", ()),
+    row("NemotronMLP", "nemotron_mlp", "nemotron", ()),
+    row("MixtralSparseMoeBlock", "mixtral", "mixtral", (), single="router", num_local_experts=4),
+    row("Qwen2MoeSparseMoeBlock", "qwen2_moe", "qwen2_moe", (), single="router", **SHARED),
     row("DeepseekV3MoE", "deepseek_moe", biased, single="router"),
-    row("SwitchTransformersSparseMLP", "switch", "switch_transformers", None, single="router", **SWITCH),
+    row("SwitchTransformersSparseMLP", "switch", "switch_transformers", (), single="router", **SWITCH),
 )

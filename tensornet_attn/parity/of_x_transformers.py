@@ -25,11 +25,16 @@ GROUPS = {
     "Wv": "to_v.weight: (g d) f",
     "Wo": "to_out.weight: f (j g d)",
 }
+SIZES: dict[str, dict[str, int]] = {"Attention": {"dim_head": D, "heads": H}, "FeedForward": {"mult": 2}}
 MIXED = "A[h n m] V[m h d] -> n h d"
 
 
 def heads(module: Any) -> Numbers:
     return {"f": module.to_q.in_features, "h": module.heads, "d": module.to_q.out_features // module.heads}
+
+
+def widths(module: Any) -> Numbers:
+    return {"f": module.ff[2].out_features, "l": module.ff[2].in_features}
 
 
 def gated(gate: str, legs: str) -> dict[str, Any]:
@@ -57,37 +62,23 @@ def row(
     pairs: tuple[str, ...] = (),
     call: Callable[[Any, Tensor], Tensor] = alone,
     options: Mapping[str, Any] | None = None,
+    kind: str = "Attention",
     **changed: Any,
 ) -> Layer:
-    """An attention of x-transformers. By default, its `options` are those in its name.
+    """A layer of x-transformers. By default, its `options` are those in its name.
 
     `places`: where its weights are, as in `Reading`. `changed`: overridden keys of the design.
     """
-    given = dict.fromkeys(name.split(", "), True) if options is None else options
+    chosen = dict.fromkeys(name.split(", "), True) if options is None else options
+    asked = {"causal": True} if causal else {}
 
     def make() -> nn.Module:
-        from x_transformers.x_transformers import Attention
+        import x_transformers.x_transformers as theirs
 
-        return Attention(F, dim_head=D, heads=H, causal=causal, **given)  # type: ignore[no-any-return]
+        return getattr(theirs, kind)(F, **SIZES[kind], **asked, **chosen)  # type: ignore[no-any-return]
 
-    changed |= {"causal": True} if causal else {}
-    reading = Reading(design, ("Attention",), numbers, places, pairs, extra=changed, call=call)
-    return Layer("x-transformers", f"Attention, {name}", design, make, reading, single=single)
-
-
-def feed_forward(
-    name: str, design: str, options: Mapping[str, Any], places: Mapping[str, Any], **changed: Any
-) -> Layer:
-    def make() -> nn.Module:
-        from x_transformers.x_transformers import FeedForward
-
-        return FeedForward(F, mult=2, **options)  # type: ignore[no-any-return]
-
-    def numbers(module: Any) -> Numbers:
-        return {"f": module.ff[2].out_features, "l": module.ff[2].in_features}
-
-    reading = Reading(design, ("FeedForward",), numbers, places, extra=changed)
-    return Layer("x-transformers", f"FeedForward, {name}", design, make, reading)
+    reading = Reading(design, (kind,), numbers, places, pairs, extra=changed | asked, call=call)
+    return Layer("x-transformers", f"{kind}, {name}", design, make, reading, single=single)
 
 
 def mixed(module: Any, _: Numbers) -> Tensor:
@@ -108,6 +99,7 @@ def alibi_call(module: Any, x: Tensor) -> Tensor:
     return module(x, rel_pos=AlibiPositionalBias(heads=H, total_heads=H))  # type: ignore[no-any-return]
 
 
+FEED: dict[str, Any] = {"kind": "FeedForward", "numbers": widths, "single": ""}
 LAYERS = (
     row("plain", "mhsa", options={}),
     row("causal", "mhsa", options={}, causal=True),
@@ -263,10 +255,9 @@ LAYERS = (
     ),
     row("rotary_pos_emb", "mhsa_rope", single="angles, softmax", pairs=("Wq", "Wk"), call=rotary_call, options={}),
     row("alibi", "alibi", causal=True, call=alibi_call, options={}),
-    feed_forward(
+    row(
         "glu, swish",
         "swiglu",
-        {"glu": True, "swish": True},
         {
             "Wu": "ff.0.proj.weight: (0/2 l) f",
             "Wg": "ff.0.proj.weight: (1/2 l) f",
@@ -281,18 +272,21 @@ LAYERS = (
             "U": "x[n f] Wu[f l] + bu[l] -> n l",
             "y": "H[n l] Wd[l f] + bd[f] -> n f",
         },
+        **FEED,
     ),
-    feed_forward(
+    row(
         "relu_squared",
         "nemotron_mlp",
-        {"relu_squared": True, "no_bias": True},
         {"W1": "ff.0.0.weight: l f", "W2": "ff.2.weight: f l"},
+        options={"relu_squared": True, "no_bias": True},
+        **FEED,
     ),
-    feed_forward(
+    row(
         "gelu",
         "mlp",
-        {},
         {"W1": "ff.0.0.weight: l f", "b1": "ff.0.0.bias", "W2": "ff.2.weight: f l", "b2": "ff.2.bias"},
+        options={},
         diagram={"H": {"map": "gelu", "of": "x[n f] W1[f l] + b1[l] -> n l"}},
+        **FEED,
     ),
 )
