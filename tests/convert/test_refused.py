@@ -25,40 +25,24 @@ class Own(nn.MultiheadAttention):
 
 
 @pytest.mark.parametrize(
-    ("module", "message"),
+    ("options", "reason"),
     [
-        (
-            lambda: nn.MultiheadAttention(12, 3, add_bias_kv=True),
-            MHA + "it adds a learned key and value to every sequence (add_bias_kv=True).",
-        ),
-        (
-            lambda: nn.MultiheadAttention(12, 3, add_zero_attn=True),
-            MHA + "it adds a key and value of zeros to every sequence (add_zero_attn=True).",
-        ),
-        (
-            lambda: nn.MultiheadAttention(12, 3, kdim=8),
-            MHA + "kdim is 8 and embed_dim 12; a design takes both from one input.",
-        ),
-        (
-            lambda: nn.MultiheadAttention(12, 3, vdim=8),
-            MHA + "vdim is 8 and embed_dim 12; a design takes both from one input.",
-        ),
-        (
-            lambda: nn.MultiheadAttention(12, 3, device="meta"),
-            MHA + "its 'in_proj' is on the meta device and has no values.",
-        ),
-        (
-            lambda: Own(12, 3),
-            "at (Own) cannot be converted: its class overrides forward, and may compute something else.",
-        ),
-        (
-            lambda: nn.Linear(3, 3),
-            "at (Linear) is not a supported attention; docs/convert.md lists the supported classes.",
-        ),
+        ({"add_bias_kv": True}, "it adds a learned key and value to every sequence (add_bias_kv=True)."),
+        ({"add_zero_attn": True}, "it adds a key and value of zeros to every sequence (add_zero_attn=True)."),
+        ({"kdim": 8}, "kdim is 8 and embed_dim 12; a design takes both from one input."),
+        ({"vdim": 8}, "vdim is 8 and embed_dim 12; a design takes both from one input."),
+        ({"device": "meta"}, "its 'in_proj' is on the meta device and has no values."),
     ],
 )
-def test_torch(module: Callable[[], nn.Module], message: str) -> None:
-    assert refusal(read_trained, module(), "at") == message
+def test_torch(options: dict[str, Any], reason: str) -> None:
+    assert refusal(read_trained, nn.MultiheadAttention(12, 3, **options), "at") == MHA + reason
+
+
+def test_other_classes() -> None:
+    wanted = "at (Own) cannot be converted: its class overrides forward, and may compute something else."
+    assert refusal(read_trained, Own(12, 3), "at") == wanted
+    wanted = "at (Linear) is not a supported attention; docs/convert.md lists the supported classes."
+    assert refusal(read_trained, nn.Linear(3, 3), "at") == wanted
 
 
 def test_a_patched_forward() -> None:
